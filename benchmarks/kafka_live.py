@@ -252,12 +252,12 @@ def p99_ms(waited: Sequence[tuple[float, float]], spans: Sequence[Span]) -> floa
 
 def run(topics: int = TOPICS, directory: Path | None = None) -> list[Bench]:
     counts: Counter[str] = Counter()
-    connected = Cluster._connected
+    connected = Cluster._connect
 
     def counted(self: Cluster, settings: Mapping[str, str]) -> Any:
         return Counted(connected(self, settings), counts)
 
-    Cluster._connected = counted  # type: ignore[method-assign]
+    Cluster._connect = counted  # type: ignore[method-assign]
     waited: list[tuple[float, float]] = []
     with interruptible(), tempfile.TemporaryDirectory(dir=directory) as work:
         root = Path(work).resolve()

@@ -40,22 +40,22 @@ def store_alias(conn_id: str) -> AssetAlias:
 
 def cleanup_due(conn_id: str) -> Asset:
     """Return the asset with an event when a cleanup of a store is due."""
-    return _of_store(conn_id, "cleanup-due")
+    return _store_asset(conn_id, "cleanup-due")
 
 
 def archive_due(conn_id: str) -> Asset:
     """Return the asset with an event when sealed segments of a store wait to be archived ahead."""
-    return _of_store(conn_id, "archive-due")
+    return _store_asset(conn_id, "archive-due")
 
 
 def segments_archived(conn_id: str) -> Asset:
     """Return the asset with an event when segments of a store have been archived and proven."""
-    return _of_store(conn_id, "archived")
+    return _store_asset(conn_id, "archived")
 
 
 def segments_deleted(conn_id: str) -> Asset:
     """Return the asset with an event when segments of a store have been deleted."""
-    return _of_store(conn_id, "deleted")
+    return _store_asset(conn_id, "deleted")
 
 
 def lake_messages(lake: str = DEFAULT_LAKE, *, second: bool = False) -> Asset:
@@ -68,10 +68,10 @@ def lake_messages(lake: str = DEFAULT_LAKE, *, second: bool = False) -> Asset:
     return _asset("lakes", lake, table)
 
 
-def _of_store(conn_id: str, what: str) -> Asset:
-    return _asset("stores", conn_id, what)
+def _store_asset(conn_id: str, event: str) -> Asset:
+    return _asset("stores", conn_id, event)
 
 
-def _asset(kind: str, name: str, what: str) -> Asset:
-    path = f"{kind}/{in_dag_ids(name)}/{what}"
+def _asset(kind: str, name: str, event: str) -> Asset:
+    path = f"{kind}/{in_dag_ids(name)}/{event}"
     return Asset(name=f"storage-engine/{path}", uri=f"{_SCHEME}://{path}", group=GROUP)

@@ -24,21 +24,21 @@ def find_broker(name: str) -> Broker:
 
     :raises BadInputError: no broker with this name is installed, or the object isn't a broker.
     """
-    installed = _installed()
+    installed = _read_entry_points()
     if name in installed:
         return _load(name, installed[name])
-    if (own := _of_this_package(name)) is not None:
-        return own
-    known = ", ".join(sorted(installed)) or "none"
+    if (broker := _import_broker(name)) is not None:
+        return broker
+    names = ", ".join(sorted(installed)) or "none"
     raise BadInputError(
-        f"broker_type: expected a broker that is installed ({known}), found {name!r}. Nothing was changed. "
+        f"broker_type: expected a broker that is installed ({names}), found {name!r}. Nothing was changed. "
         "Install its package in this environment, or name another broker."
     )
 
 
 def broker_names() -> tuple[str, ...]:
     """Return the names of all installed brokers."""
-    return tuple(sorted(_installed()))
+    return tuple(sorted(_read_entry_points()))
 
 
 @cache
@@ -48,7 +48,7 @@ def default_broker() -> str:
     :raises BadInputError: no installed broker is the default.
     """
     own = f"{__package__}."
-    for name, points in sorted(_installed().items()):
+    for name, points in sorted(_read_entry_points().items()):
         if points[0].value.startswith(own) and find_broker(name).is_default:
             return name
     raise BadInputError(
@@ -58,9 +58,7 @@ def default_broker() -> str:
 
 
 def kind_option(broker: str) -> str:
-    """Return the option that names a broker to a command, with a space before it. "": it is the default
-    broker.
-    """
+    """Return the option that names a broker to a command, after a space. "": the default broker."""
     return "" if broker == default_broker() else f" --broker-type {broker}"
 
 
@@ -69,15 +67,15 @@ def broker_of(root: str | os.PathLike[str]) -> str:
 
     :raises BadInputError: several brokers recognize the store, or a broker can't be asked.
     """
-    real = Path(os.path.realpath(root))
-    found = [name for name in broker_names() if _store_around(name, real) == real]
-    if len(found) > 1:
+    real_path = Path(os.path.realpath(root))
+    names = [name for name in broker_names() if _store_around(name, real_path) == real_path]
+    if len(names) > 1:
         raise BadInputError(
             f"{root}: expected the store of one broker, found files that may be a store of "
-            f"{' or '.join(found)}. Nothing was changed. Name its broker: --broker-type at the shell, "
+            f"{' or '.join(names)}. Nothing was changed. Name its broker: --broker-type at the shell, "
             "broker_type in a connection."
         )
-    return found[0] if found else default_broker()
+    return names[0] if names else default_broker()
 
 
 def store_called(name: str | None, broker: str, root: str | os.PathLike[str]) -> str:
@@ -99,9 +97,10 @@ def same_companions(broker: str, archived: Sequence[Companion], found: Sequence[
 
     :param broker: name of the segment's broker.
     """
-    same, known = find_broker(broker).receipts.same_companion, {one.name: one.content for one in archived}
-    return has_companions(broker, known, [one.name for one in found]) and all(
-        same(one.name, known[one.name], one.content) for one in found
+    same = find_broker(broker).receipts.same_companion
+    contents = {file.name: file.content for file in archived}
+    return has_companions(broker, contents, [file.name for file in found]) and all(
+        same(file.name, contents[file.name], file.content) for file in found
     )
 
 
@@ -112,8 +111,8 @@ def has_companions(broker: str, archived: Iterable[str], found: Iterable[str]) -
 
     :param broker: name of the segment's broker.
     """
-    proven, there = set(archived), set(found)
-    return there <= proven and all(map(find_broker(broker).receipts.drops_companion, proven - there))
+    proven, present = set(archived), set(found)
+    return present <= proven and all(map(find_broker(broker).receipts.drops_companion, proven - present))
 
 
 def store_around(path: Path) -> Path | None:
@@ -121,8 +120,8 @@ def store_around(path: Path) -> Path | None:
 
     :raises BadInputError: a broker can't be asked.
     """
-    found = (_store_around(name, path) for name in broker_names())
-    return next((root for root in found if root is not None), None)
+    roots = (_store_around(name, path) for name in broker_names())
+    return next((root for root in roots if root is not None), None)
 
 
 def stores_in(directory: Path) -> tuple[Path, ...]:
@@ -176,15 +175,15 @@ def cleanups_of(broker: str, live: LiveBroker | None) -> Cleanups:
     """
     kind = find_broker(broker)
     try:
-        found: object = kind.cleanups(live)
+        cleanups: object = kind.cleanups(live)
     except (Exception, SystemExit) as error:
-        found = error
-    if not isinstance(found, Cleanups):
+        cleanups = error
+    if not isinstance(cleanups, Cleanups):
         raise BrokerPackageError(
             f"broker {broker}: expected cleanups to be one of {', '.join(map(str, Cleanups))}, found "
-            f"{found!r:.400}. Nothing was changed. Mend the package that brings the broker."
+            f"{cleanups!r:.400}. Nothing was changed. Mend the package that brings the broker."
         )
-    return found
+    return cleanups
 
 
 def client_connection_of(broker: str) -> str:
@@ -195,31 +194,31 @@ def client_connection_of(broker: str) -> str:
 
 def forget() -> None:
     """Clear the caches, so that installed brokers are searched again at the next request."""
-    for known in (find_broker, default_broker, _installed):
-        known.cache_clear()
+    for cached in (find_broker, default_broker, _read_entry_points):
+        cached.cache_clear()
 
 
 @cache
-def _installed() -> dict[str, tuple[EntryPoint, ...]]:
+def _read_entry_points() -> dict[str, tuple[EntryPoint, ...]]:
     """Return entry points by name. One package may be found twice, if it is at two places on the path."""
-    found: dict[str, tuple[EntryPoint, ...]] = {}
+    points: dict[str, tuple[EntryPoint, ...]] = {}
     for point in entry_points(group=GROUP):
-        found[point.name] = (*found.get(point.name, ()), point)
-    return found
+        points[point.name] = (*points.get(point.name, ()), point)
+    return points
 
 
-def _of_this_package(name: str) -> Broker | None:
+def _import_broker(name: str) -> Broker | None:
     """Return a broker of this package, if the package is on the path without being installed."""
     if not name.isidentifier():
         return None
     module = f"{__package__}.{name}"
     try:
-        found = getattr(importlib.import_module(module), "BROKER", None)
+        broker = getattr(importlib.import_module(module), "BROKER", None)
     except ModuleNotFoundError as error:
         if error.name != module:
             raise
         return None
-    return found if isinstance(found, Broker) else None
+    return broker if isinstance(broker, Broker) else None
 
 
 def _load(name: str, points: tuple[EntryPoint, ...]) -> Broker:
@@ -231,26 +230,26 @@ def _load(name: str, points: tuple[EntryPoint, ...]) -> Broker:
             "changed. Uninstall all but one."
         )
     try:
-        found = points[0].load()
-        if isinstance(found, Broker):
-            refuse_former_members(found, FORMER_MEMBERS)
-        parts = {part: getattr(found, part, None) for part in PARTS}
+        broker = points[0].load()
+        if isinstance(broker, Broker):
+            refuse_former_members(broker, FORMER_MEMBERS)
+        parts = {part: getattr(broker, part, None) for part in PARTS}
     except (Exception, SystemExit) as error:
         # Whatever another package's module raises.
         raise BadInputError(
             f"{where}: expected a module that can be imported, found {type(error).__name__}: {error}. "
             "Nothing was changed. Mend or uninstall its package."
         ) from error
-    if not isinstance(found, Broker) or found.name != name:
+    if not isinstance(broker, Broker) or broker.name != name:
         raise BadInputError(
-            f"{where}: expected an instance of Broker with that name, found {found!r}. Nothing was changed. "
+            f"{where}: expected an instance of Broker with that name, found {broker!r}. Nothing was changed. "
             "Mend or uninstall its package."
         )
     for part, classes in PARTS.items():
         if not isinstance(parts[part], classes):
-            expected = " or ".join(one.__name__ for one in classes)
+            expected = " or ".join(cls.__name__ for cls in classes)
             raise BadInputError(
                 f"{where}: expected {part} to be an object of {expected}, found {parts[part]!r}. Nothing was "
                 "changed. Mend or uninstall its package."
             )
-    return found
+    return broker

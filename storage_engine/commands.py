@@ -76,9 +76,9 @@ class Text(str):
         for part in parts:
             # A class of errors may say something else than it was made of.
             is_told = isinstance(part, BaseException) and part.args[:1] == (str(part),)
-            told = part.args[0] if isinstance(part, BaseException) and is_told else part
-            if isinstance(told, Text):
-                flat += told.parts
+            value = part.args[0] if isinstance(part, BaseException) and is_told else part
+            if isinstance(value, Text):
+                flat += value.parts
             else:
                 flat.append(part if isinstance(part, Command) else str(part))
         text = super().__new__(cls, "".join(map(str, flat)))
@@ -99,13 +99,13 @@ class Text(str):
         if not isinstance(key, slice) or key.step is not None:
             return super().__getitem__(key)
         start, stop, _ = key.indices(len(self))
-        inside: list[str | Command] = []
+        inner: list[str | Command] = []
         for part in self.parts:
             length = len(str(part))
             whole = start <= 0 and stop >= length
-            inside.append(part if whole else str(part)[max(0, start) : max(0, stop)])
+            inner.append(part if whole else str(part)[max(0, start) : max(0, stop)])
             start, stop = start - length, stop - length
-        return Text(*inside)
+        return Text(*inner)
 
     def removesuffix(self, suffix: str, /) -> str:
         return self[: len(self) - len(suffix)] if self.endswith(suffix) else self
@@ -118,8 +118,8 @@ class Text(str):
 
     def without(self, words: str) -> Text:
         """Return the text without some words, at all their places."""
-        before, found, behind = self.partition(words)
-        return Text(before, Text(behind).without(words)) if found else self
+        before, match, rest = self.partition(words)
+        return Text(before, Text(rest).without(words)) if match else self
 
     def each(self, change: Callable[[str], str]) -> Text:
         """Return the text with the parts between its commands changed."""
@@ -158,20 +158,20 @@ def with_arguments(text: str, known: Arguments) -> str:
     """Return a text as a plain string in which each command has its known arguments."""
     if not isinstance(text, Text):
         return text
-    about = _about(text, known)
+    about = _pick_arguments(text, known)
     return "".join(part if isinstance(part, str) else rendered(part, about) for part in text.parts)
 
 
 def then(text: str, known: Arguments) -> list[str]:
     """Return the commands that a text names, each with its known arguments."""
-    about = _about(text, known)
+    about = _pick_arguments(text, known)
     return [rendered(command, about) for command in commands_in(text)]
 
 
-def _about(text: str, known: Arguments) -> Arguments:
+def _pick_arguments(text: str, known: Arguments) -> Arguments:
     """Return the known options that name the lake of a text."""
-    named = [(text.find(place), -len(place), number) for number, place in enumerate(known.places)]
-    if min((it for it in named if it[0] >= 0), default=(0, 0, 0))[2] != 1:
+    matches = [(text.find(place), -len(place), number) for number, place in enumerate(known.places)]
+    if min((item for item in matches if item[0] >= 0), default=(0, 0, 0))[2] != 1:
         return known
     if known.second_lake_dir is None:
         # It has no directory to be named by.
@@ -182,15 +182,15 @@ def _about(text: str, known: Arguments) -> Arguments:
 def rendered(command: Command, known: Arguments) -> str:
     """Return a command as typed, with its known arguments."""
     if command.given:
-        named = command.given.endswith(_SOME_CONNECTION) and known.conn_id is not None
-        typed = str(command)
-        return f"{typed.removesuffix('ID')}{_quoted(str(known.conn_id))}" if named else typed
+        is_named = command.given.endswith(_SOME_CONNECTION) and known.conn_id is not None
+        text = str(command)
+        return f"{text.removesuffix('ID')}{_quote(str(known.conn_id))}" if is_named else text
     name = "move NAME" if command.words.startswith("move ") else command.words
     words = _words(name, known)
     if not words:
         return str(command)
     reason = " --reason TEXT" if name in _REASON else ""
-    return f"{command} {' '.join(map(_quoted, words))}{reason}"
+    return f"{command} {' '.join(map(_quote, words))}{reason}"
 
 
 def _words(name: str, known: Arguments) -> list[str]:
@@ -225,7 +225,7 @@ def _options(name: str, known: Arguments) -> tuple[str, ...]:
     return options
 
 
-def _quoted(word: str) -> str:
+def _quote(word: str) -> str:
     """Return a word quoted for a shell, so that its end can't be mistaken for the end of a sentence."""
     quoted = quote(word)
     return f"'{word}'" if quoted == word and word.endswith((".", ",", ":")) else quoted

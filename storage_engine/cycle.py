@@ -1,9 +1,8 @@
 """The steps of a cleanup in their order. DAGs and the shell are built from them, and tests call them.
 
-A plan names the segments that *may* be deleted by the broker's rules. A lake's receipts say which segments
-are *proven*. ``release`` deletes the segments that are both, and checks this once more under the store's
-lock, right before the deletion. Every step may be killed at any instant and repeated: the journal has its
-results.
+A plan names the segments that *may* be deleted by the broker's rules. A lake's receipts say which are
+*proven*. ``release`` deletes the segments that are both, and checks this once more under the store's lock,
+right before the deletion. Every step may be killed at any instant and repeated: the journal has its results.
 
 A process opens its store once. Each step checks again which store it is, and asks its broker again for the
 settings. In addition, a step asks a running broker for:
@@ -107,23 +106,23 @@ def consumer_lag(cleanup: Cleanup) -> LagSummary:
     from storage_engine.retention.archive.archiving import LISTINGS
     from storage_engine.retention.steps import lag_question, record_lag
 
-    for left in reversed(range(LISTINGS)):
-        asked = lag_question(cleanup.store, cleanup.run_key)
-        if asked.answered is not None:
-            return asked.answered
+    for retries in reversed(range(LISTINGS)):
+        question = lag_question(cleanup.store, cleanup.run_key)
+        if question.answered is not None:
+            return question.answered
         started_ns = time.monotonic_ns()
         try:
-            found = cleanup.measure_lag(cleanup, asked)
+            result = cleanup.measure_lag(cleanup, question)
             break
         except (BadInputError, FileGoneError, FileNotFoundError) as error:
             # What goes of the plan meanwhile is for the release to settle.
-            is_new = asked.segments != lag_question(cleanup.store, cleanup.run_key).segments
-            if not left or (isinstance(error, BadInputError) and not is_new):
+            is_new = question.segments != lag_question(cleanup.store, cleanup.run_key).segments
+            if not retries or (isinstance(error, BadInputError) and not is_new):
                 raise
     took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
-    rows, ran = found.at_risk, found.ran
-    record_lag(cleanup.store, cleanup.run_key, found.summary, rows, found.logs, took_ms, ran)
-    return found.summary
+    rows, ran = result.at_risk, result.ran
+    record_lag(cleanup.store, cleanup.run_key, result.summary, rows, result.logs, took_ms, ran)
+    return result.summary
 
 
 def archive(cleanup: Cleanup) -> ArchiveResult:
@@ -187,9 +186,7 @@ def archive_sealed(cleanup: Cleanup) -> ArchiveResult:
 
 
 def archive_lag(cleanup: Cleanup) -> ArchiveLag | None:
-    """Record the lag of archiving: the sealed segments that no lake has yet. None: the policy is not to
-    archive.
-    """
+    """Record the archive lag: sealed segments that no lake has yet. None: the policy is not to archive."""
     from storage_engine.retention.steps import record_archive_lag
 
     return record_archive_lag(cleanup.store, cleanup.run_key)

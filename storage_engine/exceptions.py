@@ -48,9 +48,7 @@ class SimulationTooLongError(BadInputError):
 
 
 class MissingExtraError(BadInputError):
-    """The request needs libraries that this installation lacks. The message has the command that installs
-    them.
-    """
+    """The request needs libraries that aren't installed. The message has the command to install them."""
 
 
 class StoreNotFoundError(BadInputError):
@@ -66,9 +64,7 @@ class BrokerConfigError(BadInputError):
 
 
 class StoreLayoutError(BadInputError):
-    """The files don't form one store: there is a wrong name or size, a gap, a link, or another store's
-    directory.
-    """
+    """The files aren't one store: a wrong name or size, a gap, a link, or another store's directory."""
 
 
 class CorruptFileError(BadInputError):
@@ -78,8 +74,7 @@ class CorruptFileError(BadInputError):
 class BrokerPackageError(BadInputError):
     """A broker's package fails, or its answer is impossible. The fault is in that package.
 
-    If it is raised by a deletion, the message names the segments that may be gone. Only their intents are
-    recorded then.
+    If a deletion raises it, the message names the segments that may be gone: only their intents are recorded.
     """
 
 
@@ -111,9 +106,7 @@ class WrongHostError(StorageEngineError):
 
 
 class DiskUnavailableError(StorageEngineError):
-    """A store's disk doesn't answer, for example a mount whose server is gone. The store's state is
-    unknown.
-    """
+    """A store's disk doesn't answer, such as a mount whose server is gone. The state is unknown."""
 
 
 class StorageUnavailableError(StorageEngineError):
@@ -144,9 +137,7 @@ class ChangedUnderUsError(StorageEngineError):
 
 
 class FileGoneError(ChangedUnderUsError):
-    """A file of a store vanished between the listing and the reading, because a broker deletes and
-    renames files.
-    """
+    """A store's file vanished between listing and reading, because a broker deletes and renames files."""
 
     @classmethod
     def at(cls, path: str, known: str = "Nothing was changed.") -> FileGoneError:
@@ -165,8 +156,7 @@ class StoreCrashedError(StorageEngineError):
 class BrokerError(StorageEngineError):
     """A request to a running broker or name server failed. The message names the address and the request.
 
-    :param may_have_acted: True: the request was for a change and was sent, so that the peer may have made the
-        change.
+    :param may_have_acted: True: the request was for a change and was sent, so that the peer may have made it.
     """
 
     def __init__(self, *parts: Part, may_have_acted: bool = False) -> None:
@@ -179,9 +169,7 @@ class BrokerUnavailableError(BrokerError):
 
 
 class BrokerProtocolError(BrokerError):
-    """The peer's answer is invalid for every known broker release: garbage, too long, or with other
-    fields.
-    """
+    """The peer's answer is invalid for every known release: garbage, too long, or other fields."""
 
 
 class BrokerRefusedError(BrokerError):
@@ -246,21 +234,15 @@ class GateRefusedError(StorageEngineError):
 
 
 class NotApprovedError(GateRefusedError):
-    """A second person has to approve the plan, and nobody has yet. Nothing was deleted. Command line exit
-    code 3.
-    """
+    """A second person must approve the plan first. Nothing was deleted. Command line exit code 3."""
 
 
 class LogsRefusedError(StorageEngineError):
-    """The deletion was refused for some logs, which are unchanged. The deletions of the other logs are
-    recorded.
-    """
+    """The deletion was refused for some logs, which are unchanged. The others' deletions are recorded."""
 
 
 class ShieldError(StorageEngineError):
-    """The shield of a store can't be read or written, so that its kept segments are unknown. Nothing was
-    changed.
-    """
+    """A store's shield can't be read or written: its kept segments are unknown. Nothing was changed."""
 
 
 class ReleasedTooMuchError(StorageEngineError):
@@ -272,9 +254,7 @@ class RunStateError(StorageEngineError):
 
 
 class RestoreError(StorageEngineError):
-    """A restore can't be done as requested: the target is in use, the range isn't in the lake, or bytes
-    don't match.
-    """
+    """A restore can't be done: the target is in use, the range isn't in the lake, or bytes don't match."""
 
 
 class ExportError(StorageEngineError):

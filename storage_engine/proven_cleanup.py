@@ -1,5 +1,4 @@
-"""Cleanup of a store that this process writes and serves, with a lake: only segments that are proven there
-are deleted.
+"""Cleanup of a store this process writes and serves, with a lake: it deletes only what is proven there.
 
 When the broker's rules permit a deletion, its loop calls this module and deletes nothing itself. The call
 makes one run of the deleting cycle, with the DAG's own steps, gate and journal. The run requests deletions
@@ -24,9 +23,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 _RUN_PREFIX = "engine-"
 _RETRY_MS = 60_000
-"""Time from a failed run to the next attempt. A person has to read the report, and a lake needs time to
-recover.
-"""
+"""Time from a failed run to the next attempt. A person must read the report, and a lake has to recover."""
 
 
 class ProvenRelease:
@@ -58,36 +55,34 @@ class ProvenRelease:
             if self._unfinished is not None:
                 self._make(context, *self._unfinished)
             elif segments := broker.plan(broker.snapshot(now_ms), now_ms, request).to_delete:
-                self._make_or_wait(context, tuple(one.id for one in segments), now_ms, request)
+                self._make_or_wait(context, tuple(segment.id for segment in segments), now_ms, request)
         self._not_before_ms = 0
 
     def _make_or_wait(
-        self, context: Context, wanted: tuple[SegmentId, ...], now_ms: int, request: PlanRequest
+        self, context: Context, planned: tuple[SegmentId, ...], now_ms: int, request: PlanRequest
     ) -> None:
         """Make a run, or continue one that waits for a second person's approval.
 
         A run that was approved meanwhile comes first, even if more segments may be deleted by now. Otherwise
         a waiting run for the same segments is continued.
         """
-        self._waiting = {ids: run for ids, run in self._waiting.items() if {*ids} <= {*wanted}}
+        self._waiting = {ids: run for ids, run in self._waiting.items() if {*ids} <= {*planned}}
         for ids, (run_key, _) in self._waiting.items():
             run = context.run(run_key)
             if not consent_of(context, run, approved_plan(run).decisions).refuses:
-                wanted = ids
+                planned = ids
                 break
-        run_key, asked = self._waiting.pop(wanted, (f"{_RUN_PREFIX}{now_ms}", request))
+        run_key, run_request = self._waiting.pop(planned, (f"{_RUN_PREFIX}{now_ms}", request))
         try:
-            self._make(context, run_key, asked)
+            self._make(context, run_key, run_request)
         except NotApprovedError:
             # One of before the policy asked for it can never be approved.
             if starters_of(context.journal, context.run(run_key)):
-                self._waiting[wanted] = (run_key, asked)
+                self._waiting[planned] = (run_key, run_request)
             raise
 
     def _make(self, context: Context, run_key: str, request: PlanRequest | None) -> None:
-        """Execute every step of a run. A run that has begun to delete is continued by later passes until
-        it is finished.
-        """
+        """Execute every step of a run. Later passes continue a run that has begun to delete."""
         cleanup = cycle.Cleanup(context, run_key, request)
         cycle.plan(cleanup)
         self._unfinished = (run_key, request)

@@ -43,31 +43,29 @@ def quiet_libraries() -> None:
 
 
 def together(sentences: Iterable[str]) -> str:
-    """Return sentences as one line, each once. If there are many, only the first ones and the number of
-    the rest.
-    """
-    every = list(dict.fromkeys(sentences))
-    more = [f"and {len(every) - _SHOWN} more, which XCom and report have"] if len(every) > _SHOWN else []
-    return join_texts("; ", (*every[:_SHOWN], *more))
+    """Return sentences as one line, each once. Of many, only the first and the number of the rest."""
+    texts = list(dict.fromkeys(sentences))
+    more = [f"and {len(texts) - _SHOWN} more, which XCom and report have"] if len(texts) > _SHOWN else []
+    return join_texts("; ", (*texts[:_SHOWN], *more))
 
 
 def plan_lines(plan: Plan, *, dry_run: bool) -> Iterator[str]:
     """Yield lines on the cause of a run, and on its deleted and kept segments."""
     causes = (f"{trigger.cause} ({trigger.urgency}): {trigger.detail}" for trigger in plan.triggers)
     yield f"Cause: {together(causes) or 'none holds'}"
-    going = plan.to_delete
-    if going:
-        size = bytes_text(sum(segment.disk_bytes for segment in going))
+    segments = plan.to_delete
+    if segments:
+        size = bytes_text(sum(segment.disk_bytes for segment in segments))
         verb = "would go" if dry_run else "go"
         ends = ", ".join(f"{log} up to {end}" for log, end in list(plan.new_min_offsets.items())[:_SHOWN])
-        yield f"{count_text(len(going), 'segment')} {verb}, {size}: {ends}"
-    stays = Counter(decision.reason.value for decision in plan.decisions if not decision.deletes)
-    if stays:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in stays.most_common())
-        yield f"{count_text(sum(stays.values()), 'segment')} stay: {reasons}"
+        yield f"{count_text(len(segments), 'segment')} {verb}, {size}: {ends}"
+    kept = Counter(decision.reason.value for decision in plan.decisions if not decision.deletes)
+    if kept:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in kept.most_common())
+        yield f"{count_text(sum(kept.values()), 'segment')} stay: {reasons}"
     if dry_run:
         yield DRY_RUN
-    elif not going:
+    elif not segments:
         yield "The steps after this one are skipped."
 
 
@@ -77,8 +75,8 @@ def lag_lines(lag: LagSummary, unit: str, *, dry_run: bool) -> Iterator[str]:
     :param unit: the word for a part of a topic, such as queue or partition.
     """
     groups, queues = count_text(lag.groups, "group"), count_text(lag.queues, unit)
-    behind, unknown = count_text(lag.total_lag_messages, "message"), f"{lag.unknown} unknown"
-    yield f"{groups}, {queues}: {behind} behind, at most {duration_text(lag.max_lag_ms)}; {unknown}"
+    lag_text, unknown = count_text(lag.total_lag_messages, "message"), f"{lag.unknown} unknown"
+    yield f"{groups}, {queues}: {lag_text} behind, at most {duration_text(lag.max_lag_ms)}; {unknown}"
     if dry_run:
         yield f"{DRY_RUN} The steps after this one are skipped."
 
@@ -126,7 +124,7 @@ def dependents_lines(result: DependentsResult) -> Iterator[str]:
         yield "No queue or index file points only at deleted segments: nothing was deleted."
         return
     files = count_text(sum(result.deleted.values()), "file")
-    yield f"{files} deleted, {bytes_text(result.freed_bytes)} freed: {_counted(result.deleted)}"
+    yield f"{files} deleted, {bytes_text(result.freed_bytes)} freed: {_count_text(result.deleted)}"
 
 
 def checkpoint_lines(result: CheckpointResult) -> Iterator[str]:
@@ -146,7 +144,7 @@ def monitor_lines(found: MonitorResult) -> Iterator[str]:
     if found.hold:
         yield hold_text(found.hold)
     levels = (
-        f"{one.path} {one.used_percent} %" for one in found.sensed.levels if one.used_percent is not None
+        f"{disk.path} {disk.used_percent} %" for disk in found.sensed.levels if disk.used_percent is not None
     )
     yield f"Disks: {together(levels) or 'unknown'}"
     if found.sensed.progress is not None:
@@ -170,7 +168,7 @@ def validation_lines(result: ValidationResult) -> Iterator[str]:
     """Yield lines on the result of validation."""
     checks = Counter(check.status.value for check in result.checks)
     ranges = Counter(row.where.value for row in result.ranges)
-    yield f"{result.overall.value}: checks {_counted(checks)}; ranges of offsets {_counted(ranges)}"
+    yield f"{result.overall.value}: checks {_count_text(checks)}; ranges of offsets {_count_text(ranges)}"
 
 
 def broken_text(result: ValidationResult) -> str:
@@ -194,5 +192,5 @@ def maintenance_lines(lakes: Sequence[LakeMaintenance], done: MaintainResult) ->
         yield together(done.quarantines)
 
 
-def _counted(counts: Mapping[str, int]) -> str:
+def _count_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"

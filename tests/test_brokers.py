@@ -64,7 +64,7 @@ def points(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
         for name, several in values.items()
     }
     brokers.forget()
-    monkeypatch.setattr(brokers, "_installed", lambda: found)
+    monkeypatch.setattr(brokers, "_read_entry_points", lambda: found)
     monkeypatch.setattr(brokers, "forget", lambda: None)
 
 

@@ -45,10 +45,10 @@ class Arena:
     @staticmethod
     def of_thread() -> Arena:
         """Return this thread's arena. It is used for all segments of the thread in turn."""
-        found: Arena | None = getattr(_per_thread, "arena", None)
-        if found is None:
-            found = _per_thread.arena = Arena()
-        return found
+        arena: Arena | None = getattr(_per_thread, "arena", None)
+        if arena is None:
+            arena = _per_thread.arena = Arena()
+        return arena
 
     def buffer(self, column: int, size: int) -> pa.Buffer:
         """Return writable, uninitialised memory. Only written pages become resident.
@@ -63,7 +63,7 @@ class Arena:
         free = self._free.setdefault(column, [])
         block = free.pop() if free else None
         if block is None or len(block) < size:
-            block = _aligned(size + size // 8, column * _STAGGER_BYTES)
+            block = _allocate(size + size // 8, column * _STAGGER_BYTES)
         lent = block[:size]
         if size <= _MAX_KEPT_BYTES:
             weakref.finalize(lent, _give_back, free, block).atexit = False
@@ -75,7 +75,7 @@ def _give_back(free: list[npt.NDArray[np.uint8]], block: npt.NDArray[np.uint8]) 
         free.append(block)
 
 
-def _aligned(size: int, stagger: int) -> npt.NDArray[np.uint8]:
+def _allocate(size: int, stagger: int) -> npt.NDArray[np.uint8]:
     """Return memory that begins at a cache line, at least ``stagger`` bytes into an allocation."""
     memory = np.empty(size + stagger + _LINE_BYTES, np.uint8)
     begin = stagger + -(address_of(memory) + stagger) % _LINE_BYTES
@@ -83,9 +83,7 @@ def _aligned(size: int, stagger: int) -> npt.NDArray[np.uint8]:
 
 
 class ColumnAddresses:
-    """Addresses of a batch's columns in memory. The object keeps the columns' memory alive while a kernel
-    runs.
-    """
+    """Addresses of a batch's columns in memory. It keeps the columns' memory alive while a kernel runs."""
 
     def __init__(self, columns: int) -> None:
         self.table = np.zeros(columns, np.int64)

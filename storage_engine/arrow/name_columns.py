@@ -93,8 +93,7 @@ PLACES_SCHEMA = pa.schema([field for field in _LAG if field.name not in ("at_ris
 """Facts on a position that follow from files: its lag, without the losses by a deletion.
 
 ``next_segment_base_offset`` is the base offset of the segment that a group needs next. A group with an
-unknown position may need the oldest segment. It is :data:`ANYWHERE` if any segment of the log may have the
-next message.
+unknown position may need the oldest. It is :data:`ANYWHERE` if any segment may have the next message.
 """
 
 ANYWHERE = -1
@@ -106,9 +105,7 @@ _SEGMENTS: list[pa.Field[Any]] = [
     pa.field("time_to_loss_ms", pa.int64()),
 ]
 SEGMENTS_SCHEMA = pa.schema(_SEGMENTS)
-"""Facts on a deletion: whether each segment is deleted, and the time until it may be deleted because of
-age.
-"""
+"""Facts on a deletion: whether each segment is deleted, and the time until it may be deleted by age."""
 
 
 def segments_table(segments: Iterable[tuple[str, int, bool, int | None]]) -> pa.Table:
@@ -132,11 +129,11 @@ def add_risk(places: pa.Table, segments: pa.Table) -> pa.Table:
     needed = places.select(keys).set_column(0, "log", places["log"].cast(pa.string()))
     rows: Any = pa.array(range(places.num_rows), pa.int64())
     joined: Any = needed.append_column("row", rows).join(segments, keys).sort_by("row")
-    known: Any = places["committed_offset"].is_valid()
+    has_position: Any = places["committed_offset"].is_valid()
     base_offset: Any = places["next_segment_base_offset"]
-    is_told = pc.and_(known, pc.not_equal(base_offset, pa.scalar(ANYWHERE)))
+    is_certain = pc.and_(has_position, pc.not_equal(base_offset, pa.scalar(ANYWHERE)))
     columns: dict[str, Any] = {name: places[name] for name in places.schema.names}
-    columns["next_segment_base_offset"] = pc.if_else(is_told, base_offset, None)
+    columns["next_segment_base_offset"] = pc.if_else(is_certain, base_offset, None)
     columns["at_risk"] = pc.fill_null(joined["goes"], False)
-    columns["time_to_loss_ms"] = pc.if_else(known, joined["time_to_loss_ms"], None)
+    columns["time_to_loss_ms"] = pc.if_else(has_position, joined["time_to_loss_ms"], None)
     return pa.table([columns[name] for name in LAG_SCHEMA.names], schema=LAG_SCHEMA)

@@ -1,6 +1,4 @@
-"""Sizes of a data file's row groups. They are so small that a reader of a part of a segment skips most
-groups.
-"""
+"""Sizes of a data file's row groups, so small that a reader of a part of a segment skips most groups."""
 
 from __future__ import annotations
 
@@ -27,8 +25,8 @@ def cut_rows(rows: pa.Table) -> Iterator[pa.Table]:
     if not isinstance(rows, pa.Table):
         raise TypeError(f"rows that are {type(rows).__name__}, no Arrow table")
     sizes = rows["size"].to_numpy()
-    held = sizes if (sizes > 0).all() else np.maximum(sizes, _view_bytes(rows))
-    for first, last in cut_places(sizes, held):
+    held_bytes = sizes if (sizes > 0).all() else np.maximum(sizes, _view_bytes(rows))
+    for first, last in cut_places(sizes, held_bytes):
         yield rows.slice(first, last - first)
 
 
@@ -49,7 +47,7 @@ def cut_places(sizes: np.ndarray[Any, Any], held: np.ndarray[Any, Any]) -> Itera
 
 def _view_bytes(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return how many bytes the views of each row point to. Arrow has no function for it."""
-    held = np.zeros(rows.num_rows, np.int64)
+    held_bytes = np.zeros(rows.num_rows, np.int64)
     for column in rows.columns:
         if not pa.types.is_binary_view(column.type):
             continue
@@ -59,8 +57,8 @@ def _view_bytes(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
             if views is not None and len(chunk):
                 lengths = np.frombuffer(cast("Any", views), np.int32)[:: _VIEW_BYTES // 4]
                 valid = chunk.is_valid().to_numpy(zero_copy_only=False)
-                held[first : first + len(chunk)] += np.where(
+                held_bytes[first : first + len(chunk)] += np.where(
                     valid, lengths[chunk.offset : chunk.offset + len(chunk)], 0
                 )
             first += len(chunk)
-    return held
+    return held_bytes

@@ -98,9 +98,9 @@ def agent(
     token = "" if token_file is None else read_token(token_file)
     listening = AgentListening(*listen, tls_cert, tls_key, client_ca, token, plain)
     listening.tls()
-    served = [_looked_at(word) for word in words]
+    served = [_look_at(word) for word in words]
     files = sum(len(tuple(_segment_files(store))) for store in served)
-    found = Agent(
+    server = Agent(
         {store.real_root: partial(_segment_files, store) for store in served},
         listening,
         lease_seconds=lease_seconds,
@@ -109,15 +109,15 @@ def agent(
         log=partial(say, err=True),
     )
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    threading.Thread(target=found.serve, daemon=True).start()
+    threading.Thread(target=server.serve, daemon=True).start()
     roots = ", ".join(store.real_root for store in served)
-    say(f"{files} files of segments of {roots} are served at {listen[0]}:{found.port}.")
+    say(f"{files} files of segments of {roots} are served at {listen[0]}:{server.port}.")
     signal.sigwait({signal.SIGINT, signal.SIGTERM})
-    found.close()
+    server.close()
     return 0
 
 
-def _looked_at(word: str) -> ManagedStore:
+def _look_at(word: str) -> ManagedStore:
     """Return a store by its path or name, from its files only: no broker is asked."""
     named = find_named(word)
     store = managed_store(Path(word)) if named is None else named.managed(None, None)

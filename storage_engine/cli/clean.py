@@ -86,15 +86,19 @@ def clean(
     request = PlanRequest(manual=manual, max_segments=max_segments, replicas_stopped=replicas_stopped or "")
     if dry_run:
         lag = LagOfPlan(managed)
-        seen = preview(managed, request, hold_back=lag)
+        decided = preview(managed, request, hold_back=lag)
         return show_dry_run(
-            "clean", managed, seen, lag, lambda: by_hand(managed, request, seen, hold_back=LagOfPlan(managed))
+            "clean",
+            managed,
+            decided,
+            lag,
+            lambda: by_hand(managed, request, decided, hold_back=LagOfPlan(managed)),
         )
-    with alarms_told(managed, "clean", notify) as told:
+    with alarms_told(managed, "clean", notify) as tell_alarms:
         if run_key is None or not _is_begun(managed, run_key):
             # Bad input leaves no trace, not even a run; the plan looks at all of this once more.
             preview(managed, request)
-        return _run(managed, run_key or f"clean-{clock_ms()}", request, told)
+        return _run(managed, run_key or f"clean-{clock_ms()}", request, tell_alarms)
 
 
 def _is_begun(managed: ManagedStore, run_key: str) -> bool:
@@ -122,17 +126,17 @@ def show_dry_run(
     """
     from storage_engine.brokers import find_broker
 
-    def in_words(_: object) -> None:
+    def print_words(_: object) -> None:
         say("Dry run: this is what a run would do now.")
         print_plan(managed, seen, asked())
         print_groups(lag.groups, lag.source, find_broker(managed.broker).words.queue)
         say("\nDry run: nothing was archived, deleted or changed.")
 
     consumers = {"groups": lag.groups, "source": lag.source}
-    return answer(kind, {"dry_run": True, "plan": plan_json(managed, seen), **consumers}, in_words)
+    return answer(kind, {"dry_run": True, "plan": plan_json(managed, seen), **consumers}, print_words)
 
 
-def _run(managed: ManagedStore, run_key: str, request: PlanRequest, told: AlarmsTold) -> int:
+def _run(managed: ManagedStore, run_key: str, request: PlanRequest, tell_alarms: AlarmsTold) -> int:
     from storage_engine.retention.quarantine.undo import undone_before
     from storage_engine.retention.store.brokers import assumes_defaults
     from storage_engine.retention.store.context import opened
@@ -146,11 +150,11 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, told: Alarms
                 "back, and nothing is done now. Without --run-key a new run begins, which deletes them again "
                 "if the rules let it."
             )
-            return _end(cleanup, told)
+            return _end(cleanup, tell_alarms)
         if assumes_defaults(managed):
             tell(ASSUMED)
         take_steps(cleanup)
-        return _end(cleanup, told)
+        return _end(cleanup, tell_alarms)
 
 
 def take_steps(cleanup: cycle.Cleanup) -> None:
@@ -186,7 +190,7 @@ def _take_steps(cleanup: cycle.Cleanup) -> None:
             tell(line)
 
 
-def _end(cleanup: cycle.Cleanup, told: AlarmsTold) -> int:
+def _end(cleanup: cycle.Cleanup, tell_alarms: AlarmsTold) -> int:
     from storage_engine.retention.report.report import build_report
     from storage_engine.retention.store.managed_store import PAGE
 
@@ -194,7 +198,7 @@ def _end(cleanup: cycle.Cleanup, told: AlarmsTold) -> int:
     report = build_report(cleanup.store, cleanup.run_key)
     problems = (*finished.errors, finished.refused, finished.not_approved, *finished.wrong_lakes)
     page = Path(finished.report_json).with_name(PAGE).absolute()
-    told(*report.alarms, *filter(None, problems), link=page.as_uri())
+    tell_alarms(*report.alarms, *filter(None, problems), link=page.as_uri())
     show_report("clean", cleanup, report, finished)
     if not wants_json():
         _say_next(cleanup, report)
@@ -224,15 +228,15 @@ def _report_json(cleanup: cycle.Cleanup, report: Report, finished: FinishResult)
     from storage_engine.retention.store.brokers import assumes_defaults
     from storage_engine.retention.store.context import managed_of
 
-    shown = {
+    values = {
         "dry_run": False,
         "assumes_defaults": assumes_defaults(managed_of(cleanup.store)),
         "report": report_json(report),
         "report_json": finished.report_json,
     }
     if (error := finished.ending_error) is None:
-        return shown
-    return {**shown, "error": error_json(error, said_by(click.get_current_context()))}
+        return values
+    return {**values, "error": error_json(error, said_by(click.get_current_context()))}
 
 
 def _print_report(report: Report, finished: FinishResult) -> None:

@@ -1,5 +1,4 @@
-"""waive, approve, accept-loss, adopt, move, stamp: decisions that only a person may take, with name and
-reason."""
+"""waive, approve, accept-loss, adopt, move, stamp: decisions of a person, with name and reason."""
 
 from __future__ import annotations
 
@@ -59,8 +58,8 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str) 
 
     journal = Journal(lake_and_journal(lake_dir, conn_id)[1])
     waiver = journal.waive(digest, person(), reason)
-    said = f"Plan {waiver.plan_digest} may delete without receipts: {waiver.reason} ({waiver.person})"
-    return answer("waive", waiver, said)
+    text = f"Plan {waiver.plan_digest} may delete without receipts: {waiver.reason} ({waiver.person})"
+    return answer("waive", waiver, text)
 
 
 @command()
@@ -73,7 +72,7 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str) 
 )
 @click.option(
     "--lower-to",
-    type=click.Choice([one.value for one in ApprovalPolicy]),
+    type=click.Choice([policy.value for policy in ApprovalPolicy]),
     help="Instead: lower the store's approval setting from now on; two accounts have to give this command.",
 )
 @click.option(
@@ -100,28 +99,28 @@ def approve(
         raise click.UsageError("Expected --digest or --lower-to, found both or neither.")
     # An approver may have no right to read the store.
     journal = Journal(managed.journal_url)
-    known = journal.find_store(managed.real_root, managed.host)
-    if known is None:
+    record = journal.find_store(managed.real_root, managed.host)
+    if record is None:
         raise BadInputError(
             f"{managed.real_root}: expected a store that the journal knows, found none. Nothing was "
             "recorded. Name the journal or the lake of the store's runs."
         )
     if lower_to is not None:
-        wanted = ApprovalPolicy(lower_to)
-        lowered = lower_policy(journal, known, wanted, minimum_retention_hours, this_account())
+        lowest = ApprovalPolicy(lower_to)
+        lowered = lower_policy(journal, record, lowest, minimum_retention_hours, this_account())
         if lowered is None:
-            said = (
+            text = (
                 f"{managed.real_root}: asked for approval: {lower_to}. Another account has to say the same."
             )
         else:
             both = " and ".join(person.text for person in lowered.persons)
-            said = f"{managed.real_root} has approval: {lower_to} from now on, by {both}."
-        return answer("approve", {"lowered": lowered}, said)
+            text = f"{managed.real_root} has approval: {lower_to} from now on, by {both}."
+        return answer("approve", {"lowered": lowered}, text)
     assert digest is not None
-    run, reply = approve_plan(journal, known, digest, this_account())
+    run, reply = approve_plan(journal, record, digest, this_account())
     assert reply.person is not None
-    said = f"Plan {digest} is approved by {reply.person.text}; run {run.run_key} may go on."
-    return answer("approve", {"run_key": run.run_key, "answer": reply}, said)
+    text = f"Plan {digest} is approved by {reply.person.text}; run {run.run_key} may go on."
+    return answer("approve", {"run_key": run.run_key, "answer": reply}, text)
 
 
 @command()
@@ -150,8 +149,8 @@ def accept_loss(
 
     check_store(managed)
     loss = steps.accept_loss(managed, start_offset, end_offset, person(), reason, log)
-    said = f"{loss.log} [{start_offset}, {end_offset}) is accepted as lost: {reason} ({loss.person})"
-    return answer("accept-loss", loss, said)
+    text = f"{loss.log} [{start_offset}, {end_offset}) is accepted as lost: {reason} ({loss.person})"
+    return answer("accept-loss", loss, text)
 
 
 @command()
@@ -181,9 +180,9 @@ def adopt(
 
     check_store(managed)
     record = open_new_lineage(managed, person(), reason, force=force, log=log)
-    what = f"Store {store_name(managed)}" if log is None else f"Log {log} of store {store_name(managed)}"
-    said = f"{what} is at lineage {record.lineage_of(log or '')} from now on."
-    return answer("adopt", record, said)
+    subject = f"Store {store_name(managed)}" if log is None else f"Log {log} of store {store_name(managed)}"
+    text = f"{subject} is at lineage {record.lineage_of(log or '')} from now on."
+    return answer("adopt", record, text)
 
 
 @command()
@@ -212,8 +211,8 @@ def move(name: str, managed: ManagedStore, reason: str, leave_unproven: int | No
         raise click.UsageError("Expected --reason TEXT with --leave-unproven AT-MOST, found none.")
     check_store(managed)
     record = record_move(managed, name, person(), reason, leave_unproven or 0)
-    said = f"Store {record.store_id} is called {record.name} and is at {record.real_path}."
-    return answer("move", record, said)
+    text = f"Store {record.store_id} is called {record.name} and is at {record.real_path}."
+    return answer("move", record, text)
 
 
 @command()
@@ -242,5 +241,5 @@ def stamp(
     if new and store_id is not None:
         raise click.UsageError("Expected --new or --store-id, found both.")
     written = write_stamp(managed, person(), reason, store_id=store_id, new=new)
-    said = f"{managed.real_root} is store {written.store_id}, lineage {written.lineage}."
-    return answer("stamp", written, said)
+    text = f"{managed.real_root} is store {written.store_id}, lineage {written.lineage}."
+    return answer("stamp", written, text)

@@ -89,7 +89,7 @@ def doctor(managed: ManagedStore | None) -> int:
     lake_missing = lake_dir is not None and not is_lake_there(lake_dir)
     try:
         with waiting("Looking"):
-            found = diagnose(
+            diagnosis = diagnose(
                 managed,
                 clock_ms(),
                 has_lake=has_lake(managed) and not lake_missing,
@@ -107,26 +107,26 @@ def doctor(managed: ManagedStore | None) -> int:
         print_json("doctor", _elsewhere_json(managed, pipeline, error, said_by(context), clock_ms()))
         return 2
     if lake_missing:
-        found = _without_lake(found, str(lake_dir))
-    said = said_by(context)
+        diagnosis = _without_lake(diagnosis, str(lake_dir))
+    arguments = said_by(context)
     if conn_id is not None:
-        said = with_store_of_connection(said, managed)
-    answer("doctor", diagnosis_json(found, said), lambda _: print_diagnosis(found, said))
-    return 1 if found.is_urgent else 0
+        arguments = with_store_of_connection(arguments, managed)
+    answer("doctor", diagnosis_json(diagnosis, arguments), lambda _: print_diagnosis(diagnosis, arguments))
+    return 1 if diagnosis.is_urgent else 0
 
 
-def _without_lake(found: Diagnosis, lake_dir: str) -> Diagnosis:
+def _without_lake(diagnosis: Diagnosis, lake_dir: str) -> Diagnosis:
     """Return a diagnosis for a call that names a lake where none exists."""
-    where = where_to_make(Path(lake_dir), found.store.broker)
+    where = where_to_make(Path(lake_dir), diagnosis.store.broker)
     finding = Finding.warning(
         "no-lake",
         f"no lake there yet: {lake_dir}",
         Text("mount its disk, or make a lake ", where),
     )
-    step = found.next
+    step = diagnosis.next
     if isinstance(step.command, Command) and step.command.words == "init-lake":
         step = replace(step, command=commands_in(where)[0])
-    return replace(found, findings=by_severity([*found.findings, finding]), next=step)
+    return replace(diagnosis, findings=by_severity([*diagnosis.findings, finding]), next=step)
 
 
 def _call_for(name: str, context: click.Context) -> int:
@@ -135,8 +135,8 @@ def _call_for(name: str, context: click.Context) -> int:
     :return: its exit code.
     """
     try:
-        with context.command.make_context(context.info_name, [name], parent=context.parent) as own:
-            return int(context.command.invoke(own) or 0)
+        with context.command.make_context(context.info_name, [name], parent=context.parent) as call:
+            return int(context.command.invoke(call) or 0)
     except StorageEngineError as error:
         print_error(error, Arguments(), as_json=False)
         return 2 if isinstance(error, BadInputError) else 1
@@ -154,7 +154,7 @@ def print_diagnosis(found: Diagnosis, said: Arguments) -> None:
     _print_settings(found, width)
     for finding in found.findings:
         _print_finding(finding, said, width)
-    if not any(one.severity is not Severity.NOTE for one in found.findings):
+    if not any(finding.severity is not Severity.NOTE for finding in found.findings):
         say_styled("\nNothing is wrong.")
     _print_next(found, said)
 
@@ -168,23 +168,23 @@ def print_pipeline(found: PipelineFacts, said: Arguments, now_ms: int) -> None:
         _print_finding(finding, said, width)
 
 
-def _about(found: Diagnosis) -> Iterator[tuple[str, str]]:
+def _about(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     from storage_engine.brokers import find_broker
 
-    said, title = found.said, find_broker(found.store.broker).words.title
-    state = {True: "running", False: "stopped", None: "running or not"}[said.running]
-    if said.running_text:
-        state += f" ({said.running_text})"
-    yield "broker", f"{title}, version {said.version or 'unknown'}; {state}"
-    if said.layout:
-        yield "layout", "; ".join(said.layout)
-    if found.figures is not None:
-        yield from _about_figures(found.figures, said.newest_message_ms)
-    yield from _about_lakes(found)
-    if found.runs:
-        yield "runs", f"archive and consumer lag {found.runs}"
-    if found.pipeline is not None:
-        yield from found.pipeline.lines(found.at_ms)
+    broker, title = diagnosis.said, find_broker(diagnosis.store.broker).words.title
+    state = {True: "running", False: "stopped", None: "running or not"}[broker.running]
+    if broker.running_text:
+        state += f" ({broker.running_text})"
+    yield "broker", f"{title}, version {broker.version or 'unknown'}; {state}"
+    if broker.layout:
+        yield "layout", "; ".join(broker.layout)
+    if diagnosis.figures is not None:
+        yield from _about_figures(diagnosis.figures, broker.newest_message_ms)
+    yield from _about_lakes(diagnosis)
+    if diagnosis.runs:
+        yield "runs", f"archive and consumer lag {diagnosis.runs}"
+    if diagnosis.pipeline is not None:
+        yield from diagnosis.pipeline.lines(diagnosis.at_ms)
 
 
 def _about_figures(figures: Figures, newest_ms: int | None) -> Iterator[tuple[str, str]]:
@@ -216,10 +216,10 @@ def _full(figures: Figures) -> str:
 
 def _one_a_device(figures: Figures) -> tuple[DiskUsage, ...]:
     disks = figures.snapshot.disks
-    found: dict[object, DiskUsage] = {}
+    by_device: dict[object, DiskUsage] = {}
     for disk in disks:
-        found.setdefault(disk.path if disk.device is None else disk.device, disk)
-    return tuple(found.values())
+        by_device.setdefault(disk.path if disk.device is None else disk.device, disk)
+    return tuple(by_device.values())
 
 
 def _disk_text(disk: DiskUsage) -> str:
@@ -228,88 +228,90 @@ def _disk_text(disk: DiskUsage) -> str:
     return f"{disk.path}: {disk.used_percent} % used, {bytes_text(disk.usable_bytes)} free"
 
 
-def _about_lakes(found: Diagnosis) -> Iterator[tuple[str, str]]:
-    if not found.lakes:
+def _about_lakes(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    if not diagnosis.lakes:
         return
     # The lake's libraries, which a look without a lake needs for nothing.
     from storage_engine.retention.doctor.lake_check import lake_text
 
-    for lake in found.lakes:
-        yield _LAKE_LABELS.get(lake.title, lake.title), lake_text(lake, found.at_ms)
-    if found.unproven is not None and found.figures is not None:
-        archivable = len(found.figures.archivable.segments)
-        proven = archivable - len(found.unproven) - len(found.touched) - found.left_out
-        told = f"{proven} of {count_text(archivable, 'sealed segment')}"
-        if found.touched:
-            told += f"; {touched_text(len(found.touched))}"
-        if found.left_out:
-            told += f"; {found.left_out} not archived, by rule"
-        out = len(found.figures.sealed) - archivable
-        yield "proven", f"{told}; {out} more may not be archived yet" if out else told
+    for lake in diagnosis.lakes:
+        yield _LAKE_LABELS.get(lake.title, lake.title), lake_text(lake, diagnosis.at_ms)
+    if diagnosis.unproven is not None and diagnosis.figures is not None:
+        archivable = len(diagnosis.figures.archivable.segments)
+        proven = archivable - len(diagnosis.unproven) - len(diagnosis.touched) - diagnosis.left_out
+        text = f"{proven} of {count_text(archivable, 'sealed segment')}"
+        if diagnosis.touched:
+            text += f"; {touched_text(len(diagnosis.touched))}"
+        if diagnosis.left_out:
+            text += f"; {diagnosis.left_out} not archived, by rule"
+        out = len(diagnosis.figures.sealed) - archivable
+        yield "proven", f"{text}; {out} more may not be archived yet" if out else text
 
 
-def _print_settings(found: Diagnosis, width: int) -> None:
-    shown = [one for one in found.said.settings if _is_telling(one)]
-    if not shown:
+def _print_settings(diagnosis: Diagnosis, width: int) -> None:
+    settings = [setting for setting in diagnosis.said.settings if _is_telling(setting)]
+    if not settings:
         return
     by_source: dict[str, list[str]] = {}
-    for one in shown:
-        note = f" ({one.note})" if one.note else ""
-        by_source.setdefault(_source(found, one), []).append(f"{one.name} {one.value}{note}")
-    for number, (source, told) in enumerate(by_source.items()):
-        _echo("" if number else "settings", f"{source}: {', '.join(told)}", width)
+    for setting in settings:
+        note = f" ({setting.note})" if setting.note else ""
+        by_source.setdefault(_source(diagnosis, setting), []).append(f"{setting.name} {setting.value}{note}")
+    for number, (source, values) in enumerate(by_source.items()):
+        _echo("" if number else "settings", f"{source}: {', '.join(values)}", width)
 
 
-def _is_telling(one: SettingInEffect) -> bool:
+def _is_telling(setting: SettingInEffect) -> bool:
     """Return whether a setting is shown even with its default value."""
     always = ("deleteWhen", "fileReservedTime", "diskMaxUsedSpaceRatio", "cleanFileForciblyEnable")
-    return one.source is not SettingFrom.DEFAULT or one.name in always
+    return setting.source is not SettingFrom.DEFAULT or setting.name in always
 
 
-def _source(found: Diagnosis, one: SettingInEffect) -> str:
-    if one.source is SettingFrom.OVERRIDE and found.pipeline is not None:
+def _source(diagnosis: Diagnosis, setting: SettingInEffect) -> str:
+    if setting.source is SettingFrom.OVERRIDE and diagnosis.pipeline is not None:
         return "connection"
-    return _SOURCES[one.source]
+    return _SOURCES[setting.source]
 
 
-def _print_finding(finding: Finding, said: Arguments, width: int) -> None:
+def _print_finding(finding: Finding, arguments: Arguments, width: int) -> None:
     label = finding.severity.value.upper()
     lead = f"{label:<{_LABEL_WIDTH}}"
-    lines = _wrapped(_sentence(finding.what, said), width)
+    lines = _wrapped(_sentence(finding.what, arguments), width)
     say_styled(f"\n{click.style(lead, fg=_COLORS[finding.severity], bold=True)}{lines[0]}")
     for line in lines[1:]:
         say_styled(f"{'':<{_LABEL_WIDTH}}{line}")
     if finding.advice:
-        first, *more = _wrapped(_sentence(finding.advice, said), width - 2)
+        first, *more = _wrapped(_sentence(finding.advice, arguments), width - 2)
         say_styled(f"{'':<{_LABEL_WIDTH}}{click.style('→', bold=True)} {first}")
         for line in more:
             say_styled(f"{'':<{_LABEL_WIDTH}}  {line}")
 
 
-def _sentence(text: str, said: Arguments) -> str:
-    told = printable(with_arguments(text, said))
+def _sentence(text: str, arguments: Arguments) -> str:
+    words = printable(with_arguments(text, arguments))
     # A setting, a command or a path stays as it is written.
-    first = told.partition(" ")[0]
-    return told[:1].upper() + told[1:] if first.isalpha() and first.islower() and first != "airflow" else told
+    first = words.partition(" ")[0]
+    return (
+        words[:1].upper() + words[1:] if first.isalpha() and first.islower() and first != "airflow" else words
+    )
 
 
-def _print_next(found: Diagnosis, said: Arguments) -> None:
-    command = _next_command(found, said)
+def _print_next(diagnosis: Diagnosis, arguments: Arguments) -> None:
+    command = _next_command(diagnosis, arguments)
     if command:
-        say_styled(f"\n{printable(found.next.why[:1].upper() + found.next.why[1:])}.")
+        say_styled(f"\n{printable(diagnosis.next.why[:1].upper() + diagnosis.next.why[1:])}.")
         say_styled(f"Next: {click.style(printable(command), bold=True)}")
     else:
-        say_styled(f"\nNext: {printable(found.next.why)}")
+        say_styled(f"\nNext: {printable(diagnosis.next.why)}")
 
 
-def _next_command(found: Diagnosis, said: Arguments) -> str:
+def _next_command(diagnosis: Diagnosis, arguments: Arguments) -> str:
     """Return the next command, with this call's options for the store."""
-    step = found.next.command
-    if isinstance(step, Command) and step.given.startswith("STORE") and said.store is not None:
-        given = f"{shlex.quote(said.store)}{step.given.removeprefix('STORE')}"
-        return " ".join([str(replace(step, given=given)), *map(shlex.quote, said.store_options)])
-    told = step if isinstance(step, str) else rendered(step, said)
-    return f"{told} {found.next.options}".rstrip()
+    step = diagnosis.next.command
+    if isinstance(step, Command) and step.given.startswith("STORE") and arguments.store is not None:
+        given = f"{shlex.quote(arguments.store)}{step.given.removeprefix('STORE')}"
+        return " ".join([str(replace(step, given=given)), *map(shlex.quote, arguments.store_options)])
+    text = step if isinstance(step, str) else rendered(step, arguments)
+    return f"{text} {diagnosis.next.options}".rstrip()
 
 
 def _echo(label: str, text: str, width: int) -> None:
@@ -356,7 +358,7 @@ def diagnosis_json(found: Diagnosis, said: Arguments) -> dict[str, Any]:
 
 
 def _elsewhere_json(
-    store: ManagedStore, pipeline: PipelineFacts, error: Exception, said: Arguments, now_ms: int
+    store: ManagedStore, pipeline: PipelineFacts, error: Exception, arguments: Arguments, now_ms: int
 ) -> dict[str, Any]:
     """Return Airflow's view of a store on another host, with the same keys as for a store on this host.
 
@@ -367,19 +369,19 @@ def _elsewhere_json(
         "store": store.root,
         "name": store_name(store),
         "at_ms": now_ms,
-        "urgent": any(one.severity is Severity.URGENT for one in findings),
+        "urgent": any(finding.severity is Severity.URGENT for finding in findings),
         "broker": {"name": store.broker, "version": None, "running": None, "layout": []},
         "settings": [],
         "figures": None,
         "lakes": [],
         "pipeline": to_jsonable(pipeline),
         "runs": None,
-        "findings": findings_json(findings, ("what", "advice"), said),
+        "findings": findings_json(findings, ("what", "advice"), arguments),
         "next": {"command": None, "why": "look where the store's disk is"},
     }
 
 
-def _figures_json(figures: Figures, found: Diagnosis) -> dict[str, Any]:
+def _figures_json(figures: Figures, diagnosis: Diagnosis) -> dict[str, Any]:
     logs = figures.snapshot.logs
     return {
         "segments": sum(len(log.segments) for log in logs),
@@ -389,15 +391,15 @@ def _figures_json(figures: Figures, found: Diagnosis) -> dict[str, Any]:
             {"name": log.name, "min_offset": log.min_offset, "max_offset": log.max_offset} for log in logs
         ],
         "oldest_message_ms": figures.oldest_message_ms,
-        "newest_message_ms": found.said.newest_message_ms,
+        "newest_message_ms": diagnosis.said.newest_message_ms,
         "disks": to_jsonable(figures.snapshot.disks),
         "growth": to_jsonable(figures.growth),
         "forces_in_ms": figures.forces_in_ms,
         "full_in_ms": figures.full_in_ms,
         "next_deletion_ms": figures.next_deletion_ms,
-        "due_segments": found.due,
-        "unproven_segments": None if found.unproven is None else len(found.unproven),
-        "touched_segments": len(found.touched),
+        "due_segments": diagnosis.due,
+        "unproven_segments": None if diagnosis.unproven is None else len(diagnosis.unproven),
+        "touched_segments": len(diagnosis.touched),
         "unread": to_jsonable(figures.unread),
         "pending": to_jsonable(figures.pending),
     }

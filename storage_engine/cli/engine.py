@@ -91,14 +91,16 @@ def flush(managed: ManagedStore) -> int:
     from storage_engine.retention.store.brokers import open_store
 
     with closing(open_store(replace(managed, engine=True))) as store:
-        found = None if store.process is None else store.process.flush_now()
-    if found is None:
+        flushed = None if store.process is None else store.process.flush_now()
+    if flushed is None:
         raise BadInputError(
             f"{managed.root}: expected a store that storage-engine writes, found another. "
             "Nothing was changed. Name a store that storage-engine itself writes."
         )
-    positions = (("before", found.before), ("after", found.after))
-    return answer("flush", found, "\n".join(f"{name}: {positions_text(one)}" for name, one in positions))
+    positions = (("before", flushed.before), ("after", flushed.after))
+    return answer(
+        "flush", flushed, "\n".join(f"{name}: {positions_text(place)}" for name, place in positions)
+    )
 
 
 @command()
@@ -130,13 +132,13 @@ def recover(managed: ManagedStore, dry_run: bool, cut_messages: bool, index: str
     from storage_engine.retention.store.brokers import settings_of
 
     with waiting("Recovering"):
-        found = engine_of(managed.broker, managed.root, "recovered").recover(
+        recovery = engine_of(managed.broker, managed.root, "recovered").recover(
             settings_of(managed),
             dry_run=dry_run,
             cut_messages=cut_messages,
             whole_index=index == "all",
         )
-    return answer("recover", found, join_texts("\n", found.lines))
+    return answer("recover", recovery, join_texts("\n", recovery.lines))
 
 
 @command("rebuild-queues")
@@ -152,6 +154,6 @@ def rebuild_queues(managed: ManagedStore) -> int:
 
     with waiting("Reading the log"):
         engine = engine_of(managed.broker, managed.root, "recovered")
-        found = engine.rebuild_queues(settings_of(managed))
-    said = f"{found.root}: queues and index were made again up to offset {found.log_end}."
-    return answer("rebuild-queues", found, said)
+        result = engine.rebuild_queues(settings_of(managed))
+    text = f"{result.root}: queues and index were made again up to offset {result.log_end}."
+    return answer("rebuild-queues", result, text)

@@ -60,10 +60,10 @@ def _pages(context: click.Context) -> Iterator[tuple[str, str]]:
     below: list[tuple[str, str]] = []
     if isinstance(group, click.Group):
         for name in group.list_commands(context):
-            found = group.get_command(context, name)
-            assert found is not None
-            inner = click.Context(found, info_name=name, parent=context)
-            below.append((_page_name(inner), found.get_short_help_str(limit=100)))
+            inner_command = group.get_command(context, name)
+            assert inner_command is not None
+            inner = click.Context(inner_command, info_name=name, parent=context)
+            below.append((_page_name(inner), inner_command.get_short_help_str(limit=100)))
             yield from _pages(inner)
     yield _page_name(context), "\n".join(_page(context, below))
 
@@ -73,14 +73,14 @@ def _page_name(context: click.Context) -> str:
 
 
 def _page(context: click.Context, below: Sequence[tuple[str, str]]) -> Iterator[str]:
-    name, shown = _page_name(context), context.command
+    name, command = _page_name(context), context.command
     yield f'.TH "{_text(name.upper())}" "1" "" "storage-engine {_text(__version__)}" "User Commands"'
     yield ".SH NAME"
-    yield f"{_text(name)} \\- {_text(shown.get_short_help_str(limit=100).rstrip('.'))}"
+    yield f"{_text(name)} \\- {_text(command.get_short_help_str(limit=100).rstrip('.'))}"
     yield ".SH SYNOPSIS"
-    yield f"\\fB{_text(context.command_path)}\\fR {_text(' '.join(shown.collect_usage_pieces(context)))}"
+    yield f"\\fB{_text(context.command_path)}\\fR {_text(' '.join(command.collect_usage_pieces(context)))}"
     yield ".SH DESCRIPTION"
-    paragraphs = inspect.cleandoc(shown.help or "").split("\n\n")
+    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
     for number, paragraph in enumerate(paragraphs):
         if number:
             yield ".PP"
@@ -105,14 +105,14 @@ def _options(context: click.Context) -> Iterator[str]:
     for title, records in groups.items():
         if records and title != GROUPS[0]:
             yield f".SS {_text(title)}"
-        for option, told in records:
-            yield from _entry(f"\\fB{_text(option)}\\fR", told)
+        for option, text in records:
+            yield from _entry(f"\\fB{_text(option)}\\fR", text)
 
 
-def _entry(title: str, told: str) -> Iterator[str]:
+def _entry(title: str, text: str) -> Iterator[str]:
     yield ".TP"
     yield title
-    yield _line(" ".join(told.split()))
+    yield _line(" ".join(text.split()))
 
 
 def _line(text: str) -> str:
@@ -131,12 +131,12 @@ def completion(shell: str) -> None:
 
     Evaluate it where the shell starts, such as in ~/.bashrc: eval "$(storage-engine completion bash)".
     """
-    found = get_completion_class(shell)
-    if found is None:
+    completer = get_completion_class(shell)
+    if completer is None:
         raise StorageEngineError(
             f"{shell}: click {click.__version__} can't make completions for this shell. Update click."
         )
-    put(found(click.get_current_context().find_root().command, {}, PROGRAM, VARIABLE).source())
+    put(completer(click.get_current_context().find_root().command, {}, PROGRAM, VARIABLE).source())
 
 
 @command()

@@ -67,8 +67,7 @@ def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @takes_store(policy=("archive_margin_hours",))
 @json_option
 def hold(managed: ManagedStore) -> int:
-    """Hold STORE beside its running broker, or renew its hold. Then the broker deletes only segments that we
-    release.
+    """Hold STORE beside its running broker, or renew its hold. Then the broker deletes only what we release.
 
     clean holds by itself; inspect shows a hold and changes nothing. A hold that isn't renewed for
     --hold-hours ends by itself. Before a first hold, its changes at the broker are shown. Exit code 1: the
@@ -118,18 +117,18 @@ def _running(managed: ManagedStore) -> RunningBroker:
     broker = running_broker(managed)
     if broker is None:
         raise click.UsageError(
-            f"Expected the broker that runs on STORE by {address_options(managed.broker)}, found none. A "
-            "stopped broker's store needs no hold."
+            f"Expected {address_options(managed.broker)}, which names the running broker of STORE, found "
+            "no such option. A stopped broker's store needs no hold."
         )
     return broker
 
 
 def _print(kind: str, broker: RunningBroker, result: HoldResult) -> int:
-    def in_words(shown: object) -> None:
+    def print_words(shown: object) -> None:
         say(broker_text(broker))
         print_hold(result.status)
 
-    return answer(kind, {"broker": to_jsonable(broker), **to_jsonable(result)}, in_words)
+    return answer(kind, {"broker": to_jsonable(broker), **to_jsonable(result)}, print_words)
 
 
 @command()
@@ -174,11 +173,11 @@ def shield(managed: ManagedStore, remove: bool, acceptance: Acceptance | None) -
 
 def _print_shield(result: ShieldResult) -> None:
     say(f"Shield: {count_text(result.links, 'segment')} kept")
-    for what, offsets in (
+    for title, offsets in (
         ("archived now, with proof", result.archived),
         ("gone from the log and not in the lake", result.gone),
         ("given up for space", result.given_up),
     ):
         if offsets:
-            say(f"{what}: offset {', '.join(map(str, offsets))}")
+            say(f"{title}: offset {', '.join(map(str, offsets))}")
     say_notes(result.notices)

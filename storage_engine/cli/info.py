@@ -54,11 +54,11 @@ def _print_named(stores: Mapping[str, NamedStore]) -> None:
         rows = [{"name": name, "fields": store.fields} for name, store in sorted(stores.items())]
         print_json("info", {"stores_file": file, "named_stores": rows})
         return
-    shown = [(name, store.path("root"), store.path("lake")) for name, store in sorted(stores.items())]
-    print_table(f"Stores of {file}", ("name", "root~", "lake~"), shown)
+    lines = [(name, store.path("root"), store.path("lake")) for name, store in sorted(stores.items())]
+    print_table(f"Stores of {file}", ("name", "root~", "lake~"), lines)
 
 
-def _named(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+def _check_name(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
     """Refuse an empty text as a name: mostly it comes from a variable that isn't set. A click callback."""
     if text is not None and not text.strip():
         raise click.BadParameter("expected a name, found an empty text", context, parameter)
@@ -66,7 +66,7 @@ def _named(context: click.Context, parameter: click.Parameter, text: str | None)
 
 
 @command()
-@click.argument("which", metavar="[STORE]", required=False, callback=_named)
+@click.argument("which", metavar="[STORE]", required=False, callback=_check_name)
 @lake_option(required=False)
 @second_lake_option
 @conn_id_option
@@ -94,11 +94,11 @@ def info(
         base = named.managed(named.path("lake"), second_lake_dir or named.path("second_lake"))
     else:
         base = _base(lake_dir, second_lake_dir, conn_id)
-    found = _overview(base)
-    wanted = base.real_root if conn_id is not None or is_named else which
-    stores = found.stores if wanted is None else (_chosen(found, wanted, base),)
-    answer("info", {**_overview_json(found), "stores": stores}, lambda _: print_overview(found, stores))
-    return 0 if found.is_known else 1
+    overview = _overview(base)
+    text = base.real_root if conn_id is not None or is_named else which
+    stores = overview.stores if text is None else (_choose(overview, text, base),)
+    answer("info", {**_overview_json(overview), "stores": stores}, lambda _: print_overview(overview, stores))
+    return 0 if overview.is_known else 1
 
 
 @no_collection()
@@ -115,33 +115,33 @@ def _overview(base: ManagedStore) -> Overview:
     return overview(base, base.lakes, clock_ms())
 
 
-def _chosen(found: Overview, wanted: str, base: ManagedStore) -> ManagedOverview:
+def _choose(overview: Overview, text: str, base: ManagedStore) -> ManagedOverview:
     """:raises BadInputError: no store has this name, path or id."""
-    called = [store.name for store in found.stores]
+    called = [store.name for store in overview.stores]
     by_word = {
-        word: store for store in found.stores for word in (store.store_id, store.path, store.name) if word
+        word: store for store in overview.stores for word in (store.store_id, store.path, store.name) if word
     }
-    if called.count(wanted) > 1:
+    if called.count(text) > 1:
         # By their places' last parts: which one is meant is not known.
-        del by_word[wanted]
-    real = str(Path(wanted).resolve())
-    if wanted not in by_word and real not in by_word:
-        if found.journal_missing and wanted == base.real_root:
-            raise JournalUnavailableError(found.journal_missing)
-        raise _unknown(wanted, by_word, found.journal_missing or found.journal)
-    return by_word.get(wanted) or by_word[real]
+        del by_word[text]
+    real = str(Path(text).resolve())
+    if text not in by_word and real not in by_word:
+        if overview.journal_missing and text == base.real_root:
+            raise JournalUnavailableError(overview.journal_missing)
+        raise _unknown(text, by_word, overview.journal_missing or overview.journal)
+    return by_word.get(text) or by_word[real]
 
 
-def _unknown(wanted: str, known: dict[str, Any], where: str) -> BadInputError:
-    named = ", ".join(known) or "none"
+def _unknown(text: str, by_word: dict[str, Any], where: str) -> BadInputError:
+    named = ", ".join(by_word) or "none"
     return BadInputError(
-        f"{where}: expected one of the stores that are managed ({named}), found {wanted!r}."
-        f"{meant(wanted, known)}",
+        f"{where}: expected one of the stores that are managed ({named}), found {text!r}."
+        f"{meant(text, by_word)}",
         page="command-line",
     )
 
 
-def _overview_json(found: Overview) -> dict[str, Any]:
+def _overview_json(overview: Overview) -> dict[str, Any]:
     lakes = [
         {
             "location": lake.location,
@@ -150,18 +150,18 @@ def _overview_json(found: Overview) -> dict[str, Any]:
             "refused": lake.refused or None,
             "size_bytes": sum(table.file_bytes for table in lake.tables),
         }
-        for lake in found.lakes
+        for lake in overview.lakes
     ]
-    return {"journal": found.journal, "journal_missing": found.journal_missing or None, "lakes": lakes}
+    return {"journal": overview.journal, "journal_missing": overview.journal_missing or None, "lakes": lakes}
 
 
 @command()
-@click.argument("run", required=False, callback=_named)
+@click.argument("run", required=False, callback=_check_name)
 @click.option(
     "--store",
     "which",
     metavar="STORE",
-    callback=_named,
+    callback=_check_name,
     help="Name, path or id of the store, where there are several.",
 )
 @lake_option(required=False)
@@ -193,24 +193,23 @@ def runs(
     row = _store(reader.name, stores, which, base if conn_id is not None else None)
     if run is not None:
         return _show_report(reader, row, run)
-    found = reader.runs(row.store_id, limit=max_count)
+    run_rows = reader.runs(row.store_id, limit=max_count)
     place = same_place(base, row)
-    reports = {one.run_key: _report_file(place, one.run_key) for one in found}
-    notices = _left_aside(place, row)
+    reports = {run_row.run_key: _report_file(place, run_row.run_key) for run_row in run_rows}
+    notices = _quarantine_notices(place, row)
     if wants_json():
-        rows = [{"run": one, "report_json": reports[one.run_key]} for one in found]
-        shown = {"store_id": row.store_id, "store": _called(row), "runs": rows}
-        print_json("runs", {**shown, "notices": notices})
+        rows = [{"run": run_row, "report_json": reports[run_row.run_key]} for run_row in run_rows]
+        values = {"store_id": row.store_id, "store": _name_of(row), "runs": rows}
+        print_json("runs", {**values, "notices": notices})
     else:
-        print_runs(_called(row), found, reports)
+        print_runs(_name_of(row), run_rows, reports)
         for notice in notices:
             say("Note: ", notice, ".")
     return 0
 
 
-def _left_aside(store: ManagedStore, row: StoreRecord) -> tuple[str, ...]:
-    """Return notices about files in a store's quarantines that the journal doesn't know, if the store is on
-    this host."""
+def _quarantine_notices(store: ManagedStore, row: StoreRecord) -> tuple[str, ...]:
+    """Return notices about files in a store's quarantines that the journal doesn't know, if it is here."""
     from storage_engine.journal.journal import Journal
     from storage_engine.retention.quarantine.places import unknown_notices
     from storage_engine.retention.quarantine.records import known_directories
@@ -218,12 +217,12 @@ def _left_aside(store: ManagedStore, row: StoreRecord) -> tuple[str, ...]:
     if not Path(store.root).exists():
         return ()
     with suppress(StorageEngineError, OSError):
-        known = known_directories(Journal(store.journal_url, read_only=True), row.store_id)
-        return unknown_notices(store, (), known)
+        directories = known_directories(Journal(store.journal_url, read_only=True), row.store_id)
+        return unknown_notices(store, (), directories)
     return ()
 
 
-def _called(row: StoreRecord) -> str:
+def _name_of(row: StoreRecord) -> str:
     from storage_engine.brokers import store_called
 
     return store_called(row.name, row.broker, row.real_path)
@@ -237,17 +236,17 @@ def _store(
     :param journal: the journal's name.
     :raises BadInputError: the journal has no such store, or has several and none is named.
     """
-    wanted = which or (None if base is None else base.real_root)
-    called = [_called(row) for row in stores]
+    text = which or (None if base is None else base.real_root)
+    called = [_name_of(row) for row in stores]
     by_word = {name: row for name, row in zip(called, stores, strict=True) if called.count(name) == 1}
     by_word |= {word: row for row in stores for word in (row.store_id, row.real_path, row.name) if word}
-    if wanted is not None:
-        found = by_word.get(wanted) or by_word.get(str(Path(wanted).resolve()))
-        if found is None:
-            raise _unknown(wanted, by_word, journal)
-        return found
+    if text is not None:
+        record = by_word.get(text) or by_word.get(str(Path(text).resolve()))
+        if record is None:
+            raise _unknown(text, by_word, journal)
+        return record
     if len(stores) != 1:
-        named = ", ".join(_called(row) for row in stores) or "none"
+        named = ", ".join(_name_of(row) for row in stores) or "none"
         raise BadInputError(
             f"{journal}: expected --store, since the journal has {len(stores)} stores: {named}. Name one.",
             page="command-line",
@@ -269,7 +268,7 @@ def _show_report(reader: JournalReader, row: StoreRecord, run: str) -> int:
 
     stored: StoredReport | None = reader.report(row.store_id, run)
     if stored is None:
-        keys = [one.run_key for one in reader.runs(row.store_id, limit=1_000)]
+        keys = [item.run_key for item in reader.runs(row.store_id, limit=1_000)]
         if run in keys:
             raise BadInputError(
                 f"run {run}: expected its report in {reader.name}, found none: it isn't finished, was "
@@ -279,14 +278,14 @@ def _show_report(reader: JournalReader, row: StoreRecord, run: str) -> int:
                 page="command-line",
             )
         raise BadInputError(
-            f"{reader.name}: expected a run of store {_called(row)}, found none called "
+            f"{reader.name}: expected a run of store {_name_of(row)}, found none called "
             f"{run!r}.{meant(run, keys)} ",
             Command("runs"),
             " lists them.",
             page="command-line",
         )
-    shown = {"store_id": row.store_id, "run_key": run, "report": stored.report}
-    return answer("runs", shown, lambda _: put(report_text(report_of_stored(stored)).rstrip()))
+    values = {"store_id": row.store_id, "run_key": run, "report": stored.report}
+    return answer("runs", values, lambda _: put(report_text(report_of_stored(stored)).rstrip()))
 
 
 def print_overview(found: Overview, stores: Sequence[ManagedOverview]) -> None:
@@ -315,7 +314,7 @@ def _facts(store: ManagedOverview, lakes_known: bool) -> Iterator[tuple[str, str
         here = " (this one)" if is_this_host(store.host) else ""
         yield "host", f"{store.host}{here}" if store.host else "not known"
     yield "broker", store.broker or "not known"
-    yield from _on_disk(store)
+    yield from _disk_lines(store)
     for note in store.filled:
         yield "with filler", note
     if not store.archived:
@@ -337,27 +336,27 @@ def _facts(store: ManagedOverview, lakes_known: bool) -> Iterator[tuple[str, str
         yield "last run", "none" if store.last_run is None else _run(store.last_run)
     if store.standing is not None:
         yield from _standing(store.standing)
-    for one in store.quarantines:
-        until = f"until {time_text(one.until_ms)}" if one.until_ms is not None else "no window known"
-        what = one.error or f"{count_text(one.files, 'file')}, {bytes_text(one.size_bytes)}, {until}"
-        yield "quarantine", f"run {one.run_key or 'unknown'}: {what}"
+    for look in store.quarantines:
+        until = f"until {time_text(look.until_ms)}" if look.until_ms is not None else "no window known"
+        text = look.error or f"{count_text(look.files, 'file')}, {bytes_text(look.size_bytes)}, {until}"
+        yield "quarantine", f"run {look.run_key or 'unknown'}: {text}"
 
 
-def _on_disk(store: ManagedOverview) -> Iterator[tuple[str, str]]:
+def _disk_lines(store: ManagedOverview) -> Iterator[tuple[str, str]]:
     if store.on_disk is None:
         yield "on disk", f"not seen: {store.not_seen}"
         return
-    for at, one in enumerate(store.on_disk):
-        where = f"{one.log} [{one.start_offset}, {one.end_offset})"
+    for at, span in enumerate(store.on_disk):
+        where = f"{span.log} [{span.start_offset}, {span.end_offset})"
         yield (
             "" if at else "on disk",
-            f"{where}, {count_text(one.segments, 'segment')}, {bytes_text(one.size_bytes)}",
+            f"{where}, {count_text(span.segments, 'segment')}, {bytes_text(span.size_bytes)}",
         )
 
 
 def _run(run: RunRow) -> str:
-    went = "" if run.deleted_segments is None else f", {_went(run)}"
-    return f"{run.run_key}, {time_text(run.created_at_ms)}: {_outcome(run)}{went}"
+    deletions = "" if run.deleted_segments is None else f", {_deletion_text(run)}"
+    return f"{run.run_key}, {time_text(run.created_at_ms)}: {_outcome(run)}{deletions}"
 
 
 def _outcome(run: RunRow) -> str:
@@ -365,38 +364,41 @@ def _outcome(run: RunRow) -> str:
     return run.outcome or ("no cleanup" if run.state == RunState.OPEN else run.state)
 
 
-def _went(run: RunRow) -> str:
+def _deletion_text(run: RunRow) -> str:
     return f"{count_text(run.deleted_segments or 0, 'segment')} deleted, {bytes_text(run.freed_bytes)} freed"
 
 
-def _standing(found: Standing) -> Iterator[tuple[str, str]]:
+def _standing(standing: Standing) -> Iterator[tuple[str, str]]:
     now_ms = clock_ms()
-    if found.verified is None:
+    if standing.verified is None:
         yield "verified", "never"
     else:
-        seen = found.verified
-        fault = f"; {count_text(seen.faulty, 'receipt')} at fault" if seen.faulty else ""
-        receipts = count_text(seen.receipts or 0, "receipt")
-        yield "verified", f"{time_text(seen.newest_ms)}; {receipts} since {time_text(seen.oldest_ms)}{fault}"
-    if found.hold is not None:
-        by = f"by run {found.hold.run_key}, {time_text(found.hold.at_ms)}"
-        ends_ms = found.hold.ends_at_ms
-        if found.hold.described:
-            yield "held", f"left to its broker; {found.hold.described}, {by}"
-        elif not found.hold.held:
+        coverage = standing.verified
+        fault = f"; {count_text(coverage.faulty, 'receipt')} at fault" if coverage.faulty else ""
+        receipts = count_text(coverage.receipts or 0, "receipt")
+        yield (
+            "verified",
+            f"{time_text(coverage.newest_ms)}; {receipts} since {time_text(coverage.oldest_ms)}{fault}",
+        )
+    if standing.hold is not None:
+        by = f"by run {standing.hold.run_key}, {time_text(standing.hold.at_ms)}"
+        ends_ms = standing.hold.ends_at_ms
+        if standing.hold.described:
+            yield "held", f"left to its broker; {standing.hold.described}, {by}"
+        elif not standing.hold.held:
             yield "held", f"no, {by}"
         elif ends_ms is not None and ends_ms <= now_ms:
             yield "held", f"no: ended {time_text(ends_ms)}, without a renewal; last {by}"
         else:
             yield "held", f"until {time_text(ends_ms)}, {by}" if ends_ms is not None else f"yes, {by}"
-    if found.worker is not None:
-        yield "in work", f"by {found.worker}, until {time_text(found.worker_until_ms)} at most"
-    for waiver in found.waivers:
-        said = f"{waiver.reason} ({waiver.person}, {time_text(waiver.at_ms)})"
-        yield "waived", f"plan {waiver.plan_digest[:16]}: {said}"
-    for loss in found.losses:
-        said = f"{loss.reason} ({loss.person}, {time_text(loss.at_ms)})"
-        yield "loss", f"{loss.log} [{loss.start_offset}, {loss.end_offset}), lineage {loss.lineage}: {said}"
+    if standing.worker is not None:
+        yield "in work", f"by {standing.worker}, until {time_text(standing.worker_until_ms)} at most"
+    for waiver in standing.waivers:
+        text = f"{waiver.reason} ({waiver.person}, {time_text(waiver.at_ms)})"
+        yield "waived", f"plan {waiver.plan_digest[:16]}: {text}"
+    for loss in standing.losses:
+        text = f"{loss.reason} ({loss.person}, {time_text(loss.at_ms)})"
+        yield "loss", f"{loss.log} [{loss.start_offset}, {loss.end_offset}), lineage {loss.lineage}: {text}"
 
 
 def print_runs(called: str, found: Sequence[RunRow], reports: Mapping[str, str | None]) -> None:

@@ -110,22 +110,22 @@ def make_room(
         replicas_stopped=replicas_stopped or "",
         free_bytes=free_bytes,
     )
-    with closing(_opened(managed, _memory(managed))) as store:
+    with closing(_open(managed, _memory(managed))) as store:
         _check_place(managed, store)
         with waiting("Asking the cluster" if managed.is_live else "Looking at the node"):
-            lag = LagOfPlan(_asked(managed))
+            lag = LagOfPlan(_for_readers(managed))
             holds_back = dry_run or managed.policy.lag_policy is LagPolicy.BLOCK
-            seen = _decided(managed, store, request, lag if holds_back else None)
+            decided = _decide(managed, store, request, lag if holds_back else None)
         if dry_run:
-            return show_dry_run("kafka make-room", managed, seen, lag)
+            return show_dry_run("kafka make-room", managed, decided, lag)
         if not wants_json():
-            print_plan(managed, seen, None)
-        if seen.plan.to_delete and not yes:
+            print_plan(managed, decided, None)
+        if decided.plan.to_delete and not yes:
             _confirm()
         return _run(managed, store, run_key or f"make-room-{clock_ms()}", request)
 
 
-def _opened(managed: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
+def _open(managed: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
     from storage_engine.model.broker.broker_store import check_manageable
     from storage_engine.retention.store.brokers import open_to_make_room
 
@@ -142,8 +142,8 @@ def _memory(managed: ManagedStore) -> HoldMemory | None:
     if missing_sqlite_file(managed.journal_url):
         return None
     journal = Journal(managed.journal_url)
-    known = journal.find_store(managed.real_root, managed.host)
-    return None if known is None else hold_memory(journal, known.store_id)
+    record = journal.find_store(managed.real_root, managed.host)
+    return None if record is None else hold_memory(journal, record.store_id)
 
 
 def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
@@ -156,14 +156,14 @@ def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
     if managed.live is not None and managed.live.allow_same_disk:
         return
     if shared := shared_disks(managed, store.data_paths):
-        listed = ", ".join(f"{what} ({path})" for what, path in shared)
+        listed = ", ".join(f"{name} ({path})" for name, path in shared)
         raise BadInputError(
             f"{managed.root}: expected none of our files on a disk of the node, because room is made "
             f"there; found there: {listed}. Nothing was changed. Name a lake on another disk."
         )
 
 
-def _decided(
+def _decide(
     managed: ManagedStore, store: BrokerStore, request: PlanRequest, lag: LagOfPlan | None
 ) -> Decided:
     from storage_engine.retention.plan.deciding import decide
@@ -171,7 +171,7 @@ def _decided(
     return decide(store, request, clock_ms(), kind=managed.broker, policy=managed.policy, hold_back=lag)
 
 
-def _asked(managed: ManagedStore) -> ManagedStore:
+def _for_readers(managed: ManagedStore) -> ManagedStore:
     """Return the store for readers only: its cluster tells the groups' positions."""
     if managed.live is None:
         return managed
@@ -196,7 +196,7 @@ def _run(managed: ManagedStore, store: BrokerStore, run_key: str, request: PlanR
             context,
             run_key,
             request,
-            measure_lag=partial(_lag, _asked(managed)),
+            measure_lag=partial(_lag, _for_readers(managed)),
             archive_with=archive_with_progress,
         )
         take_steps(cleanup)
@@ -213,10 +213,10 @@ def _run(managed: ManagedStore, store: BrokerStore, run_key: str, request: PlanR
         return 0 if finished.ok and is_there else 1
 
 
-def _lag(managed: ManagedStore, cleanup: cycle.Cleanup, asked: LagQuestion) -> ConsumerLagResult:
+def _lag(managed: ManagedStore, cleanup: cycle.Cleanup, question: LagQuestion) -> ConsumerLagResult:
     from storage_engine.spark.consumer_lag import lag_here
 
-    return lag_here(managed, asked.segments, asked.decided_at_ms)
+    return lag_here(managed, question.segments, question.decided_at_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +234,8 @@ class DiskRoom:
 
     @property
     def is_enough(self) -> bool:
-        known = self.free_bytes is not None and self.wanted_bytes is not None
-        return known and (self.free_bytes or 0) >= (self.wanted_bytes or 0)
+        is_known = self.free_bytes is not None and self.wanted_bytes is not None
+        return is_known and (self.free_bytes or 0) >= (self.wanted_bytes or 0)
 
 
 def _disks(paths: Sequence[Path]) -> tuple[DiskUsage, ...]:
@@ -245,22 +245,22 @@ def _disks(paths: Sequence[Path]) -> tuple[DiskUsage, ...]:
 def _is_there(room: Sequence[DiskRoom], request: PlanRequest, *, deleted: bool) -> bool:
     """Return whether the requested space is free. If no space was requested, return whether any was freed."""
     is_bounded = request.free_bytes is not None or request.target_used_percent is not None
-    return all(one.is_enough for one in room) and (is_bounded or deleted)
+    return all(disk.is_enough for disk in room) and (is_bounded or deleted)
 
 
 def _say_room(room: Sequence[DiskRoom], *, is_there: bool, deleted: bool) -> None:
     say()
-    for one in room:
-        wanted = f", {bytes_text(one.wanted_bytes)} were asked for" if one.wanted_bytes else ""
-        free = "unknown" if one.free_bytes is None else bytes_text(one.free_bytes)
-        say(f"Disk {one.path}: {free} free, {bytes_text(one.free_bytes_before)} before{wanted}")
+    for disk in room:
+        target = f", {bytes_text(disk.wanted_bytes)} were asked for" if disk.wanted_bytes else ""
+        free = "unknown" if disk.free_bytes is None else bytes_text(disk.free_bytes)
+        say(f"Disk {disk.path}: {free} free, {bytes_text(disk.free_bytes_before)} before{target}")
     if is_there:
         say_next(None, "start the node's broker. It follows its leaders from its logs' present starts")
         return
-    what = "the requested space isn't free" if deleted else "nothing went"
+    outcome = "the requested space isn't free" if deleted else "nothing went"
     say_next(
         None,
-        f"{what}, and the report says why each segment stays. With --bytes or --free-percent, --force "
+        f"{outcome}, and the report says why each segment stays. With --bytes or --free-percent, --force "
         "REASON also deletes segments that have not expired",
     )
 
@@ -287,8 +287,7 @@ def run_tasks(
     deleted_topics: dict[str, str],
     run_key: str | None,
 ) -> int:
-    """Do the five background tasks of STORE's stopped broker. If the broker runs, show the state of its
-    tasks.
+    """Do the five background tasks of STORE's stopped broker. If the broker runs, show their state.
 
     cleanupLogs archives, proves and deletes as storage-engine clean does, and finishes deletions that the
     broker had begun. deleteLogs removes the files of deleted topics. The other three are verified. Exit code
@@ -310,7 +309,7 @@ def run_tasks(
         with waiting("tasks"):
             results = run_broker_tasks(store, run_key, words=deleted_topics)
     if wants_json():
-        rows = [{**to_jsonable(one), "text": one.text} for one in results]
+        rows = [{**to_jsonable(result), "text": result.text} for result in results]
         print_json(
             "kafka run-tasks", {"run_key": run_key, "cleanup": done, "tasks": rows, "notices": notices}
         )
@@ -318,7 +317,7 @@ def run_tasks(
         _say(results, done)
         for notice in notices:
             say("Note: ", notice)
-    return 1 if not ok or any(one.alarms for one in results) else 0
+    return 1 if not ok or any(result.alarms for result in results) else 0
 
 
 def _clean(cleanup: cycle.Cleanup) -> tuple[str, bool]:
@@ -336,9 +335,9 @@ def _clean(cleanup: cycle.Cleanup) -> tuple[str, bool]:
 
 
 def _say(results: tuple[TaskResult, ...], done: str) -> None:
-    for number, one in enumerate(results):
-        say(one.text.replace(": ", f": {done}; ", 1) if done and not number else one.text)
-    if any(one.alarms for one in results):
+    for number, result in enumerate(results):
+        say(result.text.replace(": ", f": {done}; ", 1) if done and not number else result.text)
+    if any(result.alarms for result in results):
         say_next(Command("doctor"), "The report says which tasks are overdue, and what to do")
 
 

@@ -93,12 +93,12 @@ class LazyGroup(Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete commands with their summaries. No command's libraries are imported."""
-        found = [
+        items = [
             CompletionItem(name, help=summary)
             for name, (_, summary) in COMMANDS.items()
             if name.startswith(incomplete)
         ]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        return items + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -135,9 +135,9 @@ def main(arguments: list[str] | None = None) -> Any:
         if as_json:
             print_error(error, Arguments(), as_json=True)
         else:
-            shown = io.StringIO()
-            error.show(shown)
-            say(shown.getvalue().rstrip("\n"), err=True)
+            lines = io.StringIO()
+            error.show(lines)
+            say(lines.getvalue().rstrip("\n"), err=True)
         code = error.exit_code
     except click.exceptions.Abort:
         say(INTERRUPTED, err=True)
@@ -153,10 +153,10 @@ def main(arguments: list[str] | None = None) -> Any:
         # Imported where it is needed: no help fails so.
         from storage_engine.cli.shell.command import storage_failure
 
-        said = parameters_of(cli, words)
-        failure = storage_failure(error, said)
+        call = parameters_of(cli, words)
+        failure = storage_failure(error, call)
         if failure is None:
             raise
-        print_error(failure, said, as_json=as_json)
+        print_error(failure, call, as_json=as_json)
         code = 1
     sys.exit(code if isinstance(code, int) else 0)

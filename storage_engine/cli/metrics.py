@@ -116,14 +116,16 @@ class Collector:
         """
         from storage_engine.console.metrics import name_of
 
-        found = [name_of(one) for reader in self.readers for one in reader.summaries(None, clock_ms())]
-        wanted = self.stores or tuple(found)
-        for name in wanted:
-            if found.count(name) != 1:
-                known = ", ".join(sorted({*found})) or "none"
+        names = [
+            name_of(summary) for reader in self.readers for summary in reader.summaries(None, clock_ms())
+        ]
+        expected = self.stores or tuple(names)
+        for name in expected:
+            if names.count(name) != 1:
+                names_text = ", ".join(sorted({*names})) or "none"
                 raise BadInputError(
-                    f"store {name}: expected one of this name in the journals, found {found.count(name)} "
-                    f"(they know {known}). Nothing was started. Name others, or rename one of them: ",
+                    f"store {name}: expected one of this name in the journals, found {names.count(name)} "
+                    f"(they know {names_text}). Nothing was started. Name others, or rename one of them: ",
                     Command("move"),
                     ".",
                 )
@@ -141,12 +143,16 @@ class Collector:
         )
         families = {
             name: GaugeMetricFamily(
-                PREFIX + name, told, labels=["store", "path"] if name.startswith("disk_") else ["store"]
+                PREFIX + name, text, labels=["store", "path"] if name.startswith("disk_") else ["store"]
             )
-            for name, told in METRICS.items()
+            for name, text in METRICS.items()
         }
-        told = {reader: self._samples(reader) for reader in self.readers}
-        counts = Counter((one.metric, one.store, one.path) for found in told.values() for one in found or ())
+        samples = {reader: self._samples(reader) for reader in self.readers}
+        counts = Counter(
+            (sample.metric, sample.store, sample.path)
+            for values in samples.values()
+            for sample in values or ()
+        )
         # One that came after the start: which of the two a figure is of, nobody could say.
         twice = {store for (_, store, _), count in counts.items() if count > 1}
         for name in sorted(twice):
@@ -154,12 +160,14 @@ class Collector:
                 f"store {name}: expected one of this name, found several: no samples of them are served",
                 err=True,
             )
-        for reader, found in told.items():
-            readable.add_metric([reader.name], float(found is not None))
-            for one in found or ():
-                if one.store in twice:
+        for reader, values in samples.items():
+            readable.add_metric([reader.name], float(values is not None))
+            for sample in values or ():
+                if sample.store in twice:
                     continue
-                families[one.metric].add_metric([one.store, *([one.path] if one.path else [])], one.value)
+                families[sample.metric].add_metric(
+                    [sample.store, *([sample.path] if sample.path else [])], sample.value
+                )
         yield readable
         yield from families.values()
 

@@ -235,8 +235,8 @@ def _set_up(
     stores = own.stores_with(airflow, conn_id, project_files.STORE_CONNECTION, edge)
     listed = own.Option(own.SECTION, own.STORES, stores)
     options = (listed, *(() if edge is None else own.edge_options(airflow)))
-    by_variable = [it for it in options if env or it.variable in airflow.by_environment]
-    changes = own.settings_change(airflow, *(it for it in options if it not in by_variable))
+    by_variable = [option for option in options if env or option.variable in airflow.by_environment]
+    changes = own.settings_change(airflow, *(option for option in options if option not in by_variable))
     changes += own.dag_changes(airflow.dags_folder, older_dag_ids=older_dag_ids)
     adds = add_connection and conn_id not in airflow.connections
     # One that a person names is theirs to make.
@@ -267,7 +267,7 @@ def _set_up(
     say("\nNext, in this order:")
     for number, step in enumerate(
         (
-            *_settings_steps([it for it in by_variable if it != listed or stores != airflow.stores]),
+            *_settings_steps([item for item in by_variable if item != listed or stores != airflow.stores]),
             *_connection_steps(conn_id, definition, is_there=is_there, is_known=store is not None),
             *(() if adds_spark else _spark_steps(spark)),
             *([_queue_step(conn_id, str(edge))] if is_misplaced else ()),
@@ -325,9 +325,9 @@ def _ask() -> None:
 def _settings_steps(options: Sequence[own.Option]) -> list[str]:
     if not options:
         return []
-    what = "these" if len(options) > 1 else "this"
-    lines = [f"   export {it.variable}={shlex.quote(it.value)}" for it in options]
-    return ["\n".join([f"Set {what} in the environment of every part of Airflow:", *lines])]
+    noun = "these" if len(options) > 1 else "this"
+    lines = [f"   export {option.variable}={shlex.quote(option.value)}" for option in options]
+    return ["\n".join([f"Set {noun} in the environment of every part of Airflow:", *lines])]
 
 
 def _queue_step(conn_id: str, queue: str) -> str:
@@ -344,7 +344,7 @@ def _edge_steps(queue: str, listed: own.Option, address: str) -> list[str]:
         own.Option("edge", "api_url", url),
         listed,
     )
-    lines = [f"   export {it.variable}={shlex.quote(it.value)}" for it in options]
+    lines = [f"   export {option.variable}={shlex.quote(option.value)}" for option in options]
     lines += [
         "   export AIRFLOW__API_AUTH__JWT_SECRET=…       # of [api_auth], as all parts of Airflow have it",
         "   export AIRFLOW__STORAGE_ENGINE__JOURNAL_URL=… # PostgreSQL, as all parts of Airflow have it",

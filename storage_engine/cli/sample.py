@@ -80,7 +80,7 @@ def sample(
     with waiting("Writing a sample store"):
         engine = engine_of(broker_type or default_broker(), str(directory), "written")
         written = engine.write_sample(request)
-    said = Text(
+    text = Text(
         f"{written.store}: {count_text(written.messages, 'message')}, {count_text(written.topics, 'topic')}, "
         f"{bytes_text(written.log_bytes)} in {count_text(written.log_files, 'file')} of the log. "
         f"The last one arrived at {time_text(end_ms)}.\n"
@@ -88,4 +88,4 @@ def sample(
         f"{count_text(written.pending, 'message')} are pending.\n\nNext: ",
         Command("doctor", f"{quote(written.store)} --broker-conf {quote(written.configuration)}"),
     )
-    return answer("sample", {**asdict(written), "end_ms": end_ms}, said)
+    return answer("sample", {**asdict(written), "end_ms": end_ms}, text)

@@ -30,8 +30,10 @@ def _addresses(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[tuple[str, int], ...]:
     """Return brokers' addresses, from a text with commas; a click callback."""
-    found = (host_and_port(context, parameter, one.strip()) for one in (text.split(",") if text else ()))
-    return tuple(one for one in found if one is not None)
+    addresses = (
+        host_and_port(context, parameter, word.strip()) for word in (text.split(",") if text else ())
+    )
+    return tuple(address for address in addresses if address is not None)
 
 
 @command()
@@ -222,9 +224,9 @@ def _keep_user(name: str, users: Path | None, topics: str | None) -> None:
     set_user(users, name, password, topics.split(","))
 
 
-def _say_started(lake: str, found: Archive, address: str) -> None:
-    partitions = sum(map(len, found.topics.values()))
+def _say_started(lake: str, archive: Archive, address: str) -> None:
+    partitions = sum(map(len, archive.topics.values()))
     say(
-        f"{lake}: {count_text(partitions, 'partition')} of {count_text(len(found.topics), 'topic')} of "
-        f"cluster {found.cluster} {'is' if partitions == 1 else 'are'} served at {address}."
+        f"{lake}: {count_text(partitions, 'partition')} of {count_text(len(archive.topics), 'topic')} of "
+        f"cluster {archive.cluster} {'is' if partitions == 1 else 'are'} served at {address}."
     )

@@ -111,13 +111,13 @@ def simulate(
 
             refuse_target_inside_store(path)
             if path.is_symlink() or path.exists():
-                raise _exists(path)
+                raise _exists_error(path)
     change = Change(settings, disk_bytes, ingest_factor, ingest_per_day)
     with waiting("Simulating"):
-        found = simulated(managed, change, days, clock_ms())
+        simulation = simulated(managed, change, days, clock_ms())
     pictures = []
     if svg_file is not None or png_file is not None:
-        svg = _svg(found, days)
+        svg = _svg(simulation, days)
         pictures = [] if svg_file is None else [(svg_file, svg.encode())]
         if png_file is not None:
             from storage_engine.pages.course_chart import png_of
@@ -126,32 +126,34 @@ def simulate(
     for path, data in pictures:
         _write_new(path, data)
     if wants_json():
-        print_json("simulate", {"name": store_name(managed), **to_jsonable(found)})
+        print_json("simulate", {"name": store_name(managed), **to_jsonable(simulation)})
         return 0
     say(store_head(managed))
-    print_simulation(found, days)
+    print_simulation(simulation, days)
     if pictures:
         say(f"\nDrawn: {', '.join(str(path) for path, _ in pictures)}")
     return 0
 
 
-def _svg(found: Simulation, days: int) -> str:
+def _svg(simulation: Simulation, days: int) -> str:
     from storage_engine.pages.course_chart import course_svg
 
-    title = f"{days} days of {Path(found.store).name}"
-    if found.changed is not None:
-        title += f": {changes_text(found.today, found.changed)}"
-    changed = None if found.changed is None else _chart_course("changed", found.changed)
-    return course_svg(title, _chart_course("today", found.today), changed, ZoneInfo(found.time_zone))
+    title = f"{days} days of {Path(simulation.store).name}"
+    if simulation.changed is not None:
+        title += f": {changes_text(simulation.today, simulation.changed)}"
+    changed = None if simulation.changed is None else _chart_course("changed", simulation.changed)
+    return course_svg(
+        title, _chart_course("today", simulation.today), changed, ZoneInfo(simulation.time_zone)
+    )
 
 
-def _chart_course(label: str, one: Simulated) -> ChartCourse:
+def _chart_course(label: str, forecast: Simulated) -> ChartCourse:
     from storage_engine.pages.course_chart import ChartCourse
 
-    return ChartCourse(label, one.course, one.levels, one.windows)
+    return ChartCourse(label, forecast.course, forecast.levels, forecast.windows)
 
 
-def _exists(path: Path) -> BadInputError:
+def _exists_error(path: Path) -> BadInputError:
     return BadInputError(f"{path}: expected no file yet, found one. Nothing was changed. Name another.")
 
 
@@ -167,7 +169,7 @@ def _write_new(path: Path, data: bytes) -> None:
             os.fsync(new.file.fileno())
             new.publish()
     except FileExistsError:
-        raise _exists(path) from None
+        raise _exists_error(path) from None
     finally:
         os.close(directory)
 
@@ -187,31 +189,31 @@ def print_simulation(found: Simulation, days: int) -> None:
     print_table(
         f"Result of {count_text(days, 'day')}",
         ("", *names),
-        ((words, *(tell(one.course) for one in courses)) for words, tell in _FIGURES),
+        ((words, *(tell(forecast.course) for forecast in courses)) for words, tell in _FIGURES),
     )
     headings = ["day"]
     for name in names:
         headings += [f"{name}: level", "messages stay", "deleted"]
     zone = ZoneInfo(found.time_zone)
     print_table(f"Day by day, in {found.time_zone}", headings, _days(found, courses, zone))
-    for name, one in zip(names, courses, strict=True):
-        for advice in one.advice:
+    for name, forecast in zip(names, courses, strict=True):
+        for advice in forecast.advice:
             print_lines(f"{name.capitalize()}: ", advice_text(advice))
 
 
 def changes_text(today: Simulated, changed: Simulated) -> str:
     """Return the changed settings in a few words."""
-    found = [
+    changes = [
         f"{name} {value}" for name, value in changed.settings.items() if today.settings.get(name) != value
     ]
     if changed.disk_bytes != today.disk_bytes:
-        found.append(f"disk {bytes_text(changed.disk_bytes)}")
+        changes.append(f"disk {bytes_text(changed.disk_bytes)}")
     if changed.ingest.day_bytes != today.ingest.day_bytes:
-        found.append(f"ingest {bytes_text(changed.ingest.day_bytes)} a day")
-    return ", ".join(found)
+        changes.append(f"ingest {bytes_text(changed.ingest.day_bytes)} a day")
+    return ", ".join(changes)
 
 
-def _refused(course: Course) -> str:
+def _refusal_text(course: Course) -> str:
     if not course.refused:
         return "never"
     times = count_text(len(course.refused), "time")
@@ -219,7 +221,7 @@ def _refused(course: Course) -> str:
     return f"{times}, {duration_text(summary.refused_ms)} ({bytes_text(summary.refused_bytes)} refused)"
 
 
-def _deleted(course: Course) -> str:
+def _deletion_text(course: Course) -> str:
     summary = course.summary
     return f"{count_text(summary.deleted_segments, 'segment')}, {bytes_text(summary.deleted_bytes)}"
 
@@ -229,20 +231,20 @@ _FIGURES: tuple[tuple[str, Callable[[Course], str]], ...] = (
     ("level at the end", lambda course: f"{course.summary.end_percent} %"),
     ("messages stay at least", lambda course: duration_text(course.summary.shortest_retention_ms)),
     ("at the end", lambda course: duration_text(course.summary.end_retention_ms)),
-    ("writes refused", _refused),
-    ("deleted", _deleted),
+    ("writes refused", _refusal_text),
+    ("deleted", _deletion_text),
     ("of these before their time", lambda course: count_text(course.summary.unexpired_segments, "segment")),
 )
 
 
-def _days(found: Simulation, courses: Sequence[Simulated], zone: ZoneInfo) -> Iterator[tuple[str, ...]]:
-    start = datetime.fromtimestamp(found.now_ms / 1000, UTC).astimezone(zone)
+def _days(simulation: Simulation, courses: Sequence[Simulated], zone: ZoneInfo) -> Iterator[tuple[str, ...]]:
+    start = datetime.fromtimestamp(simulation.now_ms / 1000, UTC).astimezone(zone)
     midnight = start.replace(hour=0, minute=0, second=0, microsecond=0)
-    since_ms = found.now_ms
-    while since_ms < found.end_ms:
+    since_ms = simulation.now_ms
+    while since_ms < simulation.end_ms:
         day, midnight = midnight, midnight + timedelta(days=1)
-        until_ms = min(round(midnight.timestamp() * 1000), found.end_ms)
-        cells = (cell for one in courses for cell in _day(one.course, since_ms, until_ms))
+        until_ms = min(round(midnight.timestamp() * 1000), simulation.end_ms)
+        cells = (cell for forecast in courses for cell in _day(forecast.course, since_ms, until_ms))
         yield (f"{day:%Y-%m-%d}", *cells)
         since_ms = until_ms
 

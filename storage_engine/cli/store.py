@@ -67,22 +67,22 @@ def inspect(
     look = look_live(managed, now_ms)
     with waiting("Reading"):
         snapshot = None if look is None else look.snapshot
-        found = inspect_store(managed, now_ms, messages=messages, queues=queues, snapshot=snapshot)
-    aside = look_at_quarantines(managed, found.data_paths)
+        inspection = inspect_store(managed, now_ms, messages=messages, queues=queues, snapshot=snapshot)
+    aside = look_at_quarantines(managed, inspection.data_paths)
     lag = _archive_lag(managed) if has_lake(managed) else None
     shield = shield_summary(managed.real_root)
     if wants_json():
-        shown = {"name": store_name(managed), **found.data, "quarantines": to_jsonable(aside)}
+        values = {"name": store_name(managed), **inspection.data, "quarantines": to_jsonable(aside)}
         if look is not None:
-            shown |= live_json(look)
+            values |= live_json(look)
         if shield is not None:
-            shown["shield"] = to_jsonable(shield)
-        print_json("inspect", shown if lag is None else {**shown, "archive_lag": lag})
+            values["shield"] = to_jsonable(shield)
+        print_json("inspect", values if lag is None else {**values, "archive_lag": lag})
         return 0
     say(store_head(managed))
     if look is not None:
         print_live(look)
-    print_inspection(found)
+    print_inspection(inspection)
     print_quarantines(aside)
     if shield is not None:
         say("\nShield: ", shield.text)
@@ -136,24 +136,23 @@ def plan(
 
     request = PlanRequest(manual=manual, replicas_stopped=replicas_stopped or "")
     levels = disk_percents(disks)
-    seen = preview(
+    decided = preview(
         managed,
         request,
         now_ms=None if at is None else moment_ms(at, managed.time_zone, option="--at"),
         used_percents=levels,
     )
-    notices = (*seen.plan.notices, *_touched(managed))
-    seen = replace(seen, plan=replace(seen.plan, notices=notices))
+    notices = (*decided.plan.notices, *_touch_notices(managed))
+    decided = replace(decided, plan=replace(decided.plan, notices=notices))
     return answer(
         "plan",
-        plan_json(managed, seen),
-        lambda _: print_plan(managed, seen, by_hand(managed, request, seen, levels)),
+        plan_json(managed, decided),
+        lambda _: print_plan(managed, decided, by_hand(managed, request, decided, levels)),
     )
 
 
-def _touched(managed: ManagedStore) -> tuple[str, ...]:
-    """Return notices about archived segments that a run would hash again, or why they are unknown; (): there
-    are none."""
+def _touch_notices(managed: ManagedStore) -> tuple[str, ...]:
+    """Return notices about archived segments that a run would hash again, or why they aren't known."""
     if not has_lake(managed):
         return ()
     try:
@@ -189,8 +188,8 @@ def lag(
     rows: list[dict[str, Any]] = []
     groups: set[str] = set()
     with waiting("Measuring lag"):
-        seen = preview(managed, PlanRequest(manual=True))
-        tables = in_process_lag(managed, tuple(segment.id for segment in seen.plan.to_delete))
+        decided = preview(managed, PlanRequest(manual=True))
+        tables = in_process_lag(managed, tuple(segment.id for segment in decided.plan.to_delete))
         for table in tables:
             here = set(map(str, table["group"].unique().to_pylist()))
             groups |= here
@@ -203,7 +202,7 @@ def lag(
             page="command-line",
         )
     if wants_json():
-        print_json("lag", {"rows": rows, "source": tables.source, "pending": seen.pending})
+        print_json("lag", {"rows": rows, "source": tables.source, "pending": decided.pending})
     else:
         # What a person may ask for goes now only if the broker's own rules say so, too.
         by_hand = not preview(managed, PlanRequest()).plan.to_delete
@@ -211,7 +210,7 @@ def lag(
         unit = find_broker(managed.broker).words.queue
         print_lag(rows, tables.source, unit, by_hand=by_hand and not by_broker, by_broker=by_broker)
         if group is None:
-            print_pending(seen.pending)
+            print_pending(decided.pending)
     return 0
 
 
@@ -256,8 +255,8 @@ def index_lookup(
             ", with --key.",
         )
     if wants_json():
-        shown = {"topic": topic, "key": key, "physical_offsets": matches.offsets, "unindexed": unindexed}
-        print_json("index-lookup", {**shown, "unread": matches.unread})
+        values = {"topic": topic, "key": key, "physical_offsets": matches.offsets, "unindexed": unindexed}
+        print_json("index-lookup", {**values, "unread": matches.unread})
         return 0 if matches.offsets else 1
     for offset in matches.offsets:
         put(offset)
@@ -314,24 +313,24 @@ def print_quarantines(found: Sequence[QuarantineLook]) -> None:
         ("run", "files#", "size#", "until", "in"),
         (
             (
-                one.run_key or "unknown",
-                one.files,
-                bytes_text(one.size_bytes),
-                time_text(one.until_ms),
-                one.directory,
+                row.run_key or "unknown",
+                row.files,
+                bytes_text(row.size_bytes),
+                time_text(row.until_ms),
+                row.directory,
             )
-            for one in found
+            for row in found
         ),
     )
-    for one in found:
-        if one.error:
-            say(f"{one.directory}: ", one.error)
+    for row in found:
+        if row.error:
+            say(f"{row.directory}: ", row.error)
 
 
 def _print_names(title: str, names: Iterable[str]) -> None:
     width = terminal_width()
-    shown = [name if width is None else shortened(name, NAME_WIDTH) for name in names]
-    text = f"{title} ({len(shown)}): {', '.join(shown) or 'none'}"
+    texts = [name if width is None else shortened(name, NAME_WIDTH) for name in names]
+    text = f"{title} ({len(texts)}): {', '.join(texts) or 'none'}"
     if width is not None:
         text = textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False)
     say(text)

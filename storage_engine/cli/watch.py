@@ -50,30 +50,30 @@ def monitor(managed: ManagedStore, notify: tuple[Means, ...]) -> int:
     from storage_engine.retention import steps
     from storage_engine.retention.store.context import opened
 
-    with alarms_told(managed, "monitor", notify) as told:
+    with alarms_told(managed, "monitor", notify) as tell_alarms:
         check_store(managed)
         with opened(managed) as context:
-            found = steps.monitor(context, f"monitor-{clock_ms()}")
-        told(*found.alarms)
-    answer("monitor", found, _print)
-    return 1 if found.alarms else 0
+            result = steps.monitor(context, f"monitor-{clock_ms()}")
+        tell_alarms(*result.alarms)
+    answer("monitor", result, _print)
+    return 1 if result.alarms else 0
 
 
-def _print(found: MonitorResult) -> None:
+def _print(result: MonitorResult) -> None:
     from storage_engine.retention.hold.hold_text import hold_text
 
-    if found.hold is not None:
-        say(hold_text(found.hold))
-    for level in found.sensed.levels:
+    if result.hold is not None:
+        say(hold_text(result.hold))
+    for level in result.sensed.levels:
         percent = "unknown" if level.used_percent is None else f"{level.used_percent} % used"
         say(f"Disk {level.path}: {percent}")
-    if found.archive_lag is not None:
-        say("Archive: ", found.archive_lag.text)
-    notices = [*found.sensed.notices, *(found.archive_lag.notes if found.archive_lag is not None else ())]
-    if found.lag_error:
-        notices.append(f"consumer groups' lag is not known: {found.lag_error}")
+    if result.archive_lag is not None:
+        say("Archive: ", result.archive_lag.text)
+    notices = [*result.sensed.notices, *(result.archive_lag.notes if result.archive_lag is not None else ())]
+    if result.lag_error:
+        notices.append(f"consumer groups' lag is not known: {result.lag_error}")
     say_notes(notices)
-    for alarm in found.alarms:
+    for alarm in result.alarms:
         say("Alarm: ", alarm)
 
 
@@ -120,16 +120,16 @@ def watch(
     from storage_engine.retention.monitor.store_watch import HostWatch
 
     mode = ShieldMode.OFF if no_shield else ShieldMode.AUTO
-    managed = _managed(stores, lake_dir, conn_ids, live)
+    managed = _managed_stores(stores, lake_dir, conn_ids, live)
     if live or no_shield:
-        managed = [_with_shield(one, mode, shield_give_up_percent) for one in managed]
+        managed = [_with_shield(store, mode, shield_give_up_percent) for store in managed]
     ends = ended_by_signal()
     teller = Teller(notify, say, doctor_of)
     host = HostWatch(say, teller.add if notify else None)
     if notify:
         teller.start()
-    for one in managed:
-        host.add(one)
+    for store in managed:
+        host.add(store)
     while not (ends.wait(_CHECK_SECONDS) or host.dead):
         pass
     dead = host.dead
@@ -138,8 +138,8 @@ def watch(
         "expected the watch to work until it is told to end, found that a thread of it has ended: "
         f"{', '.join(dead)}. Start it again."
     )
-    for one in managed if dead else ():
-        teller.add(one, (str(error),), ())
+    for store in managed if dead else ():
+        teller.add(store, (str(error),), ())
     if notify:
         teller.end(_END_SECONDS)
     if dead:
@@ -151,7 +151,7 @@ def _with_shield(store: ManagedStore, mode: ShieldMode, give_up_percent: int) ->
     return replace(store, policy=replace(store.policy, shield=mode, shield_give_up_percent=give_up_percent))
 
 
-def _managed(
+def _managed_stores(
     stores: tuple[Path, ...], lake_dir: Path | None, conn_ids: tuple[str, ...], live: LiveBroker | None
 ) -> list[ManagedStore]:
     """:raises click.UsageError: no store is named, or no lake with its journal.

@@ -49,9 +49,7 @@ _MOST_SAMPLES = MOST_POINTS - _MOST_GAPS
 _GAP = 3
 """A time without samples is a gap if it is more than this many times the usual distance between two looks."""
 _ONE_LOOK_MS = 60_000
-"""The tasks of one look take their own samples within this time, and only one of these measures the archive
-lag.
-"""
+"""The tasks of one look take their own samples within this time, and only one measures the archive lag."""
 _EXACT_SHARE = 8
 """At most the span divided by this number is read look by look. If refusals of writes begin or end in a
 larger part, only the thinned samples show them.
@@ -133,44 +131,42 @@ def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> Chart
         end_ms=end_ms,
         windows=_windows(rules, start_ms, end_ms),
         refused=refused,
-        rules=tuple(filled(RuleLine, one.levels, at_ms=one.at_ms) for one in rules),
+        rules=tuple(filled(RuleLine, entry.levels, at_ms=entry.at_ms) for entry in rules),
         cleanups=reader.cleanups(store_id, start_ms, end_ms),
-        drift=tuple(_drift_mark(one) for one in reader.drifts(store_id, start_ms, end_ms)),
+        drift=tuple(_drift_mark(drift) for drift in reader.drifts(store_id, start_ms, end_ms)),
     )
 
 
 def read_columns(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> MeasuredColumns:
-    """Return the measured samples. If there are too many for the chart, return only the extremes of equal
-    spans.
-    """
+    """Return the measured samples. If they are too many for the chart, return the extremes of equal spans."""
     if count_samples(connection, store_id, start_ms, end_ms, _MOST_SAMPLES + 1) > _MOST_SAMPLES:
-        return _thinned(connection, store_id, start_ms, end_ms)
-    found = read_moments(connection, store_id, start_ms, end_ms)
+        return _read_thinned(connection, store_id, start_ms, end_ms)
+    moments = read_moments(connection, store_id, start_ms, end_ms)
     of_disks = {
         path: dict(read_levels(connection, disk_id, start_ms, end_ms))
         for path, disk_id in disk_ids(connection, store_id).items()
     }
-    times = _with_gaps([one.at_ms for one in found])
-    return _columns(times, found, {path: levels for path, levels in of_disks.items() if levels})
+    times = _with_gaps([moment.at_ms for moment in moments])
+    return _columns(times, moments, {path: levels for path, levels in of_disks.items() if levels})
 
 
 def _columns(
     times: Sequence[int],
-    found: Sequence[Moment],
+    moments: Sequence[Moment],
     of_disks: Mapping[str, Mapping[int, int | None]],
     buckets: Buckets | None = None,
 ) -> MeasuredColumns:
     holds_ms = _ONE_LOOK_MS if buckets is None else max(_ONE_LOOK_MS, buckets.length_ms)
-    of_moment = {one.at_ms: one for one in found}
-    moments = [of_moment.get(at_ms) for at_ms in times]
+    of_moment = {moment.at_ms: moment for moment in moments}
+    looks = [of_moment.get(at_ms) for at_ms in times]
     return MeasuredColumns(
         tuple(times),
         tuple(
-            None if one is None or one.oldest_message_ms is None else one.at_ms - one.oldest_message_ms
-            for one in moments
+            None if look is None or look.oldest_message_ms is None else look.at_ms - look.oldest_message_ms
+            for look in looks
         ),
         {path: tuple(levels.get(at_ms) for at_ms in times) for path, levels in of_disks.items()},
-        tuple(_archive_lags(moments, holds_ms)),
+        tuple(_archive_lags(looks, holds_ms)),
         buckets,
     )
 
@@ -181,10 +177,10 @@ def _archive_lags(moments: Sequence[Moment | None], holds_ms: int) -> Iterator[i
     :param holds_ms: how long a value is used for later moments.
     """
     last: Moment | None = None
-    for one in moments:
-        if one is None or one.archive_lag_bytes is not None:
-            last = one
-        is_held = one is not None and last is not None and one.at_ms - last.at_ms <= holds_ms
+    for moment in moments:
+        if moment is None or moment.archive_lag_bytes is not None:
+            last = moment
+        is_held = moment is not None and last is not None and moment.at_ms - last.at_ms <= holds_ms
         yield last.archive_lag_bytes if is_held and last is not None else None
 
 
@@ -197,39 +193,39 @@ def _with_gaps(times: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted([*times, *gaps[: MOST_POINTS - len(times)]]))
 
 
-def _thinned(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> MeasuredColumns:
+def _read_thinned(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> MeasuredColumns:
     """Return each bucket's first look, its last look, and the looks at which a value was at an extreme."""
     disks = disk_ids(connection, store_id)
     span = BucketSpan(start_ms, end_ms, -(-(end_ms - start_ms) // _BUCKETS))
     looks, *values = sample_extremes(connection, store_id, span)
     values += [level_extremes(connection, disk_id, span) for disk_id in disks.values()]
-    together, moments = _kept((looks, *values), MOST_POINTS - _MOST_GAPS)
-    found = moments_at(connection, store_id, moments)
-    of_disks = {path: levels_at(connection, disk_id, moments) for path, disk_id in disks.items()}
+    together, times = _choose_moments((looks, *values), MOST_POINTS - _MOST_GAPS)
+    moments = moments_at(connection, store_id, times)
+    of_disks = {path: levels_at(connection, disk_id, times) for path, disk_id in disks.items()}
     return _columns(
-        sorted({*moments, *_gaps(looks, span)}),
-        found,
-        {path: of_one for path, of_one in of_disks.items() if of_one},
+        sorted({*times, *_gaps(looks, span)}),
+        moments,
+        {path: levels for path, levels in of_disks.items() if levels},
         Buckets(span.first_ms, together * span.bucket_ms),
     )
 
 
-def _kept(values: Sequence[Sequence[Extremes | None]], most: int) -> tuple[int, set[int]]:
+def _choose_moments(values: Sequence[Sequence[Extremes | None]], most: int) -> tuple[int, set[int]]:
     """Return how many buckets are merged into one, and the moments of their extremes. There are at most
     ``most`` moments.
     """
     together = 1
-    while len(moments := {at_ms for of_one in values for at_ms in _moments(of_one, together)}) > most:
+    while len(moments := {at_ms for extremes in values for at_ms in _moments(extremes, together)}) > most:
         together = max(together + 1, together * len(moments) // (2 * most))
     return together, moments
 
 
 def _moments(extremes: Sequence[Extremes | None], together: int) -> Iterator[int]:
     for first in range(0, len(extremes), together):
-        known = [one for one in extremes[first : first + together] if one is not None]
-        if known:
-            yield min(low for low, _ in known)[1]
-            yield max(high for _, high in known)[1]
+        pairs = [pair for pair in extremes[first : first + together] if pair is not None]
+        if pairs:
+            yield min(low for low, _ in pairs)[1]
+            yield max(high for _, high in pairs)[1]
 
 
 def _gaps(looks: Sequence[Extremes | None], span: BucketSpan) -> list[int]:
@@ -245,32 +241,30 @@ def _gaps(looks: Sequence[Extremes | None], span: BucketSpan) -> list[int]:
 
 
 def _windows(rules: Sequence[Rules], start_ms: int, end_ms: int) -> Spans:
-    found: list[tuple[int, int]] = []
-    for one, from_ms, to_ms in _in_effect(rules, start_ms, end_ms):
-        if one.windows is not None:
-            found += window_spans(one.windows, from_ms, to_ms)
-    return tuple(found)
+    spans: list[tuple[int, int]] = []
+    for entry, from_ms, to_ms in _find_rules(rules, start_ms, end_ms):
+        if entry.windows is not None:
+            spans += window_spans(entry.windows, from_ms, to_ms)
+    return tuple(spans)
 
 
-def _in_effect(rules: Sequence[Rules], start_ms: int, end_ms: int) -> Iterator[tuple[Rules, int, int]]:
+def _find_rules(rules: Sequence[Rules], start_ms: int, end_ms: int) -> Iterator[tuple[Rules, int, int]]:
     """Yield each rule set with the part of the span in which it was in effect."""
-    ends = [*(one.at_ms for one in rules[1:]), end_ms][: len(rules)]
-    for one, until_ms in zip(rules, ends, strict=True):
-        from_ms = max(start_ms, one.at_ms)
+    ends = [*(entry.at_ms for entry in rules[1:]), end_ms][: len(rules)]
+    for entry, until_ms in zip(rules, ends, strict=True):
+        from_ms = max(start_ms, entry.at_ms)
         if from_ms < min(until_ms, end_ms):
-            yield one, from_ms, min(until_ms, end_ms)
+            yield entry, from_ms, min(until_ms, end_ms)
 
 
 def _drift_mark(drift: DriftRow) -> DriftMark:
-    found = drift.details["disturbance"]
-    return DriftMark(drift.at_ms, f"{found['kind']}: {found['detail']}", drift.times, drift.until_ms)
+    change = drift.details["disturbance"]
+    return DriftMark(drift.at_ms, f"{change['kind']}: {change['detail']}", drift.times, drift.until_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Spans of equal length that begin at a moment. A bucket shows its first look, its last look and its
-    extremes.
-    """
+    """Spans of equal length that begin at a moment. A bucket shows its first and last look and extremes."""
 
     first_ms: int
     length_ms: int
@@ -303,22 +297,22 @@ def refused_spans(columns: MeasuredColumns, rules: Sequence[Rules], before: Coll
     last_ms = columns.times_ms[0] if columns.times_ms else 0
     for at, at_ms in enumerate(columns.times_ms):
         held = rules_at(rules, at_ms)
-        known = {
+        percents = {
             path: percent for path, column in columns.levels.items() if (percent := column[at]) is not None
         }
-        for path, percent in known.items():
+        for path, percent in percents.items():
             if held is None or (refuses := held.levels.refuses_percent) is None:
                 refusing.discard(path)
             elif percent > refuses:
                 refusing.add(path)
             elif percent <= _accepts_percent(held, refuses):
                 refusing.discard(path)
-        is_refused = bool(known) and not refusing.isdisjoint(columns.levels)
+        is_refused = bool(percents) and not refusing.isdisjoint(columns.levels)
         if is_refused and begun is None:
             begun = at_ms
         if begun is not None and not is_refused:
             # A gap ends it at the last look: what was within it is not known.
-            spans.append((begun, at_ms if known else last_ms))
+            spans.append((begun, at_ms if percents else last_ms))
             begun = None
         last_ms = at_ms
     if begun is not None:
@@ -334,9 +328,7 @@ def exact_refused_spans(
     start_ms: int,
     end_ms: int,
 ) -> Spans:
-    """Return the spans of refused writes. Where columns are thinned, the ends of spans are read from the
-    samples again.
-    """
+    """Return the spans of refused writes. Where columns are thinned, the samples give the spans' ends."""
     disks = disk_ids(connection, store_id)
     before = _refused_before(connection, disks, rules, start_ms)
     spans, buckets = refused_spans(columns, rules, before), columns.buckets
@@ -345,7 +337,7 @@ def exact_refused_spans(
     edges = {buckets.start_of(at_ms) for span in spans for at_ms in span}
     if len(edges) * buckets.length_ms * _EXACT_SHARE > end_ms - start_ms:
         return spans
-    found: dict[int, dict[str, int | None]] = {
+    by_time: dict[int, dict[str, int | None]] = {
         at_ms: {path: column[at] for path, column in columns.levels.items()}
         for at, at_ms in enumerate(columns.times_ms)
         if buckets.start_of(at_ms) not in edges
@@ -354,27 +346,25 @@ def exact_refused_spans(
         for edge_ms in edges:
             until_ms = min(edge_ms + buckets.length_ms, end_ms)
             for at_ms, percent in read_levels(connection, disk_id, max(edge_ms, start_ms), until_ms):
-                found.setdefault(at_ms, {})[path] = percent
-    times = tuple(sorted(found))
-    levels = {path: tuple(found[at_ms].get(path) for at_ms in times) for path in columns.levels}
+                by_time.setdefault(at_ms, {})[path] = percent
+    times = tuple(sorted(by_time))
+    levels = {path: tuple(by_time[at_ms].get(path) for at_ms in times) for path in columns.levels}
     return refused_spans(MeasuredColumns(times, (), levels, ()), rules, before)
 
 
 def _refused_before(
     connection: Connection, disks: Mapping[str, int], rules: Sequence[Rules], start_ms: int
 ) -> Collection[str]:
-    """Return the disks that made the broker refuse writes when the span began, by their last level that
-    decides it.
-    """
+    """Return the disks that made the broker refuse writes when the span began, by the last deciding level."""
     held = rules_at(rules, start_ms)
     if held is None or (refuses := held.levels.refuses_percent) is None:
         return ()
     accepts = _accepts_percent(held, refuses)
-    found = {
+    percents = {
         path: last_level_outside(connection, disk_id, held.at_ms, start_ms, accepts, refuses)
         for path, disk_id in disks.items()
     }
-    return [path for path, percent in found.items() if percent is not None and percent > refuses]
+    return [path for path, percent in percents.items() if percent is not None and percent > refuses]
 
 
 def _accepts_percent(rules: Rules, refuses_percent: int) -> int:

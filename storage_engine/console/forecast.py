@@ -1,5 +1,4 @@
-"""Forecasts for a store: how fast it fills and empties, when its disk reaches each level, how long messages
-live.
+"""Forecasts for a store: how fast it fills and empties, when its disk reaches levels, how long messages live.
 
 The method is the same for each figure:
 
@@ -18,8 +17,7 @@ The method is the same for each figure:
 
 - If a broker's offsets count no bytes, the net rate is the growth of the fullest disk, whatever wrote to it.
 
-- Messages live as long as they did lately, or as long as the disk has room for new ones, whichever is
-  shorter.
+- Messages live as long as lately, or as long as the disk has room for new ones, whichever is shorter.
 
 The course under other settings is computed by the broker's own rules, beside today's course. It starts from
 the monitor's last record, and from the ingest that the samples show. Nothing is stored. One answer takes a
@@ -128,8 +126,7 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Forecast of a store from looks at its logs and its disk: how fast it fills, and when it reaches a
-    level.
+    """Forecast of a store from looks at its logs and disk: how fast it fills, when it reaches a level.
 
     :param enough: whether the looks are enough for a forecast; if not, ``why`` says the reason.
     :param why: no-samples, too-short or another-log; "" if the looks are enough.
@@ -162,26 +159,26 @@ def forecast_of(moments: Sequence[Moment], room: Room | None, levels: RecordedLe
     :param moments: looks that know the logs' first and last offsets, in the order of time.
     :param room: None: the disk's level isn't known, so the forecast has no time to a level.
     """
-    known = [one for one in moments if one.min_offset is not None and one.max_offset is not None]
-    span_ms = known[-1].at_ms - known[0].at_ms if known else 0
-    if not known:
+    samples = [look for look in moments if look.min_offset is not None and look.max_offset is not None]
+    span_ms = samples[-1].at_ms - samples[0].at_ms if samples else 0
+    if not samples:
         return Forecast(False, "no-samples", 0, 0)
-    days = [*_days(known)]
+    days = [*_days(samples)]
     if len(days) < LEAST_DAYS:
         is_short = span_ms < LEAST_DAYS * DAY_MS
-        return Forecast(False, "too-short" if is_short else "another-log", span_ms, len(known))
+        return Forecast(False, "too-short" if is_short else "another-log", span_ms, len(samples))
     ingest = _band(day.ingest for day in days)
     net = _band(day.ingest - day.reclaim for day in days)
     return Forecast(
         enough=True,
         why="",
         span_ms=span_ms,
-        samples=len(known),
+        samples=len(samples),
         ingest=RateBand(*map(round, ingest)),
         reclaim=RateBand(*map(round, _band(day.reclaim for day in days))),
         net=RateBand(*map(round, net)),
         time_to=() if room is None else tuple(_times(room, levels, net)),
-        retention=_retention(known, room, levels, ingest),
+        retention=_retention(samples, room, levels, ingest),
     )
 
 
@@ -218,9 +215,9 @@ def forecast_of_disk(
 def _spans(looks: Sequence[L]) -> Iterator[tuple[L, L]]:
     """Yield the last and the first look of each span of a day, the newest span first."""
     ends = [looks[-1]]
-    for one in reversed(looks[:-1]):
-        if ends[-1].at_ms - one.at_ms >= DAY_MS:
-            ends.append(one)
+    for look in reversed(looks[:-1]):
+        if ends[-1].at_ms - look.at_ms >= DAY_MS:
+            ends.append(look)
     first = looks[0]
     if ends[-1].at_ms - first.at_ms >= _LEAST_MS:
         ends.append(first)
@@ -242,10 +239,10 @@ def _grown(before: int | None, now: int | None) -> int | None:
 
 def _band(values: Iterable[float]) -> tuple[float, float, float]:
     """Return the 10th, 50th and 90th percentile."""
-    known = [*values]
-    if len(known) == 1:
-        return known[0], known[0], known[0]
-    tenths = quantiles(known, n=10, method="inclusive")
+    numbers = [*values]
+    if len(numbers) == 1:
+        return numbers[0], numbers[0], numbers[0]
+    tenths = quantiles(numbers, n=10, method="inclusive")
     return tenths[0], tenths[4], tenths[8]
 
 
@@ -267,13 +264,13 @@ def _times(room: Room, levels: RecordedLevels, net: tuple[float, float, float]) 
 def _retention(
     moments: Sequence[Moment], room: Room | None, levels: RecordedLevels, ingest: tuple[float, float, float]
 ) -> TimeBand | None:
-    kept = [one.at_ms - one.oldest_message_ms for one in moments if one.oldest_message_ms is not None]
+    kept = [look.at_ms - look.oldest_message_ms for look in moments if look.oldest_message_ms is not None]
     if not kept:
         return None
     lately = [round(value) for value in _band(map(float, kept))]
     if room is None:
         return TimeBand(*lately)
-    above = next((one for one in (levels.forces_percent, levels.refuses_percent) if one is not None), 100)
+    above = next((mark for mark in (levels.forces_percent, levels.refuses_percent) if mark is not None), 100)
     holds = room.log_bytes + room.below(above)
     fits = [None if rate < 1 else round(holds * DAY_MS / rate) for rate in reversed(ingest)]
     return TimeBand(
@@ -324,8 +321,8 @@ def _hourly_looks(reader: JournalReader, summary: StoreSummary, now_ms: int) -> 
 
 
 def _fullest(summary: StoreSummary) -> DiskLevel | None:
-    known = [one for one in summary.levels if one.used_percent is not None]
-    return max(known, key=lambda one: one.used_percent or 0, default=None)
+    levels = [level for level in summary.levels if level.used_percent is not None]
+    return max(levels, key=lambda level: level.used_percent or 0, default=None)
 
 
 def _room(summary: StoreSummary, moments: Sequence[Moment]) -> Room | None:
@@ -435,7 +432,7 @@ class WhatIfAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Basis:
     rules: BrokerRules
     values: Mapping[str, str]
     start: CourseStart
@@ -448,17 +445,17 @@ def what_if_settings(reader: JournalReader, name: str, now_ms: int) -> WhatIfSet
     :raises JournalUnavailableError: the journal can't be read.
     :raises BadInputError: the journal is of another version.
     """
-    known = _known(reader, name, now_ms)
-    if isinstance(known, str):
-        return WhatIfSettings(why=known)
+    basis = _read_basis(reader, name, now_ms)
+    if isinstance(basis, str):
+        return WhatIfSettings(why=basis)
     return WhatIfSettings(
         settings=tuple(
-            filled(SettingLine, one, value=known.values[one.name]) for one in known.rules.settings
+            filled(SettingLine, setting, value=basis.values[setting.name]) for setting in basis.rules.settings
         ),
-        disk_bytes=known.start.disk_bytes,
-        ingest=IngestLine(known.start.ingest.bytes_per_day, known.start.ingest.profile),
+        disk_bytes=basis.start.disk_bytes,
+        ingest=IngestLine(basis.start.ingest.bytes_per_day, basis.start.ingest.profile),
         can=True,
-        at_ms=known.start.now_ms,
+        at_ms=basis.start.now_ms,
     )
 
 
@@ -468,10 +465,10 @@ def question_of(body: Any) -> WhatIfQuestion:
     :param body: the request's body, as JSON.
     :raises BadInputError: the body isn't a question; the message names the fault.
     """
-    asked = from_jsonable(WhatIfQuestion, body, "what-if")
-    if not 1 <= asked.days <= MOST_DAYS:
-        raise BadInputError(f"what-if.days: expected 1 to {MOST_DAYS}, found {asked.days}.")
-    return asked
+    question = from_jsonable(WhatIfQuestion, body, "what-if")
+    if not 1 <= question.days <= MOST_DAYS:
+        raise BadInputError(f"what-if.days: expected 1 to {MOST_DAYS}, found {question.days}.")
+    return question
 
 
 def what_if(
@@ -491,30 +488,30 @@ def what_if(
     :raises JournalUnavailableError: the journal can't be read.
     """
     began = time.monotonic()
-    known = _known(reader, name, now_ms)
-    if isinstance(known, str):
+    basis = _read_basis(reader, name, now_ms)
+    if isinstance(basis, str):
         raise BadInputError(
-            f"store {name}: expected a store that can be simulated, found that this store can't be: {known}. "
+            f"store {name}: expected a store that can be simulated, found that this store can't be: {basis}. "
             "Nothing was "
             "changed."
         )
-    values, start = _changed_values(known, asked), _changed_start(known.start, asked)
+    values, start = _changed_values(basis, asked), _changed_start(basis.start, asked)
     horizon_ms = asked.days * DAY_MS
-    today = known.rules.course(known.values, known.start, horizon_ms, limit_seconds=limit_seconds)
-    is_as_today = (values, start) == (known.values, known.start)
+    today = basis.rules.course(basis.values, basis.start, horizon_ms, limit_seconds=limit_seconds)
+    is_as_today = (values, start) == (basis.values, basis.start)
     return WhatIfAnswer(
         today=today,
         changed=today
         if is_as_today
-        else known.rules.course(values, start, horizon_ms, limit_seconds=limit_seconds),
-        levels=BothLevels(known.rules.levels(known.values), known.rules.levels(values)),
-        windows=known.rules.windows(values, start.time_zone, start.now_ms, start.now_ms + horizon_ms),
-        advice=known.rules.advice(values, start),
+        else basis.rules.course(values, start, horizon_ms, limit_seconds=limit_seconds),
+        levels=BothLevels(basis.rules.levels(basis.values), basis.rules.levels(values)),
+        windows=basis.rules.windows(values, start.time_zone, start.now_ms, start.now_ms + horizon_ms),
+        advice=basis.rules.advice(values, start),
         took_ms=round((time.monotonic() - began) * 1000),
     )
 
 
-def _known(reader: JournalReader, name: str, now_ms: int) -> _Known | str:
+def _read_basis(reader: JournalReader, name: str, now_ms: int) -> _Basis | str:
     summary = next(iter(reader.summaries((name,), now_ms)), None)
     if summary is None:
         return "no-store"
@@ -530,36 +527,34 @@ def _known(reader: JournalReader, name: str, now_ms: int) -> _Known | str:
     start = None if findings is None else findings.found.get("start")
     if start is None:
         return "no-start"
-    found = from_jsonable(CourseStart, start, "start")
+    course = from_jsonable(CourseStart, start, "start")
     moments = hourly_moments(reader, summary.store_id, INGEST_DAYS, now_ms)
-    points = [(one.at_ms, one.max_offset) for one in moments if one.max_offset is not None]
-    measured = ingest_from(points, ZoneInfo(found.time_zone))
-    return _Known(
+    points = [(moment.at_ms, moment.max_offset) for moment in moments if moment.max_offset is not None]
+    measured = ingest_from(points, ZoneInfo(course.time_zone))
+    return _Basis(
         rules,
         rules.values(recorded.settings),
         replace(
-            found,
-            ingest=found.ingest if measured is None else measured,
-            topic_bytes=_topic_bytes(reader, summary.store_id, found.log_bytes, now_ms),
+            course,
+            ingest=course.ingest if measured is None else measured,
+            topic_bytes=_topic_bytes(reader, summary.store_id, course.log_bytes, now_ms),
         ),
     )
 
 
 def _topic_bytes(reader: JournalReader, store_id: str, log_bytes: int, now_ms: int) -> dict[str, int]:
-    """Return how many of the log's bytes each topic takes, by its share of the segments archived in the last
-    days.
-    """
+    """Return each topic's bytes in the log, by its share of the segments archived in the last days."""
     today = now_ms // DAY_MS
     sums: dict[str, int] = {}
-    for one in reader.topic_days(store_id, today - INGEST_DAYS, today + 1):
-        sums[one.topic] = sums.get(one.topic, 0) + one.size_bytes
-    whole = sum(sums.values())
-    return {topic: log_bytes * size // whole for topic, size in sums.items() if topic and whole}
+    for row in reader.topic_days(store_id, today - INGEST_DAYS, today + 1):
+        sums[row.topic] = sums.get(row.topic, 0) + row.size_bytes
+    total = sum(sums.values())
+    return {topic: log_bytes * size // total for topic, size in sums.items() if topic and total}
 
 
-def _changed_values(known: _Known, asked: WhatIfQuestion) -> Mapping[str, str]:
-    names = {one.name for one in known.rules.settings}
-    for name, value in asked.values.items():
+def _changed_values(basis: _Basis, question: WhatIfQuestion) -> Mapping[str, str]:
+    names = {setting.name for setting in basis.rules.settings}
+    for name, value in question.values.items():
         if name not in names:
             raise BadInputError(
                 f"what-if.values: expected settings among {', '.join(sorted(names))}, found {name[:50]!r}."
@@ -568,16 +563,16 @@ def _changed_values(known: _Known, asked: WhatIfQuestion) -> Mapping[str, str]:
             raise BadInputError(
                 f"what-if.values.{name}: expected at most {_LONGEST_VALUE} characters, found {len(value)}."
             )
-    return known.rules.values({**known.values, **asked.values})
+    return basis.rules.values({**basis.values, **question.values})
 
 
-def _changed_start(start: CourseStart, asked: WhatIfQuestion) -> CourseStart:
+def _changed_start(start: CourseStart, question: WhatIfQuestion) -> CourseStart:
     ingest = replace(
         start.ingest,
         bytes_per_day=start.ingest.bytes_per_day
-        if asked.ingest.bytes_per_day is None
-        else asked.ingest.bytes_per_day,
-        profile=start.ingest.profile if asked.ingest.profile is None else asked.ingest.profile,
-        factor=start.ingest.factor if asked.ingest.factor is None else asked.ingest.factor,
+        if question.ingest.bytes_per_day is None
+        else question.ingest.bytes_per_day,
+        profile=start.ingest.profile if question.ingest.profile is None else question.ingest.profile,
+        factor=start.ingest.factor if question.ingest.factor is None else question.ingest.factor,
     )
-    return start.changed(disk_bytes=asked.disk_bytes, ingest=ingest)
+    return start.changed(disk_bytes=question.disk_bytes, ingest=ingest)

@@ -74,14 +74,14 @@ def read_samples(reader: JournalReader, names: Iterable[str] | None, now_ms: int
     :param names: the stores to read, by :func:`name_of`; None: all stores.
     :raises JournalUnavailableError: the journal can't be read.
     """
-    wanted = None if names is None else tuple(names)
+    chosen_names = None if names is None else tuple(names)
 
     def read(connection: Connection) -> list[tuple[StoreSummary, HoldRow | None, VerifiedRow | None]]:
         summaries = read_summaries(connection, None, now_ms)
-        asked = [one for one in summaries if wanted is None or name_of(one) in wanted]
-        ids = [one.store_id for one in asked]
+        kept = [summary for summary in summaries if chosen_names is None or name_of(summary) in chosen_names]
+        ids = [summary.store_id for summary in kept]
         holds, verified = read_holds(connection, ids), read_verified(connection, ids, counted=False)
-        return [(one, holds.get(one.store_id), verified.get(one.store_id)) for one in asked]
+        return [(summary, holds.get(summary.store_id), verified.get(summary.store_id)) for summary in kept]
 
     for summary, hold, verified in reader.read(read):
         yield from samples_of(summary, hold, verified, now_ms)
@@ -113,7 +113,7 @@ def samples_of(
         "hold_end_timestamp_seconds": _seconds(None if hold is None else hold.ends_at_ms),
     }
     if line.problem_kind not in _NOT_NOW:
-        yield from _of_disks(line)
+        yield from _sample_disks(line)
         figures |= {
             "retention_seconds": _seconds(line.retention_ms),
             "time_to_full_seconds": _seconds(line.time_to_full_ms) if line.filling is Filling.YES else None,
@@ -125,7 +125,7 @@ def samples_of(
             "archive_lag_seconds": summary.archive_lag_seconds,
         }
     if _is_recent(summary.found_at_ms, now_ms):
-        figures |= _of_monitor(line, summary)
+        figures |= _collect_figures(line, summary)
     for metric, value in figures.items():
         if value is not None:
             yield MetricSample(metric, name, value)
@@ -136,7 +136,7 @@ def name_of(summary: StoreSummary) -> str:
     return summary.name or summary.real_path
 
 
-def _of_disks(line: StoreLine) -> Iterator[MetricSample]:
+def _sample_disks(line: StoreLine) -> Iterator[MetricSample]:
     for level in line.levels:
         if level.used_percent is not None:
             yield MetricSample("disk_used_ratio", line.store, level.used_percent / 100, level.path)
@@ -148,13 +148,13 @@ def _is_recent(at_ms: int | None, now_ms: int) -> bool:
     return at_ms is not None and abs(now_ms - at_ms) <= STALE_MS
 
 
-def _of_monitor(line: StoreLine, summary: StoreSummary) -> dict[str, float | None]:
+def _collect_figures(line: StoreLine, summary: StoreSummary) -> dict[str, float | None]:
     return {
         "due_bytes": summary.due_bytes,
         "due_unproven_bytes": summary.due_unproven_bytes,
         "time_to_loss_seconds": _seconds(summary.time_to_loss_ms),
         "lagging_groups": line.lagging_groups,
-        "urgent_findings": sum(one["severity"] == "urgent" for one in summary.doctor or ()),
+        "urgent_findings": sum(finding["severity"] == "urgent" for finding in summary.doctor or ()),
         "alarms": len(summary.alarms),
         "lost_ranges": summary.lost_ranges,
     }

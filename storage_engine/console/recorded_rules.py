@@ -87,7 +87,7 @@ def rules_at(rules: Sequence[Rules], at_ms: int) -> Rules | None:
 
     :param rules: in the order of time.
     """
-    return next((one for one in reversed(rules) if one.at_ms <= at_ms), None)
+    return next((entry for entry in reversed(rules) if entry.at_ms <= at_ms), None)
 
 
 def level_state(used_percent: int | None, rules: Rules | None) -> LevelState:

@@ -144,8 +144,7 @@ class RunsAnswer:
 
 
 def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
-    """Return the contents of a store's page. If the journal doesn't know the store, the page has only its
-    summary.
+    """Return a store's page. If the journal doesn't know the store, the page has only its summary.
 
     :param name: the id of the store's connection.
     :raises JournalUnavailableError: the journal can't be read.
@@ -154,20 +153,20 @@ def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
     row = line_of(reader, name, now_ms)
     if row.store_id is None:
         return StoreAnswer(now_ms, row)
-    found = reader.findings(row.store_id)
+    findings = reader.findings(row.store_id)
     today = now_ms // DAY_MS
-    ranges = _ranges(found)
+    ranges = _ranges(findings)
     return StoreAnswer(
         now_ms,
         with_forecast(row, store_forecast(reader, name, now_ms)),
-        rules=next((rules_of(one) for one in reader.rules(row.store_id, now_ms, now_ms + 1)), None),
-        ranges=None if ranges is None else _of_worst_logs(ranges),
+        rules=next((rules_of(record) for record in reader.rules(row.store_id, now_ms, now_ms + 1)), None),
+        ranges=None if ranges is None else _keep_worst_logs(ranges),
         totals=_totals(ranges or ()),
-        logs=len({one.log for one in ranges or ()}),
+        logs=len({line.log for line in ranges or ()}),
         groups=reader.groups(row.store_id),
         topics=reader.topic_days(row.store_id, today - TOPIC_DAYS, today + 1),
-        standing=_standing(reader, row, found, now_ms),
-        findings=_found(found),
+        standing=_standing(reader, row, findings, now_ms),
+        findings=_make_findings(findings),
     )
 
 
@@ -179,18 +178,18 @@ def runs_page(reader: JournalReader, name: str, before_id: int | None = None) ->
     store_id = reader.store_id(name)
     if store_id is None:
         return RunsAnswer(())
-    found = reader.runs(store_id, before_id=before_id, limit=MOST_RUNS)
-    return RunsAnswer(tuple(run_line(run) for run in found))
+    runs = reader.runs(store_id, before_id=before_id, limit=MOST_RUNS)
+    return RunsAnswer(tuple(run_line(run) for run in runs))
 
 
 def _standing(reader: JournalReader, row: StoreLine, findings: Findings | None, now_ms: int) -> StandingLine:
     assert row.store_id is not None
     assert row.broker is not None
-    found = reader.standing(row.store_id, now_ms)
+    standing = reader.standing(row.store_id, now_ms)
     shield = None if findings is None else findings.found.get("shield")
     return filled(
         StandingLine,
-        found,
+        standing,
         shield=None if shield is None else filled(ShieldLine, shield),
         has_shield=find_broker(row.broker).aside is Aside.IN_STORE,
     )
@@ -198,44 +197,44 @@ def _standing(reader: JournalReader, row: StoreLine, findings: Findings | None, 
 
 def _ranges(findings: Findings | None) -> tuple[RangeLine, ...] | None:
     ranges = None if findings is None else findings.found.get("ranges")
-    return None if ranges is None else tuple(filled(RangeLine, one) for one in ranges)
+    return None if ranges is None else tuple(filled(RangeLine, row) for row in ranges)
 
 
-def _place(one: RangeLine) -> str:
-    return "accepted" if (one.where, one.reason) == ("lost", "accepted") else one.where
+def _place(line: RangeLine) -> str:
+    return "accepted" if (line.where, line.reason) == ("lost", "accepted") else line.where
 
 
-def _of_worst_logs(ranges: Sequence[RangeLine]) -> tuple[RangeLine, ...]:
+def _keep_worst_logs(ranges: Sequence[RangeLine]) -> tuple[RangeLine, ...]:
     """Return the ranges of at most :data:`MOST_LOGS` logs, in the given order. The worst logs are chosen
     first, then the largest.
     """
     worst, size = dict[str, int](), dict[str, int]()
-    for one in ranges:
-        rank = _WORST_FIRST.get(_place(one), 0)
-        worst[one.log] = min(worst.get(one.log, rank), rank)
-        size[one.log] = size.get(one.log, 0) + one.size_bytes
+    for line in ranges:
+        rank = _WORST_FIRST.get(_place(line), 0)
+        worst[line.log] = min(worst.get(line.log, rank), rank)
+        size[line.log] = size.get(line.log, 0) + line.size_bytes
     kept = set(sorted(worst, key=lambda log: (worst[log], -size[log], log))[:MOST_LOGS])
-    return tuple(one for one in ranges if one.log in kept)
+    return tuple(line for line in ranges if line.log in kept)
 
 
 def _totals(ranges: Iterable[RangeLine]) -> tuple[PlaceTotal, ...]:
-    found: dict[str, list[RangeLine]] = {}
-    for one in ranges:
-        found.setdefault(_place(one), []).append(one)
+    by_place: dict[str, list[RangeLine]] = {}
+    for line in ranges:
+        by_place.setdefault(_place(line), []).append(line)
     return tuple(
-        PlaceTotal(place, len(of), sum(one.segments for one in of), sum(one.size_bytes for one in of))
-        for place, of in found.items()
+        PlaceTotal(place, len(rows), sum(row.segments for row in rows), sum(row.size_bytes for row in rows))
+        for place, rows in by_place.items()
     )
 
 
-def _found(findings: Findings | None) -> FoundLine | None:
+def _make_findings(findings: Findings | None) -> FoundLine | None:
     if findings is None:
         return None
-    found = findings.found
+    parts = findings.found
     return FoundLine(
         findings.at_ms,
-        alarm_lines(found.get("alarms", ())),
-        tuple(found.get("notices", ())),
-        tuple(found.get("causes", ())),
-        finding_lines(found.get("doctor", ())),
+        alarm_lines(parts.get("alarms", ())),
+        tuple(parts.get("notices", ())),
+        tuple(parts.get("causes", ())),
+        finding_lines(parts.get("doctor", ())),
     )

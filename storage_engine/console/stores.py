@@ -90,7 +90,7 @@ def all_stores(reader: JournalReader, names: Collection[str], now_ms: int) -> St
     :param names: ids of the stores' connections.
     """
     try:
-        return StoresAnswer(now_ms, worst_first(_of_journal(reader, names, now_ms)))
+        return StoresAnswer(now_ms, worst_first(_read_lines(reader, names, now_ms)))
     except StorageEngineError as error:
         return unreadable(names, str(error), now_ms)
 
@@ -110,15 +110,15 @@ def line_of(reader: JournalReader, name: str, now_ms: int) -> StoreLine:
     :raises JournalUnavailableError: the journal can't be read.
     :raises BadInputError: the journal is of another version.
     """
-    (line,) = _of_journal(reader, (name,), now_ms)
+    (line,) = _read_lines(reader, (name,), now_ms)
     return line
 
 
-def _of_journal(reader: JournalReader, names: Collection[str], now_ms: int) -> Iterator[StoreLine]:
-    found = {one.name: one for one in reader.summaries(names, now_ms)}
+def _read_lines(reader: JournalReader, names: Collection[str], now_ms: int) -> Iterator[StoreLine]:
+    summaries = {summary.name: summary for summary in reader.summaries(names, now_ms)}
     for name in names:
-        if name in found:
-            yield _line(name, found[name], now_ms)
+        if name in summaries:
+            yield _line(name, summaries[name], now_ms)
         else:
             yield StoreLine(
                 name,
@@ -129,9 +129,7 @@ def _of_journal(reader: JournalReader, names: Collection[str], now_ms: int) -> I
 
 
 def _line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
-    """Return a store's line. If the store's records can't be read, the line says so, and other stores are
-    still shown.
-    """
+    """Return a store's line. If its records can't be read, the line says so, and other stores remain."""
     try:
         return store_line(name, summary, now_ms)
     except (AttributeError, BadInputError, KeyError, TypeError, ValueError) as error:
@@ -260,20 +258,20 @@ class StoreLine:
 def finding_lines(doctor: Iterable[Mapping[str, Any]]) -> tuple[FindingLine, ...]:
     """Return the recorded findings of doctor."""
     return tuple(
-        _finding_line(one["severity"], one["kind"], one["what"], one.get("advice", "")) for one in doctor
+        _finding_line(row["severity"], row["kind"], row["what"], row.get("advice", "")) for row in doctor
     )
 
 
 def alarm_lines(alarms: Iterable[Any]) -> tuple[FindingLine, ...]:
     """Return the recorded alarms of a look."""
-    return tuple(_finding_line("urgent", "alarm", what) for what in alarms)
+    return tuple(_finding_line("urgent", "alarm", alarm) for alarm in alarms)
 
 
 def _finding_line(severity: str, kind: str, what: Any, advice: Any = "") -> FindingLine:
     """Return a finding with its recorded texts."""
-    said, todo = from_jsonable(str, what), from_jsonable(str, advice)
-    then = (*commands_in(said), *commands_in(todo))
-    return FindingLine(severity, kind, str(said), str(todo), tuple(map(str, then)))
+    text, todo = from_jsonable(str, what), from_jsonable(str, advice)
+    then = (*commands_in(text), *commands_in(todo))
+    return FindingLine(severity, kind, str(text), str(todo), tuple(map(str, then)))
 
 
 def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
@@ -283,9 +281,9 @@ def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
     """
     rules = None if summary.rules is None else rules_of(summary.rules)
     levels = tuple(
-        filled(LevelLine, one, state=level_state(one.used_percent, rules)) for one in summary.levels
+        filled(LevelLine, level, state=level_state(level.used_percent, rules)) for level in summary.levels
     )
-    found = (*_of_look(summary), *finding_lines(summary.doctor or ()), *_of_levels(levels))
+    findings = (*_judge_look(summary), *finding_lines(summary.doctor or ()), *_judge_levels(levels))
     last_run = None if summary.last_run is None else run_line(summary.last_run)
     kind, problem = _problem(summary, now_ms)
     filling, time_to_full_ms = _time_to_full(summary.levels, rules)
@@ -294,8 +292,8 @@ def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
         summary,
         store=name,
         path=summary.real_path,
-        state=_state(found, last_run, is_known=not problem and summary.doctor is not None),
-        urgent=_most_urgent(found),
+        state=_state(findings, last_run, is_known=not problem and summary.doctor is not None),
+        urgent=_most_urgent(findings),
         levels=levels,
         retention_ms=_retention_ms(summary),
         filling=filling,
@@ -312,7 +310,7 @@ def with_forecast(line: StoreLine, found: Forecast) -> StoreLine:
     It is the forecast's middle time until the broker refuses messages, or until the disk has no room. If only
     the fastest course gets there, the line has the time of that course.
     """
-    times = {one.name: one for one in found.time_to}
+    times = {entry.name: entry for entry in found.time_to}
     if not times and line.time_to_full_ms == 0:
         return line
     if (full := times.get("refuses", times.get("full"))) is None:
@@ -323,8 +321,7 @@ def with_forecast(line: StoreLine, found: Forecast) -> StoreLine:
 
 
 def without_monitor(line: StoreLine, dag_id: str, kind: ProblemKind) -> StoreLine:
-    """Return the line of a store at which no monitor looks any more, so that its values get older and
-    older.
+    """Return the line of a store at which no monitor looks any more, so that its values get older.
 
     :param dag_id: id of the monitor's DAG.
     :param kind: why the monitor doesn't look.
@@ -332,51 +329,51 @@ def without_monitor(line: StoreLine, dag_id: str, kind: ProblemKind) -> StoreLin
     if line.problem_kind not in _LOOKED_FOR:
         return line
     if kind is ProblemKind.MONITOR_PAUSED:
-        what = f"Its monitor DAG {dag_id} is paused, so this store isn't watched."
-        found = FindingLine("urgent", "dag-paused", what, "Unpause it.")
+        text = f"Its monitor DAG {dag_id} is paused, so this store isn't watched."
+        finding = FindingLine("urgent", "dag-paused", text, "Unpause it.")
     else:
-        what = f"Airflow no longer has its monitor DAG {dag_id}."
-        found = FindingLine("urgent", "dag-missing", what, "Make Airflow parse the DAG's file.")
-    told = line.urgent if line.urgent is not None and line.urgent.severity == "urgent" else found
-    problem = f"{what} {found.advice}"
-    return replace(line, state=StoreState.URGENT, urgent=told, problem=problem, problem_kind=kind)
+        text = f"Airflow no longer has its monitor DAG {dag_id}."
+        finding = FindingLine("urgent", "dag-missing", text, "Make Airflow parse the DAG's file.")
+    urgent = line.urgent if line.urgent is not None and line.urgent.severity == "urgent" else finding
+    problem = f"{text} {finding.advice}"
+    return replace(line, state=StoreState.URGENT, urgent=urgent, problem=problem, problem_kind=kind)
 
 
 def worst_first(lines: Iterable[StoreLine]) -> tuple[StoreLine, ...]:
     """Return the stores, the worst first. If two are equally bad, the fuller one comes first."""
 
     def rank(line: StoreLine) -> tuple[int, int, str]:
-        fullest = max((one.used_percent or 0 for one in line.levels), default=0)
+        fullest = max((level.used_percent or 0 for level in line.levels), default=0)
         return _WORST_FIRST[line.state], -fullest, line.store
 
     return tuple(sorted(lines, key=rank))
 
 
-def _of_look(summary: StoreSummary) -> Iterator[FindingLine]:
+def _judge_look(summary: StoreSummary) -> Iterator[FindingLine]:
     """Yield the losses and the alarms of the last look."""
     if summary.lost:
         yield FindingLine("urgent", "lost", f"Lost: {summary.lost}.", _LOOK)
     yield from alarm_lines(summary.alarms)
 
 
-def _of_levels(levels: Iterable[LevelLine]) -> Iterator[FindingLine]:
+def _judge_levels(levels: Iterable[LevelLine]) -> Iterator[FindingLine]:
     """Yield a finding for each level that calls for action, in doctor's words. Doctor's own findings may be
     older or missing.
     """
-    for one in levels:
-        if one.state in _LEVEL_FINDINGS:
-            severity, kind, then = _LEVEL_FINDINGS[one.state]
-            yield FindingLine(severity, kind, f"{one.path} is {one.used_percent} % used: {then}.", _ROOM)
+    for level in levels:
+        if level.state in _LEVEL_FINDINGS:
+            severity, kind, then = _LEVEL_FINDINGS[level.state]
+            yield FindingLine(severity, kind, f"{level.path} is {level.used_percent} % used: {then}.", _ROOM)
 
 
-def _most_urgent(found: Iterable[FindingLine]) -> FindingLine | None:
+def _most_urgent(findings: Iterable[FindingLine]) -> FindingLine | None:
     """Return the first finding of the highest severity; None: no finding is urgent or a warning."""
-    told = [one for one in found if one.severity in _SEVERITIES]
-    return min(told, key=lambda one: _SEVERITIES.index(one.severity), default=None)
+    graded = [finding for finding in findings if finding.severity in _SEVERITIES]
+    return min(graded, key=lambda finding: _SEVERITIES.index(finding.severity), default=None)
 
 
-def _state(found: Iterable[FindingLine], last_run: RunLine | None, *, is_known: bool) -> StoreState:
-    severities = {one.severity for one in found}
+def _state(findings: Iterable[FindingLine], last_run: RunLine | None, *, is_known: bool) -> StoreState:
+    severities = {finding.severity for finding in findings}
     outcome = last_run.outcome if last_run else None
     if "urgent" in severities:
         return StoreState.URGENT
@@ -387,21 +384,21 @@ def _state(found: Iterable[FindingLine], last_run: RunLine | None, *, is_known: 
 
 def _problem(summary: StoreSummary, now_ms: int) -> tuple[ProblemKind, str]:
     if summary.sampled_at_ms is None:
-        said = "The monitor has not looked at this store yet. Unpause its monitor DAG."
-        return ProblemKind.NEVER_LOOKED, said
+        text = "The monitor has not looked at this store yet. Unpause its monitor DAG."
+        return ProblemKind.NEVER_LOOKED, text
     ago_ms = now_ms - summary.sampled_at_ms
     if ago_ms > STALE_MS:
-        said = (
+        text = (
             f"The monitor has not looked at this store for {duration_text(ago_ms)}. "
             "Check that its monitor DAG runs."
         )
-        return ProblemKind.STALE, said
+        return ProblemKind.STALE, text
     if -ago_ms > STALE_MS:
-        said = (
+        text = (
             f"The time of the last look at this store is {duration_text(-ago_ms)} ahead. "
             "Check the hosts' clocks."
         )
-        return ProblemKind.FUTURE, said
+        return ProblemKind.FUTURE, text
     return ProblemKind.NONE, ""
 
 
@@ -413,11 +410,11 @@ def _retention_ms(summary: StoreSummary) -> int | None:
 
 def _time_to_full(levels: Sequence[DiskLevel], rules: Rules | None) -> tuple[Filling, int | None]:
     refuses = None if rules is None else rules.levels.refuses_percent
-    found = [_disk_full_in(one, 100 if refuses is None else refuses) for one in levels]
-    times = [time_ms for _, time_ms in found if time_ms is not None]
+    fillings = [_disk_full_in(level, 100 if refuses is None else refuses) for level in levels]
+    times = [time_ms for _, time_ms in fillings if time_ms is not None]
     if times:
         return Filling.YES, min(times)
-    is_known = bool(found) and all(filling is Filling.NO for filling, _ in found)
+    is_known = bool(fillings) and all(filling is Filling.NO for filling, _ in fillings)
     return Filling.NO if is_known else Filling.UNKNOWN, None
 
 
@@ -504,7 +501,7 @@ def validation_calendar(reader: JournalReader, name: str, year: int) -> Calendar
     store_id = reader.store_id(name)
     if store_id is None:
         return CalendarAnswer(())
-    start_ms, end_ms = (int(datetime(one, 1, 1, tzinfo=UTC).timestamp()) * 1000 for one in (year, year + 1))
+    start_ms, end_ms = (int(datetime(each, 1, 1, tzinfo=UTC).timestamp()) * 1000 for each in (year, year + 1))
     verdicts = reader.verdicts(store_id, start_ms, end_ms)
     incidents = reader.incidents(store_id, since_ms=start_ms, until_ms=end_ms, limit=_MOST_INCIDENTS)
     return CalendarAnswer(tuple(_days(verdicts, incidents)))
@@ -520,20 +517,20 @@ def _days(verdicts: Iterable[Verdict], incidents: Iterable[Incident]) -> Iterato
         if incident.step == Step.ACCEPT_LOSS or _is_gone(incident):
             lost[_day(incident.at_ms)].append(incident)
     for day in sorted(of_day.keys() | lost.keys()):
-        yield _told(day, of_day[day], lost[day])
+        yield _make_day(day, of_day[day], lost[day])
 
 
-def _told(day: str, verdicts: Sequence[Verdict], lost: Sequence[Incident]) -> Day:
-    runs = [_run(one) for one in verdicts]
-    found = [one.validation for one in runs]
+def _make_day(day: str, verdicts: Sequence[Verdict], lost: Sequence[Incident]) -> Day:
+    runs = [_run(verdict) for verdict in verdicts]
+    results = [run.validation for run in runs]
     return Day(
         day=day,
-        passed=found.count("passed"),
-        failed=found.count("failed"),
-        not_run=found.count("not-run"),
-        unknown=found.count("unknown"),
-        gaps=sum(one.lost_ranges or 0 for one in verdicts) + sum(map(_is_gone, lost)),
-        losses=sum(one.step == Step.ACCEPT_LOSS for one in lost),
+        passed=results.count("passed"),
+        failed=results.count("failed"),
+        not_run=results.count("not-run"),
+        unknown=results.count("unknown"),
+        gaps=sum(verdict.lost_ranges or 0 for verdict in verdicts) + sum(map(_is_gone, lost)),
+        losses=sum(incident.step == Step.ACCEPT_LOSS for incident in lost),
         runs=tuple(runs[-_MOST_RUNS_A_DAY:]),
     )
 

@@ -20,9 +20,7 @@ JUMP_MS = HOUR_MS
 """A smaller jump changes no age by a unit of fileReservedTime. It may be the correction of a slow clock."""
 
 REMEMBERED_MS = DAY_MS
-"""A clock that has kept its new time for so long counts as right: a person could read every refusal
-meanwhile.
-"""
+"""A clock that kept its new time for so long counts as right: a person could read the refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +58,10 @@ def jumped_forward_ms(now: ClockReading | None, before: Iterable[ClockReading]) 
     """
     if now is None:
         return 0
-    known = (
+    starts = (
         reading.started_at_ms
         for reading in before
         if reading.boot_id == now.boot_id and now.boottime_ms - reading.boottime_ms < REMEMBERED_MS
     )
-    jumped = max((now.started_at_ms - started_at_ms for started_at_ms in known), default=0)
-    return jumped if jumped >= JUMP_MS else 0
+    jump_ms = max((now.started_at_ms - started_at_ms for started_at_ms in starts), default=0)
+    return jump_ms if jump_ms >= JUMP_MS else 0

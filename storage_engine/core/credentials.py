@@ -44,20 +44,20 @@ def is_secret_name(name: str) -> bool:
 
 def property_secrets(properties: Mapping[str, str]) -> frozenset[str]:
     """Return every credential among properties: values with secret names, and credentials in URLs."""
-    found: set[str] = set()
+    secrets: set[str] = set()
     for name, value in properties.items():
         if is_secret_name(name):
-            found.add(value)
+            secrets.add(value)
             # Parts that are shown alone: what follows a scheme such as Bearer, and a cookie behind its name.
             if name.lower() == "header.cookie":
-                found |= {cookie.partition("=")[2] for cookie in re.split(r";\s*", value)}
+                secrets |= {cookie.partition("=")[2] for cookie in re.split(r";\s*", value)}
             elif name.lower().startswith("header."):
-                found.add(value.rpartition(" ")[2])
+                secrets.add(value.rpartition(" ")[2])
             else:
                 # A REST catalog's credential is "id:secret".
-                found.add(value.partition(":")[2])
-        found |= url_secrets(value)
-    return frozenset(found - {""})
+                secrets.add(value.partition(":")[2])
+        secrets |= url_secrets(value)
+    return frozenset(secrets - {""})
 
 
 def url_secrets(text: str) -> frozenset[str]:
@@ -72,13 +72,13 @@ def url_secrets(text: str) -> frozenset[str]:
     if not http and (match := _AUTHORITY.match(text)):
         written.add(match[1])
     # An @ that is not escaped ends the password early: its rest is taken for the host, and shown as one.
-    found = written | {part for secret in written for part in secret.split("@")}
+    secrets = written | {part for secret in written for part in secret.split("@")}
     try:
-        found |= set(_http_secrets(text) if http else _sqlalchemy_secrets(text))
+        secrets |= set(_http_secrets(text) if http else _sqlalchemy_secrets(text))
     except ValueError:
-        found |= {text} if "@" in text else set()
-    found |= {decode(secret) for secret in tuple(found) for decode in (unquote, unquote_plus)}
-    return frozenset(found - {""})
+        secrets |= {text} if "@" in text else set()
+    secrets |= {decode(secret) for secret in tuple(secrets) for decode in (unquote, unquote_plus)}
+    return frozenset(secrets - {""})
 
 
 def without_secrets(text: str, secrets: Collection[str]) -> str:
@@ -186,8 +186,7 @@ _ARGUMENT = re.compile(r"[?&]([^=&?]*)=(?=([^&]*))")
 
 
 def check_database_url(url: str) -> None:
-    """Make sure that a SQLAlchemy URL names a supported database, and that its arguments only configure the
-    connection.
+    """Check that a SQLAlchemy URL names a supported database and its arguments only configure a connection.
 
     :raises ValueError: it doesn't. The error's text names the fault, without any value of the URL.
     """

@@ -1,12 +1,10 @@
-"""File operations that are on disk when they return, the permissions of new files, and our directory in a
-store.
+"""File operations, on disk when they return; permissions of new files; our directory in a store.
 
-All files that matter are written through here. Only the owner may read a new file or directory (0600, 0700),
-whatever the umask. In a directory with the setgid bit the group may read as well (0640, 2750). It may also
-write if it may write the directory (0660, 2770). Others may also read *shared* files, as far as the umask
-permits, but never write them. Files that root makes belong to the owner of their directory. Existing files
-keep their mode and owner. A new file never replaces another one, and no symbolic link under its name is
-followed.
+All files that matter are written here. Only the owner may read a new file or directory (0600, 0700), whatever
+the umask. In a directory with the setgid bit the group may also read (0640, 2750). It may also write if it
+may write the directory (0660, 2770). Others may also read *shared* files, as far as the umask permits, but
+never write them. Files that root makes belong to the owner of their directory. Existing files keep their mode
+and owner. A new file never replaces another one, and no symbolic link under its name is followed.
 
 Our directory in a store's root is opened without following a symbolic link, because others may write the
 store. Its locks are held for short times, and only users who may write the store can take them. No process
@@ -58,12 +56,12 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
     :raises OSError: the path can't be opened, or the device refuses.
     """
     # A pipe waits for nobody then, and can't be flushed.
-    with opened(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK) as fd, _named(path):
+    with opened(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK) as fd, _name_errors(path):
         os.fsync(fd)
 
 
 @contextmanager
-def _named(path: str | os.PathLike[str]) -> Iterator[None]:
+def _name_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Add the file's name to an error of the system: a write or a flush only knows a descriptor."""
     try:
         yield
@@ -76,8 +74,7 @@ def _named(path: str | os.PathLike[str]) -> Iterator[None]:
 def make_dirs(path: str | os.PathLike[str]) -> None:
     """Create a directory and its missing parents, and fsync each new entry in its parent.
 
-    The entry of the first existing directory is fsynced as well: a killed process may have made it without an
-    fsync.
+    The entry of the first existing directory is fsynced too: a killed process may have made it without fsync.
     """
     path = Path(path)
     missing = []
@@ -191,7 +188,7 @@ def replacing(
     try:
         # Buffered: an unbuffered file may take less than it is given.
         with (
-            _named(path),
+            _name_errors(path),
             create(temporary, dir_fd=dir_fd, shared=shared) as raw,
             io.BufferedWriter(raw) as file,
         ):
@@ -263,8 +260,7 @@ class NewFile:
 
 @contextmanager
 def new_file(name: str, suffix: str, *, dir_fd: int) -> Iterator[NewFile]:
-    """Create a file that gets its name by :meth:`NewFile.publish`. Without that call it is removed when the
-    block ends.
+    """Create a file that is named by :meth:`NewFile.publish`. Otherwise it is removed when the block ends.
 
     :param suffix: suffix of its temporary name.
     :param dir_fd: descriptor of its directory.
@@ -304,12 +300,12 @@ def remove_abandoned(name: str, suffix: str = ".tmp", *, dir_fd: int, alone: boo
         writing.
     """
     pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}{re.escape(suffix)}")
-    for found in filter(pattern.fullmatch, os.listdir(dir_fd)):  # pathlib knows no dir_fd
+    for entry in filter(pattern.fullmatch, os.listdir(dir_fd)):  # pathlib knows no dir_fd
         # A file that vanishes, or is locked, or that can't be told from one that is, stays to its writer.
-        with suppress(OSError), io.FileIO(os.open(found, _ANY_FILE, dir_fd=dir_fd)) as file:
+        with suppress(OSError), io.FileIO(os.open(entry, _ANY_FILE, dir_fd=dir_fd)) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if alone or time.time() - os.fstat(file.fileno()).st_mtime > _YOUNG_SECONDS:
-                os.unlink(found, dir_fd=dir_fd)
+                os.unlink(entry, dir_fd=dir_fd)
 
 
 def settle_modes(directory: str | os.PathLike[str]) -> None:
@@ -324,11 +320,11 @@ def settle_modes(directory: str | os.PathLike[str]) -> None:
             for name in names:
                 if stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
                     continue
-                made = os.open(name, flags, dir_fd=fd)
+                new_fd = os.open(name, flags, dir_fd=fd)
                 try:
-                    _settle(made, mode, parent)
+                    _settle(new_fd, mode, parent)
                 finally:
-                    os.close(made)
+                    os.close(new_fd)
 
 
 def unlink(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> bool:
@@ -421,12 +417,12 @@ def writable_by_all(directories: Iterable[Path]) -> Iterator[Path]:
     Older releases left the modes to the umask. Files that can't be inspected are left out.
     """
     for directory in directories:
-        own = directory / DIRECTORY
+        own_path = directory / DIRECTORY
         names: list[Path] = []
         with suppress(OSError):
-            names += own.iterdir()
+            names += own_path.iterdir()
         # The directory comes last: as long as it is open to all, what is in it is looked at again.
-        for path in (*sorted(names), own, directory / PLAIN_STAMP, directory / HOLD_MARKER):
+        for path in (*sorted(names), own_path, directory / PLAIN_STAMP, directory / HOLD_MARKER):
             with suppress(OSError):
                 mode = path.lstat().st_mode
                 if mode & stat.S_IWOTH and not stat.S_ISLNK(mode):
@@ -434,9 +430,7 @@ def writable_by_all(directories: Iterable[Path]) -> Iterator[Path]:
 
 
 def take_from_all(directories: Iterable[Path]) -> None:
-    """Remove the write permission of others from the files of :func:`writable_by_all`, where this user
-    may do so.
-    """
+    """Remove others' write permission from the files of :func:`writable_by_all`, where this user may."""
     for path in writable_by_all(directories):
         with suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -456,7 +450,7 @@ def locked(root: str | os.PathLike[str], name: str, *, wait_seconds: float = WAI
         ``wait_seconds``.
     :raises OSError: the directory can't be written.
     """
-    with _opened(root, name) as (directory, descriptor):
+    with _open_lock_file(root, name) as (directory, descriptor):
         lock(descriptor, Path(root) / DIRECTORY / name, wait_seconds)
         yield directory
 
@@ -487,7 +481,7 @@ def try_locked(root: str | os.PathLike[str], name: str) -> Iterator[int | None]:
         lock.
     :raises OSError: the directory can't be written.
     """
-    with _opened(root, name) as (directory, descriptor):
+    with _open_lock_file(root, name) as (directory, descriptor):
         yield directory if try_lock(descriptor) else None
 
 
@@ -504,7 +498,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 @contextmanager
-def _opened(root: str | os.PathLike[str], name: str) -> Iterator[tuple[int, int]]:
+def _open_lock_file(root: str | os.PathLike[str], name: str) -> Iterator[tuple[int, int]]:
     with own_directory(root, makes=True) as directory:
         descriptor = open_lock(name, dir_fd=directory)
         try:

@@ -59,14 +59,14 @@ def file_users(directories: Iterable[Path], own: Collection[Path] = ()) -> Itera
         directories whose direct files count.
     """
     prefixes = tuple(sorted({f"{os.path.realpath(path)}{os.sep}" for path in directories}))
-    ours = frozenset(map(os.path.realpath, own))
+    own_paths = frozenset(map(os.path.realpath, own))
     for process in psutil.process_iter(["pid", "name", "cmdline"]):
         pid, name, command = process.pid, process.info["name"] or "", process.info["cmdline"]
         if pid == os.getpid() or command == []:  # a kernel thread; None means that we may not even see it
             continue
-        found = _strange_file(prefixes, pid, ours)
-        if found is not False:
-            yield FileUser(pid, name, found, tuple(command or ()))
+        file = _strange_file(prefixes, pid, own_paths)
+        if file is not False:
+            yield FileUser(pid, name, file, tuple(command or ()))
 
 
 def process_name(pid: int) -> str:
@@ -104,13 +104,13 @@ def _strange_file(directories: tuple[str, ...], pid: int, own: frozenset[str]) -
             if look:
                 time.sleep(_PAUSE_SECONDS)
             paths = (*_mapped_paths(pid, directories), *_open_paths(pid))
-            found = [path for path in paths if path.startswith(directories)]
-            if not found:
+            files = [path for path in paths if path.startswith(directories)]
+            if not files:
                 return False
-            places = {os.path.dirname(path) for path in found}  # noqa: PTH120
+            places = {os.path.dirname(path) for path in files}  # noqa: PTH120
             if has_shared_lock(pid, {*(path.removesuffix(os.sep) for path in directories), *places}):
-                return next(iter(_written(pid, directories, own)), False)
-        return found[0]
+                return next(iter(_list_writable(pid, directories, own)), False)
+        return files[0]
     except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
         return False
     except (psutil.AccessDenied, PermissionError):
@@ -118,21 +118,21 @@ def _strange_file(directories: tuple[str, ...], pid: int, own: frozenset[str]) -
     return False
 
 
-def _written(pid: int, directories: tuple[str, ...], own: frozenset[str]) -> list[str]:
+def _list_writable(pid: int, directories: tuple[str, ...], own: frozenset[str]) -> list[str]:
     """Return the files below the directories that a process may write, except ``own``."""
-    found = []
+    paths = []
     for line in _maps(pid).decode(errors="surrogateescape").splitlines():
         fields = line.split(None, 5)
         if len(fields) == 6 and "w" in fields[1] and "s" in fields[1]:
-            found.append(fields[5])
+            paths.append(fields[5])
     for fd in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
         with suppress(FileNotFoundError):
             path = os.readlink(f"/proc/{pid}/fd/{fd}")  # noqa: PTH115
             if path.startswith(directories) and _is_writable(Path(f"/proc/{pid}/fdinfo/{fd}").read_text()):
-                found.append(path)
+                paths.append(path)
     return [
         path
-        for path in found
+        for path in paths
         if path.startswith(directories) and not own & {path, os.path.dirname(path)}  # noqa: PTH120
     ]
 
@@ -174,9 +174,7 @@ def _mappings(maps: bytes) -> set[str]:
 
 
 def _open_paths(pid: int) -> Iterator[str]:
-    """Return the names of a process's open files. Reading more than the names may wait for a file system
-    for ever.
-    """
+    """Return the names of a process's open files. Reading more may wait for a file system for ever."""
     if not sys.platform.startswith("linux"):
         yield from (str(opened.path) for opened in psutil.Process(pid).open_files())
         return

@@ -18,26 +18,22 @@ _NO_ID = "uninitialized"
 
 
 def this_host() -> str:
-    """Return the machine's id, which remains after a change of its name. If the system has no id, return
-    the name.
-    """
+    """Return the machine's id, which outlives a change of its name. Without an id, return the name."""
     try:
-        found = _MACHINE_ID.read_text().strip()
+        machine_id = _MACHINE_ID.read_text().strip()
     except OSError:
-        found = ""
-    return socket.gethostname() if found in ("", _NO_ID) else found
+        machine_id = ""
+    return socket.gethostname() if machine_id in ("", _NO_ID) else machine_id
 
 
 def person() -> str:
-    """Return the user who runs this process, for the journal, by the real user id: LOGNAME can be set to
-    anything.
+    """Return the user of this process, for the journal, by the real user id: LOGNAME can be anything.
 
-    For root, the result also names the user who became root by sudo. Only root's environment is trusted for
-    that.
+    For root, it also names the user who became root by sudo. Only root's environment is trusted for that.
     """
     name = user_name(os.getuid())
-    behind = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
-    return f"{name} for {behind}" if behind and behind != name else name
+    sudo_user = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
+    return f"{name} for {sudo_user}" if sudo_user and sudo_user != name else name
 
 
 def is_loopback(host: str) -> bool:
@@ -52,9 +48,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_address(text: str) -> tuple[str, int] | None:
-    """Return the host and the port of a text such as 127.0.0.1:9092 or [::1]:9092. None: it isn't an
-    address.
-    """
+    """Return host and port of a text such as 127.0.0.1:9092 or [::1]:9092. None: no address."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     is_port = port.isascii() and port.isdecimal() and int(port) < 1 << 16

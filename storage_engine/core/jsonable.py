@@ -1,6 +1,4 @@
-"""Conversion of dataclasses to JSON and back, for data that is sent to another process (XCom, journal,
-job request).
-"""
+"""Conversion of dataclasses to JSON and back, for other processes (XCom, journal, job request)."""
 
 from __future__ import annotations
 
@@ -20,29 +18,29 @@ _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 def to_jsonable(value: Any) -> Any:
     """Convert dataclasses, enums, tuples and mappings to values that :mod:`json` can write."""
-    return _converted(value, str)
+    return _convert(value, str)
 
 
 def to_recorded(value: Any) -> Any:
     """Convert like :func:`to_jsonable`, for the journal: texts keep the commands that they name."""
-    return _converted(value, _parts)
+    return _convert(value, _parts)
 
 
-def _converted(value: Any, told: Callable[[str], Any]) -> Any:
-    """:param told: converts a text with parts to JSON."""
+def _convert(value: Any, convert_text: Callable[[str], Any]) -> Any:
+    """:param convert_text: converts a text with parts to JSON."""
     cls: Any = type(value)
     if cls in _PLAIN:
         return value
     if (names := _field_names(cls)) is not None:
-        return {name: _converted(getattr(value, name), told) for name in names}
+        return {name: _convert(getattr(value, name), convert_text) for name in names}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, str):
-        return told(value)
+        return convert_text(value)
     if isinstance(value, Mapping):
-        return {str(key): _converted(item, told) for key, item in value.items()}
+        return {str(key): _convert(item, convert_text) for key, item in value.items()}
     if isinstance(value, (tuple, list, frozenset, set)):
-        return [_converted(item, told) for item in value]
+        return [_convert(item, convert_text) for item in value]
     return value
 
 
@@ -63,13 +61,12 @@ def from_jsonable(cls: type[T], data: Any, where: str = "") -> T:
     :raises BadInputError: a key is unknown or missing, or a value has the wrong type; the error names the
         key.
     """
-    built: T = _build(cls, data, where or cls.__name__)
-    return built
+    value: T = _build(cls, data, where or cls.__name__)
+    return value
 
 
 def filled(cls: type[T], source: object, **more: Any) -> T:
-    """Build a ``cls`` whose fields have the values of another object's attributes, or of a mapping, with the
-    same names.
+    """Build a ``cls`` from another object's attributes, or a mapping's values, of the same names.
 
     :param more: values that take precedence.
     :raises TypeError: a field without a default has no value.
@@ -121,7 +118,7 @@ def _build(expected: Any, data: Any, where: str) -> Any:
             raise BadInputError(f"{where}: expected one of {allowed}, found {data!r}") from None
     if expected is str and isinstance(data, list):
         parts = [part if isinstance(part, list) else [part] for part in data]
-        are_texts = all(0 < len(part) < 3 and all(isinstance(it, str) for it in part) for part in parts)
+        are_texts = all(0 < len(part) < 3 and all(isinstance(item, str) for item in part) for part in parts)
         _require(bool(parts) and are_texts, "a text, or the parts of one", data, where)
         return Text.from_json(data)
     if expected is float and isinstance(data, int) and not isinstance(data, bool):
@@ -159,6 +156,6 @@ def _build_dataclass(cls: Any, data: Any, where: str) -> Any:
     return cls(**values)
 
 
-def _require(holds: bool, expected: str, found: Any, where: str) -> None:
+def _require(holds: bool, expected: str, value: Any, where: str) -> None:
     if not holds:
-        raise BadInputError(f"{where}: expected {expected}, found {found!r}")
+        raise BadInputError(f"{where}: expected {expected}, found {value!r}")

@@ -1,6 +1,4 @@
-"""Progress of long work, reported to a listener; and pauses of the garbage collector while many objects
-are made.
-"""
+"""Progress of long work, for a listener; pauses of the garbage collector while many objects are made."""
 
 from __future__ import annotations
 
@@ -93,9 +91,9 @@ def no_collection() -> Iterator[None]:
     try:
         yield
     finally:
-        made = gc.get_count()[0]
+        count = gc.get_count()[0]
         # What a process has frozen is counted one by one, and isn't to be unfrozen here.
-        if made > MANY_OBJECTS and gc.get_freeze_count() == 0:
+        if count > MANY_OBJECTS and gc.get_freeze_count() == 0:
             # Counts them as old, or the next object that is made would have all of them looked at.
             gc.freeze()
             gc.unfreeze()

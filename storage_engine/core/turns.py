@@ -61,8 +61,8 @@ def take_turn(attempt: Callable[[], T]) -> T:
             return attempt()
         except TurnTakenError as error:
             if time.monotonic() >= deadline:
-                waited = duration_text(int(_wait_seconds * 1000))
-                raise TurnTakenError(f"{error} This run waited {waited}; --wait sets how long.") from error
+                wait = duration_text(int(_wait_seconds * 1000))
+                raise TurnTakenError(f"{error} This run waited {wait}; --wait sets how long.") from error
         time.sleep(min(_PAUSE_SECONDS, max(deadline - time.monotonic(), 0)))
 
 
@@ -74,9 +74,7 @@ class SharedLock:
     __slots__ = ("_descriptors",)
 
     def __init__(self, directories: Iterable[str | os.PathLike[str]] = ()) -> None:
-        """Lock directories or files. Those that another process has locked, or that can't be locked, are
-        left out.
-        """
+        """Lock directories or files. Those that another has locked, or that can't be locked, are left out."""
         self._descriptors: list[int] = []
         for path in directories:
             with suppress(OSError):
@@ -126,9 +124,7 @@ def has_shared_lock(pid: int, directories: Collection[str]) -> bool:
 
 
 def flock_holders(descriptor: int) -> tuple[int, ...]:
-    """Return the processes that have locked an open file (flock), as far as they are visible in this
-    container.
-    """
+    """Return the processes that locked an open file (flock), as far as visible in this container."""
     status = os.fstat(descriptor)
     of_file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     try:
@@ -143,11 +139,11 @@ def flock_holders(descriptor: int) -> tuple[int, ...]:
 
 def command_text(words: Sequence[str]) -> str:
     """Return a process's command without options and paths, such as ``storage-engine clean``; "": unknown."""
-    left = list(words)
-    if left and os.path.basename(left[0]).startswith("python"):  # noqa: PTH119
-        left = [word for word in left[1:] if not word.startswith("-")] or left[:1]
-    names = [os.path.basename(word) for word in left[:1]]  # noqa: PTH119
-    for word in left[1:]:
+    parts = list(words)
+    if parts and os.path.basename(parts[0]).startswith("python"):  # noqa: PTH119
+        parts = [word for word in parts[1:] if not word.startswith("-")] or parts[:1]
+    names = [os.path.basename(word) for word in parts[:1]]  # noqa: PTH119
+    for word in parts[1:]:
         if word.startswith("-") or os.sep in word:
             break
         names.append(word)

@@ -1,6 +1,4 @@
-"""Reading of files that other programs wrote: in bounded memory, or decoded as Java does. Malformed files
-are errors.
-"""
+"""Reading of other programs' files: in bounded memory, or decoded as Java does. Malformed ones are errors."""
 
 from __future__ import annotations
 
@@ -54,15 +52,15 @@ def read_file(
             ) from error
         raise
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise CorruptFileError(
-                f"{path}: expected an ordinary file, found {_kind(found.st_mode)}. Nothing was changed. "
+                f"{path}: expected an ordinary file, found {_kind(status.st_mode)}. Nothing was changed. "
                 "Find out which program made it, and restore the file from a backup."
             )
-        if found.st_size > max_bytes:
+        if status.st_size > max_bytes:
             raise CorruptFileError(
-                f"{path}: expected at most {max_bytes} bytes, found {found.st_size}. Nothing was changed. "
+                f"{path}: expected at most {max_bytes} bytes, found {status.st_size}. Nothing was changed. "
                 "Bring the file back from a backup."
             )
         return _read(descriptor, max_bytes)
@@ -73,10 +71,10 @@ def read_file(
 def _read(descriptor: int, max_bytes: int) -> bytes:
     """Read to the end, or to ``max_bytes`` of a file that grows meanwhile."""
     parts = []
-    left = max_bytes
-    while left and (part := os.read(descriptor, min(left, 1 << 20))):
+    left_bytes = max_bytes
+    while left_bytes and (part := os.read(descriptor, min(left_bytes, 1 << 20))):
         parts.append(part)
-        left -= len(part)
+        left_bytes -= len(part)
     return b"".join(parts)
 
 

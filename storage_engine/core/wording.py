@@ -28,9 +28,7 @@ _CONTROLS = (
     "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff\\ufeff"
 )
 _UNPRINTABLE = re.compile(f"[\\n{_CONTROLS}]")
-"""Control characters, such as those of terminals; characters that change the direction of text;
-surrogates.
-"""
+"""Control characters, as of terminals; characters that change the text's direction; surrogates."""
 _UNPRINTABLE_BUT_NEWLINE = re.compile(f"[{_CONTROLS}]")
 
 
@@ -42,16 +40,16 @@ def printable(text: str, *, keep: str = "") -> str:
     :param keep: characters that are kept, such as a newline.
     """
 
-    def written_out(found: re.Match[str]) -> str:
-        code = ord(found[0])
-        return found[0] if found[0] in keep else f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    def write_out(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        return match[0] if match[0] in keep else f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
-    return _UNPRINTABLE.sub(written_out, text)
+    return _UNPRINTABLE.sub(write_out, text)
 
 
 def printable_json(document: str) -> str:
     """Return the same JSON document, with its unprintable characters as JSON's escapes. Newlines stay."""
-    return _UNPRINTABLE_BUT_NEWLINE.sub(lambda it: f"\\u{ord(it[0]):04x}", document)
+    return _UNPRINTABLE_BUT_NEWLINE.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
 
 
 def shortened(name: str, width: int) -> str:
@@ -92,8 +90,7 @@ def exact_bytes_text(size_bytes: int) -> str:
 def time_text(timestamp_ms: int | None, zone: tzinfo = UTC) -> str:
     """Return a time to the second. Empty for None. A time beyond the calendar is given in milliseconds.
 
-    :param zone: another time zone only for a time that belongs to it, as deleteWhen does. Its offset is shown
-        then.
+    :param zone: another zone only for a time that belongs to it, as deleteWhen does. Its offset is shown.
     """
     if timestamp_ms is None:
         return ""
@@ -124,11 +121,11 @@ def duration_text(duration_ms: int | None) -> str:
     """Return a duration in its two largest units. Empty for None."""
     if duration_ms is None:
         return ""
-    left, parts = duration_ms // 1000, []
+    left_seconds, parts = duration_ms // 1000, []
     for seconds, unit in _DURATIONS:
-        if left >= seconds:
-            parts.append(f"{left // seconds} {unit}")
-            left %= seconds
+        if left_seconds >= seconds:
+            parts.append(f"{left_seconds // seconds} {unit}")
+            left_seconds %= seconds
     return " ".join(parts[:2]) or "0 s"
 
 
@@ -187,14 +184,14 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     The last part of a name with slashes also matches: ``Shanghai`` for ``Asia/Shanghai``.
     """
     names = sorted(known)
-    wanted = word.casefold()
+    folded = word.casefold()
     by_part = {name.rpartition("/")[2].casefold(): name for name in reversed(names)}
     by_name = {name.casefold(): name for name in reversed(names)}
     for candidates in (by_name, by_part):
-        if wanted in candidates:
-            return candidates[wanted]
-    found = get_close_matches(wanted, [*by_name, *by_part], n=1)
-    return (by_name | by_part)[found[0]] if found else None
+        if folded in candidates:
+            return candidates[folded]
+    similar = get_close_matches(folded, [*by_name, *by_part], n=1)
+    return (by_name | by_part)[similar[0]] if similar else None
 
 
 def meant_zone(word: str) -> str:
@@ -207,5 +204,5 @@ def meant(word: str, known: Iterable[str]) -> str:
     """Return a question with the most similar known name, for the end of an error. It begins with a
     space. "": no known name is similar.
     """
-    near = nearest(word, known)
-    return f" Did you mean {near}?" if near else ""
+    name = nearest(word, known)
+    return f" Did you mean {name}?" if name else ""

@@ -1,6 +1,4 @@
-"""The Test button's work: a look at a store, its broker, its journal and its lake. It changes none of
-them.
-"""
+"""The Test button's work: a look at a store, its broker, journal and lake. It changes none of them."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ def _check_files(store: ManagedStore) -> Iterator[str]:
         if opened.is_live:
             status = hold_of(opened).status(now_ms)
             yield f"Hold: {hold_text(status)}."
-            yield from (f"{drift_text(one)}." for one in status.disturbances)
+            yield from (f"{drift_text(drift)}." for drift in status.disturbances)
             yield from (Text(notice, ".") for notice in status.notices)
 
 
@@ -81,17 +79,15 @@ def _check_journal(url: str) -> str:
         with engine.connect() as connection:
             connection.execute(text("SELECT 1"))
     except SQLAlchemyError as error:
-        told = without_secrets(str(error), place.secrets)
-        raise BadInputError(f"journal {place.name}: expected a database that answers: {told}") from error
+        reason = without_secrets(str(error), place.secrets)
+        raise BadInputError(f"journal {place.name}: expected a database that answers: {reason}") from error
     finally:
         engine.dispose()
     return "Journal: reachable."
 
 
 def _check_lakes(store: ManagedStore) -> Iterator[str]:
-    """:raises LakeUnavailableError: a lake can't be used. If it is missing, the error names the command that
-    creates it.
-    """
+    """:raises LakeUnavailableError: a lake can't be used. If it is missing, the error names the remedy."""
     if not store.archives:
         yield "Lake: not needed, because nothing is archived."
         return
@@ -100,6 +96,6 @@ def _check_lakes(store: ManagedStore) -> Iterator[str]:
             open_lake(config)
         except LakeMissingError as error:
             made_by = Command("init-lake", f"--conn-id {quote(store.name)}")
-            why = f"{name}: it doesn't exist. Mount its disk, or create the lake: "
-            raise LakeMissingError(why, made_by, " (", error, ")") from error
+            problem = f"{name}: it doesn't exist. Mount its disk, or create the lake: "
+            raise LakeMissingError(problem, made_by, " (", error, ")") from error
         yield f"{name}: reachable."

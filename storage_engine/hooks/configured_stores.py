@@ -103,13 +103,13 @@ def configured_stores(option: str = "stores") -> tuple[ConfiguredStore, ...]:
                 f"{where}[{i}].conn_id: expected the id of a connection, found none. Nothing "
                 "was changed. Write the connection's id there."
             )
-    found = {store.conn_id: store for store in reversed(stores)}
-    if len(found) < len(stores) and listed.lstrip().startswith("["):
+    by_id = {store.conn_id: store for store in reversed(stores)}
+    if len(by_id) < len(stores) and listed.lstrip().startswith("["):
         raise BadInputError(
             f"{where}: expected each conn_id once, found the same conn_id twice. Nothing was changed. Remove "
             "one of the two entries."
         )
-    return tuple(reversed(found.values()))
+    return tuple(reversed(by_id.values()))
 
 
 def when_failed() -> Mapping[str, Any]:
@@ -121,30 +121,27 @@ def when_failed() -> Mapping[str, Any]:
 
     :raises AirflowConfigException: a named object can't be imported.
     """
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if conf.get(SECTION, "on_failure_callback", fallback="").strip():
-        found["on_failure_callback"] = conf.getimport(SECTION, "on_failure_callback")
+        arguments["on_failure_callback"] = conf.getimport(SECTION, "on_failure_callback")
     if conf.get(SECTION, "alarm_notifiers", fallback="").strip():
         named = conf.getimport(SECTION, "alarm_notifiers")
-        found["alarm_notifiers"] = tuple(named) if isinstance(named, (list, tuple)) else (named,)
-    return found
+        arguments["alarm_notifiers"] = tuple(named) if isinstance(named, (list, tuple)) else (named,)
+    return arguments
 
 
 def stores_by_lake(option: str = "stores") -> Mapping[str, tuple[ConfiguredStore, ...]]:
     """Return the configured stores, grouped by their lake's name.
 
-    :param option: name of the option, as for :func:`configured_stores`. A user's own DAG file may pass
-        another name.
+    :param option: as for :func:`configured_stores`. A user's own DAG file may pass another name.
     """
-    found: dict[str, tuple[ConfiguredStore, ...]] = {}
+    by_lake: dict[str, tuple[ConfiguredStore, ...]] = {}
     for store in configured_stores(option):
-        found[store.lake] = (*found.get(store.lake, ()), store)
-    return found
+        by_lake[store.lake] = (*by_lake.get(store.lake, ()), store)
+    return by_lake
 
 
 def in_dag_ids(name: str) -> str:
-    """Return a name as a DAG id may contain it. Forbidden characters become dashes, and a short hash is added
-    at the end.
-    """
+    """Return a name for use in a DAG id. Forbidden characters become dashes, and a short hash is appended."""
     allowed = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
     return name if allowed == name else f"{allowed}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

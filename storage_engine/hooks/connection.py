@@ -81,26 +81,26 @@ class Fields:
         if place is None:
             value = self.extra.get(name)
             return None if value == "" else value
-        own = self.extra.get(place.field)
-        own = None if own == "" else own
+        outer = self.extra.get(place.field)
+        outer = None if outer == "" else outer
         inside = self._inside(place.inside).get(name)
         if inside is None or inside == "":
-            return own
-        if not _says_the_same(own, inside, place.usual):
-            raise self._error(place.field, f"no value, because {place.inside} has {name} = {inside}", own)
+            return outer
+        if not _says_the_same(outer, inside, place.usual):
+            raise self._error(place.field, f"no value, because {place.inside} has {name} = {inside}", outer)
         return inside
 
     def in_old_places(self) -> dict[str, dict[str, Any]]:
         """Return the settings that an older connection has in separate fields, by JSON field and name.
         Defaults are left out.
         """
-        found: dict[str, dict[str, Any]] = {}
+        by_group: dict[str, dict[str, Any]] = {}
         for name, place in self.places.items():
             value = self.extra.get(place.field)
             unsaid = value in (None, "", {}) or str(value).strip().lower() == place.usual
             if not unsaid and not place.in_form:
-                found.setdefault(place.inside, {})[name] = value
-        return found
+                by_group.setdefault(place.inside, {})[name] = value
+        return by_group
 
     def check_keys(self, known: Sequence[str]) -> None:
         """Make sure that neither the connection nor its JSON fields have an unknown key.
@@ -203,9 +203,7 @@ class Fields:
             raise self.error(name, expected, text, meant_zone(text)) from None
 
     def addresses(self, name: str, *, several: bool = False) -> str:
-        """Return addresses in the form ``host:port``; "": none. If several are allowed, ``;`` separates
-        them.
-        """
+        """Return addresses as ``host:port``; "": none. If several are allowed, ``;`` separates them."""
         text = self.text(name)
         expected = "host:port, several separated by ;" if several else "host:port"
         for address in filter(None, text.split(";") if several else [text]):
@@ -216,22 +214,22 @@ class Fields:
 
     def mapping(self, name: str) -> dict[str, str]:
         """Return an object of texts. The form stores it as JSON text or as an object; both are read."""
-        found = self._object(self.shown(name), self.value(name))
-        return {key: item if isinstance(item, str) else json.dumps(item) for key, item in found.items()}
+        values = self._object(self.shown(name), self.value(name))
+        return {key: item if isinstance(item, str) else json.dumps(item) for key, item in values.items()}
 
     def _inside(self, group: str) -> dict[str, Any]:
         return self._object(group, self.extra.get(group))
 
-    def _object(self, shown: str, value: Any) -> dict[str, Any]:
+    def _object(self, field: str, value: Any) -> dict[str, Any]:
         if isinstance(value, str) and value.strip():
             try:
                 value = json.loads(value)
             except ValueError:
-                raise self._error(shown, "a JSON object", "something else") from None
+                raise self._error(field, "a JSON object", "something else") from None
         if not value:
             return {}
         if not isinstance(value, dict):
-            raise self._error(shown, "a JSON object", type(value).__name__)
+            raise self._error(field, "a JSON object", type(value).__name__)
         return {str(key): item for key, item in value.items()}
 
     def shown(self, name: str) -> str:
@@ -245,15 +243,15 @@ class Fields:
         has_own = self.extra.get(place.field) not in (None, "")
         return place.field if not is_inside and (has_own or place.in_form) else f"{place.inside}.{name}"
 
-    def _unknown(self, shown: str, known: Sequence[str]) -> BadInputError:
-        key = shown.rpartition(".")[2]
-        hint = meant(key, known)
-        expected = "a known name" if hint else f"one of {', '.join(sorted({*known}))}"
-        return self._error(shown, expected, key, hint)
+    def _unknown(self, field: str, names: Sequence[str]) -> BadInputError:
+        key = field.rpartition(".")[2]
+        hint = meant(key, names)
+        expected = "a known name" if hint else f"one of {', '.join(sorted({*names}))}"
+        return self._error(field, expected, key, hint)
 
-    def _error(self, shown: str, expected: str, found: object, hint: str = "") -> BadInputError:
+    def _error(self, field: str, expected: str, found: object, hint: str = "") -> BadInputError:
         return BadInputError(
-            f"{self.source}: field {shown}: expected {expected}, found {found!r}.{hint} Nothing was changed.",
+            f"{self.source}: field {field}: expected {expected}, found {found!r}.{hint} Nothing was changed.",
             page=PAGE,
         )
 
@@ -261,16 +259,15 @@ class Fields:
 def _says_the_same(old: Any, new: Any, usual: str) -> bool:
     """Return whether an old field is empty or default, or has the same value as the new field.
 
-    :param usual: the setting's default. "": the setting is a text or an object, so upper and lower case
-        differ.
+    :param usual: the setting's default. "": it is a text or an object, so upper and lower case differ.
     """
-    before, now = (json.dumps(_parsed(value), sort_keys=True) for value in (old, new))
+    before, now = (json.dumps(_parse_value(value), sort_keys=True) for value in (old, new))
     if usual:
         before, now = before.lower(), now.lower()
-    return before in (now, json.dumps(_parsed(usual)).lower(), "null", '""', "{}")
+    return before in (now, json.dumps(_parse_value(usual)).lower(), "null", '""', "{}")
 
 
-def _parsed(value: Any) -> Any:
+def _parse_value(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
@@ -291,16 +288,16 @@ AGENT_FILES = ("token_file", "ca_file", "certificate_file")
 _POLICY_SETTINGS = settings_of(Policy)
 PLACES = {
     **{
-        one.name: Place(one.inside, one.own_field, one.usual, bool(one.label))
-        for one in STORE_SETTINGS
-        if one.inside
+        setting.name: Place(setting.inside, setting.own_field, setting.usual, bool(setting.label))
+        for setting in STORE_SETTINGS
+        if setting.inside
     },
-    **{one.name: Place(POLICY, one.name, one.default_text, bool(one.label)) for one in _POLICY_SETTINGS},
+    **{row.name: Place(POLICY, row.name, row.default_text, bool(row.label)) for row in _POLICY_SETTINGS},
 }
 """Places of the settings that are keys of a JSON field, by setting name."""
 
 _OLDER_LAKE = ("lake_directory", "lake_properties", "lake_catalog")
-_FIELDS = (*(one.name for one in STORE_SETTINGS if not one.inside), *_OLDER_LAKE)
+_FIELDS = (*(setting.name for setting in STORE_SETTINGS if not setting.inside), *_OLDER_LAKE)
 """Fields that a connection may have, besides the fields of ``PLACES``."""
 BESIDE = "beside"
 """Name of the mode live in older connections."""
@@ -358,7 +355,7 @@ def managed_store(
         report_dir=read.path("report_dir")
         or _absolute(defaults.report_dir, "report_dir")
         or str(directory / "reports"),
-        policy=Policy(**{one.name: one.read(read.value(one.name), read.error) for one in _POLICY_SETTINGS}),
+        policy=Policy(**{row.name: row.read(read.value(row.name), read.error) for row in _POLICY_SETTINGS}),
         second_lake=_second_lake(read, defaults),
         host=read.text("store_host") or None,
         live=broker_of_fields(read, client_connection_of(broker)),
@@ -371,8 +368,8 @@ def moved_fields(extra: Mapping[str, Any]) -> str:
     """Return where settings of an older connection belong now; empty: all are at their new places, or have
     their defaults.
     """
-    found = Fields("", extra, PLACES).in_old_places()
-    moves = [f"{group} = {json.dumps(values)}" for group, values in found.items()]
+    by_group = Fields("", extra, PLACES).in_old_places()
+    moves = [f"{group} = {json.dumps(values)}" for group, values in by_group.items()]
     # Their values may be secrets.
     moves += [f"lake = the value of {name}" for name in _OLDER_LAKE if extra.get(name) not in (None, "", {})]
     moves += [f"mode = {LIVE} (instead of {BESIDE})"] if extra.get("mode") == BESIDE else []
@@ -397,8 +394,8 @@ def _policy_object(source: str, extra: Mapping[str, Any], defaults: Defaults) ->
             page="retention",
         ) from None
     if not isinstance(policies, dict) or not isinstance(policies.get(named.strip()), dict):
-        there = ", ".join(sorted(policies)) if isinstance(policies, dict) else ""
-        expected = f"a JSON object, or a name in [storage_engine] policies ({there})"
+        names = ", ".join(sorted(policies)) if isinstance(policies, dict) else ""
+        expected = f"a JSON object, or a name in [storage_engine] policies ({names})"
         raise Fields(source, extra).error(POLICY, expected, named, meant(named.strip(), policies or ()))
     return policies[named.strip()]
 
@@ -415,15 +412,14 @@ def _broker_type(read: Fields) -> str:
 def _overrides(read: Fields, broker: str) -> dict[str, str]:
     """Return the broker's settings in the connection.
 
-    :raises BadInputError: a setting has no effect here. The error names the most similar setting that has
-        one.
+    :raises BadInputError: a setting has no effect here. The error names the closest setting that has one.
     """
-    found = read.mapping("overrides")
-    known = find_broker(broker).settings.known if found else None
-    for name in sorted(set() if known is None else found.keys() - known):
+    settings = read.mapping("overrides")
+    names = find_broker(broker).settings.known if settings else None
+    for name in sorted(set() if names is None else settings.keys() - names):
         expected = "a setting of the broker that has an effect here"
-        raise read.error("overrides", expected, name, meant(name, known or ()))
-    return found
+        raise read.error("overrides", expected, name, meant(name, names or ()))
+    return settings
 
 
 def store_queue(extra: Mapping[str, Any]) -> str | None:
@@ -453,14 +449,14 @@ def agent_of(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _agent(read: Fields) -> dict[str, str]:
-    found = read.mapping("agent")
-    if found and (not found.get("address") or found.keys() - {"address", *AGENT_FILES}):
+    agent = read.mapping("agent")
+    if agent and (not agent.get("address") or agent.keys() - {"address", *AGENT_FILES}):
         expected = f"address, and no other keys than {', '.join(AGENT_FILES)}"
-        raise read.error("agent", expected, ", ".join(sorted(found)))
+        raise read.error("agent", expected, ", ".join(sorted(agent)))
     for name in AGENT_FILES:
-        if not found.get(name, "/").startswith("/"):
-            raise read.error(f"agent.{name}", ABSOLUTE_PATH, found[name])
-    return found
+        if not agent.get(name, "/").startswith("/"):
+            raise read.error(f"agent.{name}", ABSOLUTE_PATH, agent[name])
+    return agent
 
 
 def _connection(conn_id: str) -> str:
@@ -584,11 +580,11 @@ def broker_of_fields(read: Fields, client_connection: str) -> LiveBroker | None:
         the field.
     """
     mode = LIVE if read.text("mode") == BESIDE else read.choice("mode", MODES)
-    values = {one.name: read.read(one) for one in STORE_SETTINGS if one.live}
+    values = {setting.name: read.read(setting) for setting in STORE_SETTINGS if setting.live}
     if mode != LIVE:
         for name in ("broker_address", "name_servers"):
-            if given := read.text(name):
-                raise read.error(name, f"mode {LIVE}, or no {name}: in mode {mode} no broker runs", given)
+            if value := read.text(name):
+                raise read.error(name, f"mode {LIVE}, or no {name}: in mode {mode} no broker runs", value)
         return None
     elsewhere = bool(client_connection and values["conn_id"])
     return live_broker(values, read.error, read.shown, address_elsewhere=elsewhere)
@@ -606,16 +602,16 @@ def with_broker_credentials(
     """
     if conn_id is None:
         return live
-    found = connection(conn_id)
-    if client_connection and found.conn_type == client_connection:
-        return replace(live, client={name: _text(value) for name, value in found.extra_dejson.items()})
-    if not (found.login and found.password):
-        missing = "password" if found.login else "login"
+    conn = connection(conn_id)
+    if client_connection and conn.conn_type == client_connection:
+        return replace(live, client={name: _text(value) for name, value in conn.extra_dejson.items()})
+    if not (conn.login and conn.password):
+        missing = "password" if conn.login else "login"
         raise BadInputError(
             f"connection {conn_id}, named by a store's broker_conn_id: expected the broker's access "
             f"key as its login and the secret key as its password, found no {missing}. Nothing was changed."
         )
-    return replace(live, access_key=found.login, secret_key=found.password)
+    return replace(live, access_key=conn.login, secret_key=conn.password)
 
 
 def _text(value: Any) -> str:

@@ -1,5 +1,4 @@
-"""Sends alarms to Airflow's notifiers. If metrics are on in Airflow, it also sends a store's figures from the
-journal.
+"""Sends alarms to Airflow's notifiers, and a store's figures from the journal if Airflow's metrics are on.
 
 An alarm is sent once when it begins, and once when it has ended, not each time that a task fails.
 
@@ -105,18 +104,18 @@ def _tell_all(
     from storage_engine.retention.monitor.notifying import Subject, tell
 
     instance = context["ti"]
-    said = {
+    details = {
         "source": f"{instance.dag_id}.{instance.task_id}",
         "advice": str(Command("doctor", f"--conn-id {quote(conn_id)}")),
         "link": str(getattr(instance, "log_url", None) or ""),
     }
-    subject = Subject(conn_id, "", "", **said)
+    subject = Subject(conn_id, "", "", **details)
     # What the connection lacks is the task's own error.
     with suppress(Exception):
-        subject = Subject.of(StorageEngineHook(conn_id).managed_store, **said)
+        subject = Subject.of(StorageEngineHook(conn_id).managed_store, **details)
     means = [_NotifierMeans(notifier, number, context) for number, notifier in enumerate(notifiers)]
-    told = [with_connection(alarm, conn_id) for alarm in alarms]
-    for notice in tell(subject, told, means, has_failed=has_failed):
+    texts = [with_connection(alarm, conn_id) for alarm in alarms]
+    for notice in tell(subject, texts, means, has_failed=has_failed):
         _log.warning("%s", notice)
 
 
@@ -148,11 +147,10 @@ class _NotifierMeans:
 def with_connection(text: str, storage_engine_conn_id: str) -> str:
     """Add the connection's arguments to each command that a text names.
 
-    A text about the second lake gets its directory. If the second lake has no directory, the text stays as it
-    is.
+    A text about the second lake gets its directory. If that lake has no directory, the text stays as it is.
     """
-    known = Arguments(conn_id=storage_engine_conn_id)
-    if with_arguments(text, known) == text:
+    arguments = Arguments(conn_id=storage_engine_conn_id)
+    if with_arguments(text, arguments) == text:
         return str(text)
     # What the connection itself lacks is another error; its commands are named all the same.
     with suppress(StorageEngineError, AirflowException):
@@ -160,15 +158,13 @@ def with_connection(text: str, storage_engine_conn_id: str) -> str:
         directories = [own_directory(lake) for lake in lakes]
         places = tuple(_place(*lake) for lake in zip(lakes, directories, strict=True))
         second = None if len(lakes) < 2 or directories[1] is None else str(directories[1])
-        known = replace(known, places=places, second_lake_dir=second)
-    return with_arguments(text, known)
+        arguments = replace(arguments, places=places, second_lake_dir=second)
+    return with_arguments(text, arguments)
 
 
 @contextmanager
 def commands_named(storage_engine_conn_id: str) -> Iterator[None]:
-    """Add the connection's arguments to the commands in errors that are raised inside. An error keeps its
-    class.
-    """
+    """Add the connection's arguments to commands in errors raised inside. An error keeps its class."""
     try:
         yield
     except (StorageEngineError, AirflowException) as error:
@@ -202,8 +198,7 @@ def metrics_sent(conn_id: str) -> Iterator[None]:
 
 
 def _send(conn_id: str) -> None:
-    """Send the store's figures. Plain StatsD drops tags, so there the names contain the connection and a
-    disk's path.
+    """Send the figures. Plain StatsD drops tags, so there names contain the connection and a disk's path.
 
     An error here is only logged as a warning: the task's work stays done.
     """
@@ -219,9 +214,9 @@ def _send(conn_id: str) -> None:
         from storage_engine.journal.reading.queries import JournalReader
 
         journal = JournalReader(StorageEngineHook(conn_id).journal_url, _ANSWER_SECONDS)
-        for one in read_samples(journal, [conn_id], clock_ms()):
-            tags = {"store": conn_id, **({"path": one.path} if one.path else {})}
-            named = (re.sub(r"[^\w-]+", "_", it) for it in tags.values()) if drops_tags else ()
-            Stats.gauge(".".join(["storage_engine", *named, one.metric]), one.value, tags=tags)
+        for sample in read_samples(journal, [conn_id], clock_ms()):
+            tags = {"store": conn_id, **({"path": sample.path} if sample.path else {})}
+            named = (re.sub(r"[^\w-]+", "_", value) for value in tags.values()) if drops_tags else ()
+            Stats.gauge(".".join(["storage_engine", *named, sample.metric]), sample.value, tags=tags)
     except Exception as error:
         _log.warning("%s: metrics of the store can't be sent: %s", conn_id, error)

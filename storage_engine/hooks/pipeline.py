@@ -82,11 +82,11 @@ def read_pipeline(
     name = in_dag_ids(conn_id)
     retention = f"{_OF_STORE[0]}__{name}"
     needed = (*_NEEDED, _AHEAD) if archives_ahead else _NEEDED
-    dags = {f"{one}__{name}": one in needed for one in _OF_STORE}
-    for option, one in _OF_LISTED.items():
+    dags = {f"{kind}__{name}": kind in needed for kind in _OF_STORE}
+    for option, kind in _OF_LISTED.items():
         if any(store.conn_id == conn_id for store in configured_stores(option)):
-            dags[f"{one}__{name}"] = False
-    store = next((one for one in configured_stores() if one.conn_id == conn_id), None)
+            dags[f"{kind}__{name}"] = False
+    store = next((store for store in configured_stores() if store.conn_id == conn_id), None)
     of_store = tuple(dags)
     if store is not None:
         dags[f"{_OF_LAKE}__{in_dag_ids(store.lake)}"] = False
@@ -95,11 +95,11 @@ def read_pipeline(
 
     try:
         with create_session() as session:
-            found = replace(_read(session, dags), queue=_queue(session, store, of_store))
+            facts = replace(_read(session, dags), queue=_queue(session, store, of_store))
             if asks:
                 unknown = _unknown_approvers(store)
-                found = replace(found, approval=_approval(conn_id, store, unknown), unknown_approvers=unknown)
-            return found, retention
+                facts = replace(facts, approval=_approval(conn_id, store, unknown), unknown_approvers=unknown)
+            return facts, retention
     except SQLAlchemyError as error:
         return PipelineFacts(error=str(getattr(error, "orig", None) or error)), retention
 
@@ -111,7 +111,7 @@ def _queue(session: Any, store: ConfiguredStore | None, dag_ids: Sequence[str]) 
     if store is None or store.queue is None:
         return None
     # One that a person marked as a success left no result.
-    of_task = (getattr(XComModel, it) == getattr(TaskInstance, it) for it in _KEY_OF_TASK)
+    of_task = (getattr(XComModel, column) == getattr(TaskInstance, column) for column in _KEY_OF_TASK)
     last = session.execute(
         select(TaskInstance.hostname, TaskInstance.end_date)
         .join(XComModel, and_(XComModel.key == XCOM_RETURN_KEY, *of_task))
@@ -124,39 +124,35 @@ def _queue(session: Any, store: ConfiguredStore | None, dag_ids: Sequence[str]) 
         .order_by(TaskInstance.end_date.desc())
         .limit(1)
     ).first()
-    named = [it.strip() for it in conf.get("core", "executor").split(",")]
-    executor = store.executor or named[0]
+    executors = [name.strip() for name in conf.get("core", "executor").split(",")]
+    executor = store.executor or executors[0]
     # It may be called by an alias of its own.
-    executor = next((it for it in named if it.startswith(f"{executor}:")), executor)
+    executor = next((name for name in executors if name.startswith(f"{executor}:")), executor)
     is_edge = executor.rpartition(":")[2].rpartition(".")[2] == "EdgeExecutor"
     workers = _edge_workers(session, store.queue) if is_edge else None
     return QueueFacts(store.queue, workers, *((last.hostname or "", _ms(last.end_date)) if last else ()))
 
 
 def _edge_workers(session: Any, queue: str) -> tuple[ComponentFacts, ...] | None:
-    """Return the edge workers that take tasks from a queue. A worker without queues takes all. None: it isn't
-    known.
-    """
+    """Return the edge workers that take a queue's tasks. A worker without queues takes all. None: unknown."""
     if not EDGE.is_installed or not inspect(session.connection()).has_table("edge_worker"):
         return None
     from airflow.providers.edge3.models.edge_worker import EdgeWorkerModel
 
-    found = session.scalars(select(EdgeWorkerModel).order_by(EdgeWorkerModel.worker_name)).all()
+    workers = session.scalars(select(EdgeWorkerModel).order_by(EdgeWorkerModel.worker_name)).all()
     return tuple(
-        ComponentFacts(one.worker_name, _ms(one.last_update), str(getattr(one.state, "value", one.state)))
-        for one in found
-        if not one.queues or queue in one.queues
+        ComponentFacts(row.worker_name, _ms(row.last_update), str(getattr(row.state, "value", row.state)))
+        for row in workers
+        if not row.queues or queue in row.queues
     )
 
 
 def _unknown_approvers(store: ConfiguredStore | None) -> tuple[str, ...]:
-    """Return the approvers of a store that the simple auth manager doesn't know; empty with another auth
-    manager.
-    """
+    """Return a store's approvers whom the simple auth manager doesn't know; empty with another manager."""
     if store is None or "SimpleAuthManager" not in conf.get("core", "auth_manager", fallback=""):
         return ()
-    users = {it.partition(":")[0] for it in conf.getlist("core", "simple_auth_manager_users")}
-    return tuple(one.id for one in store.approvers or () if one.id not in users)
+    users = {user.partition(":")[0] for user in conf.getlist("core", "simple_auth_manager_users")}
+    return tuple(person.id for person in store.approvers or () if person.id not in users)
 
 
 def _approval(conn_id: str, store: ConfiguredStore | None, unknown: Sequence[str]) -> str:
@@ -196,15 +192,15 @@ def _dags(session: Any, dags: Mapping[str, bool]) -> Iterator[DagFacts]:
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
 
-    known = {
+    rows = {
         row.dag_id: row
         for row in session.execute(
             select(DagModel.dag_id, DagModel.is_paused, DagModel.is_stale).where(DagModel.dag_id.in_(dags))
         )
     }
     for dag_id, needed in dags.items():
-        found = known.get(dag_id)
-        if found is None or found.is_stale:
+        dag = rows.get(dag_id)
+        if dag is None or dag.is_stale:
             yield DagFacts(dag_id, needed, known=False)
             continue
         last = session.execute(
@@ -229,7 +225,7 @@ def _dags(session: Any, dags: Mapping[str, bool]) -> Iterator[DagFacts]:
             dag_id,
             needed,
             known=True,
-            paused=bool(found.is_paused),
+            paused=bool(dag.is_paused),
             last=last and DagRunFacts(last.run_id, str(last.state), _ms(last.start_date), _ms(last.end_date)),
             waits=tuple((task_id, _ms(since)) for task_id, since in waits),
             active=tuple(
@@ -240,8 +236,8 @@ def _dags(session: Any, dags: Mapping[str, bool]) -> Iterator[DagFacts]:
 
 
 def _is_of_stores(file: str | None, trace: str | None) -> bool:
-    ours = {f"{name}.py" for name in (*_OF_STORE, _OF_LAKE)}
-    return PurePath(file or "").name in ours or "storage_engine" in (trace or "")
+    names = {f"{name}.py" for name in (*_OF_STORE, _OF_LAKE)}
+    return PurePath(file or "").name in names or "storage_engine" in (trace or "")
 
 
 def _last_line(trace: str | None) -> str:
@@ -306,52 +302,50 @@ def add_connection(conn_id: str, definition: Mapping[str, Any]) -> None:
     words = [sys.executable, "-m", *add_words(conn_id, definition)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines()
+        lines = (done.stdout + done.stderr).strip().splitlines()
         raise StorageEngineError(
             f"connection {conn_id}: expected airflow connections add to add it, found status "
-            f"{done.returncode}: {' '.join(said[-3:])}"
+            f"{done.returncode}: {' '.join(lines[-3:])}"
         )
 
 
 def _dags_folder() -> Path:
     bundles = conf.getjson("dag_processor", "dag_bundle_config_list", fallback=None)
-    found = bundles if isinstance(bundles, list) else []
-    local = [one for one in found if str(one.get("classpath", "")).endswith(_LOCAL_BUNDLE)]
-    if found and not local:
-        names = ", ".join(str(one.get("name")) for one in found)
+    entries = bundles if isinstance(bundles, list) else []
+    local = [bundle for bundle in entries if str(bundle.get("classpath", "")).endswith(_LOCAL_BUNDLE)]
+    if entries and not local:
+        names = ", ".join(str(bundle.get("name")) for bundle in entries)
         raise BadInputError(
             f"[dag_processor] dag_bundle_config_list: expected a bundle of the DAGs folder, found {names}. "
             "Nothing was changed. Name a directory from which this bundle gets its files: --dags DIRECTORY.",
             page=PAGE,
         )
-    paths = [(one.get("kwargs") or {}).get("path") for one in local]
+    paths = [(bundle.get("kwargs") or {}).get("path") for bundle in local]
     return Path(next(filter(None, paths), None) or conf.get("core", "dags_folder"))
 
 
 def _spark_connections() -> frozenset[str]:
-    """Return the ids of connections of the type spark. Airflow's own connection is left out if nobody has
-    changed it.
-    """
+    """Return ids of connections of the type spark, without Airflow's own one if nobody has changed it."""
     from airflow.models import Connection
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        known = session.scalars(select(Connection.conn_id).where(Connection.conn_type == SPARK_TYPE)).all()
-    said = {
+        stored = session.scalars(select(Connection.conn_id).where(Connection.conn_type == SPARK_TYPE)).all()
+    variable_ids = {
         name.removeprefix(CONN_ENV_PREFIX).lower() for name in os.environ if name.startswith(CONN_ENV_PREFIX)
     }
-    return frozenset(conn_id for conn_id in said.union(known) if _may_be_used(conn_id))
+    return frozenset(conn_id for conn_id in variable_ids.union(stored) if _may_be_used(conn_id))
 
 
 def _may_be_used(conn_id: str) -> bool:
     """Return whether a connection is a readable Spark connection that a person has set up."""
     try:
-        found = BaseHook.get_connection(conn_id)
+        conn = BaseHook.get_connection(conn_id)
     except (AirflowException, ValueError):
         return False
-    others = (found.login, found.password, found.schema, found.port)
-    untouched = found.host == "yarn" and not any(others) and found.extra_dejson in ({}, _AIRFLOWS_EXTRA)
-    return found.conn_type == SPARK_TYPE and not (found.conn_id == SPARK_CONNECTION and untouched)
+    others = (conn.login, conn.password, conn.schema, conn.port)
+    untouched = conn.host == "yarn" and not any(others) and conn.extra_dejson in ({}, _AIRFLOWS_EXTRA)
+    return conn.conn_type == SPARK_TYPE and not (conn.conn_id == SPARK_CONNECTION and untouched)
 
 
 def _is_there(conn_id: str) -> bool:

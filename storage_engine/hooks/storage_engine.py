@@ -50,9 +50,7 @@ _MADE_UP_CHARACTERS = 8
 (``airflow.utils.helpers.get_random_string``).
 """
 _SUBMITTED_BY = (SPARK_TYPE, "k8s")
-"""Types of connections from which the provider makes a master. The second one is the type of an address
-k8s://HOST.
-"""
+"""Types of connections from which the provider makes a master. The second is that of k8s://HOST."""
 
 
 class StorageEngineHook(BaseHook):
@@ -79,7 +77,7 @@ class StorageEngineHook(BaseHook):
         """
         conn_id = self.storage_engine_conn_id
         try:
-            found = self.get_connection(conn_id)
+            conn = self.get_connection(conn_id)
         except AirflowNotFoundException as error:
             raise NoSuchConnectionError(
                 f"connection {conn_id}: expected a connection of this Airflow, found none. Nothing was "
@@ -91,13 +89,13 @@ class StorageEngineHook(BaseHook):
                 "Airflow is used.",
                 page=PAGE,
             ) from error
-        if found.conn_type != self.conn_type:
+        if conn.conn_type != self.conn_type:
             raise BadInputError(
-                f"connection {conn_id}: expected the type {self.conn_type}, found {found.conn_type!r}. "
+                f"connection {conn_id}: expected the type {self.conn_type}, found {conn.conn_type!r}. "
                 "Nothing was read or changed. Choose the type Storage Engine in the connection's form.",
                 page=PAGE,
             )
-        return found
+        return conn
 
     def get_conn(self) -> ManagedStore:
         """Return the managed store.
@@ -129,14 +127,12 @@ class StorageEngineHook(BaseHook):
             self._check_spark(self._named_by("spark_conn_id")(self.spark_conn_id))
         return store
 
-    def _check_spark(self, found: Connection) -> None:
-        """:raises BadInputError: the connection isn't a Spark connection, so no job can be submitted with
-        it.
-        """
-        if found.conn_type not in _SUBMITTED_BY:
+    def _check_spark(self, conn: Connection) -> None:
+        """:raises BadInputError: it isn't a Spark connection, so no job can be submitted with it."""
+        if conn.conn_type not in _SUBMITTED_BY:
             raise BadInputError(
                 f"connection {self.storage_engine_conn_id}: field spark_conn_id: expected a connection of "
-                f"the type {SPARK_TYPE}, found {found.conn_id!r} of the type {found.conn_type!r}. Nothing "
+                f"the type {SPARK_TYPE}, found {conn.conn_id!r} of the type {conn.conn_type!r}. Nothing "
                 "was read or changed. Name a connection of the type Spark, or leave the field empty to work "
                 "without "
                 "Spark.",
@@ -145,8 +141,7 @@ class StorageEngineHook(BaseHook):
 
     @cached_property
     def spark(self) -> SparkUse | None:
-        """The Spark that the store's connection names, and the limits of its work; None: the connection names
-        no Spark.
+        """The Spark that the store's connection names, and its work's limits; None: it names no Spark.
 
         :raises BadInputError: there is no such connection, or the provider can't read it.
         """
@@ -173,10 +168,10 @@ class StorageEngineHook(BaseHook):
     def journal_url(self) -> str:
         """The URL of the store's journal. Only the store's own connection is looked up for it."""
         extra, password = self.connection.extra_dejson, self.connection.password
-        found = managed_store(self.storage_engine_conn_id, extra, password, section_defaults()).journal_url
-        for secret in url_secrets(found):
+        url = managed_store(self.storage_engine_conn_id, extra, password, section_defaults()).journal_url
+        for secret in url_secrets(url):
             mask_secret(secret)
-        return found
+        return url
 
     @cached_property
     def spark_conn_id(self) -> str | None:
@@ -189,14 +184,14 @@ class StorageEngineHook(BaseHook):
 
         :raises BadInputError: one of the agent's files can't be used, or other users can read the token.
         """
-        found = agent_of(self.storage_engine_conn_id, self.connection.extra_dejson)
-        if not found:
+        fields = agent_of(self.storage_engine_conn_id, self.connection.extra_dejson)
+        if not fields:
             return None
         # Of the lake's libraries a DAG's file needs nothing.
         from storage_engine.lake.file.agent_files import read_access
 
-        paths = (Path(found[name]) if name in found else None for name in AGENT_FILES)
-        access = read_access(found["address"], *paths)
+        paths = (Path(fields[name]) if name in fields else None for name in AGENT_FILES)
+        access = read_access(fields["address"], *paths)
         mask_secret(access.token)
         return access
 
@@ -237,14 +232,14 @@ class StorageEngineHook(BaseHook):
         from storage_engine.hooks.check import check_store
 
         try:
-            works, said = True, " ".join(self._found(check_store))
+            works, text = True, " ".join(self._describe_store(check_store))
         except StorageEngineError as error:
-            works, said = False, str(error)
+            works, text = False, str(error)
         if _is_made_for_a_test(conn_id := self.storage_engine_conn_id):
-            said = said.replace(f"connection {conn_id}", "this connection").replace(conn_id, "ID")
-        return works, said
+            text = text.replace(f"connection {conn_id}", "this connection").replace(conn_id, "ID")
+        return works, text
 
-    def _found(self, check_store: Callable[[ManagedStore], str]) -> Iterator[str]:
+    def _describe_store(self, check_store: Callable[[ManagedStore], str]) -> Iterator[str]:
         yield check_store(self.managed_store)
         places = places_text(self.spark, archive_threads_of(self.managed_store))
         yield f"Archive and consumer lag: {places}."

@@ -91,11 +91,11 @@ class JournalHoldMemory:
         self._database.write(write)
 
     def of_others(self) -> Sequence[Mapping[str, Any]]:
-        mine = select(stores.c.broker).where(stores.c.store_id == self._store_id).scalar_subquery()
+        broker = select(stores.c.broker).where(stores.c.store_id == self._store_id).scalar_subquery()
         query = (
             select(holds.c.state)
             .join(stores, stores.c.store_id == holds.c.store_id)
-            .where(holds.c.store_id != self._store_id, stores.c.broker == mine)
+            .where(holds.c.store_id != self._store_id, stores.c.broker == broker)
             .order_by(holds.c.store_id)
         )
         return self._database.read(lambda connection: connection.execute(query).scalars().all())
@@ -160,16 +160,15 @@ def put_findings(
 
 
 def put_levels(connection: Connection, store_id: str, seen: Mapping[int, Sequence[DiskUsage]]) -> None:
-    """Record the disks' levels at moments that have none yet. Of several disks with one path, the fullest is
-    recorded.
+    """Record the disks' levels at moments that have none yet; of several disks with one path, the fullest.
 
     :param seen: the disks by the moment, in milliseconds since the epoch.
     :raises IntegrityError: another process recorded a path for the first time at the same time.
     """
     rows = []
     ids = _ids(connection, store_id)
-    for at_ms, found in seen.items():
-        fullest = {disk.path: disk for disk in sorted(found, key=lambda disk: disk.used_percent or 0)}
+    for at_ms, usages in seen.items():
+        fullest = {disk.path: disk for disk in sorted(usages, key=lambda disk: disk.used_percent or 0)}
         for path, disk in fullest.items():
             if path not in ids:
                 connection.execute(insert(disks).values(store_id=store_id, path=path))
@@ -197,8 +196,8 @@ def levels_at(connection: Connection, store_id: str, at_ms: int) -> tuple[DiskUs
 
 def delete_levels(connection: Connection, store_id: str, moments: Sequence[int] | ScalarSelect[Any]) -> None:
     """Remove the levels of these moments."""
-    mine = select(disks.c.id).where(disks.c.store_id == store_id)
-    connection.execute(delete(levels).where(levels.c.disk_id.in_(mine), levels.c.at_ms.in_(moments)))
+    disk_ids = select(disks.c.id).where(disks.c.store_id == store_id)
+    connection.execute(delete(levels).where(levels.c.disk_id.in_(disk_ids), levels.c.at_ms.in_(moments)))
 
 
 def _ids(connection: Connection, store_id: str) -> dict[str, int]:
@@ -269,7 +268,7 @@ class Journal(JournalStores):
 
         :raises RunStateError: the run exists with another request.
         """
-        wanted = to_jsonable(request)
+        request_json = to_jsonable(request)
 
         def begin(connection: Connection) -> None:
             if journal_rows.find_run_row(connection, store_id, run_key) is None:
@@ -278,7 +277,7 @@ class Journal(JournalStores):
                         store_id=store_id,
                         run_key=run_key,
                         state=RunState.OPEN.value,
-                        request=wanted,
+                        request=request_json,
                         created_at_ms=clock_ms(),
                     )
                 )
@@ -288,7 +287,7 @@ class Journal(JournalStores):
         if run.request != request:
             raise RunStateError(
                 f"run {run_key!r}: expected the request it was begun with, {to_jsonable(run.request)}, found "
-                f"{wanted}. Use another run key for another request."
+                f"{request_json}. Use another run key for another request."
             )
         return run
 
@@ -328,9 +327,7 @@ class Journal(JournalStores):
         return run
 
     def last_planned_run(self, store_id: str) -> Run | None:
-        """Return the newest run of a store that has a plan. The plan may have expired. None: there is no
-        such run.
-        """
+        """Return a store's newest run that has a plan. The plan may have expired. None: there is none."""
         query = (
             select(runs.c.run_key)
             .where(runs.c.store_id == store_id, runs.c.plan_digest.is_not(None))
@@ -353,8 +350,8 @@ class Journal(JournalStores):
             .order_by(runs.c.id.desc())
         )
         keys = self.read(lambda connection: connection.execute(query).scalars().all())
-        found = (self.find_run(store_id, key) for key in keys)
-        return tuple(run for run in found if run is not None)
+        candidates = (self.find_run(store_id, key) for key in keys)
+        return tuple(run for run in candidates if run is not None)
 
     def record_plan(self, run: Run, plan: Plan, payload: Mapping[str, Any]) -> Run:
         """Make ``plan`` the run's plan if it has none yet. Return the run with its recorded plan.
@@ -423,11 +420,11 @@ class Journal(JournalStores):
 
     def results_of(self, store_id: str, step: Step, subjects: Sequence[str]) -> tuple[Event, ...]:
         """Return the results of a step for these subjects, in all runs of a store, oldest first."""
-        found: list[Event] = []
-        for some in in_parts(subjects):
-            where = and_(runs.c.store_id == store_id, events.c.subject.in_(some))
-            found += self._events(where, step, Phase.RESULT)
-        return tuple(sorted(found, key=lambda event: event.event_id))
+        results: list[Event] = []
+        for batch in in_parts(subjects):
+            where = and_(runs.c.store_id == store_id, events.c.subject.in_(batch))
+            results += self._events(where, step, Phase.RESULT)
+        return tuple(sorted(results, key=lambda event: event.event_id))
 
     def last_result(self, store_id: str, step: Step, *, of_plan: bool = False) -> Event | None:
         """Return the newest result of a step in all runs of a store.
@@ -444,9 +441,7 @@ class Journal(JournalStores):
     lake_heads = reads(heads_since)
 
     def last_event_with(self, store_id: str, step: Step, field: str) -> Event | None:
-        """Return the newest result of a step, in all runs of a store, whose payload has true in this
-        field.
-        """
+        """Return the newest result of a step, in a store's runs, with true in this payload field."""
         return self._last(store_id, step, events.c.payload[field].as_boolean().is_(True))
 
     def _events(self, where: Any, step: Step | None, phase: Phase | None) -> tuple[Event, ...]:
@@ -516,9 +511,9 @@ class Journal(JournalStores):
             progress = None if row.progress is None else from_jsonable(BrokerProgress, row.progress)
             ends = (row.min_offset, row.max_offset, row.oldest_message_ms)
             extent = None if row.min_offset is None else Extent(*ends)
-            in_row = tuple(from_jsonable(DiskUsage, level) for level in row.levels)
-            found = in_row or levels_at(connection, store_id, row.at_ms)
-            return Sample(row.store_id, row.at_ms, found, lag, progress, extent)
+            row_levels = tuple(from_jsonable(DiskUsage, level) for level in row.levels)
+            disk_levels = row_levels or levels_at(connection, store_id, row.at_ms)
+            return Sample(row.store_id, row.at_ms, disk_levels, lag, progress, extent)
 
         return self.read(read)
 
@@ -545,16 +540,14 @@ class Journal(JournalStores):
         return tuple(from_jsonable(ClockReading, row.clock) for row in rows)
 
     def waive(self, plan_digest: str, person: str, reason: str) -> Waiver:
-        """Record that the plan with this digest may be executed without receipts. The first decision is
-        kept.
-        """
+        """Record that the plan with this digest may run without receipts. The first decision is kept."""
 
         def write(connection: Connection) -> Waiver:
-            found = journal_rows.find_waiver_row(connection, plan_digest)
-            if found is None:
-                found = Waiver(plan_digest, person, reason, clock_ms())
-                connection.execute(insert(waivers).values(**to_jsonable(found)))
-            return found
+            waiver = journal_rows.find_waiver_row(connection, plan_digest)
+            if waiver is None:
+                waiver = Waiver(plan_digest, person, reason, clock_ms())
+                connection.execute(insert(waivers).values(**to_jsonable(waiver)))
+            return waiver
 
         return self._twice(write)
 
@@ -565,18 +558,16 @@ WATCH_RUN: Final = "watch"
 """Key of the run under which looks outside of any run record their findings."""
 
 DONE = frozenset({DriftKind.FENCE_MENDED, DriftKind.FENCE_NOT_MENDED, DriftKind.GIVEN_UP})
-"""Kinds of drift that record our own actions between two runs, done or tried, in answer to changes by
-other programs.
-"""
+"""Kinds of drift that record our actions between two runs, done or tried, after other programs' changes."""
 
 
 def hold_memory(journal: Journal, store_id: str) -> HoldMemory:
     """Return the memory in which the store's broker package keeps the state of its hold."""
 
-    def record(found: Sequence[Drift]) -> None:
+    def record(drifts: Sequence[Drift]) -> None:
         store = journal.store_with_id(store_id)
-        if found and store is not None:
-            record_under_watch(journal, store, found)
+        if drifts and store is not None:
+            record_under_watch(journal, store, drifts)
 
     return journal.hold_memory(store_id, record)
 
@@ -593,32 +584,31 @@ def record_drift(journal: Journal, record: StoreRecord, run: Run, found: Sequenc
     """
     if not found:
         return
-    known = {event.subject for event in _since_renewal(journal, record)}
+    recorded = {event.subject for event in _since_renewal(journal, record)}
     new = {
-        _subject(one): {"lineage": record.lineage_of(one.log), "disturbance": to_jsonable(one)}
-        for one in found
-        if _subject(one) not in known
+        _subject(drift): {"lineage": record.lineage_of(drift.log), "disturbance": to_jsonable(drift)}
+        for drift in found
+        if _subject(drift) not in recorded
     }
     journal.record(run, Step.DRIFT, Phase.RESULT, list(new.items()))
 
 
 def untold_mends(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
-    """Return repairs and given-up segments that no record of the hold has reported yet. No single look finds
-    all of them.
+    """Return repairs and given-up segments that no record of the hold reported yet. No single look finds all.
 
     Drift recorded while a run checks the hold is older than that run's record, but not part of it.
     """
     before, last = [None, None, *journal.store_events(record.store_id, Step.HOLD, Phase.RESULT)][-2:]
-    told = from_jsonable(HoldStatus, last.payload["result"]).disturbances if last else ()
-    known = {_subject(drift) for drift in told}
-    found = []
+    reported = from_jsonable(HoldStatus, last.payload["result"]).disturbances if last else ()
+    subjects = {_subject(drift) for drift in reported}
+    drifts = []
     for event in journal.store_events(record.store_id, Step.DRIFT, Phase.RESULT):
         drift = from_jsonable(Drift, event.payload["disturbance"])
         is_new = last is None or event.event_id > last.event_id
         is_missed = before is None or event.event_id > before.event_id
-        if drift.kind in DONE and (is_new or (is_missed and _subject(drift) not in known)):
-            found.append(drift)
-    return tuple(found)
+        if drift.kind in DONE and (is_new or (is_missed and _subject(drift) not in subjects)):
+            drifts.append(drift)
+    return tuple(drifts)
 
 
 def drift_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
@@ -635,9 +625,7 @@ def _since_renewal(journal: Journal, record: StoreRecord) -> list[Event]:
 
 
 def _subject(drift: Drift) -> str:
-    """Return a text that identifies a drift. It is the same each time the drift is found, even after the
-    range was archived.
-    """
+    """Return a text that identifies a drift: the same at each finding, even after the range was archived."""
     if drift.start_offset < 0:
         return f"{drift.kind.value}: {drift.detail}"
     return f"{drift.kind.value}: {drift.log} [{drift.start_offset}, {drift.end_offset})"

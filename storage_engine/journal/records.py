@@ -56,15 +56,12 @@ class RunState(StrEnum):
     PLANNED = "planned"
     FINISHED = "finished"
     EXPIRED = "expired"
-    """Finished long ago. Its plan and most of its events have expired; only events that never expire are
-    left.
-    """
+    """Finished long ago. Its plan and most events have expired; only events that never expire stay."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRecord:
-    """A store's identity. Its UUID never changes. Its lineage changes when other bytes appear under its
-    offsets.
+    """A store's identity. Its UUID never changes. Its lineage does when other bytes get its offsets.
 
     :param host: the machine on which the store was first seen; None: not known.
     :param name: the name by which it is managed; None: it has none yet.

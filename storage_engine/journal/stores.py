@@ -73,8 +73,7 @@ def named_anew(place: str, store_id: str, known_at: str, name: str) -> StoreIden
 
 
 def no_copy(place: str, store_id: str, stamped_at: str, name: str) -> StoreIdentityError:
-    """Return the error for a request to make a new store of directories that are a known store itself, not a
-    copy.
+    """Return the error for making a new store of directories that are a known store itself, not a copy.
 
     :param name: the name that the store gets here.
     """
@@ -98,15 +97,15 @@ def renamed(place: str, known: str | None, name: str) -> StoreIdentityError:
 
 def name_taken(place: str, name: str, other: StoreRecord) -> StoreIdentityError:
     """Return the error for a name that another store has in the journal."""
-    return _taken(place, name, other.store_id, f"at {other.real_path}")
+    return _taken_error(place, name, other.store_id, f"at {other.real_path}")
 
 
 def name_taken_in_lake(place: str, name: str, store_id: str, root: str) -> StoreIdentityError:
     """Return the error for a name that another store has in a lake."""
-    return _taken(place, name, store_id, f"of which the lake has segments from {root}")
+    return _taken_error(place, name, store_id, f"of which the lake has segments from {root}")
 
 
-def _taken(place: str, name: str, store_id: str, where: str) -> StoreIdentityError:
+def _taken_error(place: str, name: str, store_id: str, where: str) -> StoreIdentityError:
     return StoreIdentityError(
         f"{place}: expected a name that no other store has, found {name!r}, which is store {store_id}, "
         f"{where}. Nothing was changed. If this is another store, give it a name of its own: by --name at a "
@@ -161,21 +160,21 @@ def _store_at(connection: Connection, real_path: str, host: str | None = ANY_HOS
     :raises StoreIdentityError: several machines have a store at this path, this machine has none yet, and no
         setting says which store it is.
     """
-    found = read_stores(connection, stores.c.real_path == real_path)
+    rows = read_stores(connection, stores.c.real_path == real_path)
     # Its id tells a machine better than its name, which another may have had.
-    own = sorted((row for row in found if is_this_host(row.host)), key=lambda row: row.host != this_host())
-    if own:
-        return own[0]
+    here = sorted((row for row in rows if is_this_host(row.host)), key=lambda row: row.host != this_host())
+    if here:
+        return here[0]
     if host not in (None, ANY_HOST):
-        found = tuple(row for row in found if row.host is None)
-    if len(found) > 1:
-        hosts = ", ".join(sorted(row.host or "unknown" for row in found))
+        rows = tuple(row for row in rows if row.host is None)
+    if len(rows) > 1:
+        hosts = ", ".join(sorted(row.host or "unknown" for row in rows))
         raise StoreIdentityError(
             f"{real_path}: expected the journal to have one store at this path, found those of machines "
             f"{hosts}. Nothing was changed. Set store_host in the store's connection to the machine that "
             "the store is on."
         )
-    return found[0] if found else None
+    return rows[0] if rows else None
 
 
 class JournalStores(HasDatabase):
@@ -214,13 +213,13 @@ class JournalStores(HasDatabase):
         new_id = store_id or str(uuid.uuid4())
 
         def add(connection: Connection) -> StoreRecord:
-            found = _store_at(connection, real_path, host)
-            if found is not None:
-                return found
-            made = StoreRecord(
+            record = _store_at(connection, real_path, host)
+            if record is not None:
+                return record
+            new = StoreRecord(
                 new_id, real_path, broker, lineage, clock_ms(), this_host(), name, log_lineages or {}
             )
-            return _insert(connection, made)
+            return _insert(connection, new)
 
         return self._twice(add)
 
@@ -231,7 +230,7 @@ class JournalStores(HasDatabase):
         """
 
         def give(connection: Connection) -> StoreRecord:
-            _check_name(connection, name, _known(connection, store_id))
+            _check_name(connection, name, _require_store(connection, store_id))
             return _update(connection, store_id, name=name)
 
         return self._twice(give)
@@ -268,25 +267,23 @@ class JournalStores(HasDatabase):
         """
 
         def adopt(connection: Connection) -> StoreRecord:
-            known = _known(connection, store_id).lineages
-            opened = known.newest + 1
+            current = _require_store(connection, store_id).lineages
+            opened = current.newest + 1
             row = {"store_id": store_id, "lineage": opened, "log": log, "opened_at_ms": clock_ms()}
             connection.execute(insert(lineages).values(**row, person=person, reason=reason))
             if log is None:
                 return _put_lineages(connection, store_id, Lineages(opened))
-            one = Lineages(known.whole, {log: opened})
-            return _put_lineages(connection, store_id, known.merged(one))
+            of_log = Lineages(current.whole, {log: opened})
+            return _put_lineages(connection, store_id, current.merged(of_log))
 
         return self._database.write(adopt)
 
     def follow_lineages(self, store_id: str, newer: Lineages) -> StoreRecord:
-        """Record the lineages that a store is now known to have. The person who opened them is no longer
-        known.
-        """
+        """Record the lineages that a store is now known to have. Who opened them is no longer known."""
 
         def follow(connection: Connection) -> StoreRecord:
-            known = _known(connection, store_id).lineages
-            return _put_lineages(connection, store_id, known.merged(newer))
+            current = _require_store(connection, store_id).lineages
+            return _put_lineages(connection, store_id, current.merged(newer))
 
         return self._database.write(follow)
 
@@ -298,12 +295,12 @@ class JournalStores(HasDatabase):
 
         :param rule: SHA-256 of the rule's act.
         """
-        found = RecordedRule(store_id, rule, person, clock_ms(), read_clock())
+        record = RecordedRule(store_id, rule, person, clock_ms(), read_clock())
 
         def put(connection: Connection) -> None:
             _metadata.create_all(connection)
-            if all(known.rule != rule for known in read_archive_rules(connection, store_id)):
-                connection.execute(insert(_archive_rules).values(**to_jsonable(found)))
+            if all(recorded.rule != rule for recorded in read_archive_rules(connection, store_id)):
+                connection.execute(insert(_archive_rules).values(**to_jsonable(record)))
 
         self._twice(put)
 
@@ -342,7 +339,7 @@ def _find(connection: Connection, where: ColumnElement[bool]) -> StoreRecord | N
     return next(iter(read_stores(connection, where)), None)
 
 
-def _known(connection: Connection, store_id: str) -> StoreRecord:
+def _require_store(connection: Connection, store_id: str) -> StoreRecord:
     """
     :raises RunStateError: there is no such store.
     """
@@ -354,13 +351,11 @@ def _known(connection: Connection, store_id: str) -> StoreRecord:
 
 def _update(connection: Connection, store_id: str, **values: Any) -> StoreRecord:
     connection.execute(update(stores).where(stores.c.store_id == store_id).values(**values))
-    return _known(connection, store_id)
+    return _require_store(connection, store_id)
 
 
 def _insert(connection: Connection, made: StoreRecord) -> StoreRecord:
-    """:raises StoreIdentityError: the store with this id is at another place, or another store has its
-    name.
-    """
+    """:raises StoreIdentityError: the store with this id is elsewhere, or another store has its name."""
     other = _find(connection, stores.c.store_id == made.store_id)
     if other is not None and other.real_path == made.real_path:
         # Its stamp says who it is: another machine has its disk by now.
@@ -377,26 +372,26 @@ def _insert(connection: Connection, made: StoreRecord) -> StoreRecord:
     return _put_lineages(connection, made.store_id, made.lineages) if made.log_lineages else made
 
 
-def _put_lineages(connection: Connection, store_id: str, found: Lineages) -> StoreRecord:
+def _put_lineages(connection: Connection, store_id: str, newer: Lineages) -> StoreRecord:
     connection.execute(delete(log_lineages).where(log_lineages.c.store_id == store_id))
-    rows = [{"store_id": store_id, "log": log, "lineage": lineage} for log, lineage in found.of_logs.items()]
+    rows = [{"store_id": store_id, "log": log, "lineage": lineage} for log, lineage in newer.of_logs.items()]
     if rows:
         connection.execute(insert(log_lineages), rows)
-    return _update(connection, store_id, lineage=found.whole)
+    return _update(connection, store_id, lineage=newer.whole)
 
 
 def _move(connection: Connection, store_id: str, real_path: str) -> StoreRecord:
     """
     :raises StoreIdentityError: there is another store at this place.
     """
-    there = _store_at(connection, real_path, this_host())
-    if there is not None and there.store_id != store_id:
+    other = _store_at(connection, real_path, this_host())
+    if other is not None and other.store_id != store_id:
         raise StoreIdentityError(
-            f"{real_path}: expected a place without a store in the journal, found store {there.store_id}. "
+            f"{real_path}: expected a place without a store in the journal, found store {other.store_id}. "
             f"The record of store {store_id} was not changed. Manage that store with its own lake and "
             "journal."
         )
-    _known(connection, store_id)
+    _require_store(connection, store_id)
     return _update(connection, store_id, real_path=real_path, host=this_host())
 
 

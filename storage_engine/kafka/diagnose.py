@@ -82,25 +82,24 @@ def rooms_of(node: Node, topics: TopicSettings, at_ms: int) -> tuple[DirectoryRo
 
 
 def _room(directory: LogDirectory, topics: TopicSettings, at_ms: int) -> DirectoryRoom:
-    came = goes = 0
+    written = expiring = 0
     for log in directory.logs:
         of_log = came_bytes(log, at_ms)
-        came += of_log
-        goes += _goes_bytes(log, topics.of(log.name.topic), of_log, at_ms)
+        written += of_log
+        expiring += _goes_bytes(log, topics.of(log.name.topic), of_log, at_ms)
     logs = (*directory.logs, *directory.aside)
     size = sum(log.size_bytes + sum(facts.size_bytes for _, facts in log.left_over) for log in logs)
     disk = DiskUsage.of(directory.path)
-    return DirectoryRoom(str(directory.path), len(directory.logs), size, came, goes, disk)
+    return DirectoryRoom(str(directory.path), len(directory.logs), size, written, expiring, disk)
 
 
 def came_bytes(log: PartitionLog, at_ms: int) -> int:
-    """Return about how many bytes were written to a log within a day, by the times at which its segments were
-    last written.
+    """Return about how many bytes were written to a log within a day, by the last times of its segments.
 
     A segment was begun when the segment before it was closed. If only a part of that time lies within the
     day, the same part of its bytes counts.
     """
-    since_ms, found = at_ms - DAY_MS, 0
+    since_ms, total = at_ms - DAY_MS, 0
     begun_ms: int | None = None
     for segment in log.segments:
         closed_ms = segment.log.mtime_ns // _MILLION
@@ -108,29 +107,31 @@ def came_bytes(log: PartitionLog, at_ms: int) -> int:
             inside = 1.0
             if begun_ms is not None and begun_ms < since_ms:
                 inside = (closed_ms - since_ms) / (closed_ms - begun_ms)
-            found += int(segment.log.size_bytes * inside)
+            total += int(segment.log.size_bytes * inside)
         begun_ms = closed_ms
-    return found
+    return total
 
 
-def _goes_bytes(log: PartitionLog, settings: RetentionSettings | str, came: int, at_ms: int) -> int:
+def _goes_bytes(log: PartitionLog, settings: RetentionSettings | str, written: int, at_ms: int) -> int:
     """Return about how many bytes of a log retention deletes within a day; 0 if the settings are unknown."""
     if isinstance(settings, str) or settings.compact or not settings.delete:
         return 0
     if 0 <= settings.kept_bytes <= log.size_bytes:
         # It is as large as it may be: what comes takes the place of as much.
-        return came
+        return written
     if settings.kept_ms < 0:
         return 0
     ends = at_ms + DAY_MS - settings.kept_ms
-    return sum(one.log.size_bytes for one in log.segments[:-1] if one.log.mtime_ns // _MILLION < ends)
+    return sum(
+        segment.log.size_bytes for segment in log.segments[:-1] if segment.log.mtime_ns // _MILLION < ends
+    )
 
 
 def room_findings(rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
     """Yield a finding for each directory, with its size and the time until its disk is full, and a finding
     about imbalance."""
     for room in rooms:
-        sharing = [one for one in rooms if one.disk.device == room.disk.device]
+        sharing = [peer for peer in rooms if peer.disk.device == room.disk.device]
         fills_ms = _fills_ms(sharing, room.disk)
         severity = Severity.NOTE
         if fills_ms is not None and fills_ms < _SOON_MS:
@@ -169,18 +170,17 @@ def full_disks(rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
 
 
 def _fills_ms(sharing: Sequence[DirectoryRoom], disk: DiskUsage) -> int | None:
-    """Return the time until a disk is full at the present growth of all its directories; None: unknown, or
-    never."""
-    gained = sum(one.came_bytes - one.goes_bytes for one in sharing)
+    """Return the time until a disk is full at its directories' present growth; None: unknown, or never."""
+    gained = sum(room.came_bytes - room.goes_bytes for room in sharing)
     return None if disk.usable_bytes is None else fills_in_ms(disk.usable_bytes, gained)
 
 
 def _full_text(fills_ms: int | None, sharing: Sequence[DirectoryRoom]) -> str:
     if fills_ms is None:
-        return "it doesn't fill" if all(one.disk.usable_bytes is not None for one in sharing) else "unknown"
+        return "it doesn't fill" if all(room.disk.usable_bytes is not None for room in sharing) else "unknown"
     if fills_ms > 365 * DAY_MS:
         return "not full within a year"
-    others = " by all directories on it" if len(sharing) > 1 else ""
+    others = ", if all directories on this disk grow as now" if len(sharing) > 1 else ""
     return f"full in {duration_text(fills_ms)}{others}"
 
 
@@ -190,14 +190,14 @@ def imbalance(node: Node, rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
     Brokers spread logs over directories by their number, not by their size.
     """
     places = {
-        str(one.path)
-        for one in node.directories
-        if node.properties is None or one.path in node.properties.log_dirs
+        str(directory.path)
+        for directory in node.directories
+        if node.properties is None or directory.path in node.properties.log_dirs
     }
-    known = sorted((room for room in rooms if room.path in places), key=lambda room: room.size_bytes)
-    if len(known) < 2:
+    by_size = sorted((room for room in rooms if room.path in places), key=lambda room: room.size_bytes)
+    if len(by_size) < 2:
         return
-    least, most = known[0], known[-1]
+    least, most = by_size[0], by_size[-1]
     more = most.size_bytes - least.size_bytes
     if most.size_bytes < _UNLIKE * least.size_bytes or more < _UNLIKE_BYTES:
         return
@@ -218,7 +218,7 @@ def internal_findings(node: Node, at_ms: int) -> Iterator[Finding]:
     for _, log in node.logs:
         if log.name.is_internal and log.name.topic != METADATA_TOPIC:
             sizes.setdefault(log.name.topic, []).append((log.size_bytes, came_bytes(log, at_ms)))
-    yield from (_internal(topic, found) for topic, found in _largest_first(sizes))
+    yield from (_internal(topic, logs) for topic, logs in _largest_first(sizes))
 
 
 def _largest_first(
@@ -227,14 +227,14 @@ def _largest_first(
     return sorted(sizes.items(), key=lambda one: -sum(size for size, _ in one[1]))
 
 
-def _internal(topic: str, found: Sequence[tuple[int, int]]) -> Finding:
-    size, came = sum(one for one, _ in found), sum(one for _, one in found)
-    largest = max(one for one, _ in found)
+def _internal(topic: str, logs: Sequence[tuple[int, int]]) -> Finding:
+    size, written = sum(amount for amount, _ in logs), sum(amount for _, amount in logs)
+    largest = max(amount for amount, _ in logs)
     return Finding(
         Severity.NOTE,
         "internal-topic",
-        f"{topic}: {count_text(len(found), 'log')} of {bytes_text(size)}, the largest {bytes_text(largest)}; "
-        f"{bytes_text(came)} were written within a day",
+        f"{topic}: {count_text(len(logs), 'log')} of {bytes_text(size)}, the largest {bytes_text(largest)}; "
+        f"{bytes_text(written)} were written within a day",
     )
 
 
@@ -297,19 +297,18 @@ def diagnose(
     return BrokerDiagnosis(
         layout=_layout(node),
         running=bool(holders),
-        running_text=", ".join(f"process {one}" for one in sorted(filter(None, holders))),
-        settings=_in_effect(topics),
+        running_text=", ".join(f"process {holder}" for holder in sorted(filter(None, holders))),
+        settings=_settings_in_effect(topics),
         findings=tuple(findings),
         faulty_logs=frozenset(faulty),
     )
 
 
 def _last_active_ms(node: Node, now_ms: int) -> int:
-    """Return when a stopped broker was last active: a running broker writes its high watermarks every 5
-    seconds."""
+    """Return when a stopped broker was last active: a running one writes high watermarks every 5 seconds."""
     paths = (directory.path / HIGH_WATERMARK for directory in node.directories)
-    known = [path.stat().st_mtime_ns // 1_000_000 for path in paths if path.exists()]
-    return min(max(known, default=now_ms), now_ms)
+    times = [path.stat().st_mtime_ns // 1_000_000 for path in paths if path.exists()]
+    return min(max(times, default=now_ms), now_ms)
 
 
 def _ends(node: Node) -> Iterator[tuple[str, int]]:
@@ -328,13 +327,13 @@ def _layout(node: Node) -> tuple[str, ...]:
     )
 
 
-def _in_effect(topics: TopicSettings) -> tuple[SettingInEffect, ...]:
+def _settings_in_effect(topics: TopicSettings) -> tuple[SettingInEffect, ...]:
     named = sorted(RETENTION_SETTINGS & set(topics.node))
     return tuple(SettingInEffect(name, topics.node[name], SettingFrom.CONFIG_FILE) for name in named)
 
 
 def _states(node: Node, *, running: bool) -> Iterator[Finding]:
-    unclean = [str(one.path) for one in node.directories if one.left_uncleanly]
+    unclean = [str(directory.path) for directory in node.directories if directory.left_uncleanly]
     if unclean and not running:
         yield Finding(
             Severity.WARNING,
@@ -352,23 +351,27 @@ def _states(node: Node, *, running: bool) -> Iterator[Finding]:
             f"ask its cluster as well: --broker {address}",
         )
     if len(node.broker_epochs) > 1:
-        found = ", ".join(map(str, sorted(node.broker_epochs)))
+        epochs = ", ".join(map(str, sorted(node.broker_epochs)))
         yield Finding(
             Severity.WARNING,
             "markers-differ",
-            f"log directories have markers of different stops, of the broker's epochs {found}",
+            f"log directories have markers of different stops, of the broker's epochs {epochs}",
             "the controller will treat the stop as unclean: make sure that other replicas are in sync",
         )
-    for one in node.directories:
-        if one.fault:
+    for directory in node.directories:
+        if directory.fault:
             yield Finding(
                 Severity.URGENT,
                 "directory-offline",
-                f"{one.fault}: a broker takes {one.path} offline, and its "
-                f"{count_text(len(one.logs), 'log')} are neither planned nor archived",
+                f"{directory.fault}: a broker takes {directory.path} offline, and its "
+                f"{count_text(len(directory.logs), 'log')} are neither planned nor archived",
                 "compare the file with the logs, and bring it back from a backup while the broker is stopped",
             )
-    unformatted = [str(one.path) for one in node.directories if one.meta is None and not one.fault]
+    unformatted = [
+        str(directory.path)
+        for directory in node.directories
+        if directory.meta is None and not directory.fault
+    ]
     if unformatted:
         yield Finding(
             Severity.WARNING,
@@ -376,7 +379,7 @@ def _states(node: Node, *, running: bool) -> Iterator[Finding]:
             f"{named_in_short(unformatted)} has no meta.properties, so its node and cluster are unknown",
             "bring the file back from a backup: a broker doesn't start without it",
         )
-    if not any((one.path / PLAIN_STAMP).is_file() for one in node.directories):
+    if not any((directory.path / PLAIN_STAMP).is_file() for directory in node.directories):
         yield Finding(
             Severity.NOTE,
             "no-stamp",
@@ -385,8 +388,7 @@ def _states(node: Node, *, running: bool) -> Iterator[Finding]:
 
 
 def _missing(node: Node) -> Iterator[Finding]:
-    """Yield a finding about logs that the node should have, by its own copy of the metadata, but has in no
-    directory."""
+    """Yield a finding about logs that the node lacks, though its own copy of the metadata names them."""
     if missing := missing_logs(node, read_topic_settings(replace(node, live=None))):
         yield Finding(Severity.WARNING, "logs-missing", missing_text(missing), ADVICE)
 
@@ -396,8 +398,8 @@ def _settings(node: Node, topics: TopicSettings) -> Iterator[Finding]:
         advice = "name the node's server.properties as STORE, on its own disk"
         if node.zookeeper:
             advice = "ask its running cluster for them: --broker HOST:PORT"
-        what = f"settings of topics are unknown, so nothing is planned: {topics.unknown}"
-        yield Finding(Severity.WARNING, "settings-unknown", what, advice)
+        text = f"settings of topics are unknown, so nothing is planned: {topics.unknown}"
+        yield Finding(Severity.WARNING, "settings-unknown", text, advice)
 
 
 def _logs(
@@ -504,8 +506,8 @@ def _log(log: PartitionLog, topics: TopicSettings, now_ms: int) -> Iterator[Find
     name, settings = log.name.log, topics.of(log.name.topic)
     if isinstance(settings, str) or settings.compact or settings.kept_ms < 0 or log.name.is_internal:
         return
-    facts = [segment_facts(one, active=one is log.segments[-1]) for one in log.segments]
-    future = next((one for one in facts if one.largest_timestamp_ms > now_ms), None)
+    facts = [segment_facts(segment, active=segment is log.segments[-1]) for segment in log.segments]
+    future = next((fact for fact in facts if fact.largest_timestamp_ms > now_ms), None)
     if future is not None:
         yield Finding(
             Severity.WARNING,
@@ -540,8 +542,8 @@ def left_behind(node: Node, at_ms: int, *, running: bool) -> Iterator[Finding]:
 def _directories(
     directory: LogDirectory, state: DirectoryState, logs: list[PartitionLog], at_ms: int, *, running: bool
 ) -> Iterator[Finding]:
-    known = sorted(((all_bytes(log.path), log) for log in logs), key=lambda one: -one[0])
-    for size_bytes, log in known[:_MOST_NAMED]:
+    by_size = sorted(((all_bytes(log.path), log) for log in logs), key=lambda one: -one[0])
+    for size_bytes, log in by_size[:_MOST_NAMED]:
         since_ms = _since_ms(log, state)
         overdue = running and state is DirectoryState.DELETED and at_ms - since_ms > _OVERDUE_MS
         slow = state is DirectoryState.FUTURE and at_ms - since_ms > _SLOW_MOVE_MS
@@ -552,8 +554,8 @@ def _directories(
             f"{log.path} {_WORDS[state]}: {bytes_text(size_bytes)} since {time_text(since_ms)}",
             "look in the broker's log for why it can't remove it" if overdue else _ADVICE[state],
         )
-    if rest := known[_MOST_NAMED:]:
-        size_bytes = sum(one for one, _ in rest)
+    if rest := by_size[_MOST_NAMED:]:
+        size_bytes = sum(size for size, _ in rest)
         yield Finding(
             Severity.WARNING if state is DirectoryState.STRAY else Severity.NOTE,
             f"directories-{state.value}",
@@ -584,13 +586,13 @@ def _since_ms(log: PartitionLog, state: DirectoryState) -> int:
 
 def all_bytes(path: Path) -> int:
     """Return the bytes of all files in a directory, indexes included. A file that vanishes counts as 0."""
-    found = 0
+    total = 0
     with suppress(FileNotFoundError), os.scandir(path) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):
                 if entry.is_file(follow_symlinks=False):
-                    found += entry.stat(follow_symlinks=False).st_size
-    return found
+                    total += entry.stat(follow_symlinks=False).st_size
+    return total
 
 
 def _files(directory: LogDirectory) -> Iterator[Finding]:

@@ -37,7 +37,7 @@ _MISSING = "the log isn't on disk, and by its copy of the cluster's metadata thi
 
 
 @dataclass(slots=True)
-class _Found:
+class _Facts:
     local: list[LocalSegment] = field(default_factory=list)
     segments: list[SegmentFact] = field(default_factory=list)
     frames: list[FrameFact] = field(default_factory=list)
@@ -45,9 +45,9 @@ class _Found:
     checkpoint: list[CheckpointFact] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, more: _Found) -> None:
-        for one in fields(self):
-            getattr(self, one.name).extend(getattr(more, one.name))
+    def add(self, more: _Facts) -> None:
+        for item in fields(self):
+            getattr(self, item.name).extend(getattr(more, item.name))
 
 
 def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
@@ -58,37 +58,38 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
     :raises StoreNotFoundError: a directory is missing, or is no log directory of Kafka.
     :raises StoreLayoutError: a log lies in two directories, or directories are of two clusters.
     """
-    node, found = read_node(Path(settings.root)), _Found()
+    node, facts = read_node(Path(settings.root)), _Facts()
     logs = [(directory, log) for directory, log in node.logs if not log.name.is_internal]
     if missing := missing_logs(node, read_topic_settings(node)):
-        found.notes.append(f"{missing_text(missing)}; {ADVICE}")
-    found.notes += [one.fault for one in node.directories if one.fault]
+        facts.notes.append(f"{missing_text(missing)}; {ADVICE}")
+    facts.notes += [directory.fault for directory in node.directories if directory.fault]
     for directory, log in told_each(logs, "Reading logs", "logs"):
         try:
-            _collect_log(directory, log, scope, found)
+            _collect_log(directory, log, scope, facts)
         except FileNotFoundError as error:
-            found.notes.append(f"log {log.name.log} changed while it was read: {error.filename} is gone")
+            facts.notes.append(f"log {log.name.log} changed while it was read: {error.filename} is gone")
     return StoreFacts(
-        local=tuple(found.local),
-        segments=tuple(found.segments),
-        frames=tuple(found.frames),
-        index_files=tuple(found.indexes),
-        checkpoint=tuple(found.checkpoint),
-        notes=tuple(found.notes),
+        local=tuple(facts.local),
+        segments=tuple(facts.segments),
+        frames=tuple(facts.frames),
+        index_files=tuple(facts.indexes),
+        checkpoint=tuple(facts.checkpoint),
+        notes=tuple(facts.notes),
         cleaned_to=_cleaned_to(node),
-        missing=dict.fromkeys(_lasting(node, missing), _MISSING),
+        missing=dict.fromkeys(_lasting_absences(node, missing), _MISSING),
         without_suites=frozenset({"store_dispatch", "store_queue_files", "store_queues"}),
     )
 
 
 def _cleaned_to(node: Node) -> dict[str, int]:
     here = {log.name.log for _, log in node.logs}
-    return {log: end for one in node.directories for log, end in one.cleaned_to.items() if log in here}
+    return {
+        log: end for directory in node.directories for log, end in directory.cleaned_to.items() if log in here
+    }
 
 
-def _lasting(node: Node, missing: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the logs that are still missing after a while: a running broker may just be making their
-    directories."""
+def _lasting_absences(node: Node, missing: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the logs that are still missing after a while: a running broker may just be making them."""
     for _ in range(_LOOKS):
         if not missing or not runs(node):
             break
@@ -99,7 +100,7 @@ def _lasting(node: Node, missing: tuple[str, ...]) -> tuple[str, ...]:
     return missing
 
 
-def _collect_log(directory: LogDirectory, log: PartitionLog, scope: FactsScope, found: _Found) -> None:
+def _collect_log(directory: LogDirectory, log: PartitionLog, scope: FactsScope, facts: _Facts) -> None:
     end = known_end(directory, log)
     for files, following in zip_longest(log.segments, log.segments[1:]):
         try:
@@ -108,9 +109,9 @@ def _collect_log(directory: LogDirectory, log: PartitionLog, scope: FactsScope, 
             raise
         except OSError as error:
             of_segment = _unread(log, files, following, end, error)
-        found.add(of_segment)
+        facts.add(of_segment)
     if not end.unread:
-        found.checkpoint += _checkpoint_facts(directory, log.name.log, end.offset)
+        facts.checkpoint += _checkpoint_facts(directory, log.name.log, end.offset)
 
 
 def _segment_facts(
@@ -120,14 +121,14 @@ def _segment_facts(
     files: SegmentFiles,
     following: SegmentFiles | None,
     end: LogEnd,
-) -> _Found:
+) -> _Facts:
     """Return the facts about a segment: its times, its end, and its faults.
 
     :param following: the next segment; None: this segment is active.
     :param end: the end of the log.
     :raises OSError: one of its files can't be read.
     """
-    name, found = log.name.log, _Found()
+    name, facts = log.name.log, _Facts()
     cleaned_to = directory.cleaned_offset(name)
     own_end = segment_end(files) if following is not None or end.unread else end.offset
     if following is not None and own_end < following.base_offset <= cleaned_to:
@@ -136,24 +137,24 @@ def _segment_facts(
     runs = [(files.base_offset, own_end)]
     if batches is not None and files.base_offset >= cleaned_to:
         runs = _runs(batches, files.base_offset, own_end)
-    found.local += [LocalSegment(name, first, behind, files.log, files.companions) for first, behind in runs]
-    found.segments.append(_segment_fact(log, files, own_end, cleaned=files.base_offset < cleaned_to))
+    facts.local += [LocalSegment(name, first, behind, files.log, files.companions) for first, behind in runs]
+    facts.segments.append(_segment_fact(log, files, own_end, cleaned=files.base_offset < cleaned_to))
     if batches is not None:
         accepted = scope.accepted_damage.get((name, files.base_offset), 0)
-        found.frames.append(_frame_fact(log, files, batches, accepted))
-        found.indexes += _index_facts(log, files, own_end)
-    return found
+        facts.frames.append(_frame_fact(log, files, batches, accepted))
+        facts.indexes += _index_facts(log, files, own_end)
+    return facts
 
 
 def _unread(
     log: PartitionLog, files: SegmentFiles, following: SegmentFiles | None, end: LogEnd, error: OSError
-) -> _Found:
+) -> _Facts:
     """Return the facts that the name of an unreadable segment tells."""
     name, first, size = log.name.log, files.base_offset, files.log.size_bytes
     behind = max(end.offset, first + 1) if following is None else following.base_offset
-    said = f"{error.strerror or error}: {error.filename or files.log.path}"
-    return _Found(
-        local=[LocalSegment(name, first, behind, files.log, files.companions, said)],
+    reason = f"{error.strerror or error}: {error.filename or files.log.path}"
+    return _Facts(
+        local=[LocalSegment(name, first, behind, files.log, files.companions, reason)],
         segments=[
             SegmentFact(
                 _subject(log, files.log.path), name, Path(files.log.path).stem, first, behind, -1, size, size
@@ -184,7 +185,7 @@ def _segment_fact(log: PartitionLog, files: SegmentFiles, end: int, *, cleaned: 
 
 
 def _batches(files: SegmentFiles) -> Batches:
-    """Read every batch, with its CRC."""
+    """Read the header of every batch, and check its CRC."""
     # NumPy and the kernels, which a look at boundaries needs for nothing.
     from storage_engine.kafka.codec.record_batch import read_batches
 
@@ -218,8 +219,8 @@ def _frame_fact(log: PartitionLog, files: SegmentFiles, batches: Batches, accept
         )
         damaged = sum(
             size
-            for one in rows
-            for kind, size in zip(one["kind"], one["size"], strict=True)
+            for columns in rows
+            for kind, size in zip(columns["kind"], columns["size"], strict=True)
             if kind == "undecodable"
         )
     count = len(batches.positions) + batches.legacy
@@ -252,9 +253,9 @@ def _checkpoint_facts(directory: LogDirectory, log: str, end: int) -> Iterator[C
 
     None of them may be above the log's end: a broker deletes all of a log whose start is.
     """
-    for what, offsets in (
+    for name, offsets in (
         ("log start", directory.log_starts),
         ("high watermark", directory.high_watermarks),
     ):
         if (value := offsets.get(log)) is not None:
-            yield CheckpointFact(f"{log}: {what}", 0, value, end)
+            yield CheckpointFact(f"{log}: {name}", 0, value, end)

@@ -110,14 +110,14 @@ def _counts(log: PartitionLog) -> dict[str, int]:
     # NumPy and the kernels take longer to load than most nodes take to be listed.
     from storage_engine.kafka.codec.record_batch import read_batches
 
-    found = {"batches": 0, "records": 0, "legacy_messages": 0, "damaged_bytes": 0}
+    counts = {"batches": 0, "records": 0, "legacy_messages": 0, "damaged_bytes": 0}
     for segment in log.segments:
         batches = read_batches(read_stored(Path(segment.log.path), _MAX_SEGMENT_BYTES))
-        found["batches"] += len(batches.positions)
-        found["records"] += int(batches.record_counts.sum())
-        found["legacy_messages"] += batches.legacy
-        found["damaged_bytes"] += sum(damage.size_bytes for damage in batches.damages)
-    return found
+        counts["batches"] += len(batches.positions)
+        counts["records"] += int(batches.record_counts.sum())
+        counts["legacy_messages"] += batches.legacy
+        counts["damaged_bytes"] += sum(damage.size_bytes for damage in batches.damages)
+    return counts
 
 
 def _logs(rows: list[dict[str, Any]], *, messages: bool) -> Table:

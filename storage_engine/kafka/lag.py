@@ -37,14 +37,12 @@ Place = tuple[str, str, int]
 pc: Any = pyarrow.compute
 
 _MAX_DECODED_BYTES = 64 << 20
-"""Size of a batch above which its newest timestamp stands for all of its records. Such a batch is not
-decoded."""
+"""Size of a batch above which its newest timestamp stands for all its records: it is not decoded."""
 _BYTES_PER_DECODE = 8 << 20
 """Bytes of batches, from any logs, that one call decodes. A call alone costs as much as hundreds of batches.
 """
 _UnreadPlace = tuple[Place, bool, str, int]
-"""Where a group loses records: the group's partition, whether its position is known, the log, and the first
-lost offset."""
+"""Where a group loses records: its partition, whether its position is known, log, first lost offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +60,7 @@ class Consumers:
 
     @property
     def table(self) -> pa.Table:
-        """Return a row for each group and partition that it reads, in the order of topic, partition and
-        group."""
+        """Return a row for each group and partition that it reads, by topic, partition and group."""
         order = sorted(self.committed, key=lambda one: (one[1], one[2], one[0]))
         rows = [
             {"topic": topic, "queue_id": number, "group": group, "committed_offset": self.committed[place]}
@@ -85,41 +82,41 @@ def consumers_of(node: Node, cluster: Cluster | None) -> Consumers:
         if not log.name.is_internal:
             partitions.setdefault(log.name.topic, []).append(log.name.partition)
     if cluster is None:
-        return _on_disk(node, partitions)
+        return _read_consumers(node, partitions)
     from storage_engine.kafka.cluster.consumers import group_positions
 
-    found = group_positions(cluster, partitions)
-    source = LagSource(PositionsFrom.BROKER, None, found.notices)
-    known = _known_logs(node, found.unseen_topics) if found.all_groups else ()
-    return Consumers(_in_all_partitions(found.committed, partitions), source, known)
+    positions = group_positions(cluster, partitions)
+    source = LagSource(PositionsFrom.BROKER, None, positions.notices)
+    logs = _known_logs(node, positions.unseen_topics) if positions.all_groups else ()
+    return Consumers(_with_all_partitions(positions.committed, partitions), source, logs)
 
 
-def _on_disk(node: Node, partitions: Mapping[str, list[int]]) -> Consumers:
+def _read_consumers(node: Node, partitions: Mapping[str, list[int]]) -> Consumers:
     logs = [(directory, log) for directory, log in node.logs if log.name.topic == TOPIC]
-    found = read_consumer_offsets(logs, may_be_torn=node.left_uncleanly)
-    there = {log.name.partition for _, log in logs}
+    positions = read_consumer_offsets(logs, may_be_torn=node.left_uncleanly)
+    here = {log.name.partition for _, log in logs}
     everywhere = read_topic_settings(node).metadata.partitions_of(TOPIC)
-    notices = [*found.unknown]
-    if not everywhere and not there:
+    notices = [*positions.unknown]
+    if not everywhere and not here:
         notices.append(f"no partition of {TOPIC} is on this node, so which groups read isn't known")
     elif not everywhere:
         notices.append(
-            f"of {TOPIC} this node has {count_text(len(there), 'partition')}; how many there are isn't known"
+            f"of {TOPIC} this node has {count_text(len(here), 'partition')}; how many there are isn't known"
         )
-    elif missing := everywhere - there:
+    elif missing := everywhere - here:
         notices.append(
             f"groups of {count_text(len(missing), 'partition')} of {TOPIC} aren't known: this node has "
-            f"{len(there)} of {len(everywhere)}"
+            f"{len(here)} of {len(everywhere)}"
         )
-    silent = sorted(found.groups - {group for group, _, _ in found.offsets})
+    silent = sorted(positions.groups - {group for group, _, _ in positions.offsets})
     if silent:
         notices.append(f"it is unknown what groups without any offset read: {named_in_short(silent)}")
     source = LagSource(PositionsFrom.FILES, None, tuple(notices))
-    all_known = bool(everywhere) and everywhere <= there and not (silent or found.unknown)
+    all_known = bool(everywhere) and everywhere <= here and not (silent or positions.unknown)
     committed: dict[Place, int | None] = {
-        place: offset for place, offset in found.offsets.items() if place[1] in partitions
+        place: offset for place, offset in positions.offsets.items() if place[1] in partitions
     }
-    return Consumers(_in_all_partitions(committed, partitions), source, None if all_known else ())
+    return Consumers(_with_all_partitions(committed, partitions), source, None if all_known else ())
 
 
 def _known_logs(node: Node, unseen: frozenset[str]) -> tuple[str, ...] | None:
@@ -128,7 +125,7 @@ def _known_logs(node: Node, unseen: frozenset[str]) -> tuple[str, ...] | None:
     return tuple(log.name.log for _, log in node.logs if log.name.topic not in unseen)
 
 
-def _in_all_partitions(
+def _with_all_partitions(
     committed: Mapping[Place, int | None], partitions: Mapping[str, list[int]]
 ) -> dict[Place, int | None]:
     """Return positions only in the node's own partitions.
@@ -238,15 +235,15 @@ def _next_offset(log: LogOfLag, committed: int | None) -> int:
 
 
 def _row(
-    log: LogOfLag, position: Mapping[str, Any], following: int, found: OffsetPlace | None
+    log: LogOfLag, position: Mapping[str, Any], following: int, place: OffsetPlace | None
 ) -> dict[str, Any]:
     committed = position["committed_offset"]
     is_known = committed is not None
     behind = following < log.end or not log.is_end_known
     lag_ms = 0 if is_known and not behind else None
-    if is_known and found is not None and found.timestamp_ms is not None and log.newest_ms is not None:
-        lag_ms = max(log.newest_ms - found.timestamp_ms, 0)
-    located = found if is_known else None
+    if is_known and place is not None and place.timestamp_ms is not None and log.newest_ms is not None:
+        lag_ms = max(log.newest_ms - place.timestamp_ms, 0)
+    located = place if is_known else None
     anywhere = ANYWHERE if is_known and behind else None
     return {
         "group": position["group"],
@@ -258,7 +255,7 @@ def _row(
         "lag_messages": max(log.end - committed, 0) if is_known and log.is_end_known else None,
         "lag_ms": lag_ms,
         "next_physical_offset": following if located else None,
-        "next_segment_base_offset": found.segment.base_offset if found else anywhere,
+        "next_segment_base_offset": place.segment.base_offset if place else anywhere,
         "lost_messages": max(log.begin - committed, 0) if is_known else 0,
         "log": log.name,
         "lag_bytes": (located.bytes_from_there if located else 0 if is_known and not behind else None),
@@ -287,16 +284,16 @@ def find_all(context: LagContext, offsets: Iterable[tuple[str, int]]) -> dict[tu
         can't be read.
     """
     places: dict[tuple[str, int], OffsetPlace] = {}
-    wanted: dict[_Batch, list[tuple[str, int]]] = {}
+    batches: dict[_Batch, list[tuple[str, int]]] = {}
     for key in dict.fromkeys(offsets):
         name, offset = key
         located = _locate(context.logs[name], offset)
         if located is not None:
             places[key], batch = located
             if batch.is_decoded:
-                wanted.setdefault(batch, []).append(key)
-    for load in _loads(sorted(wanted, key=lambda batch: (batch.path, batch.position))):
-        for key, timestamp_ms in _record_times(load, wanted).items():
+                batches.setdefault(batch, []).append(key)
+    for load in _loads(sorted(batches, key=lambda batch: (batch.path, batch.position))):
+        for key, timestamp_ms in _record_times(load, batches).items():
             places[key] = replace(places[key], timestamp_ms=timestamp_ms)
     return places
 
@@ -359,11 +356,11 @@ def _loads(batches: Sequence[_Batch]) -> Iterator[list[tuple[_Batch, bytes]]]:
 
 
 def _record_times(
-    load: Sequence[tuple[_Batch, bytes]], wanted: Mapping[_Batch, Sequence[tuple[str, int]]]
+    load: Sequence[tuple[_Batch, bytes]], batches: Mapping[_Batch, Sequence[tuple[str, int]]]
 ) -> dict[tuple[str, int], int]:
     """Return the timestamps of records. Batches of all logs are decoded together.
 
-    :param wanted: for each batch, the offsets that it contains or that it is the first batch after.
+    :param batches: for each batch, the offsets that it contains or that it is the first batch after.
     :return: by log and offset, the timestamp in ms of the first record at or after it. Records without a
         timestamp are left out.
     """
@@ -375,13 +372,13 @@ def _record_times(
     for rows, damages in CODEC.decode(memoryview(b"".join(data for _, data in load)), 0):
         if damages and len(load) > 1:
             # A damaged batch may hide the one behind it: each is read alone.
-            return {key: time for one in load for key, time in _record_times([one], wanted).items()}
+            return {key: time for part in load for key, time in _record_times([part], batches).items()}
         is_record = pc.is_in(rows["kind"], value_set=pa.array(["message", "control"]))
         records = rows.select(["physical_offset", "offset", "timestamp"]).filter(is_record)
         offsets, timestamps = np.asarray(records["offset"]), records["timestamp"].cast(pa.int64())
         bounds = np.searchsorted(np.asarray(records["physical_offset"]), starts).tolist()
         for (batch, _), (begin, end) in zip(load, pairwise(bounds), strict=True):
-            for key in wanted[batch] if begin < end else ():
+            for key in batches[batch] if begin < end else ():
                 at = begin + int(np.argmax(offsets[begin:end] >= key[1]))
                 timestamp_us = timestamps[at].as_py()
                 if offsets[at] >= key[1] and timestamp_us is not None:
@@ -391,8 +388,7 @@ def _record_times(
 
 @dataclass(slots=True)
 class _OfGroup:
-    """Unread records of a group in a topic, either in the partitions where its position is known or in the
-    others.
+    """Unread records of a group in a topic, in the partitions where its position is known or in the others.
 
     :param messages: number of unread records; None: not known.
     :param from_ms: time at which the first of them was written, in ms since the epoch; None: not known.
@@ -412,7 +408,7 @@ def unread_records(
     :param deleted: these records are already deleted. Then no log is read for the time of the first one.
     """
     unread = _unread_from(consumers, context, new_min_offsets, deleted=deleted)
-    return _summed(unread, consumers, context, new_min_offsets, deleted=deleted)
+    return _sum_up(unread, consumers, context, new_min_offsets, deleted=deleted)
 
 
 def unread_by_log(
@@ -423,12 +419,12 @@ def unread_by_log(
     for unread in _unread_from(consumers, context, new_min_offsets, deleted=False):
         of_logs[unread[2]].append(unread)
     return {
-        log: _summed(of_log, consumers, context, new_min_offsets, deleted=False)
+        log: _sum_up(of_log, consumers, context, new_min_offsets, deleted=False)
         for log, of_log in of_logs.items()
     }
 
 
-def _summed(
+def _sum_up(
     unread: Sequence[_UnreadPlace],
     consumers: Consumers,
     context: LagContext,

@@ -58,7 +58,7 @@ def lag_job(request: LagRequest) -> KafkaLagJob:
     :raises BadInputError: the store or its settings can't be read, or the plan is for another store.
     :raises BrokerError: the running cluster doesn't answer.
     """
-    store = _opened(request)
+    store = _open(request)
     try:
         consumers = consumers_of(store.node.read(request.now_ms), store.node.asked)
         snapshot = store.snapshot(request.now_ms)
@@ -72,7 +72,7 @@ def lag_job(request: LagRequest) -> KafkaLagJob:
     return KafkaLagJob(context, consumers, snapshot, _newest(store.node.seen.node))
 
 
-def _opened(request: LagRequest) -> KafkaStore:
+def _open(request: LagRequest) -> KafkaStore:
     settings = request.settings
     if settings.live is None:
         return open_store(settings)

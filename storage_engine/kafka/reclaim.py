@@ -105,10 +105,10 @@ class Shortage:
 
 def shortage_of(disk: DiskUsage, request: PlanRequest) -> Shortage:
     """Return the bytes that a disk lacks for the wanted free space."""
-    wanted = wanted_bytes(disk, request)
-    if wanted is None or disk.usable_bytes is None:
+    target = wanted_bytes(disk, request)
+    if target is None or disk.usable_bytes is None:
         return Shortage(None, None)
-    return Shortage(wanted, max(wanted - disk.usable_bytes, 0))
+    return Shortage(target, max(target - disk.usable_bytes, 0))
 
 
 def is_bounded(request: PlanRequest) -> bool:
@@ -125,38 +125,40 @@ def only_needed(
     :param shortages: the space that each disk lacks, by its device.
     :param deleted: segments whose records are already deleted in the cluster.
     """
-    needed = set(_needed(plans, shortages, deleted))
+    needed = set(_needed_ids(plans, shortages, deleted))
 
-    def decided(one: Decision) -> Decision:
-        if one.segment.id in needed:
-            return one
-        shortage = shortages.get(one.segment.facts.device, Shortage(None, None))
+    def decide(decision: Decision) -> Decision:
+        if decision.segment.id in needed:
+            return decision
+        shortage = shortages.get(decision.segment.facts.device, Shortage(None, None))
         if shortage.wanted_bytes is None:
-            return replace(one, reason=Reason.UNKNOWN, detail="how full its disk is isn't known")
-        why = f"its disk has {bytes_text(shortage.wanted_bytes)} free without it; otherwise: {one.detail}"
-        return replace(one, reason=Reason.TARGET_REACHED, detail=why)
+            return replace(decision, reason=Reason.UNKNOWN, detail="how full its disk is isn't known")
+        text = (
+            f"its disk has {bytes_text(shortage.wanted_bytes)} free without it; otherwise: {decision.detail}"
+        )
+        return replace(decision, reason=Reason.TARGET_REACHED, detail=text)
 
-    return tuple(plan.with_going(decided) for plan in plans)
+    return tuple(plan.with_going(decide) for plan in plans)
 
 
-def _needed(
+def _needed_ids(
     plans: Sequence[LogPlan], shortages: Mapping[int, Shortage], deleted: Set[SegmentId]
 ) -> list[SegmentId]:
-    lacking = {device: one.lacking_bytes or 0 for device, one in shortages.items()}
-    queues = [[one for one in plan.decisions if one.deletes] for plan in plans]
+    lacking = {device: shortage.lacking_bytes or 0 for device, shortage in shortages.items()}
+    queues = [[decision for decision in plan.decisions if decision.deletes] for plan in plans]
     heads = [(*_order(queue[0], deleted), number, 0) for number, queue in enumerate(queues) if queue]
     heapq.heapify(heads)
-    found = []
+    ids = []
     while heads:
         *_, number, place = heapq.heappop(heads)
         segment: Segment = queues[number][place].segment
         if lacking.get(segment.facts.device, 0) <= 0:
             continue
         lacking[segment.facts.device] -= segment.disk_bytes
-        found.append(segment.id)
+        ids.append(segment.id)
         if place + 1 < len(queues[number]):
             heapq.heappush(heads, (*_order(queues[number][place + 1], deleted), number, place + 1))
-    return found
+    return ids
 
 
 def _order(decision: Decision, deleted: Set[SegmentId]) -> tuple[int, int]:
@@ -202,28 +204,28 @@ def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
     """
     logs = {log.name.log: (directory, log) for directory, log in by.node.logs}
     certain = cache(_recovery_points)
-    found, deleted = [], set[SegmentId]()
+    results, deleted = [], set[SegmentId]()
     may = {segment.id for segment in by.archivable.segments}
     for plan in plans:
         directory, log = logs[plan.log]
         if by.request.forced:
-            plan = _forced(plan, by.request.reason)
+            plan = _force(plan, by.request.reason)
         if by.node.left_uncleanly and not directory.fault:
-            plan = _certain(plan, certain(directory.path).get(plan.log, 0))
+            plan = _keep_uncertain(plan, certain(directory.path).get(plan.log, 0))
         plan = cut_to_archivable(plan, by.archivable, may, has_remote=by.topics.has_remote(plan.log))
         if plan.to_delete:
             way = way_of_log(log, by.stopped, by.word, by.request.replicas_stopped)
             if not isinstance(way, Way):
                 plan = kept(plan, way)
             else:
-                plan = _by_way(plan, way, directory, log, by.word)
-                deleted |= {one.id for one in plan.to_delete if one.end_offset <= way.led_from}
-        found.append(plan)
+                plan = _cut_by_way(plan, way, directory, log, by.word)
+                deleted |= {segment.id for segment in plan.to_delete if segment.end_offset <= way.led_from}
+        results.append(plan)
     if not is_bounded(by.request):
-        return tuple(found)
+        return tuple(results)
     disks = (DiskUsage.of(directory.path) for directory in by.node.directories)
     shortages = {disk.device: shortage_of(disk, by.request) for disk in disks if disk.device is not None}
-    return only_needed(found, shortages, deleted)
+    return only_needed(results, shortages, deleted)
 
 
 def way_of_log(
@@ -243,9 +245,9 @@ def way_of_log(
         epochs = checkpoints.read_leader_epochs(path) if path.exists() else ()
     except (StorageEngineError, OSError) as error:
         return Reason.UNKNOWN, f"the epochs of its leaders aren't known: {reason_of(error)}"
-    newest = max((one.epoch for one in epochs), default=-1)
-    own = OwnLog(log.name.log, topic_id, log.name.partition, stopped.node_id, newest)
-    return way_of(own, stopped.metadata, word, replicas_stopped)
+    newest = max((epoch.epoch for epoch in epochs), default=-1)
+    own_log = OwnLog(log.name.log, topic_id, log.name.partition, stopped.node_id, newest)
+    return way_of(own_log, stopped.metadata, word, replicas_stopped)
 
 
 def _recovery_points(directory: Path) -> Mapping[str, int]:
@@ -253,69 +255,69 @@ def _recovery_points(directory: Path) -> Mapping[str, int]:
     return checkpoints.read_offsets(path) if path.exists() else {}
 
 
-def _forced(plan: LogPlan, reason: str) -> LogPlan:
+def _force(plan: LogPlan, reason: str) -> LogPlan:
     """Delete, at a person's request, also segments that are kept only for their age or for the log's size."""
 
-    def decided() -> Iterator[Decision]:
+    def decide_all() -> Iterator[Decision]:
         stops = False
-        for one in plan.decisions:
-            stops = stops or not (one.deletes or one.reason in _ONLY_AGE)
-            if stops or one.deletes:
-                yield one
+        for decision in plan.decisions:
+            stops = stops or not (decision.deletes or decision.reason in _ONLY_AGE)
+            if stops or decision.deletes:
+                yield decision
             else:
-                yield Decision(one.segment, Reason.FORCED, f"a person asks for room: {reason}")
+                yield Decision(decision.segment, Reason.FORCED, f"a person asks for room: {reason}")
 
-    return LogPlan(plan.log, tuple(decided()))
+    return LogPlan(plan.log, tuple(decide_all()))
 
 
-def _certain(plan: LogPlan, recovery_point: int) -> LogPlan:
+def _keep_uncertain(plan: LogPlan, recovery_point: int) -> LogPlan:
     """Keep segments above the recovery point: after an unclean stop a broker checks them again, and may cut
     them off (LogLoader#recoverLog)."""
-    why = (
+    detail = (
         f"its broker did not stop cleanly, and flushed this log up to offset {recovery_point}: records "
         "above it are certain once it has started"
     )
     return cut_from(
-        plan, lambda one: (Reason.STORE_CRASHED, why) if one.segment.end_offset > recovery_point else None
+        plan, lambda one: (Reason.STORE_CRASHED, detail) if one.segment.end_offset > recovery_point else None
     )
 
 
-def _by_way(
+def _cut_by_way(
     plan: LogPlan, way: Way, directory: LogDirectory, log: PartitionLog, word: LeadersWord | None
 ) -> LogPlan:
     """Keep segments that a leader on another node has but can't be told to delete."""
     live = None if word is None else word.of(plan.log)
     if way.leader is None or live is None or word is None:
         ground = f"; {way.said}" if way.said else ""
-        return _told(plan, lambda _: ground)
+        return _add_ground(plan, lambda _: ground)
     prefix = Prefix(log.name, directory, log, plan.to_delete)
     fault = (
         log_fault(prefix, live, word.facts.cluster_id) or beginning_fault(prefix, live) or files_fault(prefix)
     )
 
-    def fault_of(one: Decision) -> Fault | None:
-        end = one.segment.end_offset
+    def fault_of(decision: Decision) -> Fault | None:
+        end = decision.segment.end_offset
         if end <= way.led_from:
             return None
         if fault:
-            reason, why = Reason.REPLICAS_ELSEWHERE, fault
+            reason, detail = Reason.REPLICAS_ELSEWHERE, fault
         elif end > limit_of(live):
-            reason, why = Reason.NOT_REPLICATED, above_limit(end, live)
+            reason, detail = Reason.NOT_REPLICATED, above_limit(end, live)
         else:
             return None
-        return reason, f"{way.said}, and can't be told to delete it: {why} (otherwise: {one.detail})"
+        return reason, f"{way.said}, and can't be told to delete it: {detail} (otherwise: {decision.detail})"
 
-    def said(one: Decision) -> str:
-        if one.segment.end_offset <= way.led_from:
+    def ground_of(decision: Decision) -> str:
+        if decision.segment.end_offset <= way.led_from:
             return f"; {way.said}, so it is deleted for the cluster"
         return f"; {way.said}, and is told to delete it first"
 
-    return _told(cut_from(plan, fault_of), said)
+    return _add_ground(cut_from(plan, fault_of), ground_of)
 
 
-def _told(plan: LogPlan, said: Callable[[Decision], str]) -> LogPlan:
+def _add_ground(plan: LogPlan, ground_of: Callable[[Decision], str]) -> LogPlan:
     """Add, to the reason for each deletion, the ground on which it is allowed."""
-    return plan.with_going(lambda one: replace(one, detail=f"{one.detail}{said(one)}"))
+    return plan.with_going(lambda one: replace(one, detail=f"{one.detail}{ground_of(one)}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,15 +377,15 @@ def way_of(
             "broker deletes the directory when it starts"
         )
     if live.leader is None:
-        return _unled(log, live, word, fault)
-    return _led(log, metadata, live)
+        return _unled_way(log, live, word, fault)
+    return _led_way(log, metadata, live)
 
 
-def _unled(log: OwnLog, live: LivePartition, word: LeadersWord, fault: Fault | None) -> Way | Fault:
+def _unled_way(log: OwnLog, live: LivePartition, word: LeadersWord, fault: Fault | None) -> Way | Fault:
     if fault is not None and fault[0] is not Reason.REPLICAS_ELSEWHERE:
         return fault
-    others = tuple(one for one in live.replicas if one != log.node_id)
-    if running := tuple(one for one in others if one in word.running):
+    others = tuple(node_id for node_id in live.replicas if node_id != log.node_id)
+    if running := tuple(node_id for node_id in others if node_id in word.running):
         runs = "run" if len(running) > 1 else "runs"
         return Reason.UNKNOWN, (
             f"no replica leads it, though {nodes_text(running)} {runs}: find out what prevents a leader"
@@ -396,21 +398,21 @@ def _unled(log: OwnLog, live: LivePartition, word: LeadersWord, fault: Fault | N
     )
 
 
-def _led(log: OwnLog, metadata: ClusterMetadata, live: LivePartition) -> Way | Fault:
+def _led_way(log: OwnLog, metadata: ClusterMetadata, live: LivePartition) -> Way | Fault:
     if live.leader is None or live.leader == log.node_id:
         return Reason.UNKNOWN, (
             f"the cluster still names node {log.node_id} as its leader: ask again when it has noticed that "
             "this node is stopped"
         )
     if live.log_start is None or live.leader_epoch is None:
-        why = f": {live.refused[0]}" if live.refused else ""
-        return Reason.UNKNOWN, f"its leader, node {live.leader}, doesn't say where it begins{why}"
+        reason = f": {live.refused[0]}" if live.refused else ""
+        return Reason.UNKNOWN, f"its leader, node {live.leader}, doesn't say where it begins{reason}"
     state = metadata.partition_states.get((log.topic_id, log.partition))
-    known = max(log.newest_epoch, -1 if state is None else state.leader_epoch)
-    if live.leader_epoch < known:
+    newest = max(log.newest_epoch, -1 if state is None else state.leader_epoch)
+    if live.leader_epoch < newest:
         return Reason.UNKNOWN, (
             f"its leader, node {live.leader}, is of epoch {live.leader_epoch}, and this node has seen "
-            f"epoch {known}: the cluster may have been set back to an older state"
+            f"epoch {newest}: the cluster may have been set back to an older state"
         )
     return Way(
         f"node {live.leader} leads it from offset {live.log_start} on",
@@ -434,13 +436,13 @@ def delete_segments(
     :raises BrokerError: the cluster doesn't answer, or its actions are unknown. A second run continues.
     """
     held, cluster = room.locked, room.asked
-    seen = room.seen or room.see(clock_ms())
+    seen_node = room.seen or room.see(clock_ms())
     assert cluster is not None
-    stopped = read_stopped(seen.node)
-    prefixes = list(_prefixes(seen, segments))
-    word = ask_leaders(cluster, [one.name for one in prefixes], clock_ms())
+    stopped = read_stopped(seen_node.node)
+    prefixes = list(_prefixes(seen_node, segments))
+    word = ask_leaders(cluster, [prefix.name for prefix in prefixes], clock_ms())
     going = [(prefix, _way(prefix, stopped, word)) for prefix in prefixes]
-    _begin_behind(room, cluster, going, word, meanwhile)
+    _move_starts(room, cluster, going, word, meanwhile)
     for prefix, way in going:
         for segment in prefix.segments:
             meanwhile()
@@ -450,22 +452,22 @@ def delete_segments(
             delete_oldest(held, room.root, (segment,), meanwhile, remove)
 
 
-def _prefixes(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
-    for prefix in prefixes_of(seen, segments):
+def _prefixes(seen_node: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
+    for prefix in prefixes_of(seen_node, segments):
         # What went before, in this call's release, is listed there still.
         first = prefix.segments[0].base_offset
-        left = tuple(files for files in prefix.log.segments if files.base_offset >= first)
-        yield replace(prefix, log=replace(prefix.log, segments=left))
+        remaining = tuple(files for files in prefix.log.segments if files.base_offset >= first)
+        yield replace(prefix, log=replace(prefix.log, segments=remaining))
 
 
 def _way(prefix: Prefix, stopped: StoppedNode | Fault, word: LeadersWord) -> Way:
-    found = way_of_log(prefix.log, stopped, word, "")
-    if isinstance(found, Way):
-        return found
-    raise refused(prefix, found[1])
+    way = way_of_log(prefix.log, stopped, word, "")
+    if isinstance(way, Way):
+        return way
+    raise refused(prefix, way[1])
 
 
-def _begin_behind(
+def _move_starts(
     room: RoomNode,
     cluster: Cluster,
     going: Sequence[tuple[Prefix, Way]],
@@ -485,17 +487,17 @@ def _begin_behind(
         assert live is not None
         is_cut = prefix.boundary > way.led_from
         if is_cut:
-            if why := log_fault(prefix, live, word.facts.cluster_id) or boundary_fault(prefix, live):
-                raise refused(prefix, why)
+            if fault := log_fault(prefix, live, word.facts.cluster_id) or boundary_fault(prefix, live):
+                raise refused(prefix, fault)
             cuts.append(Cut(prefix, live))
         # A log that ends below its leader's start has no record to compare: its broker drops all of it.
         if is_cut or end_offset(prefix.log) > way.led_from:
             at = max(prefix.boundary, way.led_from + 1)
             witnesses[prefix.key] = witness_of(prefix, at, live.high_watermark or 0)
-    other = other_than(cluster, witnesses, meanwhile)
+    differences = other_than(cluster, witnesses, meanwhile)
     for prefix, _ in going:
-        if prefix.key in other:
-            raise refused(prefix, other[prefix.key])
+        if prefix.key in differences:
+            raise refused(prefix, differences[prefix.key])
     if cuts:
         cut_remembered(cluster, room.root, room.memory, cuts, meanwhile, is_held=False)
 
@@ -506,17 +508,19 @@ def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
     :param prefix: only this segment.
     :raises ChangedUnderUsError: the ground no longer holds.
     """
-    left = "This segment was not deleted; older segments of the plan may have been."
+    state = "This segment was not deleted; older segments of the plan may have been."
     if before.leader is not None:
-        left = (
+        state = (
             "This segment was not deleted here; older segments of the plan may have been. Its leader was "
             "told to delete the planned segments, and other nodes may have deleted records that the lake "
             "has."
         )
     if (way.leader, way.leader_epoch) != (before.leader, before.leader_epoch):
-        raise refused(prefix, f"its leader has changed meanwhile: {before.said}, and by now {way.said}", left)
+        raise refused(
+            prefix, f"its leader has changed meanwhile: {before.said}, and by now {way.said}", state
+        )
     if way.leader is not None and way.led_from < prefix.boundary:
-        raise refused(prefix, f"{way.said}, so it still has records of the segment", left)
+        raise refused(prefix, f"{way.said}, so it still has records of the segment", state)
 
 
 @dataclass(slots=True)
@@ -568,21 +572,22 @@ class RoomStore(KafkaStore):
         return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        seen = self.node.seen_of(snapshot, now_ms)
-        topics = read_topic_settings(seen.node)
+        seen_node = self.node.seen_of(snapshot, now_ms)
+        topics = read_topic_settings(seen_node.node)
         plans = [
-            plan_of_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
+            plan_of_log(log, topics, settings, now_ms)
+            for log, settings in logs_of(seen_node, snapshot, topics)
         ]
-        stopped = read_stopped(seen.node, topics)
-        by = Asked(seen.node, stopped, self.node.word, self.archivable(snapshot), request, topics)
-        notices = plan_notices(seen.node, topics)
+        stopped = read_stopped(seen_node.node, topics)
+        by = Asked(seen_node.node, stopped, self.node.word, self.archivable(snapshot), request, topics)
+        notices = plan_notices(seen_node.node, topics)
         if request.replicas_stopped:
             notices = (
                 *notices,
                 f"a person says that all other nodes are stopped: {request.replicas_stopped}",
             )
-        said = f"a person asks for room, whatever the age: {request.reason}"
-        cause = Trigger(Cause.MANUAL, Urgency.FORCED, said) if request.forced else ALWAYS
+        text = f"a person asks for room, whatever the age: {request.reason}"
+        cause = Trigger(Cause.MANUAL, Urgency.FORCED, text) if request.forced else ALWAYS
         return Plan(snapshot.root, now_ms, (cause,), room_plans(plans, by), notices)
 
     @contextmanager
@@ -609,13 +614,12 @@ def with_word(node: Node, word: LeadersWord, address: str) -> Node:
     :raises NotOnBrokerError: the directories belong to another cluster.
     """
     check_cluster(node, word.facts.cluster_id, address)
-    directories = tuple(_from_leaders(directory, word) for directory in node.directories)
+    directories = tuple(_with_leaders_starts(directory, word) for directory in node.directories)
     return replace(node, live=word.facts, directories=directories)
 
 
-def _from_leaders(directory: LogDirectory, word: LeadersWord) -> LogDirectory:
-    """Return a directory whose logs begin at their leaders' log starts, but at the latest at the active
-    segment.
+def _with_leaders_starts(directory: LogDirectory, word: LeadersWord) -> LogDirectory:
+    """Return a directory whose logs begin at their leaders' log starts, or at their active segments if lower.
 
     Segments below are deleted, whatever their age.
     """

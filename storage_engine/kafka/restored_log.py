@@ -57,7 +57,7 @@ def files_of(receipts: Sequence[Receipt], nodes: ServingNodes) -> Mapping[str, b
     """
     files: dict[str, bytes] = {}
     starts, watermarks = [], []
-    for name, rows in _by_log(receipts):
+    for name, rows in _group_by_log(receipts):
         topic_id, _ = _topic_of(rows[0], name)
         first, end = rows[0].base_offset, rows[-1].end
         epochs, own_id = log_files(name.log)
@@ -83,7 +83,7 @@ def check_served(receipts: Sequence[Receipt], nodes: ServingNodes) -> None:
 
     :raises RestoreError: they would set a log aside, cut it off, or serve another log instead.
     """
-    for name, rows in _by_log(receipts):
+    for name, rows in _group_by_log(receipts):
         _check_topic(name, rows, nodes)
         _check_epochs(name, rows, nodes)
         _check_places(name, nodes)
@@ -95,23 +95,24 @@ def epochs_of(rows: Sequence[Receipt]) -> tuple[LeaderEpoch, ...]:
     :param rows: receipts of one log, in order and without a hole.
     :raises RestoreError: a receipt has no epochs, or receipts contradict each other.
     """
-    found: list[LeaderEpoch] = []
+    epochs: list[LeaderEpoch] = []
     for row in rows:
-        for place, known in enumerate(_known_epochs(row)):
-            start = max(known.start_offset, row.base_offset)
-            if found and place == 0 and known.epoch == found[-1].epoch:
+        for place, epoch in enumerate(_known_epochs(row)):
+            start = max(epoch.start_offset, row.base_offset)
+            if epochs and place == 0 and epoch.epoch == epochs[-1].epoch:
                 continue
-            if start >= row.end or (found and known.epoch <= found[-1].epoch):
-                raise _unsound(row, f"leaders' epochs behind {found[-1] if found else 'none'}, found {known}")
-            found.append(LeaderEpoch(known.epoch, start))
-    return tuple(found)
+            if start >= row.end or (epochs and epoch.epoch <= epochs[-1].epoch):
+                raise _unsound(
+                    row, f"leaders' epochs behind {epochs[-1] if epochs else 'none'}, found {epoch}"
+                )
+            epochs.append(LeaderEpoch(epoch.epoch, start))
+    return tuple(epochs)
 
 
 def continues(left: Receipt, right: Receipt) -> bool:
     """Return whether the leaders' epochs of two adjacent segments belong to one history of the log.
 
-    After an unclean election a log may have two histories. Then the epochs at the offset between the segments
-    differ.
+    After an unclean election a log may have two histories. Then the epochs between the segments differ.
     """
     before, after = list(_known_epochs(left)), list(_known_epochs(right))
     if left.log_id is None or left.log_id != right.log_id or not before or not after:
@@ -122,11 +123,11 @@ def continues(left: Receipt, right: Receipt) -> bool:
 
 
 def _known_epochs(row: Receipt) -> Iterator[LeaderEpoch]:
-    known = row.known.get("leader_epochs")
-    if not isinstance(known, list):
+    entries = row.known.get("leader_epochs")
+    if not isinstance(entries, list):
         raise _unsound(row, "leaders' epochs, found none")
-    for entry in known:
-        if not (isinstance(entry, list) and len(entry) == 2 and all(type(one) is int for one in entry)):
+    for entry in entries:
+        if not (isinstance(entry, list) and len(entry) == 2 and all(type(number) is int for number in entry)):
             raise _unsound(row, f"epochs and their first offsets, found {entry!r:.100}")
         yield LeaderEpoch(*entry)
 
@@ -142,10 +143,10 @@ def _check_topic(name: PartitionDirectory, rows: Sequence[Receipt], nodes: Servi
             )
         of_cluster = nodes.metadata.topic_ids.get(name.topic)
         if of_cluster != topic_id:
-            found = "no such topic" if of_cluster is None else partition_metadata.text_of(of_cluster)
+            present = "no such topic" if of_cluster is None else partition_metadata.text_of(of_cluster)
             raise RestoreError(
                 f"log {name.log}: expected topic id {partition_metadata.text_of(topic_id)} in the cluster's "
-                f"metadata of {nodes.path}, found {found}: the topic was deleted since, or made again. "
+                f"metadata of {nodes.path}, found {present}: the topic was deleted since, or made again. "
                 "Nothing was written. A broker would set the log aside and serve the partition empty; "
                 "export writes the records into a file, to be produced into the new topic."
             )
@@ -187,7 +188,7 @@ def _check_places(name: PartitionDirectory, nodes: ServingNodes) -> None:
             )
 
 
-def _by_log(receipts: Sequence[Receipt]) -> Iterator[tuple[PartitionDirectory, list[Receipt]]]:
+def _group_by_log(receipts: Sequence[Receipt]) -> Iterator[tuple[PartitionDirectory, list[Receipt]]]:
     for log, rows in groupby(receipts, key=lambda row: row.log):
         name, of_log = partition_directory(log), list(rows)
         if name is None or name.state is not DirectoryState.LOG or name.is_internal:
@@ -236,15 +237,15 @@ def read_serving_nodes(paths: Sequence[Path]) -> ServingNodes:
         disk.
     :raises StorageEngineError: the files of a node can't be read.
     """
-    nodes = [_stopped(path) for path in paths]
+    nodes = [_read_stopped(path) for path in paths]
     ids = [_identity(node) for node in nodes]
     clusters = sorted({cluster for cluster, _ in ids})
     numbers = tuple(number for _, number in ids)
     if len(clusters) > 1 or len(set(numbers)) < len(numbers):
-        found = ", ".join(f"node {number} of cluster {cluster}" for cluster, number in ids)
+        identities = ", ".join(f"node {number} of cluster {cluster}" for cluster, number in ids)
         raise RestoreError(
-            f"{paths[0]}: expected each node of one cluster once, found {found}. Nothing was written. Name "
-            "the nodes that have a replica of the restored logs."
+            f"{paths[0]}: expected each node of one cluster once, found {identities}. Nothing was written. "
+            "Name the nodes that have a replica of the restored logs."
         )
     properties = nodes[0].properties
     assert properties is not None
@@ -261,7 +262,7 @@ def read_serving_nodes(paths: Sequence[Path]) -> ServingNodes:
     )
 
 
-def _stopped(path: Path) -> Node:
+def _read_stopped(path: Path) -> Node:
     if path.is_dir():
         raise RestoreError(
             f"{path}: expected a node's server.properties, found a directory. Nothing was written. Name "
@@ -280,15 +281,17 @@ def _stopped(path: Path) -> Node:
 def _identity(node: Node) -> tuple[str, int]:
     """Return a node's cluster id and its own id."""
     metas = [directory.meta for directory in node.directories if directory.meta is not None]
-    known = [(meta.cluster_id, meta.node_id) for meta in metas if not meta.zookeeper]
-    found = {(cluster, number) for cluster, number in known if cluster is not None and number is not None}
-    if len(found) != 1:
+    pairs = [(meta.cluster_id, meta.node_id) for meta in metas if not meta.zookeeper]
+    identities = {
+        (cluster, number) for cluster, number in pairs if cluster is not None and number is not None
+    }
+    if len(identities) != 1:
         raise RestoreError(
             f"{node.root}: expected the log directories of one node of a cluster without ZooKeeper, found "
-            f"{len(found)} identities in their meta.properties. Nothing was written. Name a node whose "
+            f"{len(identities)} identities in their meta.properties. Nothing was written. Name a node whose "
             "directories are formatted."
         )
-    (identity,) = found
+    (identity,) = identities
     return identity
 
 
@@ -312,14 +315,14 @@ class RestoredLogDirectory(RestoredConfig):
 
     def queues_of(self, rows: pa.Table) -> pa.Table:
         """Return each producer's last marker and the first record of a transaction after it."""
-        own = rows.filter(pc.fill_null(rows["transactional"], False))
-        own = own.filter(pc.is_in(own["kind"], pa.array(["message", "control"])))
-        ends = pc.is_in(own["control"], pa.array(["commit", "abort"]))
+        records = rows.filter(pc.fill_null(rows["transactional"], False))
+        records = records.filter(pc.is_in(records["kind"], pa.array(["message", "control"])))
+        ends = pc.is_in(records["control"], pa.array(["commit", "abort"]))
         none = pa.scalar(None, pa.int64())
-        markers = pc.if_else(ends, own["offset"], none)
-        firsts = pc.if_else(pc.equal(own["kind"], "message"), own["offset"], none)
-        found = [own["producer_id"], markers, firsts]
-        return self.merge_queues(pa.Table.from_arrays(found, names=_OPEN_STATE.column_names))
+        markers = pc.if_else(ends, records["offset"], none)
+        firsts = pc.if_else(pc.equal(records["kind"], "message"), records["offset"], none)
+        columns = [records["producer_id"], markers, firsts]
+        return self.merge_queues(pa.Table.from_arrays(columns, names=_OPEN_STATE.column_names))
 
     def merge_queues(self, queues: pa.Table) -> pa.Table:
         """Return one row for each producer, from any number of results of :func:`queues_of`."""
@@ -328,8 +331,8 @@ class RestoredLogDirectory(RestoredConfig):
         behind = pc.greater(joined["first"], pc.fill_null(joined["marker_max"], -1))
         firsts = pc.if_else(pc.fill_null(behind, False), joined["first"], pa.scalar(None, pa.int64()))
         table = joined.select(["producer_id", "marker"]).append_column("first", firsts)
-        found = table.group_by("producer_id").aggregate([("marker", "max"), ("first", "min")])
-        return found.rename_columns(_OPEN_STATE.column_names)
+        result = table.group_by("producer_id").aggregate([("marker", "max"), ("first", "min")])
+        return result.rename_columns(_OPEN_STATE.column_names)
 
     def unfinished(self, queues: pa.Table) -> str:
         still_open = queues.filter(pc.is_valid(queues["first"])).sort_by("first").to_pylist()

@@ -16,8 +16,7 @@ from storage_engine.core.clock import DAY_MS
 
 UNLIMITED = -1
 LIKE_RETENTION = -2
-"""Value of ``local.retention.ms`` and ``local.retention.bytes`` that means: the same as without remote
-storage."""
+"""Value of ``local.retention.ms`` and ``local.retention.bytes``: the same as without remote storage."""
 
 
 @dataclass(frozen=True)
@@ -165,21 +164,21 @@ def delete_old_segments(log: LogFacts, settings: RetentionSettings, now_ms: int)
     """Return the segments to delete, in a log that isn't compacted (UnifiedLog#deleteOldSegments)."""
     deletions: list[SegmentDeletion] = []
     halts: list[Halt] = []
-    left = log.segments
+    segments = log.segments
     for rule in _RULES:
         if rule is not Rule.LOG_START and not settings.delete:
             halts.append(Halt(rule, Stop.POLICY))
             continue
-        if (breaches := _breached(rule, log, left, settings, now_ms)) is None:
+        if (breaches := _breaches_of(rule, log, segments, settings, now_ms)) is None:
             halts.append(Halt(rule, Stop.OFF))
             continue
-        count, halt = _walk(rule, log, left, breaches, now_ms)
+        count, halt = _walk(rule, log, segments, breaches, now_ms)
         halts.append(halt)
-        if left and not count:
+        if segments and not count:
             continue
-        deletions += [SegmentDeletion(segment.base_offset, rule) for segment in left[:count]]
-        left = left[count:]
-        if not left:
+        deletions += [SegmentDeletion(segment.base_offset, rule) for segment in segments[:count]]
+        segments = segments[count:]
+        if not segments:
             # The broker has rolled: what follows is empty.
             halts += [Halt(later, Stop.END) for later in _RULES[len(halts) :]]
             break
@@ -190,13 +189,13 @@ Breaches = Callable[[SegmentFacts, SegmentFacts | None], bool]
 """Returns whether a rule deletes a segment, given the segment and the next one."""
 
 
-def _breached(
-    rule: Rule, log: LogFacts, left: Sequence[SegmentFacts], settings: RetentionSettings, now_ms: int
+def _breaches_of(
+    rule: Rule, log: LogFacts, segments: Sequence[SegmentFacts], settings: RetentionSettings, now_ms: int
 ) -> Breaches | None:
     if rule is Rule.LOG_START:
         return log_start_breached(log.start_offset)
     if rule is Rule.SIZE:
-        return size_breached(left, settings.kept_bytes)
+        return size_breached(segments, settings.kept_bytes)
     return time_breached(settings.kept_ms, now_ms)
 
 
@@ -209,8 +208,7 @@ def size_breached(segments: Sequence[SegmentFacts], kept_bytes: int) -> Breaches
     """Return the check of the rule for the log's size (UnifiedLog#deleteRetentionSizeBreachedSegments); None:
     the rule is off.
 
-    At least ``kept_bytes`` stay. The check counts the bytes that it deletes: call it once for each segment,
-    in order.
+    At least ``kept_bytes`` stay. The check counts what it deletes: call it once for each segment, in order.
     """
     if kept_bytes < 0:
         return None

@@ -51,7 +51,7 @@ class OpenInLogs:
     @property
     def first_offsets(self) -> dict[str, int]:
         """Return the first offset of each log's oldest open transaction."""
-        return {log: found[0].first_offset for log, found in self.by_log.items()}
+        return {log: transactions[0].first_offset for log, transactions in self.by_log.items()}
 
 
 def find_open(node: Node, ends: Mapping[str, int], max_bytes: int = _MOST_BYTES) -> OpenInLogs:
@@ -64,23 +64,23 @@ def find_open(node: Node, ends: Mapping[str, int], max_bytes: int = _MOST_BYTES)
     by_log: dict[str, tuple[OpenTransaction, ...]] = {}
     faults: dict[str, str] = {}
     unread: list[str] = []
-    left = max_bytes
+    left_bytes = max_bytes
     logs = {log.name.log: log for _, log in node.logs if log.name.topic != METADATA_TOPIC}
     sizes = {name: _bytes_behind(log, ends[name]) for name, log in logs.items() if name in ends}
     for name, size_bytes in sorted(sizes.items(), key=lambda one: one[1]):
-        if size_bytes > left:
+        if size_bytes > left_bytes:
             unread.append(name)
             continue
-        left -= size_bytes
+        left_bytes -= size_bytes
         try:
-            found = open_transactions(logs[name], ends[name])
+            transactions = open_transactions(logs[name], ends[name])
         except StorageEngineError as error:
             faults[name] = reason_of(error)
         except OSError as error:
             faults[name] = reason_text(error)
         else:
-            if found:
-                by_log[name] = found
+            if transactions:
+                by_log[name] = transactions
     return OpenInLogs(by_log, tuple(unread), faults)
 
 
@@ -92,19 +92,21 @@ def oldest_open(log: PartitionLog, end: int) -> OpenTransaction | None:
     :raises CorruptFileError: the open transactions can't be found out.
     :raises OSError: a file can't be read.
     """
-    known = [one for one in log.snapshots if _offset_of(one.path) <= end]
-    if not known:
+    snapshots = [snapshot for snapshot in log.snapshots if _offset_of(snapshot.path) <= end]
+    if not snapshots:
         return None
-    path = known[-1].path
+    path = snapshots[-1].path
     producers = parse_producer_snapshot(read_stored(Path(path)), path)
-    if all(one.transaction_first_offset is None for one in producers):
+    if all(producer.transaction_first_offset is None for producer in producers):
         return None
     return next(iter(open_transactions(log, end)), None)
 
 
 def _bytes_behind(log: PartitionLog, end: int) -> int:
     """Return how many bytes the segments after the newest snapshot have."""
-    begin = max((at for at in (_offset_of(one.path) for one in log.snapshots) if at <= end), default=0)
+    begin = max(
+        (at for at in (_offset_of(snapshot.path) for snapshot in log.snapshots) if at <= end), default=0
+    )
     return sum(segment.log.size_bytes for segment, behind in log.with_ends(end) if behind > begin)
 
 
@@ -117,9 +119,9 @@ def transaction_findings(found: OpenInLogs, node: Mapping[str, str], at_ms: int)
     text = node.get("transaction.max.timeout.ms", "").strip()
     longest_ms = (int(text) if text.isdecimal() else _LONGEST_MS) + _GRACE_MS
     for name, transactions in sorted(found.by_log.items()):
-        for one in transactions:
-            if at_ms - one.written_ms > longest_ms:
-                yield _hanging(name, one)
+        for transaction in transactions:
+            if at_ms - transaction.written_ms > longest_ms:
+                yield _hanging_finding(name, transaction)
     for name, why in sorted(found.faults.items()):
         yield Finding(
             Severity.WARNING, "transactions-unknown", f"log {name}: its open transactions aren't known: {why}"
@@ -134,16 +136,16 @@ def transaction_findings(found: OpenInLogs, node: Mapping[str, str], at_ms: int)
         )
 
 
-def _hanging(name: str, one: OpenTransaction) -> Finding:
+def _hanging_finding(name: str, txn: OpenTransaction) -> Finding:
     topic, _, partition = name.rpartition("-")
     return Finding(
         Severity.WARNING,
         "hanging-transaction",
-        f"log {name}: the transaction of producer {one.producer_id} is open from offset {one.first_offset} "
-        f"on, last written at {time_text(one.written_ms)}: readers of committed records stop there, and so "
+        f"log {name}: the transaction of producer {txn.producer_id} is open from offset {txn.first_offset} "
+        f"on, last written at {time_text(txn.written_ms)}: readers of committed records stop there, and so "
         "do the cleaner, remote storage and the archive",
         f"kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic {topic} --partition {partition} "
-        f"--start-offset {one.first_offset}",
+        f"--start-offset {txn.first_offset}",
     )
 
 
@@ -176,24 +178,26 @@ def open_transactions(log: PartitionLog, end: int) -> tuple[OpenTransaction, ...
         newest = snapshots[-1].path
         begin = _offset_of(newest)
         producers = parse_producer_snapshot(read_stored(newest), newest)
-    between = list(_between(log, begin, end))
+    between = list(_segments_between(log, begin, end))
     if not between:
-        firsts = ((one, one.transaction_first_offset) for one in producers)
-        found = [
-            OpenTransaction(one.producer_id, at, one.timestamp_ms) for one, at in firsts if at is not None
+        firsts = ((producer, producer.transaction_first_offset) for producer in producers)
+        transactions = [
+            OpenTransaction(producer.producer_id, at, producer.timestamp_ms)
+            for producer, at in firsts
+            if at is not None
         ]
-        return tuple(sorted(found, key=lambda one: one.first_offset))
+        return tuple(sorted(transactions, key=lambda one: one.first_offset))
     # NumPy and the kernels, which a log that a snapshot tells all of needs for nothing.
     from storage_engine.kafka.codec.transaction_states import UncommittedTransactions
 
-    known = UncommittedTransactions.of_files((), producers, begin)
+    states = UncommittedTransactions.of_files((), producers, begin)
     for place, segment in enumerate(between, 1):
         damages: list[Damage] = []
         with mapped(segment.log.path) as data:
             behind = between[place].base_offset if place < len(between) else end
-            known = known.continued(data, min(behind, end), damages)
+            states = states.continued(data, min(behind, end), damages)
             _check_whole(segment, damages, len(data), active=segment is log.segments[-1])
-    return tuple(OpenTransaction(*one) for one in known.open)
+    return tuple(OpenTransaction(*entry) for entry in states.open)
 
 
 def last_stable_offset(transactions: tuple[OpenTransaction, ...], high_watermark: int) -> int:
@@ -201,12 +205,11 @@ def last_stable_offset(transactions: tuple[OpenTransaction, ...], high_watermark
 
     The source is UnifiedLog#fetchLastStableOffsetMetadata.
     """
-    return min([high_watermark, *(one.first_offset for one in transactions)])
+    return min([high_watermark, *(transaction.first_offset for transaction in transactions)])
 
 
 def forgotten_below(log: PartitionLog, end: int) -> int:
-    """Return the offset below which no file tells of transactions that are open at another offset; 0: all are
-    known.
+    """Return the offset below which no file tells of transactions open at another offset; 0: all are known.
 
     If segments before the log's first one were deleted, a broker that starts also removes the first segment's
     snapshot (ProducerStateManager#truncateAndReload).
@@ -217,14 +220,14 @@ def forgotten_below(log: PartitionLog, end: int) -> int:
 def _snapshots(log: PartitionLog, end: int) -> list[FileFacts]:
     """Return the snapshots that help to find the transactions open at an offset, oldest first."""
     begin = log.segments[0].base_offset if log.segments else end
-    return [one for one in log.snapshots if begin <= _offset_of(one.path) <= end]
+    return [snapshot for snapshot in log.snapshots if begin <= _offset_of(snapshot.path) <= end]
 
 
 def _offset_of(path: str) -> int:
     return int(path.rpartition("/")[2].partition(".")[0])
 
 
-def _between(log: PartitionLog, begin: int, end: int) -> Iterator[SegmentFiles]:
+def _segments_between(log: PartitionLog, begin: int, end: int) -> Iterator[SegmentFiles]:
     """Yield the segments that may have records of the offsets [begin, end)."""
     for segment, behind in log.with_ends(end):
         if begin < behind and segment.base_offset < end and segment.log.size_bytes:

@@ -1,9 +1,8 @@
 """The agent beside a broker: it serves the files of segments to hosts that don't see the store.
 
-It serves only the files that a driver's plan names, after it has found each of them among the segments of its
-own stores. Only a caller that has the key of that plan may read them. A file is identified by its inode, so
-that a different file under the same name isn't served. No request changes anything: files are only read and
-flushed.
+It serves only the files that a driver's plan names, after it has found each among the segments of its own
+stores. Only a caller with the key of that plan may read them. A file is identified by its inode, so that
+another file under the same name isn't served. No request changes anything: files are only read and flushed.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class AgentListening:
     def files(self) -> tuple[object, ...]:
         """Return the state of the certificates' files. It differs once one of the files has changed."""
         named = (self.certificate, self.key, self.client_authorities)
-        return tuple((found.st_ino, found.st_mtime_ns) for found in map(_stat, filter(None, named)) if found)
+        return tuple((facts.st_ino, facts.st_mtime_ns) for facts in map(_stat, filter(None, named)) if facts)
 
     def tls(self) -> ssl.SSLContext | None:
         """Return the TLS context for connections; None: they aren't encrypted.
@@ -268,7 +267,7 @@ class Agent:
 
     def _answer(self, wire: Wire, peer: str) -> None:
         try:
-            who, secret = self._greet(wire)
+            caller, secret = self._greet(wire)
         except StorageEngineError as error:
             self._log(f"{peer}: {printable(str(error))}")
             wire.send(error_message(error))
@@ -279,10 +278,10 @@ class Agent:
         while True:
             question = wire.receive()
             try:
-                if who == DRIVER:
+                if caller == DRIVER:
                     self._answer_driver(wire, question, peer)
                 else:
-                    self._answer_task(wire, self._run(who, secret), question)
+                    self._answer_task(wire, self._run(caller, secret), question)
             except StorageEngineError as error:
                 self._log(f"{peer}: {printable(str(error))}")
                 wire.send(error_message(error))
@@ -290,14 +289,14 @@ class Agent:
     def _greet(self, wire: Wire) -> tuple[str, str]:
         """Return the caller's name and secret, once both sides have shown that they know the secret."""
         greeting = wire.receive(MOST_GREETING_BYTES)
-        found = (greeting["protocol"], greeting["release"])
-        if found != (PROTOCOL, __version__):
+        versions = (greeting["protocol"], greeting["release"])
+        if versions != (PROTOCOL, __version__):
             raise _refusal(
-                f"to be asked by release {__version__}, found {found[1]}",
+                f"to be asked by release {__version__}, found {versions[1]}",
                 "Install one release on both",
             )
-        who, others = str(greeting["who"]), str(greeting["nonce"])
-        if who == DRIVER:
+        caller, others = str(greeting["who"]), str(greeting["nonce"])
+        if caller == DRIVER:
             secret = self._listening.token
             if self._listening.client_authorities is not None and not _certificate(wire.socket):
                 raise _refusal(
@@ -305,16 +304,16 @@ class Agent:
                     "Name its file for the driver",
                 )
         else:
-            secret = self._run(who).key
+            secret = self._run(caller).key
         nonce = secrets.token_hex(16)
         wire.send({"nonce": nonce, "shown": shows(secret.encode(), "agent", others, nonce)})
-        shown = str(wire.receive(MOST_GREETING_BYTES)["shown"])
-        if not hmac.compare_digest(shown, shows(secret.encode(), "asker", others, nonce)):
+        proof = str(wire.receive(MOST_GREETING_BYTES)["shown"])
+        if not hmac.compare_digest(proof, shows(secret.encode(), "asker", others, nonce)):
             raise _refusal(
                 "a caller that knows the agent's token or the run's key, found one that doesn't",
                 "Give the driver the same token",
             )
-        return who, secret
+        return caller, secret
 
     def _run(self, name: str, key: str | None = None) -> _Run:
         """Return a run by its name, and renew its lease.
@@ -355,7 +354,7 @@ class Agent:
         files = {
             path: served
             for root, of_store in plan["files"].items()
-            for path, served in self._served(root, of_store)
+            for path, served in self._find_files(root, of_store)
         }
         speeds = {plan["bytes_per_second"], self._bytes_per_second} - {None}
         name = f"{digest}.{secrets.token_hex(8)}"
@@ -370,8 +369,8 @@ class Agent:
         self._log(f"{peer}: run {digest[:16]} reads {count_text(len(files), 'file')}")
         wire.send({"run": name, "key": run.key})
 
-    def _served(
-        self, root: str, wanted: Iterable[tuple[str, int, int]]
+    def _find_files(
+        self, root: str, requested: Iterable[tuple[str, int, int]]
     ) -> Iterator[tuple[str, _Served | None]]:
         """Yield the files of a plan, each found among the segments of a store of this agent.
 
@@ -392,20 +391,20 @@ class Agent:
             directory, name = os.path.split(path)
             return real(directory), name
 
-        known = {place(file.path): file for file in listed()}
-        around = {Path(directory).parent for directory, _ in known}
-        for path, inode, size_bytes in wanted:
-            found = known.get(place(path))
-            if found is None and Path(place(path)[0]).parent in around and not os.path.lexists(path):
+        segments = {place(file.path): file for file in listed()}
+        around = {Path(directory).parent for directory, _ in segments}
+        for path, inode, size_bytes in requested:
+            segment = segments.get(place(path))
+            if segment is None and Path(place(path)[0]).parent in around and not os.path.lexists(path):
                 yield path, None
                 continue
-            if found is None or found.inode != inode or found.size_bytes < size_bytes:
+            if segment is None or segment.inode != inode or segment.size_bytes < size_bytes:
                 raise BadInputError(
                     f"{path}: expected a segment of the agent's store {root} with {size_bytes} bytes of "
-                    f"inode {inode}, found {found or 'none'}. {NOTHING} Run it again: the files are then "
+                    f"inode {inode}, found {segment or 'none'}. {NOTHING} Run it again: the files are then "
                     "listed again."
                 )
-            yield path, _Served(root, found.device, inode, size_bytes)
+            yield path, _Served(root, segment.device, inode, size_bytes)
 
     def _answer_task(self, wire: Wire, run: _Run, question: Mapping[str, Any]) -> None:
         ask, path = question["ask"], str(question["path"])

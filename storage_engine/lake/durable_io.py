@@ -84,11 +84,11 @@ def may_open(properties: Mapping[str, str], location: str) -> bool:
         host = properties.get("hdfs.host")
         configured = {urlsplit(warehouse).netloc, host, f"{host}:{properties.get('hdfs.port')}"}
         return netloc in configured - {""}
-    own, families = urlsplit(warehouse).scheme, _CONFIGURED_BY.get(scheme)
+    own_scheme, families = urlsplit(warehouse).scheme, _CONFIGURED_BY.get(scheme)
     return (
         families is None
-        or _CONFIGURED_BY.get(own) == families
-        or (not own and not warehouse.startswith("/"))
+        or _CONFIGURED_BY.get(own_scheme) == families
+        or (not own_scheme and not warehouse.startswith("/"))
         or any(key.startswith(families) and key not in S3_DEFAULTS for key in properties)
     )
 
@@ -133,7 +133,7 @@ class DurableOutputStream(io.BufferedWriter):
 
     def __init__(self, path: Path, *, overwrite: bool) -> None:
         make_dirs(path.parent)
-        super().__init__(_opened(path, overwrite=overwrite), buffer_size=1 << 20)
+        super().__init__(_open_file(path, overwrite=overwrite), buffer_size=1 << 20)
         self._path = path
         with _recorders_lock:
             for recorder in _recorders:
@@ -158,7 +158,7 @@ class DurableOutputStream(io.BufferedWriter):
         fsync_path(self._path.parent)
 
 
-def _opened(path: Path, *, overwrite: bool) -> io.FileIO:
+def _open_file(path: Path, *, overwrite: bool) -> io.FileIO:
     try:
         return create(path)
     except FileExistsError:
@@ -210,9 +210,9 @@ class ReadBackStream:
             self._stream.close()
 
     def close(self) -> None:
-        """Close the file, and compare what the store has with what was written.
+        """Close the file, and compare what the object store has with what was written.
 
-        :raises LakeUnavailableError: the store has acknowledged a file that it doesn't have.
+        :raises LakeUnavailableError: the object store has acknowledged a file that it doesn't have.
         """
         if self.closed:
             return
@@ -222,15 +222,15 @@ class ReadBackStream:
             with self._file.open() as stored:
                 sha256, size_bytes = sha256_of_file(cast("pa.NativeFile", stored)), stored.tell()
         except FileNotFoundError:
-            raise _not_kept(location, f"{self._size_bytes} bytes", "no such file") from None
+            raise _write_error(location, f"{self._size_bytes} bytes", "no such file") from None
         if sha256 != self._sha256.hexdigest():
-            found = f"{size_bytes} bytes" if size_bytes != self._size_bytes else "other bytes"
-            raise _not_kept(location, f"the {self._size_bytes} bytes", found)
+            actual = f"{size_bytes} bytes" if size_bytes != self._size_bytes else "other bytes"
+            raise _write_error(location, f"the {self._size_bytes} bytes", actual)
 
 
-def _not_kept(location: str, expected: str, found: str) -> LakeUnavailableError:
+def _write_error(location: str, expected: str, actual: str) -> LakeUnavailableError:
     return LakeUnavailableError(
-        f"{location}: expected {expected} that were written a moment ago, found {found}: the object store "
+        f"{location}: expected {expected} that were written a moment ago, found {actual}: the object store "
         "acknowledged a file that it doesn't have. The table and the store were not changed. Run again: what "
         "is proven already is kept. If it comes again, the fault is the object store's."
     )

@@ -59,7 +59,7 @@ class Transactions:
 
     def within(self, first: int, end: int) -> list[AbortedTransaction]:
         """Return the aborted transactions that may have records at the offsets [first, end)."""
-        return [one for one in self.aborted if one.last_offset >= first and one.first_offset < end]
+        return [entry for entry in self.aborted if entry.last_offset >= first and entry.first_offset < end]
 
 
 def read_transactions(partition: ArchivedPartition, pieces: Pieces) -> Transactions:
@@ -67,19 +67,18 @@ def read_transactions(partition: ArchivedPartition, pieces: Pieces) -> Transacti
 
     Aborted transactions come from the broker's own indexes (TransactionIndex). Transactions may be open at a
     hole or after the last segment. The last segment before that tells them, by its snapshot and its batches
-    (ProducerStateManager). If it has no snapshot, the segments from the last one with a snapshot on tell
-    them.
+    (ProducerStateManager). Without one, the segments from the last with a snapshot on tell them.
 
     :raises CorruptFileError: an index or a snapshot can't be read.
     :raises LakeUnavailableError: the lake can't be read.
     """
     aborted: list[AbortedTransaction] = []
-    for one in partition.ranges:
-        for companion in () if one.refused else one.receipt.companions:
+    for part in partition.ranges:
+        for companion in () if part.refused else part.receipt.companions:
             if companion.name.endswith(".txnindex"):
-                found = parse_transaction_index(companion.content, f"{companion.name} of {one.receipt.log}")
+                index = parse_transaction_index(companion.content, f"{companion.name} of {part.receipt.log}")
                 # Of offsets that two receipts have, one tells it.
-                aborted += (entry for entry in found if entry.last_offset >= one.first)
+                aborted += (entry for entry in index if entry.last_offset >= part.first)
     return Transactions(
         tuple(sorted(aborted, key=lambda entry: entry.last_offset)),
         tuple((section[-1].end, _stable(section, pieces)) for section in _sections(partition.ranges)),
@@ -89,11 +88,11 @@ def read_transactions(partition: ArchivedPartition, pieces: Pieces) -> Transacti
 def _sections(ranges: Sequence[ArchivedRange]) -> list[list[ArchivedRange]]:
     """Cut ranges at each hole and each refused range. Transactions that ended in there aren't known."""
     sections: list[list[ArchivedRange]] = []
-    for one in ranges:
+    for archived in ranges:
         last = sections[-1][-1] if sections else None
-        if last is None or last.end < one.first or last.refused or one.refused:
+        if last is None or last.end < archived.first or last.refused or archived.refused:
             sections.append([])
-        sections[-1].append(one)
+        sections[-1].append(archived)
     return sections
 
 
@@ -101,20 +100,20 @@ def _stable(section: Sequence[ArchivedRange], pieces: Pieces) -> int:
     if section[-1].refused:
         return section[-1].end
     last, snapshot = 0, b""
-    for number, one in enumerate(section):
-        for companion in one.receipt.companions:
+    for number, archived in enumerate(section):
+        for companion in archived.receipt.companions:
             if companion.name.endswith(".snapshot"):
                 last, snapshot = number, companion.content
     receipt = section[last].receipt
     producers = parse_producer_snapshot(snapshot, f"snapshot of {receipt.log}") if snapshot else ()
-    known = UncommittedTransactions.of_files((), producers, receipt.base_offset)
-    for one in section[last:]:
-        for piece in pieces(one.receipt):
+    state = UncommittedTransactions.of_files((), producers, receipt.base_offset)
+    for archived in section[last:]:
+        for piece in pieces(archived.receipt):
             if len(piece.last_offsets):
-                known = known.continued(
+                state = state.continued(
                     memoryview(bytes(piece.read(0, piece.size_bytes))), int(piece.last_offsets[-1]) + 1
                 )
-    first_open = known.first_open_offset
+    first_open = state.first_open_offset
     return section[-1].end if first_open is None else first_open
 
 
@@ -129,8 +128,7 @@ _THREADS_FAR = 4
 _MOST_SEGMENTS = 256
 """Most segments that are kept decoded. Each has an open file."""
 _AHEAD = 2
-"""Number of pieces that are decoded before a consumer asks for them. Decoding a piece takes longer than
-sending it."""
+"""Number of pieces decoded before a consumer asks: decoding a piece takes longer than sending it."""
 
 
 class LakeReader:
@@ -164,7 +162,7 @@ class LakeReader:
 
     async def warm_up(self) -> None:
         """Decode something. Then the first consumer doesn't wait until compiled code is loaded."""
-        first = next((one for topic in self.archive.topics.values() for one in topic.values()), None)
+        first = next((part for topic in self.archive.topics.values() for part in topic.values()), None)
         if first is not None:
             with suppress(StorageEngineError):
                 await self.transactions(first)
@@ -181,14 +179,14 @@ class LakeReader:
             if snapshots == self._snapshots:
                 return None
             with self._segments_lock:
-                known = [segment.receipt for segment in self._segments.values()]
-            untouched = untouched_files(table, known)
+                receipts = [segment.receipt for segment in self._segments.values()]
+            untouched = untouched_files(table, receipts)
             return snapshots, table, read_archive(self._lake, self.archive.cluster), untouched
 
         # It may take longer than decoding, for which consumers wait.
-        found = await asyncio.to_thread(look)
-        if found is not None:
-            self._snapshots, self._table, self.archive, untouched = found
+        result = await asyncio.to_thread(look)
+        if result is not None:
+            self._snapshots, self._table, self.archive, untouched = result
             self._transactions.clear()
             with self._segments_lock:
                 for row_hash, segment in list(self._segments.items()):
@@ -213,25 +211,25 @@ class LakeReader:
         :raises LakeUnavailableError: the lake can't be read.
         """
         while offset < min(end, partition.end):
-            found = partition.range_at(offset)
-            self._check(partition, found, offset)
-            offset = max(offset, found.first)
+            archived = partition.range_at(offset)
+            self._check(partition, archived, offset)
+            offset = max(offset, archived.first)
             # What is there waits for no thread that decodes something else.
-            segment = self._known(found.receipt)
+            segment = self._find_segment(archived.receipt)
             if segment is None:
-                segment = await self._in_thread(self._segment, found.receipt)
+                segment = await self._run_in_thread(self._segment, archived.receipt)
             ready = segment.ready_number_of(offset)
-            first = await self._in_thread(segment.number_of, offset) if ready is None else ready
+            first = await self._run_in_thread(segment.number_of, offset) if ready is None else ready
             for number in range(first, segment.count):
                 piece = await self._piece(segment, number)
-                self._read_on(partition, found, segment, number)
+                self._read_on(partition, archived, segment, number)
                 batches = piece.batches(offset, end, max_bytes)
-                if batches is not None and not batches and end >= found.end:
+                if batches is not None and not batches and end >= archived.end:
                     raise DamagedRangeError("a batch begins after the end of its segment")
                 if batches is not None:
                     return batches
             # A cleaner took the last records of this segment.
-            offset = found.end
+            offset = archived.end
         return b""
 
     async def offset_at(self, partition: ArchivedPartition, timestamp_ms: int) -> tuple[int, int] | None:
@@ -241,13 +239,13 @@ class LakeReader:
         """
 
         def look() -> tuple[int, int] | None:
-            for one in partition.ranges:
-                last = one.receipt.last_store_timestamp_ms
-                if last is not None and last >= timestamp_ms and one.end > partition.start:
-                    first = max(one.first, partition.start)
-                    found = self._segment(one.receipt).offset_at(timestamp_ms, first)
-                    if found is not None:
-                        return found
+            for archived in partition.ranges:
+                last = archived.receipt.last_store_timestamp_ms
+                if last is not None and last >= timestamp_ms and archived.end > partition.start:
+                    first = max(archived.first, partition.start)
+                    position = self._segment(archived.receipt).offset_at(timestamp_ms, first)
+                    if position is not None:
+                        return position
             return None
 
         return await asyncio.get_running_loop().run_in_executor(self._finder, look)
@@ -256,11 +254,11 @@ class LakeReader:
         """Return the last archived batch that is served. Empty: there is none."""
 
         def look() -> bytes:
-            for one in reversed(partition.ranges):
-                segment = None if one.refused else self._segment(one.receipt)
+            for archived in reversed(partition.ranges):
+                segment = None if archived.refused else self._segment(archived.receipt)
                 for number in reversed(range(segment.count if segment else 0)):
                     assert segment is not None
-                    if batch := self._pool.submit(segment.piece, number).result().last_batch(one.end):
+                    if batch := self._pool.submit(segment.piece, number).result().last_batch(archived.end):
                         return batch
             return b""
 
@@ -284,17 +282,17 @@ class LakeReader:
         for threads in (self._walker, self._finder, self._pool):
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def _check(self, partition: ArchivedPartition, found: ArchivedRange, offset: int) -> None:
+    def _check(self, partition: ArchivedPartition, part: ArchivedRange, offset: int) -> None:
         where = f"{partition.topic}-{partition.number}, offsets"
-        hole = next(((max(a, offset), b) for a, b in partition.holes() if offset < b <= found.first), None)
+        hole = next(((max(a, offset), b) for a, b in partition.holes() if offset < b <= part.first), None)
         if hole is not None and not self.skip_holes:
             raise StorageEngineError(
                 f"{where} [{hole[0]}, {hole[1]}): no receipt has these offsets, so consumers stop before "
                 "them. Run verify: it says what became of them. --holes skip continues after them."
             )
-        if found.refused:
+        if part.refused:
             raise StorageEngineError(
-                f"{where} [{found.first}, {found.end}): nothing of these offsets is served: {found.refused}."
+                f"{where} [{part.first}, {part.end}): nothing of these offsets is served: {part.refused}."
             )
 
     async def _piece(self, segment: SegmentInLake, number: int) -> Piece:
@@ -307,7 +305,7 @@ class LakeReader:
         return piece
 
     def _read_on(
-        self, partition: ArchivedPartition, found: ArchivedRange, segment: SegmentInLake, number: int
+        self, partition: ArchivedPartition, archived: ArchivedRange, segment: SegmentInLake, number: int
     ) -> None:
         """Start decoding the pieces that most consumers ask for next. No request waits for them."""
         for following in range(number + 1, number + 1 + _AHEAD):
@@ -315,18 +313,18 @@ class LakeReader:
                 return
             if following < segment.count:
                 self._begin(segment, following)
-        later = partition.ranges_from(found.end)[:1]
+        later = partition.ranges_from(archived.end)[:1]
         if number + 1 + _AHEAD > segment.count and later and not later[0].refused:
             receipt = later[0].receipt
-            if (known := self._known(receipt)) is not None:
-                self._begin(known, 0)
+            if (opened := self._find_segment(receipt)) is not None:
+                self._begin(opened, 0)
             elif receipt.row_hash not in self._opening:
                 self._opening[receipt.row_hash] = asyncio.ensure_future(
-                    self._in_thread(self._segment, receipt)
+                    self._run_in_thread(self._segment, receipt)
                 )
-                self._opening[receipt.row_hash].add_done_callback(partial(self._opened, receipt.row_hash))
+                self._opening[receipt.row_hash].add_done_callback(partial(self._begin_new, receipt.row_hash))
 
-    def _opened(self, row_hash: str, opened: asyncio.Future[SegmentInLake]) -> None:
+    def _begin_new(self, row_hash: str, opened: asyncio.Future[SegmentInLake]) -> None:
         """Start decoding the first piece of an opened segment.
 
         If the segment failed to open, nothing is said: no consumer asked for it.
@@ -345,7 +343,7 @@ class LakeReader:
                     done.exception()
 
             self._waiting += 1
-            segment.pieces[number] = asyncio.ensure_future(self._in_thread(segment.piece, number))
+            segment.pieces[number] = asyncio.ensure_future(self._run_in_thread(segment.piece, number))
             segment.pieces[number].add_done_callback(end)
         return segment.pieces[number]
 
@@ -356,15 +354,15 @@ class LakeReader:
                 # Its file goes with whoever still reads of it.
                 total -= self._segments.popitem(last=False)[1].decoded_bytes
 
-    def _known(self, receipt: Receipt) -> SegmentInLake | None:
+    def _find_segment(self, receipt: Receipt) -> SegmentInLake | None:
         with self._segments_lock:
-            if (known := self._segments.get(receipt.row_hash)) is not None:
+            if (segment := self._segments.get(receipt.row_hash)) is not None:
                 self._segments.move_to_end(receipt.row_hash)
-            return known
+            return segment
 
     def _segment(self, receipt: Receipt) -> SegmentInLake:
-        if (known := self._known(receipt)) is not None:
-            return known
+        if (segment := self._find_segment(receipt)) is not None:
+            return segment
         table = self._table
         made = SegmentInLake(table, receipt)
         with self._segments_lock:
@@ -380,5 +378,5 @@ class LakeReader:
         segment = self._segment(receipt)
         return (self._pool.submit(segment.piece, number).result() for number in range(segment.count))
 
-    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+    async def _run_in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)

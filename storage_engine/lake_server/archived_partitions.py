@@ -1,5 +1,4 @@
-"""Find the records of Kafka topics in a lake: the ranges of each partition, by the receipts of all its
-stores.
+"""Find Kafka topics' records in a lake: each partition's ranges, by the receipts of all its stores.
 
 A partition is identified by a cluster's id, a topic's id and a number, and not by the name of its directory.
 Replicas may have archived the same offsets. Each offset is served once.
@@ -71,7 +70,7 @@ class ArchivedPartition:
 
     @cached_property
     def _ends(self) -> list[int]:
-        return [one.end for one in self.ranges]
+        return [archived.end for archived in self.ranges]
 
     def range_at(self, offset: int) -> ArchivedRange:
         """Return the range that has an offset, or else the first range after it.
@@ -185,28 +184,28 @@ def archive_of(
     newest: dict[str, tuple[int, str]] = {}
     names: dict[str, str] = {}
     for topic_id, of_id in of_topic.items():
-        proven = ((first_proven.get(it.identity, it.proven_at_ms), it) for at in of_id for it in logs[at])
+        proven = ((first_proven.get(row.identity, row.proven_at_ms), row) for at in of_id for row in logs[at])
         proven_ms, last = max(proven, key=itemgetter(0))
         names[topic_id] = _directory(last).topic
         newest[names[topic_id]] = max(newest.get(names[topic_id], (-1, "")), (proven_ms, topic_id))
     topics: dict[str, dict[int, ArchivedPartition]] = {}
     for topic_id, name in names.items():
-        shown = name if newest[name][1] == topic_id else f"{name}@{topic_id[:_ID_SHOWN]}"
-        found = [_partition(shown, logs[log_id], expiries, topic_id) for log_id in of_topic[topic_id]]
-        topics[shown] = {one.number: one for one in found}
+        title = name if newest[name][1] == topic_id else f"{name}@{topic_id[:_ID_SHOWN]}"
+        partitions = [_partition(title, logs[log_id], expiries, topic_id) for log_id in of_topic[topic_id]]
+        topics[title] = {partition.number: partition for partition in partitions}
     return Archive(chosen, topics, tuple(sorted(unnamed)))
 
 
-def _cluster(clusters: set[str], asked: str | None, location: str) -> str:
-    if asked is None and len(clusters) == 1:
+def _cluster(clusters: set[str], cluster: str | None, location: str) -> str:
+    if cluster is None and len(clusters) == 1:
         return clusters.pop()
-    if asked in clusters:
-        return str(asked)
+    if cluster in clusters:
+        return str(cluster)
     listed = ", ".join(sorted(clusters))
-    expected = "an archived cluster" if asked else "one cluster, or --cluster to choose one"
-    near = meant(asked, clusters) if asked else ""
+    expected = "an archived cluster" if cluster else "one cluster, or --cluster to choose one"
+    near = meant(cluster, clusters) if cluster else ""
     raise BadInputError(
-        f"lake {location}: expected {expected}, found {asked or f'those of {listed}'}.{near} Nothing was "
+        f"lake {location}: expected {expected}, found {cluster or f'those of {listed}'}.{near} Nothing was "
         f"started. The lake has: {listed}."
     )
 
@@ -221,9 +220,9 @@ def _partition(
     """
     faults = {id(row): row_fault(row) for row in rows}
     ordered = sorted(whole(rows), key=lambda row: (bool(faults[id(row)]), row.base_offset, -row.end))
-    gone = [row for row in ended(rows) if not faults[id(row)]]
+    removed = [row for row in ended(rows) if not faults[id(row)]]
     expired = tuple(
-        sorted((row.base_offset, row.end, end_text(row.state, row.act, expiries)) for row in gone)
+        sorted((row.base_offset, row.end, end_text(row.state, row.act, expiries)) for row in removed)
     )
     if not ordered:
         end = max(row.end for row in rows)
@@ -238,10 +237,10 @@ def _partition(
         refused = f"its receipt can't be trusted: {fault}" if (fault := faults[id(row)]) else ""
         if not fault and len(contents[row.base_offset, row.end]) > 1:
             refused = "two stores have archived different bytes for the same offsets"
-        for left in list(subtract_intervals(row.base_offset, row.end, cover)):
-            insort(cover, left)
-            ranges.append(ArchivedRange(row, *left, refused))
-    ranges.sort(key=lambda one: one.first)
+        for span in list(subtract_intervals(row.base_offset, row.end, cover)):
+            insort(cover, span)
+            ranges.append(ArchivedRange(row, *span, refused))
+    ranges.sort(key=lambda archived: archived.first)
     first = ranges[0]
     # A log begins inside a segment once records have been deleted from it (DeleteRecords).
     start = first.receipt.known.get(START_EVIDENCE)
@@ -261,10 +260,10 @@ def _directory(row: Receipt) -> PartitionDirectory:
 
     :raises ReceiptError: the name isn't a partition directory's.
     """
-    found = partition_directory(row.log)
-    if found is None:
+    directory = partition_directory(row.log)
+    if directory is None:
         raise ReceiptError(
             f"receipt of {row.log}/{row.base_offset:020d}: expected the name of a partition's log, found "
             "another name. Nothing was started. The receipts were tampered with. Run verify."
         )
-    return found
+    return directory

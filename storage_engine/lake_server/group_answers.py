@@ -102,8 +102,8 @@ class CommittedPositions:
         self._write(self.groups, {**self.given_back, group: of_cluster})
 
     def _write(self, groups: Positions, given_back: Positions) -> None:
-        said = {"version": 1, "groups": groups, "given_back": given_back}
-        write_file(self._path, json.dumps(said).encode())
+        content = {"version": 1, "groups": groups, "given_back": given_back}
+        write_file(self._path, json.dumps(content).encode())
         self.groups, self.given_back = groups, given_back
 
     def close(self) -> None:
@@ -116,10 +116,10 @@ class CommittedPositions:
         except FileNotFoundError:
             return {}, {}
         try:
-            said: Any = json.loads(text)
-            if said["version"] != 1:
-                raise ValueError(f"version {said['version']}")
-            return _positions(said["groups"]), _positions(said.get("given_back", {}))
+            content: Any = json.loads(text)
+            if content["version"] != 1:
+                raise ValueError(f"version {content['version']}")
+            return _positions(content["groups"]), _positions(content.get("given_back", {}))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise BadInputError(
                 f"{self._path}: expected the positions of groups in version 1, found something else: "
@@ -127,13 +127,13 @@ class CommittedPositions:
             ) from error
 
 
-def _positions(said: Any) -> Positions:
+def _positions(groups: Any) -> Positions:
     return {
         group: {
             topic: {int(number): (int(offset), note) for number, (offset, note) in of_topic.items()}
             for topic, of_topic in topics.items()
         }
-        for group, topics in said.items()
+        for group, topics in groups.items()
     }
 
 
@@ -153,14 +153,14 @@ async def give_back(
     :raises OSError: the file of positions can't be written.
     """
     await upstream.connect()
-    whole = True
+    is_complete = True
     for group in sorted(positions.groups):
         try:
-            whole = await _give_back(group, archive, upstream, positions, tell) and whole
+            is_complete = await _give_back(group, archive, upstream, positions, tell) and is_complete
         except UpstreamError as error:
-            whole = False
+            is_complete = False
             tell(f"group {group}: stays here: {error}. Stop its members. Then give it back again.")
-    return whole
+    return is_complete
 
 
 async def _give_back(
@@ -170,12 +170,12 @@ async def _give_back(
     positions: CommittedPositions,
     tell: Callable[[str], None],
 ) -> bool:
-    own: dict[PartitionKey, Position] = {
+    committed: dict[PartitionKey, Position] = {
         (name, number): position
         for name, numbers in positions.groups[group].items()
         for number, position in numbers.items()
     }
-    foreign = sorted({name for name, number in own if not _is_same(archive, upstream, (name, number))})
+    foreign = sorted({name for name, number in committed if not _is_same(archive, upstream, (name, number))})
     if foreign:
         tell(
             f"group {group}: stays here: the cluster lacks {', '.join(foreign)}, or has other topics of "
@@ -194,13 +194,13 @@ async def _give_back(
         for name, of_topic in positions.given_back[group].items()
         for number, position in of_topic.items()
     }
-    left = {place: position for place, position in own.items() if now.get(place) == begun.get(place)}
-    if left:
-        await upstream.commit(group, left)
+    kept = {place: position for place, position in committed.items() if now.get(place) == begun.get(place)}
+    if kept:
+        await upstream.commit(group, kept)
     positions.drop([group])
-    for place, position in sorted(own.items()):
-        at = position[0] if place in left else now[place][0] if place in now else None
-        since = "" if place in left else ", which it has committed at the cluster meanwhile"
+    for place, position in sorted(committed.items()):
+        at = position[0] if place in kept else now[place][0] if place in now else None
+        since = "" if place in kept else ", which it has committed at the cluster meanwhile"
         tell(f"group {group}: goes on in {place[0]}-{place[1]} at offset {at}{since}")
     return True
 
@@ -294,12 +294,14 @@ class GroupCoordinator:
             await asyncio.sleep(_LOOK_SECONDS)
             now = monotonic()
             for group in list(self.groups.values()):
-                gone = [
-                    one
-                    for one in group.members.values()
-                    if one.joining is None and one.syncing is None and now - one.seen > one.session_seconds
+                expired = [
+                    member
+                    for member in group.members.values()
+                    if member.joining is None
+                    and member.syncing is None
+                    and now - member.seen > member.session_seconds
                 ]
-                for member in gone:
+                for member in expired:
                     self._remove(group, member)
                 if group.state == PREPARING:
                     self._complete_when_all_are_there(group)
@@ -317,12 +319,12 @@ class GroupCoordinator:
         if not _SESSION_SECONDS[0] <= _limits(request)[0] <= _SESSION_SECONDS[1]:
             return Joined(ErrorCode.invalid_session_timeout, request.member_id)
         group = self.groups.setdefault(request.group_id, ConsumerGroup(request.group_id))
-        protocols = {str(one.name): bytes(one.metadata) for one in request.protocols}
+        protocols = {str(protocol.name): bytes(protocol.metadata) for protocol in request.protocols}
         if not self._agree(group, request, protocols):
             return Joined(ErrorCode.inconsistent_group_protocol, request.member_id)
         instance_id = getattr(request, "group_instance_id", None)
         member_id = request.member_id
-        same = _with_instance(group, instance_id)
+        same = _find_instance(group, instance_id)
         if not member_id:
             member_id = f"{(instance_id or client_id)[:_ID_LETTERS]}-{uuid.uuid4()}"
             if ask_for_id and instance_id is None:
@@ -366,11 +368,11 @@ class GroupCoordinator:
         waiting: asyncio.Future[Synced] = asyncio.get_running_loop().create_future()
         member.syncing = waiting
         if member.id == group.leader:
-            given = {one.member_id: bytes(one.assignment) for one in request.assignments}
+            assignments = {item.member_id: bytes(item.assignment) for item in request.assignments}
             group.state = STABLE
-            for one in group.members.values():
-                one.assignment = given.get(one.id, b"")
-                _tell(one, Synced(ErrorCode.none, one.assignment))
+            for peer in group.members.values():
+                peer.assignment = assignments.get(peer.id, b"")
+                _tell(peer, Synced(ErrorCode.none, peer.assignment))
         return await waiting
 
     def heartbeat(self, request: Any) -> ErrorCode:
@@ -407,7 +409,7 @@ class GroupCoordinator:
         member = group.members.get(request.member_id) if group else None
         instance_id = getattr(request, "group_instance_id", None)
         if group is None or member is None:
-            fenced = group is not None and _with_instance(group, instance_id) is not None
+            fenced = group is not None and _find_instance(group, instance_id) is not None
             return None, None, ErrorCode.fenced_instance_id if fenced else ErrorCode.unknown_member_id
         if (request.generation_id if generation is None else generation) != group.generation:
             return None, None, ErrorCode.illegal_generation
@@ -415,7 +417,7 @@ class GroupCoordinator:
         return group, member, ErrorCode.none
 
     def _agree(self, group: ConsumerGroup, request: Any, protocols: dict[str, bytes]) -> bool:
-        others = [one for one in group.members.values() if one.id != request.member_id]
+        others = [member for member in group.members.values() if member.id != request.member_id]
         if not protocols or not request.protocol_type:
             return False
         if not others:
@@ -425,7 +427,7 @@ class GroupCoordinator:
     def _prepare(self, group: ConsumerGroup) -> None:
         if group.state == PREPARING:
             return
-        wait = max(one.rebalance_seconds for one in group.members.values())
+        wait = max(member.rebalance_seconds for member in group.members.values())
         group.until = monotonic() + (_FIRST_WAIT_SECONDS if group.state == EMPTY else wait)
         # Whoever waits for partitions of the old generation has to join again.
         for member in group.members.values():
@@ -434,7 +436,7 @@ class GroupCoordinator:
 
     def _complete_when_all_are_there(self, group: ConsumerGroup) -> None:
         is_first = not group.generation or not group.leader
-        missing = [one for one in group.members.values() if one.joining is None]
+        missing = [member for member in group.members.values() if member.joining is None]
         if monotonic() < group.until and (missing or is_first):
             return
         for member in missing:
@@ -483,9 +485,9 @@ class GroupCoordinator:
         _tell(member, Synced(error))
 
 
-def _with_instance(group: ConsumerGroup, instance_id: str | None) -> Member | None:
+def _find_instance(group: ConsumerGroup, instance_id: str | None) -> Member | None:
     """Return the member with this instance id. None: there is no such member, or no id was given."""
-    same = (one for one in group.members.values() if one.instance_id == instance_id)
+    same = (member for member in group.members.values() if member.instance_id == instance_id)
     return None if instance_id is None else next(same, None)
 
 
@@ -500,7 +502,7 @@ def _limits(request: Any) -> tuple[float, float]:
 
 
 def _common(members: Sequence[Member], names: set[str]) -> set[str]:
-    return names.intersection(*(one.protocols for one in members)) if members else names
+    return names.intersection(*(member.protocols for member in members)) if members else names
 
 
 NODE_ID: Final = 0
@@ -574,7 +576,7 @@ class GroupAnswers:
         """
         body = request.body
         if request.name in ("offset_commit", "offset_fetch"):
-            others = sorted({one.name for one in body.topics or () if self._logs.is_other(one.name)})
+            others = sorted({topic.name for topic in body.topics or () if self._logs.is_other(topic.name)})
             if others:
                 # The cluster would take positions in the lake's topic for those in its own.
                 self._logs.log_once(
@@ -591,26 +593,26 @@ class GroupAnswers:
 
     async def _join_group(self, request: Request) -> Frame:
         # Members are asked to come again with their id since version 4 (KIP-394).
-        found = await self.groups.join(
+        joined = await self.groups.join(
             request.body, request.client_id, request.host, ask_for_id=request.version >= 4
         )
         members = tuple(
             part(
                 request,
                 "JoinGroupResponseMember",
-                member_id=one.id,
-                group_instance_id=one.instance_id,
-                metadata=one.protocols[found.protocol],
+                member_id=member.id,
+                group_instance_id=member.instance_id,
+                metadata=member.protocols[joined.protocol],
             )
-            for one in found.members
+            for member in joined.members
         )
         return response(
             request,
-            error_code=found.error,
-            generation_id=found.generation,
-            protocol_name=found.protocol,
-            leader=found.leader,
-            member_id=found.member_id,
+            error_code=joined.error,
+            generation_id=joined.generation,
+            protocol_name=joined.protocol,
+            leader=joined.leader,
+            member_id=joined.member_id,
             members=members,
         )
 
@@ -622,14 +624,14 @@ class GroupAnswers:
         return response(request, error_code=self.groups.heartbeat(request.body))
 
     async def _consumer_group_heartbeat(self, request: Request) -> Frame:
-        why = (
+        reason = (
             "expected group.protocol=classic, found group.protocol=consumer, which serve-lake doesn't support"
         )
-        self._logs.log_once(f"client {request.host}: group {request.body.group_id}: {why}")
+        self._logs.log_once(f"client {request.host}: group {request.body.group_id}: {reason}")
         return response(
             request,
             error_code=ErrorCode.unsupported_version,
-            error_message=why,
+            error_message=reason,
             member_id=None,
             member_epoch=0,
             heartbeat_interval=timedelta(seconds=5),
@@ -643,32 +645,32 @@ class GroupAnswers:
         if self._are_groups_upstream:
             return response(request, error_code=ErrorCode.coordinator_not_available, groups=())
         names = {*self.groups.groups, *self._positions.groups}
-        found = []
+        groups = []
         for name in sorted(names):
             group = self.groups.groups.get(name)
             kind = group.protocol_type if group else "consumer"
-            found.append(part(request, "ListedGroup", group_id=name, protocol_type=kind))
-        return response(request, groups=tuple(found))
+            groups.append(part(request, "ListedGroup", group_id=name, protocol_type=kind))
+        return response(request, groups=tuple(groups))
 
     async def _describe_groups(self, request: Request) -> Frame:
-        found = []
+        groups = []
         for name in request.body.groups:
             group = self.groups.groups.get(name)
             members = tuple(
                 part(
                     request,
                     "DescribedGroupMember",
-                    member_id=one.id,
-                    group_instance_id=one.instance_id,
-                    client_id=one.client_id,
-                    client_host=one.host,
-                    member_metadata=one.protocols.get(group.protocol, b"") if group else b"",
-                    member_assignment=one.assignment,
+                    member_id=member.id,
+                    group_instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.host,
+                    member_metadata=member.protocols.get(group.protocol, b"") if group else b"",
+                    member_assignment=member.assignment,
                 )
-                for one in (group.members.values() if group else ())
+                for member in (group.members.values() if group else ())
             )
             state = group.state if group else "Empty" if name in self._positions.groups else "Dead"
-            found.append(
+            groups.append(
                 part(
                     request,
                     "DescribedGroup",
@@ -680,17 +682,17 @@ class GroupAnswers:
                     members=members,
                 )
             )
-        return response(request, groups=tuple(found))
+        return response(request, groups=tuple(groups))
 
     async def _offset_commit(self, request: Request) -> Frame:
         body = request.body
         error = self.groups.may_commit(body)
         kept: dict[tuple[str, int], Position] = {}
         for topic in body.topics:
-            for one in topic.partitions:
-                is_here = self._partition(request, topic.name, one.partition_index) is not None
+            for item in topic.partitions:
+                is_here = self._partition(request, topic.name, item.partition_index) is not None
                 if is_here and not self._are_groups_upstream:
-                    kept[topic.name, one.partition_index] = (one.committed_offset, one.committed_metadata)
+                    kept[topic.name, item.partition_index] = (item.committed_offset, item.committed_metadata)
         if kept and error is ErrorCode.none:
             try:
                 async with self._commits:
@@ -699,74 +701,74 @@ class GroupAnswers:
             except OSError:
                 error = ErrorCode.kafka_storage_error
 
-        def committed(name: str, one: Any) -> Any:
-            number = one.partition_index
+        def answer_part(name: str, partition: Any) -> Any:
+            number = partition.partition_index
             code = error if (name, number) in kept else UNKNOWN
             kind = "OffsetCommitResponsePartition"
             return part(request, kind, partition_index=number, error_code=code)
 
-        topics = parts_by_topic(request, "OffsetCommitResponseTopic", body.topics, committed)
+        topics = parts_by_topic(request, "OffsetCommitResponseTopic", body.topics, answer_part)
         return response(request, topics=topics)
 
     async def _offset_fetch(self, request: Request) -> Frame:
         body, visible, error = request.body, self._topics(request), ErrorCode.none
         self._used[body.group_id] = monotonic()
-        own = self._positions.groups.get(body.group_id, {})
-        known = {(name, number): at for name, numbers in own.items() for number, at in numbers.items()}
-        asked = (
-            None if body.topics is None else {one.name: list(one.partition_indexes) for one in body.topics}
+        stored = self._positions.groups.get(body.group_id, {})
+        kept = {(name, number): at for name, numbers in stored.items() for number, at in numbers.items()}
+        partitions = (
+            None if body.topics is None else {it.name: list(it.partition_indexes) for it in body.topics}
         )
         try:
-            known = await self._of_cluster(body.group_id, asked, known) | known
+            kept = await self._ask_cluster(body.group_id, partitions, kept) | kept
         except UpstreamError as failure:
             self._logs.log_once(str(failure))
             error = ErrorCode.coordinator_load_in_progress
-        if asked is None:
-            asked = {}
-            for name, number in sorted(known):
-                asked.setdefault(name, []).append(number)
+        if partitions is None:
+            partitions = {}
+            for name, number in sorted(kept):
+                partitions.setdefault(name, []).append(number)
         topics = tuple(
             part(
                 request,
                 "OffsetFetchResponseTopic",
                 name=name,
                 partitions=tuple(
-                    _position(request, number, error, known.get((name, number)) if name in visible else None)
+                    _position(request, number, error, kept.get((name, number)) if name in visible else None)
                     for number in numbers
                 ),
             )
-            for name, numbers in asked.items()
+            for name, numbers in partitions.items()
             if name in visible or body.topics is not None
         )
         return response(request, error_code=error, topics=topics)
 
-    async def _of_cluster(
-        self, group: str, asked: Mapping[str, Sequence[int]] | None, known: Collection[tuple[str, int]]
+    async def _ask_cluster(
+        self, group: str, partitions: Mapping[str, Sequence[int]] | None, keys: Collection[tuple[str, int]]
     ) -> dict[tuple[str, int], Position]:
         """Return a group's positions at the cluster, for partitions in which it never committed here.
 
-        :param asked: partitions by topic. None: all in which the group has a position.
+        :param partitions: partitions by topic. None: all in which the group has a position.
         :raises UpstreamError: the cluster doesn't answer.
         """
-        missing = asked
-        if asked is not None:
+        missing = partitions
+        if partitions is not None:
             missing = {
-                name: left
-                for name, numbers in asked.items()
-                if (left := [one for one in numbers if (name, one) not in known])
-                and any(self._logs.is_same((name, one)) for one in left)
+                name: uncommitted
+                for name, numbers in partitions.items()
+                if (uncommitted := [number for number in numbers if (name, number) not in keys])
+                and any(self._logs.is_same((name, number)) for number in uncommitted)
             }
         if self._upstream is None or missing == {}:
             return {}
-        found = {}
+        positions = {}
         for place, position in (await self._upstream.positions(group, missing)).items():
-            if place not in known and self._logs.is_same(place):
-                found[place] = position
+            if place not in keys and self._logs.is_same(place):
+                positions[place] = position
                 self._logs.log_once(
                     f"group {group}: begins in {place[0]}-{place[1]} at offset {position[0]}, its position "
                     "at the cluster"
                 )
-        return found
+        return positions
 
     def _topics(self, request: Request) -> Mapping[str, Mapping[int, ArchivedPartition]]:
         return request.login.visible(self._logs.topics)
@@ -775,8 +777,8 @@ class GroupAnswers:
         return self._topics(request).get(topic, {}).get(number)
 
 
-def _position(request: Request, number: int, error: ErrorCode, known: Position | None) -> Any:
-    offset, note = known or (UNDEFINED, "")
+def _position(request: Request, number: int, error: ErrorCode, position: Position | None) -> Any:
+    offset, note = position or (UNDEFINED, "")
     return part(
         request,
         "OffsetFetchResponsePartition",

@@ -1,8 +1,7 @@
 """Present one log of each partition: first what the lake has, then what the cluster has after that.
 
-Without a cluster, the log is what the lake has. Readers skip only offsets that expired, or that are allowed
-to be missing. If the cluster has other records at archived offsets, none of its records are served after
-them.
+Without a cluster, the log is what the lake has. Readers skip only offsets that expired or may be missing. If
+the cluster has other records at archived offsets, none of its records are served after them.
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ class LogSource(Enum):
     OUTSIDE = "outside"
     """No source: the offset is before the first one, or after the end."""
     BEHIND = "behind"
-    """No source: the cluster's log ends before the archived log. It would give the archived offsets to other
-    records."""
+    """No source: the cluster's log ends before the archived one, whose offsets other records would get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ def next_step(partition: ArchivedPartition, offset: int, cluster: tuple[int, int
     following = [] if archived is None else [max(archived.first, partition.start)]
     # A log that is empty, and ends before the archived one, has nothing to go on with.
     begins = [first] if first < end or end >= partition.end else []
-    target = min(one for one in (*begins, *following) if one > offset)
+    target = min(begin for begin in (*begins, *following) if begin > offset)
     missing = tuple(subtract_intervals(offset, target, merge_intervals(row[:2] for row in partition.expired)))
     if following == [target]:
         return SeamStep(LogSource.LAKE, target, _contiguous_end(partition, target), missing)
@@ -108,10 +106,10 @@ def _contiguous_end(partition: ArchivedPartition, offset: int) -> int:
     If it doesn't serve that offset, return the partition's end.
     """
     end = offset
-    for one in partition.ranges_from(offset):
-        if one.first > end or one.refused:
+    for archived in partition.ranges_from(offset):
+        if archived.first > end or archived.refused:
             break
-        end = one.end
+        end = archived.end
     return end if end > offset else partition.end
 
 
@@ -123,8 +121,7 @@ _MOST_OF_CLUSTER = 2 << 20
 """Most bytes of one answer that come from the cluster. They stay in memory until the client has taken them.
 """
 _MOST_LOGGED = 100_000
-"""How many logged lines are remembered, so that they aren't logged again. Clients can cause any number of
-lines."""
+"""How many logged lines are remembered, so as not to log them again. Clients can cause any number."""
 _PASSING = (ErrorCode.none, ErrorCode.offset_out_of_range)
 _CONTENT = ["offset", "timestamp", "key", "value", "headers"]
 
@@ -135,8 +132,7 @@ Topics = Mapping[str, Mapping[int, ArchivedPartition]]
 class PartitionRecords:
     """A partition's records for a reader.
 
-    :param aborted: the producer id and the first offset of each aborted transaction. None: they weren't asked
-        for.
+    :param aborted: producer id and first offset of each aborted transaction. None: they weren't asked for.
     """
 
     error: ErrorCode = ErrorCode.none
@@ -174,7 +170,7 @@ class Logs:
             joined = {name: dict(partitions) for name, partitions in archive.topics.items()}
             for name, topic in view.topics.items():
                 partitions = joined.setdefault(name, {})
-                if all(one.topic_id == topic.id_text for one in partitions.values()):
+                if all(partition.topic_id == topic.id_text for partition in partitions.values()):
                     for number in topic.leaders:
                         only = ArchivedPartition(name, number, (), 0, topic_id=topic.id_text)
                         partitions.setdefault(number, only)
@@ -182,15 +178,13 @@ class Logs:
         return self._joined[2]
 
     def is_same(self, place: PartitionKey) -> bool:
-        """Return whether the cluster has this partition, and its topic is the one that the lake has under
-        this name.
-        """
+        """Return whether the cluster has this partition, of the topic that the lake has under this name."""
         partition = self.topics.get(place[0], {}).get(place[1])
         return partition is not None and self._is_at_cluster(partition) and not self._is_other(partition)
 
     def is_other(self, name: str) -> bool:
         """Return whether the cluster's topic of this name is another topic than the lake's."""
-        return any(self._is_other(one) for one in self.topics.get(name, {}).values())
+        return any(self._is_other(partition) for partition in self.topics.get(name, {}).values())
 
     def log_once(self, line: str) -> None:
         """Log a line, unless it was logged recently."""
@@ -218,13 +212,13 @@ class Logs:
 
     async def fetch(self, wanted: Sequence[PartitionFetch], limits: FetchLimits) -> list[PartitionRecords]:
         """Return the batches of partitions, in the order in which they are asked for."""
-        found, across = await self._of_lake(wanted, limits)
-        has_some = any(one.records or one.error is not ErrorCode.none for one in found.values())
+        answers, across = await self._read_lake(wanted, limits)
+        has_some = any(answer.records or answer.error is not ErrorCode.none for answer in answers.values())
         if across:
-            left = limits.max_bytes - sum(len(one.records) for one in found.values())
+            budget = limits.max_bytes - sum(len(answer.records) for answer in answers.values())
             seconds = 0.0 if has_some else limits.seconds
-            most = max(1, min(left, _MOST_OF_CLUSTER))
-            found |= await self._of_cluster(across, replace(limits, max_bytes=most, seconds=seconds))
+            most = max(1, min(budget, _MOST_OF_CLUSTER))
+            answers |= await self._read_cluster(across, replace(limits, max_bytes=most, seconds=seconds))
         elif not has_some and limits.seconds > 0:
             # Nothing new comes but by a commit to the lake.
             try:
@@ -233,7 +227,7 @@ class Logs:
                 pass
             else:
                 return await self.fetch(wanted, replace(limits, seconds=0.0))
-        return [found[one.place] for one in wanted]
+        return [answers[fetch.place] for fetch in wanted]
 
     async def offset_of(
         self, place: PartitionKey, timestamp_ms: int, level: int
@@ -261,7 +255,7 @@ class Logs:
         except StorageEngineError as error:
             self.log_once(f"{place[0]}-{place[1]} is not served: {error}")
             return ErrorCode.kafka_storage_error, UNDEFINED, UNDEFINED
-        offers = [one for one in (of_lake, of_cluster) if one[0] >= 0 and timestamp_ms != LATEST]
+        offers = [offer for offer in (of_lake, of_cluster) if offer[0] >= 0 and timestamp_ms != LATEST]
         return ErrorCode.none, *min(offers, default=of_cluster)
 
     async def _archived_offset_of(
@@ -276,44 +270,44 @@ class Logs:
             return (await self._reader.transactions(partition)).stable_at(partition.end), UNDEFINED
         return partition.end, UNDEFINED
 
-    async def _of_lake(
-        self, wanted: Sequence[PartitionFetch], limits: FetchLimits
+    async def _read_lake(
+        self, fetches: Sequence[PartitionFetch], limits: FetchLimits
     ) -> tuple[dict[PartitionKey, PartitionRecords], list[tuple[ArchivedPartition, PartitionFetch]]]:
         """Return the records that the lake has, and the offsets to ask the cluster for."""
-        left, has_records = limits.max_bytes, False
-        found: dict[PartitionKey, PartitionRecords] = {}
+        left_bytes, has_records = limits.max_bytes, False
+        answers: dict[PartitionKey, PartitionRecords] = {}
         across: list[tuple[ArchivedPartition, PartitionFetch]] = []
-        for one in wanted:
-            partition = self._partition(one.place)
+        for fetch in fetches:
+            partition = self._partition(fetch.place)
             start, end = self._start(partition), self._end(partition)
             stop = partition.end
             if self._is_at_cluster(partition):
-                step = next_step(partition, one.offset, None)
+                step = next_step(partition, fetch.offset, None)
                 if step.source is LogSource.CLUSTER:
-                    across.append((partition, one))
+                    across.append((partition, fetch))
                     continue
                 stop = step.end
-            elif not start <= one.offset <= end:
+            elif not start <= fetch.offset <= end:
                 # What a cluster has that doesn't name the partition, or not yet, nobody knows.
                 error = ErrorCode.offset_out_of_range
                 if self._upstream is not None:
-                    self.log_once(f"{one.place[0]}-{one.place[1]}: the cluster names no such partition")
+                    self.log_once(f"{fetch.place[0]}-{fetch.place[1]}: the cluster names no such partition")
                     error = _AGAIN
-                found[one.place] = PartitionRecords(error, b"", start, end, end)
+                answers[fetch.place] = PartitionRecords(error, b"", start, end, end)
                 continue
             got = PartitionRecords(ErrorCode.none, b"", start, end, end)
-            if left > 0 or not has_records:
+            if left_bytes > 0 or not has_records:
                 # At least one batch of the first partition that has some, however long it is.
-                budget = max(0, min(one.max_bytes, left))
-                got = await self._read(partition, one.offset, stop, budget, limits.level)
+                budget = max(0, min(fetch.max_bytes, left_bytes))
+                got = await self._read(partition, fetch.offset, stop, budget, limits.level)
                 is_read = not got.records and got.error is ErrorCode.none and got.stable >= stop
                 if is_read and self._is_at_cluster(partition):
-                    across.append((partition, replace(one, offset=stop)))
+                    across.append((partition, replace(fetch, offset=stop)))
                     continue
-            found[one.place] = got
+            answers[fetch.place] = got
             has_records = has_records or bool(got.records)
-            left -= len(got.records)
-        return found, across
+            left_bytes -= len(got.records)
+        return answers, across
 
     async def _read(
         self, partition: ArchivedPartition, offset: int, stop: int, max_bytes: int, level: int
@@ -330,12 +324,12 @@ class Logs:
             records = await self._reader.batches(partition, offset, min(stop, stable), max_bytes)
             if records and level == READ_COMMITTED:
                 within = transactions.within(offset, min(stable, partition.end))
-                aborted = tuple((one.producer_id, one.first_offset) for one in within)
+                aborted = tuple((transaction.producer_id, transaction.first_offset) for transaction in within)
         except StorageEngineError as error:
-            return self._refused(partition, str(error))
+            return self._refuse_fetch(partition, str(error))
         return PartitionRecords(ErrorCode.none, records, start, end, stable, aborted)
 
-    async def _of_cluster(
+    async def _read_cluster(
         self, across: Sequence[tuple[ArchivedPartition, PartitionFetch]], limits: FetchLimits
     ) -> dict[PartitionKey, PartitionRecords]:
         """Return the cluster's records.
@@ -343,35 +337,35 @@ class Logs:
         If the cluster lacks an offset, read the lake's newest commit and look there.
         """
         assert self._upstream is not None
-        found: dict[PartitionKey, PartitionRecords] = {}
-        asked: list[tuple[ArchivedPartition, PartitionFetch, ClusterTopic | None]] = []
-        for partition, one in across:
+        records: dict[PartitionKey, PartitionRecords] = {}
+        fetches: list[tuple[ArchivedPartition, PartitionFetch, ClusterTopic | None]] = []
+        for partition, fetch in across:
             compared = self._topic(partition)
             try:
                 if fault := await self._difference(partition):
-                    found[one.place] = self._refused(partition, fault)
+                    records[fetch.place] = self._refuse_fetch(partition, fault)
                 else:
-                    asked.append((partition, one, compared))
+                    fetches.append((partition, fetch, compared))
             except UpstreamError as error:
-                self.log_once(f"{one.place[0]}-{one.place[1]}: {error}")
-                found[one.place] = PartitionRecords(_AGAIN)
+                self.log_once(f"{fetch.place[0]}-{fetch.place[1]}: {error}")
+                records[fetch.place] = PartitionRecords(_AGAIN)
             except StorageEngineError as error:
-                found[one.place] = self._refused(partition, str(error))
+                records[fetch.place] = self._refuse_fetch(partition, str(error))
         answers = await self._upstream.fetch(
-            [one for _, one, _ in asked], replace(limits, seconds=0.0) if found else limits
+            [fetch for _, fetch, _ in fetches], replace(limits, seconds=0.0) if records else limits
         )
-        for partition, one, compared in asked:
-            answer = answers.get(one.place)
+        for partition, fetch, compared in fetches:
+            answer = answers.get(fetch.place)
             if answer is not None and answer.error_code is ErrorCode.offset_out_of_range:
-                found[one.place] = await self._beyond(one, limits)
+                records[fetch.place] = await self._answer_beyond(fetch, limits)
             else:
-                found[one.place] = self._passed_on(partition, answer, compared)
-        if all(one.error not in _PASSING for one in found.values()):
+                records[fetch.place] = self._pass_on(partition, answer, compared)
+        if all(answer.error not in _PASSING for answer in records.values()):
             # Clients ask again at once.
             await asyncio.sleep(min(limits.seconds, _MOST_REST_SECONDS))
-        return found
+        return records
 
-    def _passed_on(
+    def _pass_on(
         self, partition: ArchivedPartition, answer: Any, compared: ClusterTopic | None
     ) -> PartitionRecords:
         """Return the cluster's records.
@@ -382,7 +376,7 @@ class Logs:
         if answer is None or answer.error_code is not ErrorCode.none or not is_compared:
             return PartitionRecords(_AGAIN)
         if answer.high_watermark < partition.end:
-            return self._refused(partition, _behind(partition, answer.high_watermark))
+            return self._refuse_fetch(partition, _describe_lag(partition, answer.high_watermark))
         place = partition.topic, partition.number
         self._ends[place], self._starts[place] = answer.high_watermark, answer.log_start_offset
         aborted = answer.aborted_transactions
@@ -392,24 +386,24 @@ class Logs:
             self._start(partition),
             answer.high_watermark,
             answer.last_stable_offset,
-            None if aborted is None else tuple((one.producer_id, one.first_offset) for one in aborted),
+            None if aborted is None else tuple((entry.producer_id, entry.first_offset) for entry in aborted),
         )
 
-    async def _beyond(self, one: PartitionFetch, limits: FetchLimits) -> PartitionRecords:
+    async def _answer_beyond(self, fetch: PartitionFetch, limits: FetchLimits) -> PartitionRecords:
         """Return the answer to a reader at an offset that the cluster lacks."""
         assert self._upstream is not None
         try:
             await self.renew()
-            partition = self._partition(one.place)
+            partition = self._partition(fetch.place)
             compared = self._topic(partition)
-            bounds = [await self._upstream.offset_of(one.place, which) for which in (EARLIEST, LATEST)]
+            bounds = [await self._upstream.offset_of(fetch.place, which) for which in (EARLIEST, LATEST)]
             fault = await self._difference(partition)
         except StorageEngineError as error:
-            self.log_once(f"{one.place[0]}-{one.place[1]}: {error}")
+            self.log_once(f"{fetch.place[0]}-{fetch.place[1]}: {error}")
             return PartitionRecords(_AGAIN)
         first, end = (offset for offset, _ in bounds)
-        self._starts[one.place], self._ends[one.place] = first, end
-        offset = one.offset
+        self._starts[fetch.place], self._ends[fetch.place] = first, end
+        offset = fetch.offset
         while (step := next_step(partition, offset, (first, end))).source in (
             LogSource.LAKE,
             LogSource.CLUSTER,
@@ -419,20 +413,20 @@ class Logs:
                     f"offsets [{missing[0]}, {missing[1]}) are neither in the lake nor at the cluster: LOST"
                 )
                 if not self._reader.skip_holes:
-                    return self._refused(partition, f"{lost}. --holes skip continues after them")
+                    return self._refuse_fetch(partition, f"{lost}. --holes skip continues after them")
                 self.log_once(f"{partition.topic}-{partition.number}: {lost}. They are skipped")
             if step.source is LogSource.CLUSTER and fault:
-                return self._refused(partition, fault)
+                return self._refuse_fetch(partition, fault)
             if step.source is LogSource.CLUSTER:
-                asked = [replace(one, offset=step.offset)]
-                answers = await self._upstream.fetch(asked, replace(limits, seconds=0.0))
-                return self._passed_on(partition, answers.get(one.place), compared)
-            got = await self._read(partition, step.offset, step.end, one.max_bytes, limits.level)
+                fetches = [replace(fetch, offset=step.offset)]
+                answers = await self._upstream.fetch(fetches, replace(limits, seconds=0.0))
+                return self._pass_on(partition, answers.get(fetch.place), compared)
+            got = await self._read(partition, step.offset, step.end, fetch.max_bytes, limits.level)
             if got.records or got.error is not ErrorCode.none or got.stable < step.end:
                 return got
             offset = step.end
         if step.source is LogSource.BEHIND:
-            return self._refused(partition, _behind(partition, end))
+            return self._refuse_fetch(partition, _describe_lag(partition, end))
         return PartitionRecords(
             ErrorCode.offset_out_of_range, b"", self._start(partition), self._end(partition)
         )
@@ -450,9 +444,9 @@ class Logs:
             return archived
         assert self._upstream is not None
         place = partition.topic, partition.number
-        known = self._outcomes.get((place, end))
-        if known is not None and known[0] is archived:
-            return known[1]
+        outcome = self._outcomes.get((place, end))
+        if outcome is not None and outcome[0] is archived:
+            return outcome[1]
         compared = self._topic(partition)
         try:
             if await self._difference(partition):
@@ -469,16 +463,16 @@ class Logs:
         if self._topic(partition) != compared:
             return archived
         aborted = [
-            AbortedTransaction(one.producer_id, one.first_offset, end, end)
-            for one in answer.aborted_transactions or ()
-            if one.first_offset < end
+            AbortedTransaction(entry.producer_id, entry.first_offset, end, end)
+            for entry in answer.aborted_transactions or ()
+            if entry.first_offset < end
         ]
-        told = Transactions(
+        transactions = Transactions(
             (*archived.aborted, *aborted),
             tuple((ended, ended if ended == end else stable) for ended, stable in archived.sections),
         )
-        self._outcomes[place, end] = archived, told
-        return told
+        self._outcomes[place, end] = archived, transactions
+        return transactions
 
     async def _difference(self, partition: ArchivedPartition) -> str:
         """Return why the cluster's log doesn't continue the archived log. "": it may.
@@ -493,8 +487,8 @@ class Logs:
         topic = self._topic(partition)
         epoch = UNDEFINED if topic is None else topic.epochs.get(partition.number, UNDEFINED)
         fault = ""
-        if (known := self._compared.get(key)) is not None and known[:2] == (partition.end, epoch):
-            return known[2]
+        if (compared := self._compared.get(key)) is not None and compared[:2] == (partition.end, epoch):
+            return compared[2]
         archived = await self._reader.last_batch(partition)
         if archived:
             base = int.from_bytes(archived[:8], "big", signed=True)
@@ -509,7 +503,7 @@ class Logs:
                 first, _ = await self._upstream.offset_of(place, EARLIEST)
                 end, _ = await self._upstream.offset_of(place, LATEST)
                 if end < partition.end:
-                    return _behind(partition, end)
+                    return _describe_lag(partition, end)
                 if first <= base:
                     raise UpstreamError("expected the batch of the last archived offset, found none yet")
             elif (
@@ -557,13 +551,13 @@ class Logs:
     def _end(self, partition: ArchivedPartition) -> int:
         return max(partition.end, self._ends.get((partition.topic, partition.number), 0))
 
-    def _refused(self, partition: ArchivedPartition, why: str) -> PartitionRecords:
-        self.log_once(f"{partition.topic}-{partition.number} is not served: {why}")
+    def _refuse_fetch(self, partition: ArchivedPartition, reason: str) -> PartitionRecords:
+        self.log_once(f"{partition.topic}-{partition.number} is not served: {reason}")
         start, end = self._start(partition), self._end(partition)
         return PartitionRecords(ErrorCode.kafka_storage_error, b"", start, end, end)
 
 
-def _behind(partition: ArchivedPartition, end: int) -> str:
+def _describe_lag(partition: ArchivedPartition, end: int) -> str:
     return (
         f"the cluster's log ends at offset {end}, before the archived {partition.end}. Nothing of the "
         "cluster is served after the archived offsets until its log is as long"
@@ -583,5 +577,5 @@ def _first_other(archived: bytes, of_cluster: bytes) -> int:
 def _records(batches: bytes) -> dict[int, dict[str, Any]]:
     tables = [rows for rows, _ in CODEC.decode(memoryview(batches), 0)]
     rows = pa.concat_tables(tables) if tables else None
-    found = [] if rows is None else rows.select(["kind", *_CONTENT]).to_pylist()
-    return {row["offset"]: row for row in found if row["kind"] in ("message", "control")}
+    records = [] if rows is None else rows.select(["kind", *_CONTENT]).to_pylist()
+    return {row["offset"]: row for row in records if row["kind"] in ("message", "control")}

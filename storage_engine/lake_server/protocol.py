@@ -154,7 +154,7 @@ def response(request: Request, **values: Any) -> Frame:
     out, head = Frame(), schema.__header_schema__
     # Any: a frame takes what a file doesn't.
     entity_writer(head)(cast("Any", out), head(correlation_id=request.correlation_id))
-    entity_writer(schema)(cast("Any", out), _made(schema, fields))
+    entity_writer(schema)(cast("Any", out), _make_entity(schema, fields))
     _LENGTH.pack_into(cast("bytearray", out.parts[0]), 0, len(out) - _LENGTH.size)
     return out
 
@@ -164,7 +164,7 @@ def part(request: Request, kind: str, **values: Any) -> Any:
 
     :param kind: the part's name in kio.
     """
-    return _made(body_class(request.name, max(request.version, 0), "response", kind), values)
+    return _make_entity(body_class(request.name, max(request.version, 0), "response", kind), values)
 
 
 def parts_by_topic(
@@ -175,16 +175,16 @@ def parts_by_topic(
     :param kind: the part's name in kio.
     :param make: makes the part for one requested partition.
     """
-    found = []
+    parts = []
     for topic in topics:
         name = topic.name if hasattr(topic, "name") else topic.topic
-        asked = topic.partitions if hasattr(topic, "partitions") else topic.partition_data
-        made = tuple(make(name, one) for one in asked)
-        found.append(part(request, kind, name=name, topic=name, partitions=made, partition_responses=made))
-    return tuple(found)
+        partitions = topic.partitions if hasattr(topic, "partitions") else topic.partition_data
+        made = tuple(make(name, partition) for partition in partitions)
+        parts.append(part(request, kind, name=name, topic=name, partitions=made, partition_responses=made))
+    return tuple(parts)
 
 
-def _made(schema: Any, values: dict[str, Any]) -> Any:
+def _make_entity(schema: Any, values: dict[str, Any]) -> Any:
     return schema(**{name: value for name, value in values.items() if name in schema.__dataclass_fields__})
 
 

@@ -52,8 +52,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_OFFSET = (1 << 63) - 1
 _ZSTD = CODEC_NAMES.index("zstd")
 _BEGINNINGS = pa.array(["batch", "legacy", "undecodable"])
-"""Kinds of rows at which a batch, a legacy message or undecodable bytes begin. Rows of records have another
-kind."""
+"""Kinds of rows where a batch, a legacy message or undecodable bytes begin. Rows of records have another."""
 
 
 class DamagedRangeError(StorageEngineError):
@@ -210,11 +209,11 @@ class Piece:
         """
         array = np.frombuffer(data, np.uint8)
         chunks = list(iterate_batches(array, max(1, len(array)), CrcCheck.ALL))
-        parts = [one.chosen(one.kinds != BatchKind.UNDECODABLE) for one in chunks]
+        parts = [chunk.chosen(chunk.kinds != BatchKind.UNDECODABLE) for chunk in chunks]
         empty = np.empty(0, np.int64)
-        positions = np.concatenate([empty, *(one.positions for one in parts)])
-        sizes = np.concatenate([empty, *(one.sizes for one in parts)])
-        legacy = np.concatenate([empty, *(one.kinds == BatchKind.LEGACY for one in parts)])
+        positions = np.concatenate([empty, *(part.positions for part in parts)])
+        sizes = np.concatenate([empty, *(part.sizes for part in parts)])
+        legacy = np.concatenate([empty, *(part.kinds == BatchKind.LEGACY for part in parts)])
         bases = field(array, positions, header.BASE_OFFSET_AT, 8)
         # A message of formats 0 and 1 has one offset, its own or its last inner one's.
         deltas = np.where(legacy != 0, 0, field(array, positions, header.LAST_OFFSET_DELTA_AT, 4))
@@ -240,7 +239,7 @@ class Piece:
             return None
         before = int(self.ends[first - 1]) if first else 0
         if before != self.positions[first] and self.base_offsets[first] > offset:
-            raise self._damaged(before)
+            raise self._damage_error(before)
         if self.base_offsets[first] >= end:
             return b""
         last = int(np.searchsorted(self.ends, self.positions[first] + max_bytes, side="right")) - 1
@@ -267,9 +266,9 @@ class Piece:
         """
         end = int(self.ends[-1]) if len(self.ends) else 0
         if end != self.size_bytes:
-            raise self._damaged(end)
+            raise self._damage_error(end)
 
-    def _damaged(self, position: int) -> DamagedRangeError:
+    def _damage_error(self, position: int) -> DamagedRangeError:
         return DamagedRangeError(
             f"{self.name}: expected batches with the right CRC and rising offsets, found none at byte "
             f"{position} of the piece. Nothing of that is served. Run verify: it tells whether the lake is "
@@ -383,9 +382,9 @@ class SegmentInLake:
         keeps = (named("timestamp") >= at) & (named("offset") >= start) & (named("kind") != "batch")
         columns = ("kind", "offset", "timestamp")
         offers: list[tuple[int, datetime]] = []
-        for found in narrow_rows(self._table, self.receipt, columns, self._untouched, keeps):
-            if found.num_rows:
-                first = found.slice(int(np.argmin(found["offset"].to_numpy())), 1).to_pylist()[0]
+        for rows in narrow_rows(self._table, self.receipt, columns, self._untouched, keeps):
+            if rows.num_rows:
+                first = rows.slice(int(np.argmin(rows["offset"].to_numpy())), 1).to_pylist()[0]
                 offers.append((first["offset"], first["timestamp"]))
                 # Another engine may have put a later one first.
                 if self._metadata is not None:
@@ -490,15 +489,15 @@ class SegmentInLake:
         at = begin - self._windows[0].start_position
         return int.from_bytes(bytes(self._scratch.kept(at, at + 8)), "big", signed=True) > offset
 
-    def _highest(self, found: Sequence[pq.Statistics | None]) -> Longs:
+    def _highest(self, column: Sequence[pq.Statistics | None]) -> Longs:
         """Return for each window the highest value of a column in it and in the windows before.
 
-        :param found: the column's statistics by row group. None: nothing is known, and the value may be any.
+        :param column: the column's statistics by row group. None: nothing is known, and the value may be any.
         """
         highest: list[int] = []
         for window in self._windows:
-            statistics = found[window.first_row_group : window.end_row_group]
-            values = [_highest_of(one) for one in statistics if one is None or one.has_min_max]
+            statistics = column[window.first_row_group : window.end_row_group]
+            values = [_highest_of(item) for item in statistics if item is None or item.has_min_max]
             highest.append(max([*values, *highest[-1:]], default=-1))
         return np.array(highest, np.int64)
 
@@ -508,5 +507,5 @@ class SegmentInLake:
             yield rows_of_segment(parquet, self.receipt, self._location)
 
 
-def _highest_of(found: pq.Statistics | None) -> int:
-    return _LAST_OFFSET if found is None else int(cast("Any", found).max)
+def _highest_of(statistics: pq.Statistics | None) -> int:
+    return _LAST_OFFSET if statistics is None else int(cast("Any", statistics).max)

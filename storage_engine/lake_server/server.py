@@ -70,8 +70,8 @@ class Answers(GroupAnswers):
             part(request, "ApiVersion", api_key=key, min_version=lowest, max_version=highest)
             for key, (_, lowest, highest) in APIS.items()
         )
-        known = request.version >= 0
-        error = ErrorCode.none if known else ErrorCode.unsupported_version
+        is_known = request.version >= 0
+        error = ErrorCode.none if is_known else ErrorCode.unsupported_version
         return response(request, error_code=error, api_keys=keys)
 
     async def _sasl_handshake(self, request: Request) -> Frame:
@@ -82,16 +82,16 @@ class Answers(GroupAnswers):
     async def _sasl_authenticate(self, request: Request) -> Frame:
         try:
             # Keys are made of a password, thousands of times over.
-            told = await asyncio.to_thread(request.login.go_on, bytes(request.body.auth_bytes))
+            answer = await asyncio.to_thread(request.login.go_on, bytes(request.body.auth_bytes))
         except LoginError as error:
             self._logs.log_once(f"client {request.host}: {error}")
             failed = ErrorCode.sasl_authentication_failed
             return response(request, error_code=failed, error_message=str(error), auth_bytes=b"")
-        return response(request, error_message=None, auth_bytes=told)
+        return response(request, error_message=None, auth_bytes=answer)
 
     async def _metadata(self, request: Request) -> Frame:
         topics = self._topics(request)
-        asked = topics if request.body.topics is None else {one.name: None for one in request.body.topics}
+        names = topics if request.body.topics is None else {topic.name: None for topic in request.body.topics}
         host, port = self._address
         broker = part(request, "MetadataResponseBroker", node_id=NODE_ID, host=host, port=port, rack=None)
         return response(
@@ -99,7 +99,7 @@ class Answers(GroupAnswers):
             brokers=(broker,),
             cluster_id=self._cluster,
             controller_id=NODE_ID,
-            topics=tuple(self._topic(request, name, topics.get(name, {})) for name in asked),
+            topics=tuple(self._topic(request, name, topics.get(name, {})) for name in names),
         )
 
     def _topic(self, request: Request, name: str, partitions: Collection[int]) -> Any:
@@ -143,15 +143,16 @@ class Answers(GroupAnswers):
                 "DescribeConfigsResult",
                 error_code=(
                     UNKNOWN
-                    if one.resource_type == _TOPIC_RESOURCE and one.resource_name not in self._topics(request)
+                    if resource.resource_type == _TOPIC_RESOURCE
+                    and resource.resource_name not in self._topics(request)
                     else ErrorCode.none
                 ),
                 error_message=None,
-                resource_type=one.resource_type,
-                resource_name=one.resource_name,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
                 configs=(),
             )
-            for one in request.body.resources
+            for resource in request.body.resources
         )
         return response(request, results=results)
 
@@ -159,45 +160,45 @@ class Answers(GroupAnswers):
         if request.body.acks == 0:
             return None
 
-        def refused(_: str, one: Any) -> Any:
+        def refuse_part(_: str, partition: Any) -> Any:
             return part(
                 request,
                 "PartitionProduceResponse",
-                index=one.index,
+                index=partition.index,
                 error_code=ErrorCode.topic_authorization_failed,
                 base_offset=UNDEFINED,
                 log_append_time=None,
             )
 
-        topics = parts_by_topic(request, "TopicProduceResponse", request.body.topic_data, refused)
+        topics = parts_by_topic(request, "TopicProduceResponse", request.body.topic_data, refuse_part)
         return response(request, responses=topics)
 
     async def _fetch(self, request: Request) -> Frame:
         body = request.body
-        wanted = {
-            (topic.topic, one.partition): PartitionFetch(
-                (topic.topic, one.partition), one.fetch_offset, one.partition_max_bytes
+        fetches = {
+            (topic.topic, partition.partition): PartitionFetch(
+                (topic.topic, partition.partition), partition.fetch_offset, partition.partition_max_bytes
             )
             for topic in body.topics
-            for one in topic.partitions
-            if self._partition(request, topic.topic, one.partition) is not None
+            for partition in topic.partitions
+            if self._partition(request, topic.topic, partition.partition) is not None
         }
         seconds = min(body.max_wait.total_seconds(), _LONGEST_WAIT_SECONDS)
         limits = FetchLimits(
             body.isolation_level,
             min(body.max_bytes, _MOST_BYTES),
             body.min_bytes,
-            seconds if len(wanted) == sum(len(topic.partitions) for topic in body.topics) else 0.0,
+            seconds if len(fetches) == sum(len(topic.partitions) for topic in body.topics) else 0.0,
         )
-        got = dict(zip(wanted, await self._logs.fetch(list(wanted.values()), limits), strict=True))
+        got = dict(zip(fetches, await self._logs.fetch(list(fetches.values()), limits), strict=True))
         if request.version < _FETCH_OF_ZSTD:
-            got = {place: self._without_zstd(request, place, one) for place, one in got.items()}
+            got = {place: self._without_zstd(request, place, records) for place, records in got.items()}
 
-        def fetched(name: str, one: Any) -> Any:
-            found = got.get((name, one.partition), PartitionRecords(UNKNOWN))
-            return _partition_data(request, one.partition, found)
+        def answer_part(name: str, partition: Any) -> Any:
+            records = got.get((name, partition.partition), PartitionRecords(UNKNOWN))
+            return _partition_data(request, partition.partition, records)
 
-        topics = parts_by_topic(request, "FetchableTopicResponse", body.topics, fetched)
+        topics = parts_by_topic(request, "FetchableTopicResponse", body.topics, answer_part)
         return response(request, session_id=0, responses=topics)
 
     def _without_zstd(self, request: Request, place: PartitionKey, got: PartitionRecords) -> PartitionRecords:
@@ -214,16 +215,16 @@ class Answers(GroupAnswers):
         topics = []
         for topic in request.body.topics:
             partitions = []
-            for asked in topic.partitions:
+            for partition in topic.partitions:
                 error, offset, timestamp = UNKNOWN, UNDEFINED, UNDEFINED
-                if self._partition(request, topic.name, asked.partition_index) is not None:
-                    place = topic.name, asked.partition_index
-                    error, offset, timestamp = await self._logs.offset_of(place, asked.timestamp, level)
+                if self._partition(request, topic.name, partition.partition_index) is not None:
+                    place = topic.name, partition.partition_index
+                    error, offset, timestamp = await self._logs.offset_of(place, partition.timestamp, level)
                 partitions.append(
                     part(
                         request,
                         "ListOffsetsPartitionResponse",
-                        partition_index=asked.partition_index,
+                        partition_index=partition.partition_index,
                         error_code=error,
                         offset=offset,
                         timestamp=timestamp,
@@ -236,17 +237,17 @@ class Answers(GroupAnswers):
         return response(request, topics=tuple(topics))
 
     async def _offset_for_leader_epoch(self, request: Request) -> Frame:
-        def unknown(_: str, one: Any) -> Any:
+        def refuse_part(_: str, partition: Any) -> Any:
             return part(
                 request,
                 "EpochEndOffset",
                 error_code=ErrorCode.none,
-                partition=one.partition,
+                partition=partition.partition,
                 leader_epoch=UNDEFINED,
                 end_offset=UNDEFINED,
             )
 
-        topics = parts_by_topic(request, "OffsetForLeaderTopicResult", request.body.topics, unknown)
+        topics = parts_by_topic(request, "OffsetForLeaderTopicResult", request.body.topics, refuse_part)
         return response(request, topics=topics)
 
 
@@ -486,8 +487,8 @@ class Connections:
             frame = await self._answers.answer(read_request(data, host, login))
             if frame is None:
                 return
-            for one in frame.parts:
-                await _send(outgoing, one)
+            for piece in frame.parts:
+                await _send(outgoing, piece)
 
 
 async def _send(outgoing: asyncio.StreamWriter, data: bytearray | Batches) -> None:
@@ -495,8 +496,7 @@ async def _send(outgoing: asyncio.StreamWriter, data: bytearray | Batches) -> No
 
     Bytes in a file are sent in parts, so a slow client costs the memory of one part only.
 
-    :raises ProtocolError: the client takes nothing for too long. Otherwise the files that it waits for would
-        stay forever.
+    :raises ProtocolError: the client takes nothing for too long. Otherwise its files would stay forever.
     """
     for piece in data.parts(_PART_BYTES) if isinstance(data, KeptBytes) else (data,):
         outgoing.write(piece)

@@ -142,23 +142,22 @@ class UpstreamLogin:
 def read_login(path: Path) -> UpstreamLogin:
     """Read the login from a file of client settings.
 
-    :raises BadInputError: not only its owner may read the file, or it doesn't have a mechanism, a user and a
-        password.
+    :raises BadInputError: not only its owner may read the file, or it lacks a mechanism, user or password.
     """
     try:
         check_private(path)
-        said = dict(parse_properties(path.read_bytes(), str(path)))
+        settings = dict(parse_properties(path.read_bytes(), str(path)))
     except (OSError, CorruptFileError) as error:
         raise BadInputError(
             f"{path}: expected client settings, found no file that can be read: {error}. Nothing was started."
         ) from error
-    mechanism = said.get(_LOGIN[0], "")
-    if set(said) != set(_LOGIN) or mechanism not in _MECHANISMS:
+    mechanism = settings.get(_LOGIN[0], "")
+    if set(settings) != set(_LOGIN) or mechanism not in _MECHANISMS:
         raise BadInputError(
             f"{path}: expected {', '.join(_LOGIN)}, where the first is one of {', '.join(_MECHANISMS)}; "
-            f"found {', '.join(sorted(said)) or 'nothing'}. Nothing was started."
+            f"found {', '.join(sorted(settings)) or 'nothing'}. Nothing was started."
         )
-    return UpstreamLogin(*(said[name] for name in _LOGIN))
+    return UpstreamLogin(*(settings[name] for name in _LOGIN))
 
 
 class Upstream:
@@ -223,9 +222,9 @@ class Upstream:
         that has something.
         """
         of_leader: dict[Address, list[PartitionFetch]] = defaultdict(list)
-        for one in wanted:
+        for fetch in wanted:
             with suppress(UpstreamError):
-                of_leader[self._leader(one.place)].append(one)
+                of_leader[self._leader(fetch.place)].append(fetch)
 
         async def ask_all(wait: float) -> dict[PartitionKey, Any]:
             of_each = replace(limits, max_bytes=max(1, limits.max_bytes // len(of_leader)), seconds=wait)
@@ -261,17 +260,17 @@ class Upstream:
         :raises UpstreamError: the leader doesn't answer, or there is no leader.
         """
         name, number = place
-        asked = _kind("list_offsets", "ListOffsetsPartition")(partition_index=number, timestamp=timestamp_ms)
+        query = _kind("list_offsets", "ListOffsetsPartition")(partition_index=number, timestamp=timestamp_ms)
         answer = await self._ask(
             self._leader(place),
             "list_offsets",
             replica_id=-1,
             isolation_level=level,
-            topics=(_kind("list_offsets", "ListOffsetsTopic")(name=name, partitions=(asked,)),),
+            topics=(_kind("list_offsets", "ListOffsetsTopic")(name=name, partitions=(query,)),),
         )
-        (found,) = answer.topics[0].partitions
-        self._check(found.error_code, f"the offsets of {name}-{number}")
-        return found.offset, found.timestamp
+        (position,) = answer.topics[0].partitions
+        self._check(position.error_code, f"the offsets of {name}-{number}")
+        return position.offset, position.timestamp
 
     async def forward(self, group: str, data: bytes, seconds: float) -> bytes:
         """Send a request unchanged to a group's coordinator, and return the answer with its length.
@@ -280,7 +279,7 @@ class Upstream:
         :param seconds: how long the coordinator may wait for other members.
         :raises UpstreamError: the coordinator doesn't answer.
         """
-        async with self._asking(await self._coordinator(group), seconds) as connection:
+        async with self._borrow(await self._coordinator(group), seconds) as connection:
             return await connection.forward(data)
 
     async def _coordinator(self, group: str) -> Address:
@@ -288,9 +287,9 @@ class Upstream:
 
         :raises UpstreamError: there is no coordinator yet.
         """
-        found = await self._ask_any("find_coordinator", key=group, key_type=0)
-        self._check(found.error_code, f"the coordinator of group {group}")
-        return found.host, found.port
+        node = await self._ask_any("find_coordinator", key=group, key_type=0)
+        self._check(node.error_code, f"the coordinator of group {group}")
+        return node.host, node.port
 
     async def positions(
         self, group: str, partitions: Mapping[str, Sequence[int]] | None
@@ -309,13 +308,13 @@ class Upstream:
         address = await self._coordinator(group)
         answer = await self._ask(address, "offset_fetch", group_id=group, topics=topics)
         self._check(answer.error_code, f"the positions of group {group}")
-        found = {}
+        positions = {}
         for topic in answer.topics:
-            for one in topic.partitions:
-                self._check(one.error_code, f"the position of group {group} in {topic.name}")
-                if one.committed_offset != _NO_POSITION:
-                    found[topic.name, one.partition_index] = one.committed_offset, one.metadata
-        return found
+            for part in topic.partitions:
+                self._check(part.error_code, f"the position of group {group} in {topic.name}")
+                if part.committed_offset != _NO_POSITION:
+                    positions[topic.name, part.partition_index] = part.committed_offset, part.metadata
+        return positions
 
     async def commit(self, group: str, positions: Mapping[PartitionKey, tuple[int, str | None]]) -> None:
         """Commit positions of a group that has no members.
@@ -339,28 +338,28 @@ class Upstream:
             topics=tuple(topic(name=name, partitions=tuple(parts)) for name, parts in topics.items()),
         )
         for answered in answer.topics:
-            for one in answered.partitions:
-                self._check(one.error_code, f"a commit of group {group} for {answered.name}")
+            for partition in answered.partitions:
+                self._check(partition.error_code, f"a commit of group {group} for {answered.name}")
 
     def close(self) -> None:
         """Close the connections that aren't in use."""
         for connections in self._idle.values():
-            for one in connections:
-                one.close()
+            for connection in connections:
+                connection.close()
         self._idle.clear()
 
     async def _fetch_at(
-        self, address: Address, wanted: Sequence[PartitionFetch], limits: FetchLimits
+        self, address: Address, fetches: Sequence[PartitionFetch], limits: FetchLimits
     ) -> dict[PartitionKey, Any]:
         part, topics = _kind("fetch", "FetchPartition"), defaultdict(list)
-        for one in wanted:
-            topics[one.place[0]].append(
+        for fetch in fetches:
+            topics[fetch.place[0]].append(
                 part(
-                    partition=one.place[1],
+                    partition=fetch.place[1],
                     # Another leader than this one refuses (KIP-320).
-                    current_leader_epoch=self.view.topics[one.place[0]].epochs[one.place[1]],
-                    fetch_offset=one.offset,
-                    partition_max_bytes=one.max_bytes,
+                    current_leader_epoch=self.view.topics[fetch.place[0]].epochs[fetch.place[1]],
+                    fetch_offset=fetch.offset,
+                    partition_max_bytes=fetch.max_bytes,
                 )
             )
         ids = {self.view.topics[name].id: name for name in topics}
@@ -377,15 +376,15 @@ class Upstream:
             forgotten_topics_data=(),
         )
         self._check(answer.error_code, "records")
-        found = {
-            (ids[answered.topic_id], one.partition_index): one
+        answers = {
+            (ids[answered.topic_id], partition.partition_index): partition
             for answered in answer.responses
-            for one in answered.partitions
+            for partition in answered.partitions
         }
-        if any(one.error_code is not ErrorCode.none for one in found.values()):
+        if any(partition.error_code is not ErrorCode.none for partition in answers.values()):
             # Its leader may be another one by now.
             self._is_stale.set()
-        return found
+        return answers
 
     def _leader(self, place: PartitionKey) -> Address:
         topic = self.view.topics.get(place[0])
@@ -395,30 +394,30 @@ class Upstream:
             raise UpstreamError(f"{place[0]}-{place[1]}: expected a leader, found none at the cluster")
         return self.view.brokers[leader]
 
-    def _check(self, error: ErrorCode, what: str) -> None:
+    def _check(self, error: ErrorCode, subject: str) -> None:
         if error is not ErrorCode.none:
             self._is_stale.set()
-            raise UpstreamError(f"{what}: expected an answer of the cluster, found {error.name}")
+            raise UpstreamError(f"{subject}: expected an answer of the cluster, found {error.name}")
 
     async def _renew(self) -> None:
-        found = await self._ask_any("metadata", topics=None, **_NOTHING_MORE)
+        metadata = await self._ask_any("metadata", topics=None, **_NOTHING_MORE)
         self._fault = ""
-        if found.cluster_id != self._cluster:
+        if metadata.cluster_id != self._cluster:
             self._fault = (
                 f"serve-lake --upstream: expected the lake's cluster {self._cluster}, found "
-                f"{found.cluster_id}. Nothing of it is served. Name brokers of the lake's cluster."
+                f"{metadata.cluster_id}. Nothing of it is served. Name brokers of the lake's cluster."
             )
             raise BadInputError(self._fault)
         self.view = ClusterView(
-            {one.node_id: (one.host, one.port) for one in found.brokers},
+            {broker.node_id: (broker.host, broker.port) for broker in metadata.brokers},
             {
-                one.name: ClusterTopic(
-                    one.topic_id,
-                    {part.partition_index: part.leader_id for part in one.partitions},
-                    {part.partition_index: part.leader_epoch for part in one.partitions},
+                topic.name: ClusterTopic(
+                    topic.topic_id,
+                    {part.partition_index: part.leader_id for part in topic.partitions},
+                    {part.partition_index: part.leader_epoch for part in topic.partitions},
                 )
-                for one in found.topics
-                if one.error_code is ErrorCode.none and not one.is_internal
+                for topic in metadata.topics
+                if topic.error_code is ErrorCode.none and not topic.is_internal
             },
         )
 
@@ -438,20 +437,20 @@ class Upstream:
         """
         if self._fault and name != "metadata":
             raise UpstreamError(self._fault)
-        async with self._asking(address, seconds) as connection:
+        async with self._borrow(address, seconds) as connection:
             return await connection.ask(name, values)
 
     @asynccontextmanager
-    async def _asking(self, address: Address, seconds: float) -> AsyncIterator[_Connection]:
+    async def _borrow(self, address: Address, seconds: float) -> AsyncIterator[_Connection]:
         try:
             async with asyncio.timeout(seconds + _ANSWER_SECONDS), self._connection(address) as connection:
                 yield connection
         except (OSError, EOFError, TimeoutError) as error:
             self._is_stale.set()
-            for one in self._idle.pop(address, ()):
-                one.close()
-            what = str(error) or type(error).__name__
-            raise UpstreamError(f"{address[0]}:{address[1]}: expected an answer, found {what}") from error
+            for idle in self._idle.pop(address, ()):
+                idle.close()
+            reason = str(error) or type(error).__name__
+            raise UpstreamError(f"{address[0]}:{address[1]}: expected an answer, found {reason}") from error
 
     @asynccontextmanager
     async def _connection(self, address: Address) -> AsyncIterator[_Connection]:
@@ -507,9 +506,9 @@ class _Connection:
             raise UpstreamError(f"{whose} {answer.error_code.name}")
         began = monotonic()
 
-        async def say(said: str) -> str:
+        async def say(message: str) -> str:
             nonlocal answer
-            answer = await self.ask("sasl_authenticate", {"auth_bytes": said.encode()})
+            answer = await self.ask("sasl_authenticate", {"auth_bytes": message.encode()})
             if answer.error_code is not ErrorCode.none:
                 raise UpstreamError(f"{whose} {answer.error_message or answer.error_code.name}")
             return bytes(answer.auth_bytes).decode()
@@ -574,7 +573,7 @@ class _Connection:
 
 
 def _has_something(answers: Mapping[PartitionKey, Any]) -> bool:
-    return any(one.records or one.error_code is not ErrorCode.none for one in answers.values())
+    return any(answer.records or answer.error_code is not ErrorCode.none for answer in answers.values())
 
 
 def _kind(name: str, kind: str) -> Any:

@@ -67,8 +67,8 @@ def read_users(path: Path) -> Mapping[str, User]:
             Command("serve-lake", "--users FILE --set-user NAME"),
         ) from error
     try:
-        said: Any = json.loads(text)
-        return {name: _user(name, one) for name, one in said.items()}
+        content: Any = json.loads(text)
+        return {name: _user(name, user) for name, user in content.items()}
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise BadInputError(
             f"{path}: expected users with their keys and topics, found something else: {error}. Nothing was "
@@ -94,17 +94,17 @@ def set_user(path: Path, name: str, password: str, topics: Sequence[str]) -> Non
     """Add a user to a file, or give a user a new password and new topics."""
     users = dict(read_users(path)) if path.exists() else {}
     users[name] = User(name, tuple(topics), *ScramMechanism(SCRAM).make_auth_info(password))
-    said = {
-        one.name: {
-            "topics": one.topics,
-            "salt": _text(one.salt),
-            "stored_key": _text(one.stored_key),
-            "server_key": _text(one.server_key),
-            "iterations": one.iterations,
+    content = {
+        user.name: {
+            "topics": user.topics,
+            "salt": _text(user.salt),
+            "stored_key": _text(user.stored_key),
+            "server_key": _text(user.server_key),
+            "iterations": user.iterations,
         }
-        for one in users.values()
+        for user in users.values()
     }
-    write_file(path, json.dumps(said, indent=1).encode() + b"\n")
+    write_file(path, json.dumps(content, indent=1).encode() + b"\n")
 
 
 class Login:
@@ -145,8 +145,8 @@ class Login:
         except (ScramException, ValueError, LookupError) as error:
             raise LoginError("expected a user and its password, found others") from error
 
-    def _plain(self, said: bytes) -> bytes:
-        _, name, password = said.decode().split("\0")
+    def _plain(self, message: bytes) -> bytes:
+        _, name, password = message.decode().split("\0")
         user = (self._users or {}).get(name)
         # As long for a user that isn't there.
         salt, iterations = (user.salt, user.iterations) if user else (_UNKNOWN_SALT, None)
@@ -156,14 +156,14 @@ class Login:
         self.user = user
         return b""
 
-    def _scram_step(self, said: bytes) -> bytes:
+    def _scram_step(self, message: bytes) -> bytes:
         if self._mechanism != SCRAM:
             raise LookupError(self._mechanism)
         if self._scram is None:
             self._scram = ScramMechanism(SCRAM).make_server(self._keys)
-            self._scram.set_client_first(said.decode())
+            self._scram.set_client_first(message.decode())
             return str(self._scram.get_server_first()).encode()
-        self._scram.set_client_final(said.decode())
+        self._scram.set_client_final(message.decode())
         answer = str(self._scram.get_server_final()).encode()
         self.user = (self._users or {})[self._name]
         return answer
@@ -174,10 +174,10 @@ class Login:
         return user.salt, user.stored_key, user.server_key, user.iterations
 
 
-def _user(name: str, said: Any) -> User:
-    salt, stored_key, server_key = (base64.b64decode(said[key]) for key in _KEYS)
-    topics = tuple(map(str, said["topics"]))
-    return User(name, topics, salt, stored_key, server_key, int(said["iterations"]))
+def _user(name: str, entry: Any) -> User:
+    salt, stored_key, server_key = (base64.b64decode(entry[key]) for key in _KEYS)
+    topics = tuple(map(str, entry["topics"]))
+    return User(name, topics, salt, stored_key, server_key, int(entry["iterations"]))
 
 
 def _text(data: bytes) -> str:

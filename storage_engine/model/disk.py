@@ -70,9 +70,9 @@ def smallest_and_fullest(disks: Iterable[DiskUsage]) -> tuple[int | None, int | 
 
     :return: None for a value that can't be measured.
     """
-    known = tuple(disks)
-    sizes = [disk.total_bytes for disk in known if disk.total_bytes is not None]
-    levels = [disk.used_percent for disk in known if disk.used_percent is not None]
+    all_disks = tuple(disks)
+    sizes = [disk.total_bytes for disk in all_disks if disk.total_bytes is not None]
+    levels = [disk.used_percent for disk in all_disks if disk.used_percent is not None]
     return min(sizes, default=None), max(levels, default=None)
 
 

@@ -1,6 +1,4 @@
-"""A hold on the store of a running broker, its state in the journal, and the drift found on it. Also the
-needs of a shield.
-"""
+"""A hold on a running broker's store, its state in the journal, and its drift. Also a shield's needs."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ T = TypeVar("T")
 
 
 class HoldMemory(Protocol):
-    """Stores the state of a hold, which a broker package needs again after a kill. Durable when a call
-    returns.
-    """
+    """Stores a hold's state, which a broker package needs after a kill. Durable when a call returns."""
 
     def load(self) -> Mapping[str, Any] | None:
         """Return the last saved value; None: there is none, or it was dropped."""
@@ -107,9 +103,7 @@ class DriftKind(StrEnum):
     FENCE_MENDED = "fence-mended"
     """Another program changed or removed a file that a hold depends on. A watch has repaired it already."""
     FENCE_NOT_MENDED = "fence-not-mended"
-    """A watch can't set the time of a segment that a hold depends on. The other segments of the fence are
-    in place.
-    """
+    """A watch can't set the time of a segment that a hold needs. The rest of the fence is in place."""
     TOPIC_REPLACED = "topic-replaced"
     """A topic was deleted, and perhaps created again under its name. Its held data is gone."""
     RECORDS_CUT = "records-cut"
@@ -125,9 +119,7 @@ class DriftKind(StrEnum):
 
 
 UNPROVEN = "no lake proves them"
-"""Words in the record of a deleted range, after the lakes were asked and no lake had all of the range.
-Persisted.
-"""
+"""Words in a deleted range's record, after the lakes were asked and none had all of it. Persisted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +145,7 @@ class Drift:
 
     @property
     def was_unproven(self) -> bool:
-        """Return whether the range was deleted although no lake had all of it and no rule permitted its
-        deletion.
-        """
+        """Return whether the range was deleted though no lake had all of it and no rule allowed it."""
         return UNPROVEN in self.detail
 
 
@@ -232,16 +222,14 @@ class HoldStatus:
     lasts_ms: int | None = None
 
     def is_half_over(self, now_ms: int) -> bool:
-        """Return whether the hold ends by itself in less than half of its time, because a renewal was
-        missed.
-        """
+        """Return whether the hold ends by itself in under half its time: a renewal was missed."""
         if self.ends_at_ms is None or self.lasts_ms is None:
             return False
         return self.ends_at_ms - now_ms < self.lasts_ms // 2
 
     @property
     def is_well(self) -> bool:
-        """Return whether all segments that have to be held are held, or no segment has to be held."""
+        """Return whether no alarm stands, and all segments that have to be held are held, if any has to."""
         return (self.held or self.left_to_broker) and not (self.unheld or self.due or self.alarms)
 
 

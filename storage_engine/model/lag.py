@@ -45,28 +45,26 @@ class ArchiveLag:
 
     def alarms(self, policy: Policy) -> tuple[str, ...]:
         """Return a sentence on each threshold of the policy that is exceeded."""
-        found = []
+        sentences = []
         most_bytes, most_seconds = policy.archive_lag_alarm_bytes, policy.archive_lag_alarm_seconds
         if most_bytes is not None and self.size_bytes > most_bytes:
-            found.append(
+            sentences.append(
                 f"archive lag: expected at most {bytes_text(most_bytes)} sealed and not proven in the lake, "
                 f"found {bytes_text(self.size_bytes)} in {count_text(self.segments, 'segment')}"
             )
         if most_seconds is not None and self.oldest_age_seconds > most_seconds:
-            found.append(
+            sentences.append(
                 f"archive lag: expected every segment in the lake {duration_text(most_seconds * 1000)} after "
                 f"its last write, found {self.oldest_base_offset:020d} without a proof after "
                 f"{duration_text(self.oldest_age_seconds * 1000)}"
             )
-        return tuple(found)
+        return tuple(sentences)
 
 
 def touched_text(count: int) -> str:
-    """Return a clause on the number of archived segments whose files were touched since, as by a chmod or
-    a hard link.
-    """
-    was = "was" if count == 1 else "were"
-    return f"{count_text(count, 'archived segment')} {was} touched since, to be hashed again"
+    """Return a clause on how many archived segments were touched since, as by a chmod or a hard link."""
+    verb = "was" if count == 1 else "were"
+    return f"{count_text(count, 'archived segment')} {verb} touched since, to be hashed again"
 
 
 def archive_lag_of(
@@ -218,8 +216,8 @@ class Unread:
 
     def logs_beyond(self, new_min_offsets: Mapping[str, int]) -> dict[str, int]:
         """Return the logs whose lag was not measured, each with its start offset after the deletion."""
-        known = frozenset(new_min_offsets if self.logs is None else self.logs)
-        return {log: offset for log, offset in new_min_offsets.items() if log not in known}
+        measured = frozenset(new_min_offsets if self.logs is None else self.logs)
+        return {log: offset for log, offset in new_min_offsets.items() if log not in measured}
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,9 +64,7 @@ class Reason(StrEnum):
     UNLIMITED = "unlimited"
     """No limit of age or size applies to its log."""
     SIZE_NOT_REACHED = "size-not-reached"
-    """Only a size limit applies to its log, and without this segment the log would be smaller than the
-    limit.
-    """
+    """Only a size limit applies to its log, and without this segment it would be below the limit."""
     FUTURE_TIMESTAMP = "future-timestamp"
     """Its newest record has a future time: the segment's age begins only then."""
     NOT_REPLICATED = "not-replicated"
@@ -115,10 +113,10 @@ def wanted_bytes(disk: DiskUsage, request: PlanRequest) -> int | None:
     """Return how many bytes of a disk a request wants to be free. None: the disk's size isn't known."""
     if disk.total_bytes is None:
         return None
-    wanted = request.free_bytes or 0
+    free_bytes = request.free_bytes or 0
     if request.target_used_percent is None:
-        return wanted
-    return max(wanted, -(-disk.total_bytes * (100 - request.target_used_percent) // 100))
+        return free_bytes
+    return max(free_bytes, -(-disk.total_bytes * (100 - request.target_used_percent) // 100))
 
 
 class Release(Protocol):
@@ -161,8 +159,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class DependentFile:
-    """A file that points only to offsets below the log's new min offset, so that it is deleted after the
-    segments.
+    """A file that points only below the log's new min offset: it is deleted after the segments.
 
     :param kind: the broker's word for such files.
     """
@@ -180,9 +177,7 @@ class LogPlan:
     decisions: tuple[Decision, ...]
 
     def __post_init__(self) -> None:
-        """:raises ValueError: a decision is on another log's segment, or two decisions are on one
-        segment.
-        """
+        """:raises ValueError: a decision is on another log's segment, or two are on one segment."""
         segments = [decision.segment for decision in self.decisions]
         if not {segment.log for segment in segments} <= {self.log}:
             raise ValueError(f"log {self.log}: expected decisions on its own segments, found another log's")
@@ -197,23 +192,23 @@ class LogPlan:
     def kept(self, reason: Reason, why: str, *, from_offset: int = 0) -> list[Decision]:
         """Return the decisions, changed so that every segment from an offset on is kept, with this reason."""
         return [
-            Decision(one.segment, reason, why)
-            if one.deletes and one.segment.base_offset >= from_offset
-            else one
-            for one in self.decisions
+            Decision(decision.segment, reason, why)
+            if decision.deletes and decision.segment.base_offset >= from_offset
+            else decision
+            for decision in self.decisions
         ]
 
     @property
     def new_min_offset(self) -> int:
         """The log's min offset after the plan's deletions."""
-        kept = [decision.segment.base_offset for decision in self.decisions if not decision.deletes]
-        if kept:
-            return min(kept)
+        offsets = [decision.segment.base_offset for decision in self.decisions if not decision.deletes]
+        if offsets:
+            return min(offsets)
         return max((decision.segment.end_offset for decision in self.decisions), default=0)
 
     def with_going(self, change: Callable[[Decision], Decision]) -> LogPlan:
         """Return the plan with a new decision on each segment that it deletes."""
-        return LogPlan(self.log, tuple(change(one) if one.deletes else one for one in self.decisions))
+        return LogPlan(self.log, tuple(change(old) if old.deletes else old for old in self.decisions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +276,7 @@ class Plan:
                 "version": 2,
                 "store_id": self.store_id,
                 "lineage": self.lineage,
-                "logs": {log.log: [_digested(segment) for segment in log.to_delete] for log in self.logs},
+                "logs": {log.log: [_list_fields(segment) for segment in log.to_delete] for log in self.logs},
             }
             if self.log_lineages:
                 content["log_lineages"] = dict(self.log_lineages)
@@ -300,14 +295,14 @@ def of_only_log(by_log: Mapping[str, T]) -> T | None:
     return next(iter(by_log.values())) if len(by_log) == 1 else None
 
 
-def _digested(segment: Segment) -> tuple[object, ...]:
-    own = (segment.base_offset, *_listed(segment.facts))
+def _list_fields(segment: Segment) -> tuple[object, ...]:
+    fields = (segment.base_offset, *_list_facts(segment.facts))
     if segment.end is None and not segment.companions:
-        return own
-    return (*own, segment.end, [_listed(companion) for companion in segment.companions])
+        return fields
+    return (*fields, segment.end, [_list_facts(companion) for companion in segment.companions])
 
 
-def _listed(facts: FileFacts) -> tuple[int | str, ...]:
+def _list_facts(facts: FileFacts) -> tuple[int | str, ...]:
     times = (facts.mtime_ns, facts.ctime_ns)
     return (facts.path, facts.device, facts.inode, facts.size_bytes, *times)
 
@@ -332,8 +327,7 @@ def check_limits(request: PlanRequest) -> None:
 def limited(
     logs: Sequence[LogPlan], request: PlanRequest, disks: Sequence[DiskUsage], disk_name: str
 ) -> tuple[LogPlan, ...]:
-    """Limit the plans of a store's logs to a person's request. The oldest segments of all logs are deleted
-    first.
+    """Limit the plans of a store's logs to a person's request: the oldest segments of all logs first.
 
     :param disks: the logs' disks.
     :param disk_name: the name for such a disk in messages.
@@ -343,34 +337,33 @@ def limited(
     if request.max_segments is None and request.target_used_percent is None:
         return tuple(logs)
     # Of each log its first one that isn't chosen yet: what goes of a log is a prefix.
-    waiting = [(of.to_delete[0].mtime_ns, number, 0) for number, of in enumerate(logs) if of.to_delete]
-    heapq.heapify(waiting)
+    heap = [(log.to_delete[0].mtime_ns, number, 0) for number, log in enumerate(logs) if log.to_delete]
+    heapq.heapify(heap)
     going: list[Segment] = []
     why = Reason.BATCH_FULL, f"by request, at most {request.max_segments} segments are deleted in one pass"
-    while waiting and len(going) != request.max_segments:
+    while heap and len(going) != request.max_segments:
         reached = target_reached(disks, going, request.target_used_percent, disk_name)
         if reached:
             why = Reason.TARGET_REACHED, reached
             break
-        _, number, place = heapq.heappop(waiting)
+        _, number, place = heapq.heappop(heap)
         segments = logs[number].to_delete
         going.append(segments[place])
         if place + 1 < len(segments):
-            heapq.heappush(waiting, (segments[place + 1].mtime_ns, number, place + 1))
+            heapq.heappush(heap, (segments[place + 1].mtime_ns, number, place + 1))
     chosen = {segment.id for segment in going}
-    return tuple(LogPlan(of.log, tuple(_kept(one, chosen, why) for one in of.decisions)) for of in logs)
+    return tuple(LogPlan(log.log, tuple(_keep(old, chosen, why) for old in log.decisions)) for log in logs)
 
 
-def _kept(decision: Decision, chosen: set[SegmentId], why: tuple[Reason, str]) -> Decision:
-    goes = not decision.deletes or decision.segment.id in chosen
-    return decision if goes else Decision(decision.segment, *why)
+def _keep(decision: Decision, chosen: set[SegmentId], why: tuple[Reason, str]) -> Decision:
+    is_same = not decision.deletes or decision.segment.id in chosen
+    return decision if is_same else Decision(decision.segment, *why)
 
 
 def target_reached(
     disks: Sequence[DiskUsage], going: Sequence[Segment], target: int | None, disk_name: str
 ) -> str:
-    """Return why the target is reached once ``going`` is deleted. Empty: it isn't reached, or there is no
-    target.
+    """Return why the target is reached once ``going`` is deleted. Empty: it isn't, or there is no target.
 
     The fullest disk with known figures decides. If no disk is known, the target counts as reached, because
     nothing shows that it isn't.
@@ -434,12 +427,10 @@ class Person:
         return f"{self.name} (uid {self.uid}{f', for {self.behind}' if self.behind else ''})"
 
     def is_another(self, other: Person) -> bool:
-        """Return whether the two are certainly different persons. Two that can't be compared count as one
-        person.
-        """
+        """Return whether two are certainly different persons. Two that can't be compared count as one."""
         if self.realm is not other.realm:
             return False
-        names = [{name.casefold() for name in (one.name, one.behind) if name} for one in (self, other)]
+        names = [{name.casefold() for name in (side.name, side.behind) if name} for side in (self, other)]
         return all(names) and not names[0] & names[1] and (self.uid is None or self.uid != other.uid)
 
 
@@ -527,15 +518,13 @@ class RecordedPolicy:
         *,
         archived: bool = False,
     ) -> RecordedPolicy:
-        """Return the policy after a run with these settings. They may make it stricter, but never less
-        strict.
-        """
-        hours = [one for one in (self.minimum_retention_hours, minimum_hours) if one is not None]
-        kept = [one for one in (self.kept_ms, kept_ms) if one is not None]
-        strictest = max(self.approval, approval, key=lambda one: one.rank)
+        """Return the policy after a run with these settings. They can only make it stricter."""
+        hours = [value for value in (self.minimum_retention_hours, minimum_hours) if value is not None]
+        periods = [value for value in (self.kept_ms, kept_ms) if value is not None]
+        strictest = max(self.approval, approval, key=lambda policy: policy.rank)
         if strictest is ApprovalPolicy.NONE:
             return self
-        most = max(hours, default=None), self.persons, self.at_ms, max(kept, default=None)
+        most = max(hours, default=None), self.persons, self.at_ms, max(periods, default=None)
         return RecordedPolicy(strictest, *most, archived=self.archived or archived)
 
 
@@ -584,7 +573,7 @@ def runs_of(
 
     :param detail: returns the part of a decision's text to show.
     """
-    for _, group in groupby(decisions, lambda one: (one.reason, without_moments(detail(one)))):
+    for _, group in groupby(decisions, lambda decision: (decision.reason, without_moments(detail(decision)))):
         run = tuple(group)
         yield DecisionRun(run, with_spans([detail(decision) for decision in run]))
 
@@ -595,12 +584,10 @@ def without_moments(detail: str) -> str:
 
 
 def with_spans(details: Sequence[str]) -> str:
-    """Return one text for texts that differ only in times. It has the first and the last of different
-    times.
-    """
+    """Return one text for texts that differ only in times, with the first and last of different times."""
     spans = [
         moments[0] if len(set(moments)) == 1 else f"{min(moments)} to {max(moments)}"
         for moments in zip(*(_MOMENT.findall(text) for text in details), strict=True)
     ]
-    told = iter(spans)
-    return _MOMENT.sub(lambda _: next(told), details[0])
+    texts = iter(spans)
+    return _MOMENT.sub(lambda _: next(texts), details[0])

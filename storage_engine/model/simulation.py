@@ -1,8 +1,7 @@
 """The contract of a simulation: the course of a store's disk and of its broker's deletions by other settings.
 
-It has only data and pure functions, with the standard library, because web servers also compute it. A
-broker's :class:`BrokerRules` decide by the same rules as its real cleanup. Hours are hours of a time zone's
-clock.
+It has only data and pure functions, with the standard library, because web servers compute it. A broker's
+:class:`BrokerRules` decide by the same rules as its real cleanup. Hours are of a time zone's clock.
 """
 
 from __future__ import annotations
@@ -277,11 +276,9 @@ class Advice:
 
 
 class BrokerRules(ABC):
-    """A broker's rules of deletion, without a store. Pure. The code and its imports use the standard library
-    only.
+    """A broker's deletion rules, without a store. Pure. The code and imports use the standard library only.
 
-    Settings are texts by the broker's own names, as in its configuration. Missing settings have the broker's
-    defaults.
+    Settings are texts by the broker's names, as in its configuration. Missing settings have its defaults.
     """
 
     @property
@@ -369,13 +366,13 @@ def condensed(segments: Sequence[tuple[int, int]], most_runs: int = 200) -> tupl
     return tuple(SegmentRun(len(run), run[0][0], run[0][1], run[-1][1]) for run in runs)
 
 
-def _require(holds: bool, what: str, expected: str, found: object) -> None:
+def _require(holds: bool, subject: str, expected: str, value: object) -> None:
     if not holds:
-        raise BadInputError(f"{what}: expected {expected}, found {found!r}.")
+        raise BadInputError(f"{subject}: expected {expected}, found {value!r}.")
 
 
-def _require_bytes(what: str, found: int, *, least: int = 1) -> None:
-    _require(least <= found <= _MOST_BYTES, what, f"{least} to {_MOST_BYTES}", found)
+def _require_bytes(subject: str, value: int, *, least: int = 1) -> None:
+    _require(least <= value <= _MOST_BYTES, subject, f"{least} to {_MOST_BYTES}", value)
 
 
 _BUCKETS = 330
@@ -424,9 +421,7 @@ class CourseRecord:
         forced: bool,
         unexpired: int,
     ) -> None:
-        """Record the deletions of a pass. They are merged with deletions shortly before for the same
-        causes.
-        """
+        """Record a pass's deletions, merged with those shortly before for the same causes."""
         index = self._open.get((causes, forced))
         if index is not None:
             run = self._runs[index]
@@ -490,13 +485,13 @@ class CourseRecord:
             by_used = [used for _, used, _ in points]
             by_age = [retention for _, _, retention in points]
             extremes = (min(by_used), max(by_used), min(by_age), max(by_age))
-            found = (
+            indexes = (
                 by_used.index(extremes[0]),
                 by_used.index(extremes[1]),
                 by_age.index(extremes[2]),
                 by_age.index(extremes[3]),
             )
-            points = [points[index] for index in sorted({0, *found, len(points) - 1})]
+            points = [points[index] for index in sorted({0, *indexes, len(points) - 1})]
         self._points += points
 
 
@@ -527,9 +522,7 @@ def hour_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: Zo
 def hour_spans_ms(
     start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo
 ) -> tuple[tuple[int, int], ...]:
-    """Return the times between two moments in which the hours are, in order. The first and the last are
-    cut at the two moments.
-    """
+    """Return the times between two moments in which the hours are, in order. Both ends are cut."""
     changes = tuple(hour_changes_ms(start_ms, end_ms, hours, zone))
     spans = zip(changes[::2], (*changes[1::2], end_ms), strict=False)
     return tuple((begin_ms, until_ms) for begin_ms, until_ms in spans if begin_ms < until_ms)
@@ -565,8 +558,7 @@ class Inflow:
         return self._sums[index] + self._rates[index] * (time_ms - self._times[index]) // HOUR_MS
 
     def when(self, sum_bytes: int) -> int | None:
-        """Return the first moment by which this many bytes have arrived. None: they don't arrive before the
-        end.
+        """Return the first moment by which this many bytes have arrived. None: not before the end.
 
         :param sum_bytes: bytes from the start, as ``until`` counts; above 0.
         """
@@ -583,7 +575,7 @@ def ingest_from(points: Sequence[tuple[int, int]], zone: ZoneInfo) -> Ingest | N
     :param zone: time zone of the profile's hours.
     :return: None: fewer than two moments are known, or no bytes arrived between them.
     """
-    came, covered = [0.0] * HOURS_A_DAY, [0.0] * HOURS_A_DAY
+    arrived, covered_ms = [0.0] * HOURS_A_DAY, [0.0] * HOURS_A_DAY
     for (start_ms, start), (end_ms, end) in pairwise(points):
         if end_ms <= start_ms or end < start:
             continue
@@ -592,13 +584,13 @@ def ingest_from(points: Sequence[tuple[int, int]], zone: ZoneInfo) -> Ingest | N
         while time_ms < end_ms:
             until_ms = min(end_ms, time_ms - time_ms % _STEP_MS + _STEP_MS)
             hour = _local_hour(time_ms, zone)
-            came[hour] += rate * (until_ms - time_ms)
-            covered[hour] += until_ms - time_ms
+            arrived[hour] += rate * (until_ms - time_ms)
+            covered_ms[hour] += until_ms - time_ms
             time_ms = until_ms
-    if sum(covered) == 0 or sum(came) <= 0:
+    if sum(covered_ms) == 0 or sum(arrived) <= 0:
         return None
-    mean = sum(came) / sum(covered)
-    rates = [bytes_ / ms if ms else mean for bytes_, ms in zip(came, covered, strict=True)]
+    mean = sum(arrived) / sum(covered_ms)
+    rates = [bytes_ / ms if ms else mean for bytes_, ms in zip(arrived, covered_ms, strict=True)]
     bytes_per_day = int(sum(rates) / HOURS_A_DAY * DAY_MS)
     if bytes_per_day == 0:
         return None
@@ -609,8 +601,8 @@ def most_bytes_within(ingest: Ingest, hours: int) -> int:
     """Return the most bytes that arrive within this many consecutive hours of a day."""
     whole_days, rest = divmod(hours, HOURS_A_DAY)
     by_hour = ingest.hour_bytes(0)
-    twice = (*by_hour, *by_hour)
-    most = max(sum(twice[first : first + rest]) for first in range(HOURS_A_DAY))
+    two_days = (*by_hour, *by_hour)
+    most = max(sum(two_days[first : first + rest]) for first in range(HOURS_A_DAY))
     return whole_days * sum(by_hour) + most
 
 

@@ -1,7 +1,6 @@
 """A store at one moment: its logs, segments and disks.
 
-Broker-neutral, standard library only. A log's name is used in receipts, journals, reports, messages and file
-names.
+Broker-neutral, standard library only. Log names are in receipts, journals, reports, messages and file names.
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ T = TypeVar("T")
 
 def grouped(items: Iterable[Item], key_of: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Return items grouped by a key, in their given order."""
-    found: dict[Key, list[Item]] = {}
+    groups: dict[Key, list[Item]] = {}
     for item in items:
-        found.setdefault(key_of(item), []).append(item)
-    return found
+        groups.setdefault(key_of(item), []).append(item)
+    return groups
 
 
 def by_log(items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log")) -> dict[str, list[One]]:
@@ -108,9 +107,7 @@ class FileFacts:
 
 
 class SegmentId(NamedTuple):
-    """Identity of a segment within its store. The log is part of it, because several logs may have the
-    same base offset.
-    """
+    """Identity of a segment within its store. It has the log: several logs may have one base offset."""
 
     log: str
     base_offset: int
@@ -143,9 +140,7 @@ class Segment:
     companions: tuple[FileFacts, ...] = ()
 
     def __post_init__(self) -> None:
-        """:raises StoreLayoutError: the segment ends before it begins, or a companion isn't a file beside
-        it.
-        """
+        """:raises StoreLayoutError: it ends before it begins, or a companion isn't a file beside it."""
         if self.end is not None and self.end < self.base_offset:
             raise StoreLayoutError(
                 f"{self.facts.path}: expected a segment that ends at {self.base_offset} or behind, found "
@@ -203,15 +198,14 @@ _path_of = attrgetter("path")
 def _beside(own: FileFacts, companions: Iterable[FileFacts]) -> tuple[FileFacts, ...]:
     """Return companions in the order of their paths.
 
-    :raises StoreLayoutError: a companion is in another directory than the segment's own file, or is given
-        twice.
+    :raises StoreLayoutError: a companion is in another directory than the segment's file, or given twice.
     """
     ordered = tuple(sorted(companions, key=_path_of))
     paths = [file.path for file in ordered]
     directory = own.path.rpartition("/")[0]
     # Plans of many logs make 100,000 segments, and a Path takes as long as a segment.
-    unlike = [path for path in paths if path.rpartition("/")[0] != directory or path.endswith(("/", "/."))]
-    wrong = [path for path in unlike if Path(path).parent != Path(own.path).parent]
+    suspects = [path for path in paths if path.rpartition("/")[0] != directory or path.endswith(("/", "/."))]
+    wrong = [path for path in suspects if Path(path).parent != Path(own.path).parent]
     if wrong or len({own.path, *paths}) <= len(paths):
         raise StoreLayoutError(
             f"{own.path}: expected companions in its directory, each once and none the segment's own file, "
@@ -411,9 +405,7 @@ class LogIdentity:
 
 
 NAMED: Final = "named:"
-"""Beginning of an identity that is made only of names. Names change, and other logs may have the same
-names.
-"""
+"""Beginning of an identity made only of names. Names change, and other logs may have the same names."""
 
 
 def is_unique(log_id: str) -> bool:
@@ -458,8 +450,7 @@ _NO_LOG = "none"
 
 @dataclass(frozen=True, slots=True)
 class LogNames:
-    """Names of logs, where several logs have had the same name: the present log keeps the name, the others
-    have a label.
+    """Names of logs where several had the same name: the present log keeps it, the others have a label.
 
     Only this class compares two identities. An item without an identity belongs to the log of its lineage's
     receipts. Without such receipts it belongs to the present log of its name.
@@ -489,19 +480,19 @@ class LogNames:
         :param gone: deleted ranges of logs, oldest first.
         :param others: deleted ranges of logs whose names other logs have by now.
         """
-        rows, went, replaced = ([row for row in ranges if row.log_id] for ranges in (archived, gone, others))
+        rows, past, replaced = ([row for row in ranges if row.log_id] for ranges in (archived, gone, others))
         not_present = {(row.log, row.log_id) for row in replaced}
         last = {
             **{row.log: _NO_LOG for row in replaced},
             **{
-                row.log: str(row.log_id) for row in (*rows, *went) if (row.log, row.log_id) not in not_present
+                row.log: str(row.log_id) for row in (*rows, *past) if (row.log, row.log_id) not in not_present
             },
             **present,
         }
         of_lineages = {(row.log, row.lineage): str(row.log_id) for row in rows}
-        labels = {log_label(row.log, str(row.log_id)): str(row.log_id) for row in (*rows, *went, *replaced)}
-        told = {log: log_id for log, log_id in last.items() if log_id not in ("", _NO_LOG)}
-        return cls(last, of_lineages, labels | told)
+        labels = {log_label(row.log, str(row.log_id)): str(row.log_id) for row in (*rows, *past, *replaced)}
+        ids = {log: log_id for log, log_id in last.items() if log_id not in ("", _NO_LOG)}
+        return cls(last, of_lineages, labels | ids)
 
     def is_label(self, called: str) -> bool:
         """Return whether a log has a label, because another log has its name."""

@@ -25,8 +25,7 @@ _ANONYMOUS = "anonymous"
 
 
 class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
-    """Waits until a second person approves the plan, if the store's policy requires it. Otherwise it returns
-    at once.
+    """If the store's policy requires it, waits until a second person approves the plan; else returns at once.
 
     Only this task records the answer in the journal, as it gets it from Airflow. If the task is marked as
     success, cleared or skipped, there is no record, and the release refuses.
@@ -94,7 +93,7 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
             return super().execute_complete(context, event)
         conn_id = self.storage_engine_conn_id
         with metrics_sent(conn_id), commands_named(conn_id):
-            reply = self._recorded(context, event)
+            reply = self._record_reply(context, event)
         self.say([f"{reply.said.value}: {reply.person.text if reply.person else 'nobody'} {reply.detail}"])
         context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=to_jsonable(reply))
         if reply.said is Said.APPROVED:
@@ -103,7 +102,7 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
             super().execute_complete(context, {**event, "chosen_options": [self.REJECT]})
         return to_jsonable(reply)
 
-    def _recorded(self, context: Context, event: Mapping[str, Any]) -> Reply:
+    def _record_reply(self, context: Context, event: Mapping[str, Any]) -> Reply:
         from storage_engine.retention.proof.approvals import record_reply
         from storage_engine.retention.store.context import opened
 
@@ -120,9 +119,7 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
             )
 
     def _fault(self, person: Person | None) -> str:
-        """Return why a user's approval can't be accepted, by Airflow's facts about its users; "": it can be
-        accepted.
-        """
+        """Return why a user's approval can't be accepted, by Airflow's facts about its users; "": it can."""
         if person is None:
             return "nobody answered"
         everybody = conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False)
@@ -144,5 +141,5 @@ def _ms(moment: datetime | str | None) -> int:
     """Return the time of the answer; the present time if Airflow doesn't name it."""
     if moment is None:
         return clock_ms()
-    found = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-    return round(found.timestamp() * 1000)
+    instant = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    return round(instant.timestamp() * 1000)

@@ -71,8 +71,8 @@ class StoreOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         quiet_libraries()
         conn_id = self.storage_engine_conn_id
-        told = alarms_told(self.alarm_notifiers, conn_id, context)
-        with metrics_sent(conn_id), told, commands_named(conn_id):
+        alarms = alarms_told(self.alarm_notifiers, conn_id, context)
+        with metrics_sent(conn_id), alarms, commands_named(conn_id):
             check_queue(self.store_hook, self.queue)
             check_answers(self.store.root)
             return self.do_step(context)
@@ -82,9 +82,7 @@ class StoreOperator(BaseOperator):
         """Run this operator's step, and return the task's XCom."""
 
     def lineage_so_far(self, cleanup: cycle.Cleanup) -> Lineage | None:
-        """Return the tables that the attempts of a failing step have read and written; None: there are
-        none.
-        """
+        """Return the tables that a failing step's attempts have read and written; None: there are none."""
         return None
 
     def keep_lineage(self, make: Callable[[], Lineage | None]) -> None:
@@ -212,8 +210,6 @@ def starter(context: Context) -> Starter:
 
 
 def run_key(context: Context) -> str:
-    """Return the key of a run for all its steps: the DAG run. So a cleared or retried task continues the same
-    run.
-    """
+    """Return a run's key for all steps: the DAG run. So a cleared or retried task continues the same run."""
     dag_run = context["dag_run"]
     return f"{dag_run.dag_id}/{dag_run.run_id}"

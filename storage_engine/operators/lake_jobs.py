@@ -69,19 +69,18 @@ class StorageEngineValidateRowsOperator(_LakeJobOperator):
     def _spans(self, context: Context) -> tuple[OffsetSpan, ...]:
         from storage_engine.retention.report.report import OffsetSpan
 
-        events = [event for found in context["triggering_asset_events"].values() for event in found]
+        events = [event for group in context["triggering_asset_events"].values() for event in group]
         if any(event.extra.get("more_logs") for event in events):
             return ()
-        told: Iterable[Any] = [span for event in events for span in event.extra.get("spans", ())]
+        spans: Iterable[Any] = [span for event in events for span in event.extra.get("spans", ())]
         try:
-            return tuple(from_jsonable(OffsetSpan, span, "spans") for span in told or json.loads(self.spans))
+            return tuple(from_jsonable(OffsetSpan, span, "spans") for span in spans or json.loads(self.spans))
         except ValueError:
             raise BadInputError(f"spans: expected a JSON list, found {self.spans!r}.") from None
 
 
 class StorageEngineRetentionReportOperator(_LakeJobOperator):
-    """Counts the messages in a store's lakes by topic, producer host, hour and size, and derives advice for
-    retention.
+    """Counts messages in a store's lakes by topic, producer host, hour and size, and advises on retention.
 
     The task is skipped if the store's connection names no Spark connection.
 

@@ -32,9 +32,7 @@ sent as messages.
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """The offsets [start, end) of a log, and the place of their bytes; "": the task doesn't record the
-    place.
-    """
+    """The offsets [start, end) of a log, and their bytes' place; "": the task doesn't record the place."""
 
     start: int
     end: int
@@ -90,32 +88,30 @@ def archived(store: ManagedStore, receipts: Sequence[Receipt], *lakes: str) -> L
 
     :param lakes: locations of the lakes with the archived segments; "": none.
     """
-    ranges = _by_log((one.log, LogSpan(one.base_offset, one.end)) for one in receipts)
+    ranges = _group_spans((receipt.log, LogSpan(receipt.base_offset, receipt.end)) for receipt in receipts)
     return Lineage(
         store.real_root,
         ranges,
         written=lake_tables(store, lakes) if receipts else (),
-        rows=sum(one.row_count for one in receipts),
+        rows=sum(receipt.row_count for receipt in receipts),
         # Segments may share a data file.
-        size_bytes=sum({one.data_file: one.data_file_bytes for one in receipts}.values()),
+        size_bytes=sum({receipt.data_file: receipt.data_file_bytes for receipt in receipts}.values()),
     )
 
 
 def released(store: ManagedStore, deleted: Sequence[SegmentRelease]) -> Lineage:
-    """Return the lineage of a release: it reads lakes for their proofs, and deletes the oldest segments of
-    logs.
-    """
-    ranges = _by_log((one.log, LogSpan(one.base_offset, one.end_offset)) for one in deleted)
-    proving = dict.fromkeys(one.lake for one in deleted if one.lake)
+    """Return a release's lineage: it reads lakes for proofs, and deletes the oldest segments of logs."""
+    ranges = _group_spans((row.log, LogSpan(row.base_offset, row.end_offset)) for row in deleted)
+    proving = dict.fromkeys(row.lake for row in deleted if row.lake)
     return Lineage(store.real_root, ranges, ranges, read=lake_tables(store, tuple(proving)))
 
 
 def validated(store: ManagedStore, result: ValidationResult) -> Lineage:
     """Return the lineage of a validation: the checked data, with each check's verdict."""
-    ranges = _by_log(
-        (one.log, LogSpan(one.start_offset, one.end_offset, one.where.value)) for one in result.ranges
+    ranges = _group_spans(
+        (row.log, LogSpan(row.start_offset, row.end_offset, row.where.value)) for row in result.ranges
     )
-    read = lake_tables(store, [one.location for one in store.lakes])
+    read = lake_tables(store, [lake.location for lake in store.lakes])
     return Lineage(store.real_root, ranges, read=read, checks=result.checks)
 
 
@@ -124,7 +120,7 @@ def lake_tables(store: ManagedStore, locations: Sequence[str]) -> tuple[LakeTabl
     from storage_engine.exceptions import StorageEngineError
     from storage_engine.lake.catalog.catalog import open_lake
 
-    found: list[LakeTable] = []
+    entries: list[LakeTable] = []
     for config in store.lakes:
         if config.location not in locations:
             continue
@@ -135,15 +131,15 @@ def lake_tables(store: ManagedStore, locations: Sequence[str]) -> tuple[LakeTabl
         for table in tables:
             snapshot = table.current_snapshot()
             snapshot_id = None if snapshot is None else snapshot.snapshot_id
-            found.append(LakeTable(table.location(), ".".join(table.name()), snapshot_id))
-    return tuple(found)
+            entries.append(LakeTable(table.location(), ".".join(table.name()), snapshot_id))
+    return tuple(entries)
 
 
-def _by_log(ranges: Iterable[tuple[str, LogSpan]]) -> Mapping[str, Sequence[LogSpan]]:
-    found: dict[str, list[LogSpan]] = {}
-    for log, one in ranges:
-        found.setdefault(log, []).append(one)
-    return found
+def _group_spans(ranges: Iterable[tuple[str, LogSpan]]) -> Mapping[str, Sequence[LogSpan]]:
+    by_log: dict[str, list[LogSpan]] = {}
+    for log, span in ranges:
+        by_log.setdefault(log, []).append(span)
+    return by_log
 
 
 def operator_lineage(lineage: Lineage | None) -> OperatorLineage[Any, Any]:
@@ -186,9 +182,7 @@ def operator_lineage(lineage: Lineage | None) -> OperatorLineage[Any, Any]:
 
 
 def _log_name(root: str, log: str) -> tuple[str, str]:
-    """Return the name of a log in OpenLineage's form for a remote host's file. The same path is another disk
-    on each host.
-    """
+    """Return a log's name in OpenLineage's form for a remote file. A path is another disk on each host."""
     return f"file://{gethostname()}", f"{root.rstrip('/')}/{log}"
 
 
@@ -206,29 +200,29 @@ def _table_facets(table: LakeTable) -> dict[str, Any]:
 
     namespace, _ = table_name(table)
     same = symlinks.Identifier(namespace=namespace, name=table.name, type="TABLE")
-    known = table.snapshot_id is not None
-    facet = {"version": version.DatasetVersionDatasetFacet(str(table.snapshot_id))} if known else {}
+    has_snapshot = table.snapshot_id is not None
+    facet = {"version": version.DatasetVersionDatasetFacet(str(table.snapshot_id))} if has_snapshot else {}
     return {"symlinks": symlinks.SymlinksDatasetFacet([same]), **facet}
 
 
 def _offsets(ranges: Sequence[LogSpan]) -> Any:
     from openlineage.client.facet_v2 import DatasetFacet
 
-    shown = [
-        {"start": one.start, "end": one.end, **({"where": one.where} if one.where else {})}
-        for one in ranges[:_MOST_RANGES]
+    listed = [
+        {"start": span.start, "end": span.end, **({"where": span.where} if span.where else {})}
+        for span in ranges[:_MOST_RANGES]
     ]
-    return DatasetFacet().with_additional_properties(ranges=shown, moreRanges=len(ranges) - len(shown))
+    return DatasetFacet().with_additional_properties(ranges=listed, moreRanges=len(ranges) - len(listed))
 
 
 def _assertions(lineage: Lineage, suites: Sequence[str]) -> dict[str, Any]:
     from openlineage.client.facet_v2 import data_quality_assertions_dataset as quality
 
-    checks = [one for one in lineage.checks if one.suite.partition("_")[0] in suites]
+    checks = [check for check in lineage.checks if check.suite.partition("_")[0] in suites]
     if not checks:
         return {}
     assertions = [
-        quality.Assertion(assertion=one.expectation, success=one.status is not Status.FAILURE)
-        for one in checks
+        quality.Assertion(assertion=check.expectation, success=check.status is not Status.FAILURE)
+        for check in checks
     ]
     return {"dataQualityAssertions": quality.DataQualityAssertionsDatasetFacet(assertions)}

@@ -60,8 +60,8 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
         from storage_engine.retention.plan.preview import places_lines
         from storage_engine.retention.steps import recorded_plan
 
-        asked = _request(self.request)
-        with self.cleanup(context, asked, starter=starter(context)) as cleanup:
+        request = _request(self.request)
+        with self.cleanup(context, request, starter=starter(context)) as cleanup:
             planned = cycle.plan(cleanup)
             plan = recorded_plan(cleanup.store, cleanup.run_key)
         try:
@@ -69,9 +69,9 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
         except BadInputError as error:
             # The plan stands. A job that needs this Spark says it again.
             self.warn(f"it isn't known where the segments will be archived: {error}")
-        self.say(task_log.plan_lines(plan, dry_run=asked.dry_run))
+        self.say(task_log.plan_lines(plan, dry_run=request.dry_run))
         self.warn(*plan.notices, *planned.unread)
-        result: Result = {**to_jsonable(planned), "dry_run": asked.dry_run}
+        result: Result = {**to_jsonable(planned), "dry_run": request.dry_run}
         if not planned.deletes:
             # Skipping ends the task here, before its result would be pushed.
             context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=result)
@@ -137,8 +137,7 @@ class StorageEngineCleanDependentsOperator(StoreOperator):
 class StorageEngineFlushCheckpointOperator(StoreOperator):
     """Flushes the files that the cleanup has left. It reads the broker's checkpoint, and never writes it.
 
-    Beside a running broker, nothing is flushed. Then the task measures and reports how far the broker is
-    behind.
+    Beside a running broker, it flushes nothing, but measures and reports how far the broker is behind.
     """
 
     def do_step(self, context: Context) -> Result:
@@ -169,10 +168,10 @@ class StorageEngineBrokerTaskOperator(StoreOperator):
         from storage_engine.retention.store.context import opened
 
         with opened(self.store) as store:
-            found = run_broker_tasks(store, run_key(context), self.broker_task)
-        if not found:
+            tasks = run_broker_tasks(store, run_key(context), self.broker_task)
+        if not tasks:
             raise AirflowSkipException(f"{self.storage_engine_conn_id}: its broker has no {self.broker_task}")
-        (task,) = found
+        (task,) = tasks
         self.say([task.text])
         self.warn(*task.notices)
         return self.fail_on(task.alarms, jsonable_fields(task), context)
@@ -196,12 +195,12 @@ class StorageEngineMonitorOperator(StoreOperator):
         from storage_engine.retention.store.context import opened
 
         with opened(self.store) as store:
-            found = monitor(store, run_key(context))
-        unknown = f"the consumer groups' lag isn't known: {found.lag_error}" if found.lag_error else ""
-        behind = found.archive_lag.notes if found.archive_lag else ()
-        self.say(task_log.monitor_lines(found))
-        self.warn(*found.sensed.notices, *behind, unknown)
-        return self.fail_on(found.alarms, jsonable_fields(found), context)
+            result = monitor(store, run_key(context))
+        unknown = f"the consumer groups' lag isn't known: {result.lag_error}" if result.lag_error else ""
+        behind = result.archive_lag.notes if result.archive_lag else ()
+        self.say(task_log.monitor_lines(result))
+        self.warn(*result.sensed.notices, *behind, unknown)
+        return self.fail_on(result.alarms, jsonable_fields(result), context)
 
 
 class StorageEngineValidateOperator(StoreOperator):
@@ -226,8 +225,7 @@ class StorageEngineValidateOperator(StoreOperator):
 
 
 class StorageEngineArchiveLagOperator(StoreOperator):
-    """Measures how many sealed segments are not proven in a lake. It fails if a threshold of the policy is
-    exceeded.
+    """Measures how many sealed segments aren't proven in a lake. Fails above a threshold of the policy.
 
     A notifier can be called for this as ``on_failure_callback``. The measurement is complete, even if the
     task fails. The XCom is the lag, with the exceeded thresholds as ``alarms``.
@@ -273,8 +271,7 @@ class StorageEngineMaintainOperator(StoreOperator):
 class StorageEngineReportOperator(StoreOperator):
     """Writes the run's report, whatever the run's result, and fails if the run failed.
 
-    A run that did nothing may have the same reasons as the last report. Then it writes no report, and names
-    the last one.
+    If a run did nothing for the same reasons as the last report, it writes none, and names the last one.
 
     This is the last task of a store. A DAG run takes its state from its last tasks. Without this task, a run
     with a failure in the middle would end as a success.
@@ -301,9 +298,9 @@ class StorageEngineReportOperator(StoreOperator):
         self.warn(*result.notices)
         problems = [failed, *result.errors] if failed or result.outcome is Outcome.FAILED else []
         problems += [result.not_approved, result.refused, *result.wrong_lakes]
-        if told := join_texts(" ", filter(None, problems)):
+        if text := join_texts(" ", filter(None, problems)):
             # The alarm names no run: that of the next one is the same.
-            raise AlarmException([told], Text(told, f" Report: {result.report_text}"))
+            raise AlarmException([text], Text(text, f" Report: {result.report_text}"))
         return {**to_jsonable(result), "report_html": str(page)}
 
     def _failed_before(self, context: Context) -> str:

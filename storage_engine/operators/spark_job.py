@@ -81,18 +81,18 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
         from storage_engine.spark.session import environment
 
         with job_directory(Path(self.store.report_dir)) as directory:
-            asked, answered = directory / "request.json", directory / "result.json"
-            credentials = write_request(asked, request)
-            self._prepare(asked, answered)
+            request_file, result_file = directory / "request.json", directory / "result.json"
+            credentials = write_request(request_file, request)
+            self._prepare(request_file, result_file)
             try:
                 # Not by env_vars: on Kubernetes and YARN those stand on a command line.
                 with environment(credentials):
                     SparkSubmitOperator.execute(self, context)
             except AirflowException:
                 # The job's own error says more than that spark-submit failed.
-                read_result(answered, asked, result_kind)
+                read_result(result_file, request_file, result_kind)
                 raise
-            return read_result(answered, asked, result_kind)
+            return read_result(result_file, request_file, result_kind)
 
     def _prepare(self, request: Path, result: Path) -> None:
         from storage_engine.spark.session import (
@@ -122,8 +122,8 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
         self.env_vars = {"PATH": path, **spark_environment(master, installation, python), **variables}
         self.name = f"storage-engine-{Path(self.entry_point).stem}"
         # Where `init` puts it to be adapted.
-        own = airflow_home() / "spark_jobs" / self.entry_point
-        self.application = str(own if own.is_file() else project_path(f"spark_jobs/{self.entry_point}"))
+        copy = airflow_home() / "spark_jobs" / self.entry_point
+        self.application = str(copy if copy.is_file() else project_path(f"spark_jobs/{self.entry_point}"))
         self.application_args = [str(request), str(result)]
         # The provider keeps the hook of a task's first job, with that job's arguments.
         self._hook = None
@@ -137,9 +137,9 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
 
         if self.store.may_share_disks:
             return
-        known = local_directories(master, self.conf or {}, {**os.environ, **(self.env_vars or {})})
+        directories = local_directories(master, self.conf or {}, {**os.environ, **(self.env_vars or {})})
         with closing(open_store(self.store)) as broker:
-            check_disks(self.store, broker.data_paths, known)
+            check_disks(self.store, broker.data_paths, directories)
 
 
 class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
@@ -156,15 +156,15 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
     def __init__(self, *, spark_above_positions: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if spark_above_positions is not None:
-            what = "spark_above_positions has no effect any more. Set spark_from in the store's connection."
-            warnings.warn(what, AirflowProviderDeprecationWarning, stacklevel=2)
+            text = "spark_above_positions has no effect any more. Set spark_from in the store's connection."
+            warnings.warn(text, AirflowProviderDeprecationWarning, stacklevel=2)
 
     def do_step(self, context: Context) -> dict[str, Any]:
         from storage_engine.retention.steps import is_dry_run
         from storage_engine.retention.store.context import managed_of
 
-        def measure(cleanup: cycle.Cleanup, asked: LagQuestion) -> ConsumerLagResult:
-            return self._measure(cleanup, asked, context)
+        def measure(cleanup: cycle.Cleanup, question: LagQuestion) -> ConsumerLagResult:
+            return self._measure(cleanup, question, context)
 
         with self.cleanup(context, measure_lag=measure) as cleanup:
             lag = cycle.consumer_lag(cleanup)
@@ -179,7 +179,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
             self.skip(context["ti"], self.get_direct_relatives(upstream=False))
         return summary
 
-    def _measure(self, cleanup: cycle.Cleanup, asked: LagQuestion, context: Context) -> ConsumerLagResult:
+    def _measure(self, cleanup: cycle.Cleanup, question: LagQuestion, context: Context) -> ConsumerLagResult:
         from storage_engine.retention.store.managed_store import LAG_TABLE, run_directory
         from storage_engine.spark.consumer_lag import (
             ConsumerLagRequest,
@@ -188,7 +188,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
         )
 
         table_path = str(run_directory(self.store, cleanup.run_key) / LAG_TABLE)
-        request = ConsumerLagRequest.of(self.store, table_path, asked.segments, asked.decided_at_ms)
+        request = ConsumerLagRequest.of(self.store, table_path, question.segments, question.decided_at_ms)
         spark = self.store_hook.spark
         result = lag_without_spark(request, spark)
         if result is None:
@@ -261,7 +261,7 @@ class _ArchivingOperator(StoreSparkOperator):
             "archived_offsets": [receipt.base_offset for receipt in done.receipts],
             "messages": sum(receipt.message_count for receipt in done.receipts),
             # Segments may share a data file.
-            "lake_bytes": sum({it.data_file: it.data_file_bytes for it in done.receipts}.values()),
+            "lake_bytes": sum({row.data_file: row.data_file_bytes for row in done.receipts}.values()),
             "lake": done.lake or None,
             "ran": done.ran,
         }
@@ -283,11 +283,11 @@ class StorageEngineArchiveOperator(_ArchivingOperator):
                 if done.waiver is None:
                     raise
                 self.warn(Text("could not send an event about the archived segments: ", error))
-        told = self._tell(done)
+        summary = self._tell(done)
         if done.waiver is not None:
-            who, why = done.waiver.person, done.waiver.reason
-            self.warn(Text("not archived (", done.error, f"); {who} waived receipts for this plan: {why}"))
-        return {**told, "waived_by": done.waiver.person if done.waiver else None}
+            person, why = done.waiver.person, done.waiver.reason
+            self.warn(Text("not archived (", done.error, f"); {person} waived receipts for this plan: {why}"))
+        return {**summary, "waived_by": done.waiver.person if done.waiver else None}
 
 
 class StorageEngineArchiveSealedOperator(_ArchivingOperator):
@@ -313,7 +313,7 @@ class StorageEngineArchiveSealedOperator(_ArchivingOperator):
         with self.cleanup(context, **self._means(context)) as cleanup:
             done = cycle.archive_sealed(cleanup)
             self._emit(context, cleanup)
-        told = self._tell(done)
+        summary = self._tell(done)
         if error := archive_error(cleanup.run_key, self.store.real_root, done.refused, done.wrong_lakes):
             raise error
-        return told
+        return summary

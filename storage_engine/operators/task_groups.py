@@ -97,8 +97,8 @@ def cleanup(store: ConfiguredStore, *, request: str | None = None) -> None:
 def archived_ahead(store: ConfiguredStore) -> None:
     """Archive sealed segments before they are due for deletion."""
     report = {"trigger_rule": TriggerRule.NONE_SKIPPED, **when_failed()}
-    own: dict[Step, Mapping[str, Any]] = {cycle.report: report}
-    chain(*_tasks(cycle.AHEAD, store, own))
+    extra: dict[Step, Mapping[str, Any]] = {cycle.report: report}
+    chain(*_tasks(cycle.AHEAD, store, extra))
 
 
 ROWS_SPAN = """{{ ([{
@@ -113,7 +113,7 @@ def rows_validated(store: ConfiguredStore) -> None:
     """Check the rows of newly archived segments, or of the offsets that a person names."""
     task_id = "validate_rows"
     rows = StorageEngineValidateRowsOperator(task_id=task_id, spans=ROWS_SPAN, **store.task_arguments)
-    chain(rows, _reported(store))
+    chain(rows, _make_report(store))
 
 
 def usage_reported(store: ConfiguredStore) -> None:
@@ -121,13 +121,11 @@ def usage_reported(store: ConfiguredStore) -> None:
     days = {name: f"{{{{ params.{name} or '' }}}}" for name in ("first_day", "last_day")}
     task_id = "retention_report"
     usage = StorageEngineRetentionReportOperator(task_id=task_id, **days, **store.task_arguments)
-    chain(usage, _reported(store))
+    chain(usage, _make_report(store))
 
 
-def _reported(store: ConfiguredStore) -> StorageEngineReportOperator:
-    """Make the last task. It fails if an earlier task failed, and is skipped if all earlier tasks were
-    skipped.
-    """
+def _make_report(store: ConfiguredStore) -> StorageEngineReportOperator:
+    """Make the last task. It fails if an earlier one failed, and is skipped if all were skipped."""
     return StorageEngineReportOperator(
         task_id="report",
         trigger_rule=TriggerRule.NONE_SKIPPED,
@@ -143,13 +141,13 @@ def cleanup_tasks(store: ConfiguredStore, *, plan: Mapping[str, Any]) -> list[St
     """
     # The last task fails where one before it did: a person hears of a run once.
     report = {"trigger_rule": TriggerRule.ALL_DONE, **when_failed()}
-    own: dict[Step, Mapping[str, Any]] = {cycle.plan: plan, cycle.report: report}
-    tasks = _tasks(cycle.CLEANUP, store, own)
+    extra: dict[Step, Mapping[str, Any]] = {cycle.plan: plan, cycle.report: report}
+    tasks = _tasks(cycle.CLEANUP, store, extra)
     if store.approvers is not None:
         # Imported only where it is used: DAG files are parsed again and again.
         from storage_engine.operators.approval import StorageEngineApprovalOperator
 
-        users = [{"id": one.id, "name": one.name} for one in store.approvers]
+        users = [{"id": person.id, "name": person.name} for person in store.approvers]
         approve = StorageEngineApprovalOperator(
             task_id="approve", assigned_users=users or None, **store.task_arguments
         )
@@ -158,21 +156,21 @@ def cleanup_tasks(store: ConfiguredStore, *, plan: Mapping[str, Any]) -> list[St
 
 
 def _tasks(
-    steps: Sequence[Step], store: ConfiguredStore, own: Mapping[Step, Mapping[str, Any]]
+    steps: Sequence[Step], store: ConfiguredStore, extra: Mapping[Step, Mapping[str, Any]]
 ) -> list[StoreOperator]:
     """Make the tasks of a cycle.
 
-    :param own: further arguments of single tasks.
+    :param extra: further arguments of single tasks.
     """
-    told: dict[Step, Mapping[str, Any]] = {}
+    outlets: dict[Step, Mapping[str, Any]] = {}
     # A connection that a run names is none that an alias could be named after.
     if "{{" not in store.conn_id:
         alias = {"outlets": [store_alias(store.conn_id)]}
         archived = {**alias, "lake": store.lake}
-        told = {cycle.archive: archived, cycle.archive_sealed: archived, cycle.release: alias}
+        outlets = {cycle.archive: archived, cycle.archive_sealed: archived, cycle.release: alias}
     return [
         OPERATORS[step](
-            task_id=step.__name__, **{**store.task_arguments, **told.get(step, {}), **own.get(step, {})}
+            task_id=step.__name__, **{**store.task_arguments, **outlets.get(step, {}), **extra.get(step, {})}
         )
         for step in steps
     ]

@@ -1,5 +1,4 @@
-"""Pages for people about a run, made from its report as JSON. Nothing here opens a store, a lake or a
-journal.
+"""Pages for people about a run, from its report as JSON. Nothing opens a store, a lake or a journal.
 
 An import needs only Jinja and the standard library, so that a web server can serve the pages.
 """

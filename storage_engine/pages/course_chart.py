@@ -1,10 +1,8 @@
 """One self-contained SVG picture of one or two simulated courses: no script, no font, no network.
 
-The upper panel shows retention time as a line. The lower panel shows the disk level as an area. Both share
-one time axis.
+The upper panel shows retention time as a line, the lower one disk level as an area, on one time axis.
 
-The picture is light or dark as its reader's screen is. A renderer without style sheets, as for a PNG, draws
-it light.
+The picture is light or dark like its reader's screen. Without style sheets, as for a PNG, it is drawn light.
 """
 
 from __future__ import annotations
@@ -103,10 +101,10 @@ def course_svg(title: str, today: ChartCourse, changed: ChartCourse | None, zone
     :param title: the subject of the simulation.
     :param zone: the time zone in which days begin. Its name is printed below the axis.
     """
-    shown = changed or today
+    new = changed or today
     start_ms, end_ms = today.course.times_ms[0], today.course.times_ms[-1]
     courses = [today] if changed is None else [today, changed]
-    top_ms = max(max(one.course.retention_ms) for one in courses) or HOUR_MS
+    top_ms = max(max(line.course.retention_ms) for line in courses) or HOUR_MS
 
     def x(time_ms: int) -> float:
         return round(_LEFT + (_RIGHT - _LEFT) * (time_ms - start_ms) / max(end_ms - start_ms, 1), 1)
@@ -114,7 +112,7 @@ def course_svg(title: str, today: ChartCourse, changed: ChartCourse | None, zone
     hours = [tick * HOUR_MS for tick in _ticks(top_ms // HOUR_MS + 1)]
     retention_y = _scale(_RETENTION, max(hours[-1], top_ms))
     level_y = _scale(_LEVEL, 100)
-    drawn = [_drawn(one, "changed" if one is shown else "before", x, level_y, retention_y) for one in courses]
+    drawn = [_draw(line, "changed" if line is new else "before", x, level_y, retention_y) for line in courses]
     return template("course.svg.j2").render(
         title=shortened(title, _MOST_TITLE),
         width=_WIDTH,
@@ -128,13 +126,13 @@ def course_svg(title: str, today: ChartCourse, changed: ChartCourse | None, zone
         marks_top=_MARKS_TOP,
         mark_height=_MARK_HEIGHT,
         courses=drawn,
-        windows=[(x(since), round(max(x(until) - x(since), 1.0), 1)) for since, until in shown.windows],
-        lines=_level_lines(shown.levels, level_y),
+        windows=[(x(since), round(max(x(until) - x(since), 1.0), 1)) for since, until in new.windows],
+        lines=_level_lines(new.levels, level_y),
         level_ticks=[(round(level_y(percent), 1), f"{percent} %") for percent in (0, 25, 50, 100)],
         retention_ticks=[(round(retention_y(ms), 1), duration_text(ms) if ms else "0") for ms in hours],
         days=list(_days(start_ms, end_ms, zone, x)),
         zone=str(zone),
-        description=" ".join(one.words for one in drawn),
+        description=" ".join(line.words for line in drawn),
     )
 
 
@@ -179,18 +177,18 @@ def _level_lines(levels: RuleLevels, y: Callable[[float], float]) -> list[_Line]
     return lines
 
 
-def _drawn(
-    one: ChartCourse,
+def _draw(
+    line: ChartCourse,
     kind: str,
     x: Callable[[int], float],
     level_y: Callable[[float], float],
     retention_y: Callable[[float], float],
 ) -> _Drawn:
-    course = one.course
+    course = line.course
     xs = [x(time_ms) for time_ms in course.times_ms]
     level = _path(xs, [level_y(percent) for percent in course.used_percent])
     return _Drawn(
-        label=one.label,
+        label=line.label,
         kind=kind,
         level=level,
         area=f"{level}L{xs[-1]:g} {_LEVEL[1]}L{xs[0]:g} {_LEVEL[1]}Z",
@@ -209,14 +207,12 @@ def _drawn(
             _Mark(x(since), round(max(x(until) - x(since), 1.6), 1), "refused", duration_text(until - since))
             for since, until in course.refused
         ),
-        words=_words(one),
+        words=_words(line),
     )
 
 
 def _path(xs: Sequence[float], ys: Sequence[float]) -> str:
-    """Return a line through points. Repeated points, and points in the middle of a level stretch, are left
-    out.
-    """
+    """Return a line through points. Repeated points, and points inside a level stretch, are left out."""
     points: list[tuple[float, float]] = []
     for point in zip(xs, (round(y, 1) for y in ys), strict=True):
         if points and point == points[-1]:
@@ -227,11 +223,11 @@ def _path(xs: Sequence[float], ys: Sequence[float]) -> str:
     return "M" + "L".join(f"{at_x:g} {at_y:g}" for at_x, at_y in points)
 
 
-def _words(one: ChartCourse) -> str:
-    summary = one.course.summary
+def _words(line: ChartCourse) -> str:
+    summary = line.course.summary
     refused = f", writes refused for {duration_text(summary.refused_ms)}" if summary.refused_ms else ""
     return (
-        f"{one.label}: the disk level is at most {summary.highest_percent} %, messages stay at least "
+        f"{line.label}: the disk level is at most {summary.highest_percent} %, messages stay at least "
         f"{duration_text(summary.shortest_retention_ms)}{refused}."
     )
 
@@ -246,10 +242,10 @@ def png_of(svg: str) -> bytes:
     import resvg_py
 
     blank = resvg_py.svg_to_bytes(svg_string=_LETTER.format("", ""))
-    shown = (
+    fonts = (
         name for name in _FAMILIES if resvg_py.svg_to_bytes(svg_string=_LETTER.format(name, "M")) != blank
     )
-    family = next(shown, None)
+    family = next(fonts, None)
     if family is None:
         raise StorageEngineError(
             f"PNG: expected one of the fonts {', '.join(_FAMILIES)} on this machine, found none, so the "

@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.wording import bytes_text, count_text, shortened, time_text
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
-from storage_engine.model.keep.expiry import month_cost
+from storage_engine.model.keep.expiry_rules import month_cost
 from storage_engine.model.report.usage import HOUR_S
 from storage_engine.pages.advice import reason_words
 from storage_engine.pages.figures import took_text

@@ -60,15 +60,15 @@ def took_text(took_ms: int | None) -> str:
 
 def worst_status(validation: Mapping[str, Any] | None) -> str:
     """Return the worst verdict in a validation's JSON; OK if there was no validation."""
-    found = validation or {"checks": (), "ranges": ()}
-    statuses = {row["status"] for row in (*found["checks"], *found["ranges"])}
+    parts = validation or {"checks": (), "ranges": ()}
+    statuses = {row["status"] for row in (*parts["checks"], *parts["ranges"])}
     return next((status for status in ("FAILURE", "WARNING") if status in statuses), "OK")
 
 
 def gone_by_rules(places: Collection[str]) -> str:
     """Name the bytes that rules kept out of the lake or removed from it; "": these places have none."""
-    said = {Where.EXPIRED: "expired parts", Where.NOT_ARCHIVED: "parts that a rule keeps out"}
-    return " and ".join(text for where, text in said.items() if where in places)
+    texts = {Where.EXPIRED: "expired parts", Where.NOT_ARCHIVED: "parts that a rule keeps out"}
+    return " and ".join(text for where, text in texts.items() if where in places)
 
 
 def amount(segments: Sequence[Mapping[str, Any]]) -> str:
@@ -96,11 +96,11 @@ def unread_count(unread: Mapping[str, Any]) -> str:
 
     :param unread: consumers' losses, as JSON, with at least one row.
     """
-    known = sum(row["messages"] or 0 for row in unread["rows"])
-    if not known:
+    count = sum(row["messages"] or 0 for row in unread["rows"])
+    if not count:
         return "an unknown number of messages"
     some = unread["more"] or any(row["messages"] is None for row in unread["rows"])
-    return f"{'at least ' if some else ''}{known:,} {'message' if known == 1 else 'messages'}"
+    return f"{'at least ' if some else ''}{count:,} {'message' if count == 1 else 'messages'}"
 
 
 def words_of(broker: str) -> BrokerWords:

@@ -66,15 +66,13 @@ class SegmentGroup:
 
 
 def segment_groups(segments: Sequence[Mapping[str, Any]]) -> Iterator[SegmentGroup]:
-    """Group the segments of a report, as JSON, in their order. The first :data:`LISTED` segments are shown
-    one by one.
-    """
-    left = LISTED
+    """Group a report's segments, as JSON, in their order. The first :data:`LISTED` are shown one by one."""
+    room = LISTED
     of = itemgetter("log", "fate", "reason", "proof")
     for (log, fate, reason, proof), group in groupby(segments, of):
         rows = tuple(group)
-        listed = rows[:left]
-        left -= len(listed)
+        listed = rows[:room]
+        room -= len(listed)
         yield SegmentGroup(
             log=log,
             fate=fate,
@@ -89,9 +87,7 @@ def segment_groups(segments: Sequence[Mapping[str, Any]]) -> Iterator[SegmentGro
 
 
 def bars(ranges: Sequence[RangeStatus]) -> tuple[Bar, ...]:
-    """Lay ranges side by side. Their widths are in proportion to their bytes, but no range is too narrow to
-    see.
-    """
+    """Lay ranges side by side. Their widths are in proportion to their bytes, but none is too narrow."""
     total = sum(row.offset_count for row in ranges)
     spare = max(0, BAR_WIDTH - _SHORTEST * len(ranges))
     least = min(_SHORTEST, BAR_WIDTH / max(1, len(ranges)))
@@ -146,8 +142,8 @@ def report_html(
             f"report of run {report.get('run_key')}: expected version {READS_VERSION} or older, found "
             f"{version}. A newer release wrote this report. Read the report with that release."
         )
-    found = report.get("validation")
-    return render_page(report, ValidationResult.from_dict(found) if found else None, links=links or {})
+    facts = report.get("validation")
+    return render_page(report, ValidationResult.from_dict(facts) if facts else None, links=links or {})
 
 
 def render_page(
@@ -172,7 +168,7 @@ def render_page(
     return template("page.html.j2").render(
         report=report,
         validation=validation,
-        story=tell(report) if report is not None else _of_validation(validation, broker),
+        story=tell(report) if report is not None else _tell_validation(validation, broker),
         groups=list(segment_groups(report["segments"])) if report is not None else [],
         bars=bars_by_log(validation.ranges if validation else ()),
         bar_width=BAR_WIDTH,
@@ -180,7 +176,7 @@ def render_page(
         present=[
             place for place in _PLACES if validation and any(r.where is place for r in validation.ranges)
         ],
-        checks=_by_suite(validation),
+        checks=_group_checks(validation),
         steps=STEPS,
         words=words_of(broker),
         until_start=sets_aside_until_start(broker),
@@ -190,15 +186,15 @@ def render_page(
     )
 
 
-def _of_validation(validation: ValidationResult | None, broker: str) -> Story:
-    found = to_jsonable(validation) if validation else None
-    word, tone, headline = _VERDICTS[worst_status(found)]
-    if tone == "ok" and validation and (gone := gone_by_rules({row.where for row in validation.ranges})):
-        headline = headline.replace(".", f", except for {gone}.")
-    return Story(word, tone, headline, "", (), tuple(broken_checks(found, words_of(broker))))
+def _tell_validation(validation: ValidationResult | None, broker: str) -> Story:
+    facts = to_jsonable(validation) if validation else None
+    word, tone, headline = _VERDICTS[worst_status(facts)]
+    if tone == "ok" and validation and (parts := gone_by_rules({row.where for row in validation.ranges})):
+        headline = headline.replace(".", f", except for {parts}.")
+    return Story(word, tone, headline, "", (), tuple(broken_checks(facts, words_of(broker))))
 
 
-def _by_suite(validation: ValidationResult | None) -> dict[str, list[Any]]:
+def _group_checks(validation: ValidationResult | None) -> dict[str, list[Any]]:
     suites: dict[str, list[Any]] = {}
     for check in validation.checks if validation else ():
         suites.setdefault(check.suite.replace("_", " · ", 1).replace("_", " "), []).append(check)

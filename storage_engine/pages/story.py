@@ -1,5 +1,4 @@
-"""The first lines of a report, in words: the run's outcome, what was deleted and why, and where the data is
-now. Pure.
+"""A report's first lines in words: outcome, what was deleted and why, where the data is now. Pure.
 
 The input is the report's JSON, of this release or an older one. The web page and the mail say the same.
 """
@@ -57,9 +56,7 @@ _REFUSALS = frozenset(
 )
 """Errors by which a run refuses to act. Any other error means that something failed."""
 NAME_WIDTH = 60
-"""Longest shown name. Names of groups and topics have up to 255 characters; the report's tables have full
-names.
-"""
+"""Longest shown name. Names of groups and topics have up to 255 characters; the tables have full names."""
 
 _COMMAND = "; to get them: "
 _SHIELD = " in the shield"
@@ -147,26 +144,26 @@ def _headline(report: Mapping[str, Any]) -> str:
         return "Nothing was due, so nothing was deleted."
     if not deleted:
         return "The run did the requested work, and deleted nothing."
-    return _done(report, deleted)
+    return _tell_deleted(report, deleted)
 
 
-def _done(report: Mapping[str, Any], deleted: Sequence[Mapping[str, Any]]) -> str:
+def _tell_deleted(report: Mapping[str, Any], deleted: Sequence[Mapping[str, Any]]) -> str:
     verb = "was" if len(deleted) == 1 else "were"
     proven = [row for row in deleted if row["proof"] == "proven"]
-    how = "archived, proven and deleted" if len(proven) == len(deleted) else "deleted"
+    action = "archived, proven and deleted" if len(proven) == len(deleted) else "deleted"
     if is_set_aside(report):
-        how = how.replace("deleted", "moved to quarantine")
+        action = action.replace("deleted", "moved to quarantine")
     freed = freed_bytes(report)
     free = f"; {bytes_text(freed)} of disk is free again" if freed else ""
-    return f"{amount(deleted)} {verb} {how}{free}."
+    return f"{amount(deleted)} {verb} {action}{free}."
 
 
 def _failure(report: Mapping[str, Any]) -> str:
     broken = [step["step"] for step in report["steps"] if step["error"]]
     if broken:
         return f"The run stopped at this step: “{STEPS.get(broken[0], broken[0])}”."
-    found = report["validation"] or {"checks": ()}
-    if checks := sum(check["status"] == "FAILURE" for check in found["checks"]):
+    validation = report["validation"] or {"checks": ()}
+    if checks := sum(check["status"] == "FAILURE" for check in validation["checks"]):
         return f"{checks} {'check fails' if checks == 1 else 'checks fail'} after the run."
     return "The run failed."
 
@@ -218,11 +215,11 @@ def answers(report: Mapping[str, Any]) -> tuple[Answer, ...]:
 
     :param report: the report as JSON, with every field.
     """
-    asked = (_went(report), _why(report), _where(report), _cost(report), _checked(report), _who(report))
-    return tuple(answer for answer in asked if answer is not None)
+    makers = (_answer_deleted, _answer_reasons, _answer_place, _answer_cost, _answer_checks, _answer_readers)
+    return tuple(answer for make in makers if (answer := make(report)) is not None)
 
 
-def _went(report: Mapping[str, Any]) -> Answer | None:
+def _answer_deleted(report: Mapping[str, Any]) -> Answer | None:
     deleted, pending, missing = (fated(report, fate) for fate in ("deleted", "pending", "missing"))
     proven = fated(report, "gone-proven")
     kept = fated(report, "kept")
@@ -266,17 +263,17 @@ def _it(rows: Sequence[object]) -> str:
 def _messages(report: Mapping[str, Any], deleted: Sequence[Mapping[str, Any]]) -> str:
     """Return how many messages the segments had, and when these were stored, as far as receipts show it."""
     slots = {(row["log"], row["base_offset"]) for row in deleted}
-    found = [row for row in report["archived"] if (row["log"], row["base_offset"]) in slots]
-    if not found:
+    rows = [row for row in report["archived"] if (row["log"], row["base_offset"]) in slots]
+    if not rows:
         return ""
-    some = "" if len(found) == len(deleted) else f" in {len(found)} of them"
-    text = f", {sum(row['message_count'] for row in found):,} messages{some}"
-    first = [row["first_stored_at_ms"] for row in found if row.get("first_stored_at_ms") is not None]
-    last = [row["last_stored_at_ms"] for row in found if row.get("last_stored_at_ms") is not None]
+    some = "" if len(rows) == len(deleted) else f" in {len(rows)} of them"
+    text = f", {sum(row['message_count'] for row in rows):,} messages{some}"
+    first = [row["first_stored_at_ms"] for row in rows if row.get("first_stored_at_ms") is not None]
+    last = [row["last_stored_at_ms"] for row in rows if row.get("last_stored_at_ms") is not None]
     return f"{text}, stored {span_text(min(first), max(last))}" if first and last else text
 
 
-def _why(report: Mapping[str, Any]) -> Answer | None:
+def _answer_reasons(report: Mapping[str, Any]) -> Answer | None:
     if report["plan_digest"] is None:
         return None
     words = words_of(report["broker"])
@@ -291,8 +288,8 @@ def _why(report: Mapping[str, Any]) -> Answer | None:
     if reason := report["request"].get("reason"):
         lines.append(Line(f"The reason given: {reason}"))
     if (waiver := report["waiver"]) is not None:
-        said = f"{waiver['person']} allowed the plan without a proof ({time_text(waiver['at_ms'])})"
-        lines.append(Line(f"{said}: {waiver['reason']}"))
+        waived = f"{waiver['person']} allowed the plan without a proof ({time_text(waiver['at_ms'])})"
+        lines.append(Line(f"{waived}: {waiver['reason']}"))
     if report["approval"]:
         lines.append(Line(report["approval"]))
     lines += (Line(text) for text in _reasons(report))
@@ -303,12 +300,12 @@ def _reasons(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield for each reason how many segments it decided. Deleted segments come first."""
     counts = Counter((row["fate"] == "kept", str(row["reason"])) for row in report["segments"])
     for (kept, reason), count in sorted(counts.items(), key=lambda item: (item[0][0], -item[1])):
-        goes = "would be deleted" if is_dry_run(report) else "is not kept" if count == 1 else "are not kept"
-        verb = ("stays" if count == 1 else "stay") if kept else goes
+        leaves = "would be deleted" if is_dry_run(report) else "is not kept" if count == 1 else "are not kept"
+        verb = ("stays" if count == 1 else "stay") if kept else leaves
         yield f"{count_text(count, 'segment')} {verb}: {reason_words(reason)}"
 
 
-def _where(report: Mapping[str, Any]) -> Answer | None:
+def _answer_place(report: Mapping[str, Any]) -> Answer | None:
     deleted = fated(report, "deleted")
     archived = report["archived"]
     if not archived and not deleted:
@@ -321,16 +318,16 @@ def _where(report: Mapping[str, Any]) -> Answer | None:
         places.append(place)
         lines.append(Line(f"{count_text(len(rows), 'segment')} {place}"))
     slots = {(row["log"], row["base_offset"]) for row in archived}
-    gone = [row for row in deleted if (row["log"], row["base_offset"]) in slots]
-    if gone:
-        lines.append(Line("To restore identical files:", _restore_command(report, gone)))
+    copied = [row for row in deleted if (row["log"], row["base_offset"]) in slots]
+    if copied:
+        lines.append(Line("To restore identical files:", _restore_command(report, copied)))
     bare = [row for row in deleted if (row["log"], row["base_offset"]) not in slots]
     if bare:
         verb = "was" if len(bare) == 1 else "were"
-        why = (
+        reason = (
             "the policy is archive: off" if report["archive_mode"] == "off" else "no lake is known to have it"
         )
-        lines.append(Line(f"{amount(bare)} {verb} deleted without a copy: {why}"))
+        lines.append(Line(f"{amount(bare)} {verb} deleted without a copy: {reason}"))
     if is_set_aside(report) and report["quarantine"]["state"] != "undo-ended":
         until = time_text(report["quarantine"]["until_ms"])
         before = ", before its broker starts" if sets_aside_until_start(report["broker"]) else ""
@@ -355,7 +352,7 @@ def _restore_command(report: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
     return shlex.join(words)
 
 
-def _who(report: Mapping[str, Any]) -> Answer | None:
+def _answer_readers(report: Mapping[str, Any]) -> Answer | None:
     would = not fated(report, "deleted")
     if not fated(report, "deleted", "pending"):
         return None
@@ -371,8 +368,9 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
         return Answer(question, (Line("Nobody was asked: lag_policy is ignore"),), "not asked")
     if error := unread["error"]:
         return Answer(question, (Line(f"Not known: {error}"), *shielded), "not known", "warn")
-    if not rows and not shielded and (said := unread.get("notices")):
-        return Answer(question, tuple(Line(f"No known group: {one}") for one in said), "nobody known", "warn")
+    if not rows and not shielded and (notices := unread.get("notices")):
+        unknown = tuple(Line(f"No known group: {notice}") for notice in notices)
+        return Answer(question, unknown, "nobody known", "warn")
     if not rows and not shielded:
         nobody = (
             "every group has read the segments to delete"
@@ -381,12 +379,12 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
         )
         return Answer(question, (Line(f"Nobody: {nobody}"),), "nobody")
     commands = [line.rpartition(_COMMAND)[2] for line in report["unread_lines"] if _COMMAND in line]
-    shown = rows[: max(len(commands), 10)]
+    listed = rows[: max(len(commands), 10)]
     unit = words_of(report["broker"]).queue
     lines = [
-        Line(_loss_text(row, unit), commands[i] if i < len(commands) else "") for i, row in enumerate(shown)
+        Line(_loss_text(row, unit), commands[i] if i < len(commands) else "") for i, row in enumerate(listed)
     ]
-    if more := len(rows) - len(shown) + unread["more"]:
+    if more := len(rows) - len(listed) + unread["more"]:
         lines.append(Line(f"The same holds for {more:,} more, which report.json lists"))
     lines += shielded
     groups = len({row["group"] for row in rows})
@@ -408,7 +406,7 @@ def _loss_text(row: Mapping[str, Any], unit: str) -> str:
     return f"{group}: {row['messages']:,} unread {many} of {topic} in {queues}{since}"
 
 
-def _cost(report: Mapping[str, Any]) -> Answer | None:
+def _answer_cost(report: Mapping[str, Any]) -> Answer | None:
     lines = []
     total_ms = report["finished_at_ms"] and report["finished_at_ms"] - report["began_at_ms"]
     steps = [
@@ -419,9 +417,9 @@ def _cost(report: Mapping[str, Any]) -> Answer | None:
     if total_ms or steps:
         took = f"{took_text(total_ms)} in all" if total_ms else "So far"
         lines.append(Line(f"{took}: {', '.join(steps)}" if steps else took))
-    if own := [row for row in report["archived"] if row["by_this_run"]]:
-        files = {row["data_file"]: row["data_file_bytes"] for row in own}
-        read, written = sum(row["size_bytes"] for row in own), sum(files.values())
+    if rows := [row for row in report["archived"] if row["by_this_run"]]:
+        files = {row["data_file"]: row["data_file_bytes"] for row in rows}
+        read, written = sum(row["size_bytes"] for row in rows), sum(files.values())
         percent = f" ({written * 100 // read} %)" if read else ""
         lines.append(
             Line(f"{bytes_text(read)} read from disk, {bytes_text(written)} written to the lake{percent}")
@@ -431,20 +429,20 @@ def _cost(report: Mapping[str, Any]) -> Answer | None:
     return Answer("What it cost", tuple(lines), took_text(total_ms) or "not known yet") if lines else None
 
 
-def _checked(report: Mapping[str, Any]) -> Answer | None:
-    found = report["validation"]
-    if found is None:
+def _answer_checks(report: Mapping[str, Any]) -> Answer | None:
+    validation = report["validation"]
+    if validation is None:
         nothing = Answer("Checked after it", (Line("Not checked"),), "not checked")
         return nothing if fated(report, "deleted") else None
-    good = sum(check["status"] == "OK" for check in found["checks"])
-    worst = worst_status(found)
+    good = sum(check["status"] == "OK" for check in validation["checks"])
+    worst = worst_status(validation)
     tone = {"OK": "ok", "WARNING": "warn", "FAILURE": "bad"}[worst]
-    text = f"{good} of {len(found['checks'])} checks passed"
-    lost = [row for row in found["ranges"] if row["where"] == "LOST"]
-    whole = "store and lake together have every byte once" if worst == "OK" and not lost else ""
-    if whole and (gone := gone_by_rules({row["where"] for row in found["ranges"]})):
-        whole += f", except for {gone}"
-    return Answer("Checked after it", (Line(f"{text}{'; ' if whole else ''}{whole}"),), text, tone)
+    text = f"{good} of {len(validation['checks'])} checks passed"
+    lost = [row for row in validation["ranges"] if row["where"] == "LOST"]
+    claim = "store and lake together have every byte once" if worst == "OK" and not lost else ""
+    if claim and (parts := gone_by_rules({row["where"] for row in validation["ranges"]})):
+        claim += f", except for {parts}"
+    return Answer("Checked after it", (Line(f"{text}{'; ' if claim else ''}{claim}"),), text, tone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,13 +466,13 @@ def problems(report: Mapping[str, Any]) -> tuple[Problem, ...]:
     :param report: the report as JSON, with every field.
     """
     words = words_of(report["broker"])
-    found = [
+    rows = [
         Problem("A lake can't be used in its present state", "bad", why, "") for why in report["wrong_lakes"]
     ]
-    found += [*_refused(report, words), *_errors(report, words)]
-    found += [*broken_checks(report["validation"], words), *_open(report)]
-    found += (Problem("Alarm", "warn", alarm, "") for alarm in report["alarms"])
-    return tuple(sorted(found, key=lambda problem: problem.tone != "bad"))
+    rows += [*_find_refused(report, words), *_errors(report, words)]
+    rows += [*broken_checks(report["validation"], words), *_open(report)]
+    rows += (Problem("Alarm", "warn", alarm, "") for alarm in report["alarms"])
+    return tuple(sorted(rows, key=lambda problem: problem.tone != "bad"))
 
 
 def broken_checks(validation: Mapping[str, Any] | None, words: BrokerWords) -> Iterator[Problem]:
@@ -493,7 +491,7 @@ def broken_checks(validation: Mapping[str, Any] | None, words: BrokerWords) -> I
         yield Problem(title, tone, f"{broken}{example}", check_advice(check["expectation"], words))
 
 
-def _refused(report: Mapping[str, Any], words: BrokerWords) -> Iterator[Problem]:
+def _find_refused(report: Mapping[str, Any], words: BrokerWords) -> Iterator[Problem]:
     for log in report["refused"]:
         named = log["remedy"] != "Mend what it names."
         remedy = log["remedy"] if named else error_advice(log["error"], words)
@@ -514,8 +512,8 @@ def _open(report: Mapping[str, Any]) -> Iterator[Problem]:
         again = f"Start the run again with the run key {report['run_key']}, or clear its task in Airflow."
         yield Problem("The run has not finished", "warn", "Some steps are still to be done.", again)
     if report["crashed"]:
-        what = "The store can be read, but must not be changed."
-        yield Problem("The broker did not stop cleanly", "warn", what, reason_advice("store-crashed"))
+        text = "The store can be read, but must not be changed."
+        yield Problem("The broker did not stop cleanly", "warn", text, reason_advice("store-crashed"))
     for reason in dict.fromkeys(row["reason"] for row in report["segments"] if row["fate"] == "kept"):
         if reason in ("refused", "store-crashed") or not reason_advice(reason):
             continue

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from storage_engine.core.wording import printable, shortened, time_text
-from storage_engine.model.keep.expiry import KeepForecast
+from storage_engine.model.keep.expiry_rules import KeepForecast
 from storage_engine.model.report.usage import RetentionReport
 from storage_engine.pages.environment import template
 from storage_engine.pages.story import Story, of_any_release, tell
@@ -43,8 +43,7 @@ def summary_text(report: Mapping[str, Any], *, link: str = "") -> str:
 
 
 def summary_html(report: Mapping[str, Any], *, link: str = "") -> str:
-    """Return the story of a run as a small HTML page with inline styles and tables. It has no image and needs
-    no network.
+    """Return a run's story as small HTML with inline styles and tables. It has no image and needs no network.
 
     :param report: the report as JSON, of this release or an older one.
     :param link: address of the whole report; "" for none.

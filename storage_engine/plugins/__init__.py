@@ -1,3 +1,1 @@
-"""Pages in Airflow's web server. A task's process also loads the plugin's entry point, but nothing else of
-this package.
-"""
+"""Pages in Airflow's web server. A task's process loads only the plugin's entry point of this package."""

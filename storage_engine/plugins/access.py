@@ -1,6 +1,4 @@
-"""Access to stores: a user sees a store's data only if the user may read the store's retention DAG in
-Airflow.
-"""
+"""Access to stores: users see a store's data only if they may read its retention DAG in Airflow."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 def not_found() -> HTTPException:
-    """Return the answer for a thing that doesn't exist. It is the same for a thing that the user may not
-    read.
-    """
+    """Return the answer for what doesn't exist. It is the same for what the user may not read."""
     return HTTPException(404, "Not found")
 
 
@@ -69,9 +65,9 @@ def readable_store(store: str, stores: ReadableStores) -> ConfiguredStore:
     :param store: id of the store's connection, from the address.
     :raises HTTPException: no such store exists, or the user may not read it.
     """
-    for one in stores:
-        if one.conn_id == store:
-            return one
+    for entry in stores:
+        if entry.conn_id == store:
+            return entry
     raise not_found()
 
 
@@ -88,39 +84,37 @@ def is_own_dag(stores: Iterable[ConfiguredStore], conn_id: str, dag: str) -> boo
 
     :param stores: the stores that the user may read.
     """
-    mine = (store for store in stores if store.conn_id == conn_id)
-    return any(dag == dag_id(store, purpose) for store in mine for purpose in PURPOSES)
+    entries = (store for store in stores if store.conn_id == conn_id)
+    return any(dag == dag_id(store, purpose) for store in entries for purpose in PURPOSES)
 
 
 def dags_of(store: ConfiguredStore, user: Any, dags: frozenset[str]) -> list[dict[str, Any]]:
-    """Return a store's DAGs that a user may read. Each has two flags: the DAG is paused, and the user may run
-    it.
-    """
+    """Return a store's DAGs that a user may read, each with two flags: it is paused, the user may run it."""
     ids = {dag_id(store, purpose): purpose for purpose in PURPOSES}
     with create_session() as session:
-        found = session.execute(
+        rows = session.execute(
             select(DagModel.dag_id, DagModel.is_paused).where(
                 DagModel.dag_id.in_(dags.intersection(ids)), DagModel.is_stale.is_(False)
             )
         ).all()
-        teams = DagModel.get_dag_id_to_team_name_mapping([row.dag_id for row in found], session=session)
-    paused = {row.dag_id: bool(row.is_paused) for row in found}
+        teams = DagModel.get_dag_id_to_team_name_mapping([row.dag_id for row in rows], session=session)
+    paused = {row.dag_id: bool(row.is_paused) for row in rows}
     return [
         {
             "purpose": purpose,
-            "dag_id": one,
-            "is_paused": paused[one],
-            "may_run": _may_run(one, teams.get(one), user),
+            "dag_id": dag,
+            "is_paused": paused[dag],
+            "may_run": _may_run(dag, teams.get(dag), user),
         }
-        for one, purpose in ids.items()
-        if one in paused
+        for dag, purpose in ids.items()
+        if dag in paused
     ]
 
 
-def _may_run(one: str, team: str | None, user: Any) -> bool:
+def _may_run(dag: str, team: str | None, user: Any) -> bool:
     return get_auth_manager().is_authorized_dag(
         method="POST",
         access_entity=DagAccessEntity.RUN,
-        details=DagDetails(id=one, team_name=team),
+        details=DagDetails(id=dag, team_name=team),
         user=user,
     )

@@ -4,8 +4,7 @@ users who can't read its DAG.
 Nothing in a request becomes a path on the disk. Shown data comes from the journal, or from files that were
 read before. No library is imported that reads segments or lakes.
 
-Reports of runs come from the journal that the store's connection names. A report is shown as a page or as a
-short summary.
+Reports of runs come from the journal that the store's connection names. They are shown as a page or in short.
 """
 
 from __future__ import annotations
@@ -96,8 +95,8 @@ def report_of_run(conn_id: str, run_key: str) -> str:
         reader = journal_of(conn_id)
     except BadInputError as error:
         raise NoSuchStoreError(str(error)) from error
-    if (found := _stored(reader, conn_id, run_key)) is not None:
-        return report_html(found.report, version=found.version)
+    if (stored := _read_report(reader, conn_id, run_key)) is not None:
+        return report_html(stored.report, version=stored.version)
     return message_html(run_key, _NONE)
 
 
@@ -124,7 +123,7 @@ def keep_of_store(conn_id: str, price: float | None) -> str:
     reader = journal_of(conn_id)
     store_id = reader.store_id(conn_id)
     kept = () if store_id is None else read_forecasts(reader, store_id)
-    return keep_page(conn_id, tuple(LakeForecast(it.at_ms, it.forecast) for it in kept), price)
+    return keep_page(conn_id, tuple(LakeForecast(row.at_ms, row.forecast) for row in kept), price)
 
 
 def run_in_short(conn_id: str, run_key: str) -> Mapping[str, Any]:
@@ -134,8 +133,8 @@ def run_in_short(conn_id: str, run_key: str) -> Mapping[str, Any]:
     :raises JournalUnavailableError: the journal can't be read.
     :raises BadInputError: there is no such store, or a newer release wrote its journal.
     """
-    found = _stored(journal_of(conn_id), conn_id, run_key)
-    report = None if found is None else of_any_release(found.report)
+    stored = _read_report(journal_of(conn_id), conn_id, run_key)
+    report = None if stored is None else of_any_release(stored.report)
     return {
         "run_key": run_key,
         "outcome": report and report["outcome"],
@@ -143,7 +142,7 @@ def run_in_short(conn_id: str, run_key: str) -> Mapping[str, Any]:
     }
 
 
-def _stored(reader: JournalReader, conn_id: str, run_key: str) -> StoredReport | None:
+def _read_report(reader: JournalReader, conn_id: str, run_key: str) -> StoredReport | None:
     store_id = reader.store_id(conn_id)
     return None if store_id is None else reader.report(store_id, run_key)
 
@@ -178,8 +177,7 @@ Price = Annotated[float, Query(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 def make_app(*, has_console: bool) -> FastAPI:
-    """Return the application. It has no page that describes its interface, because that page would be open to
-    everybody.
+    """Return the application. It has no page that describes its interface, which would be open to everybody.
 
     :param has_console: whether this Airflow can show the console.
     """
@@ -201,7 +199,7 @@ def make_app(*, has_console: bool) -> FastAPI:
     async def say_nothing(request: Request, error: Exception) -> Response:
         # Starlette answers this outside of the middleware.
         _log.error("%s: %s", request.url.path, error, exc_info=error)
-        return _said(request, "Error", _WRONG, 500, _HEADERS)
+        return _make_response(request, "Error", _WRONG, 500, _HEADERS)
 
     @app.exception_handler(NoSuchStoreError)
     async def hide(request: Request, error: NoSuchStoreError) -> Response:
@@ -209,11 +207,11 @@ def make_app(*, has_console: bool) -> FastAPI:
 
     @app.exception_handler(JournalUnavailableError)
     async def say_what_it_takes(request: Request, error: JournalUnavailableError) -> Response:
-        return _said(request, "This can't be shown", f"{error} {REACH}", 503)
+        return _make_response(request, "This can't be shown", f"{error} {REACH}", 503)
 
     @app.exception_handler(StorageEngineError)
     async def say_why(request: Request, error: StorageEngineError) -> Response:
-        return _said(request, "This can't be shown", str(error), 503)
+        return _make_response(request, "This can't be shown", str(error), 503)
 
     @app.get(REPORT_PATH)
     @in_own_threads
@@ -243,7 +241,7 @@ def make_app(*, has_console: bool) -> FastAPI:
     return app
 
 
-def _said(
+def _make_response(
     request: Request, title: str, text: str, status: int, headers: dict[str, str] | None = None
 ) -> Response:
     """Return a text in the form that the client expects: JSON or HTML."""
@@ -299,12 +297,12 @@ async def json_object(request: Request) -> dict[str, Any]:
         if len(body) > MOST_BODY_BYTES:
             raise HTTPException(413, f"Expected at most {MOST_BODY_BYTES} bytes.")
     try:
-        found = json.loads(body, parse_constant=_refuse)
+        content = json.loads(body, parse_constant=_refuse)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         raise HTTPException(422, "Expected a JSON object.")
-    return found
+    return content
 
 
 JsonObject = Annotated[dict[str, Any], Depends(json_object)]
@@ -324,8 +322,8 @@ def answer(request: Request, kind: str, data: Any) -> Response:
 
     :param data: dataclasses and other values that :func:`to_jsonable` takes.
     """
-    shown = {"kind": kind, "version": _VERSION, **to_jsonable(data)}
-    body = json.dumps(shown, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    content = {"kind": kind, "version": _VERSION, **to_jsonable(data)}
+    body = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     headers = {**_CACHE_HEADERS, "ETag": f'"{hashlib.sha256(body).hexdigest()[:32]}"'}
     if headers["ETag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
@@ -340,7 +338,7 @@ def with_monitors(
     :param dags: the DAGs that the user may read. Other DAGs are not mentioned.
     """
     monitors = {store.conn_id: dag_id(store, "monitor") for store in stores}
-    troubled = _troubled(dags.intersection(monitors.values()))
+    troubled = _find_troubled(dags.intersection(monitors.values()))
     return tuple(
         without_monitor(line, monitor, troubled[monitor])
         if (monitor := monitors.get(line.store, "")) in troubled
@@ -349,7 +347,7 @@ def with_monitors(
     )
 
 
-def _troubled(ids: Iterable[str]) -> Mapping[str, ProblemKind]:
+def _find_troubled(ids: Iterable[str]) -> Mapping[str, ProblemKind]:
     query = select(DagModel.dag_id, DagModel.is_paused, DagModel.is_stale).where(DagModel.dag_id.in_(ids))
     with create_session() as session:
         rows = session.execute(query).all()
@@ -404,17 +402,17 @@ def static(name: str) -> Response:
 @console.get("/api/dag")
 def dag(request: Request, stores: ReadableStores, dag: Id) -> Response:
     """Return the store that a DAG manages; null: the DAG manages no store that the user may read."""
-    found = (store.conn_id for store in stores if dag in {dag_id(store, purpose) for purpose in PURPOSES})
-    return answer(request, "dag", {"store": next(found, None)})
+    conn_ids = (store.conn_id for store in stores if dag in {dag_id(store, purpose) for purpose in PURPOSES})
+    return answer(request, "dag", {"store": next(conn_ids, None)})
 
 
 @console.get("/api/stores")
 @in_own_threads
 def stores(request: Request, stores: ReadableStores, dags: ReadableDags) -> Response:
     """Return all stores that the user may read, the worst first."""
-    found = overview([store.conn_id for store in stores], clock_ms())
-    lines = worst_first(with_monitors(found.stores, stores, dags))
-    return answer(request, "stores", replace(found, stores=lines))
+    data = overview([store.conn_id for store in stores], clock_ms())
+    lines = worst_first(with_monitors(data.stores, stores, dags))
+    return answer(request, "stores", replace(data, stores=lines))
 
 
 @console.get("/api/stores/{store:path}/run")
@@ -441,8 +439,8 @@ def chart(request: Request, store: ReadableStore, start_ms: Moment, end_ms: Mome
         raise HTTPException(
             422, f"Expected a span of at most {LONGEST_CHART_MS} ms, by its start and its end."
         )
-    found = store_chart.chart(journal_of(store.conn_id), store.conn_id, start_ms, end_ms)
-    return answer(request, "chart", found)
+    data = store_chart.chart(journal_of(store.conn_id), store.conn_id, start_ms, end_ms)
+    return answer(request, "chart", data)
 
 
 @console.get("/api/stores/{store:path}/forecast")
@@ -463,29 +461,27 @@ def calendar(request: Request, store: ReadableStore, year: Year) -> Response:
 @in_own_threads
 def settings(request: Request, store: ReadableStore) -> Response:
     """Return the settings of a store that can be tried, with their present values."""
-    found = what_if_settings(journal_of(store.conn_id), store.conn_id, clock_ms())
-    return answer(request, "what-if-settings", found)
+    data = what_if_settings(journal_of(store.conn_id), store.conn_id, clock_ms())
+    return answer(request, "what-if-settings", data)
 
 
 @console.post("/api/stores/{store:path}/what-if")
 async def try_settings(request: Request, store: ReadableStore, body: JsonObject) -> Response:
-    """Return the course of a store by today's settings, and its course by other settings. Nothing is
-    stored.
-    """
+    """Return a store's course by today's settings, and its course by other settings. Nothing is stored."""
     async with one_at_a_time():
-        return await _tried(request, store.conn_id, body)
+        return await _simulate(request, store.conn_id, body)
 
 
 @in_own_threads
-def _tried(request: Request, conn_id: str, body: dict[str, Any]) -> Response:
+def _simulate(request: Request, conn_id: str, body: dict[str, Any]) -> Response:
     try:
-        found = what_if(journal_of(conn_id), conn_id, question_of(body), clock_ms())
+        data = what_if(journal_of(conn_id), conn_id, question_of(body), clock_ms())
     except SimulationTooLongError as error:
         raise HTTPException(503, str(error)) from error
     except BadInputError as error:
         # What somebody typed; without it the server is as well as before.
         raise HTTPException(422, str(error)) from error
-    return answer(request, "what-if", found)
+    return answer(request, "what-if", data)
 
 
 # Behind what begins alike: an id may have a slash in it.
@@ -493,10 +489,10 @@ def _tried(request: Request, conn_id: str, body: dict[str, Any]) -> Response:
 @in_own_threads
 def one(request: Request, store: ReadableStore, user: GetUserDep, dags: ReadableDags) -> Response:
     """Return the contents of a store's page, and its DAGs that the user may read."""
-    found = one_store(journal_of(store.conn_id), store.conn_id, clock_ms())
-    (row,) = with_monitors([found.row], [store], dags)
-    shown = {**to_jsonable(replace(found, row=row)), "dags": dags_of(store, user, dags)}
-    return answer(request, "store", shown)
+    data = one_store(journal_of(store.conn_id), store.conn_id, clock_ms())
+    (row,) = with_monitors([data.row], [store], dags)
+    content = {**to_jsonable(replace(data, row=row)), "dags": dags_of(store, user, dags)}
+    return answer(request, "store", content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,11 +528,11 @@ def static_files() -> StaticFiles:
     """Return the files of the page in this release."""
     paths = sorted(path for path in _FOLDER.rglob("*") if path.is_file())
     files = {path.relative_to(_FOLDER).as_posix(): _read(path) for path in paths}
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, file in files.items():
-        whole.update(f"{name}\0{len(file.content)}\0".encode())
-        whole.update(file.content)
-    return StaticFiles(files, whole.hexdigest()[:16])
+        digest.update(f"{name}\0{len(file.content)}\0".encode())
+        digest.update(file.content)
+    return StaticFiles(files, digest.hexdigest()[:16])
 
 
 def _read(path: Path) -> StaticFile:

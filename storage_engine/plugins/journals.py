@@ -1,5 +1,4 @@
-"""Journals of the configured stores, as the API server reaches them. Each journal is opened once, and stays
-open.
+"""Journals of the configured stores, as the API server reaches them. Each is opened once, and stays open.
 
 A journal that doesn't answer blocks only few of the server's threads, and only for a short time. All of
 Airflow's pages and the tasks' heartbeats share these threads.
@@ -37,9 +36,7 @@ T = TypeVar("T")
 ANSWER_SECONDS = 5
 """Seconds that a database server may take for a connection. It may take as long again for one query."""
 _SLOW_SECONDS = 1.0
-"""An error that takes longer is likely to come again. Further requests get it at once, until a pause has
-passed.
-"""
+"""An error that takes longer is likely to come again. Requests get it at once until a pause has passed."""
 _PAUSE_SECONDS = 30.0
 _AT_ONCE = 4
 """The highest number of queries to one journal at the same time. Each one takes a thread, and other journals
@@ -84,17 +81,17 @@ class WebJournal(JournalReader):
             )
         began = time.monotonic()
         try:
-            found = super().read(work)
+            result = super().read(work)
         except JournalUnavailableError as error:
             took_seconds = time.monotonic() - began
-            said = self._silent() if self._file is None and took_seconds >= self._answer_seconds else error
+            failure = self._silent() if self._file is None and took_seconds >= self._answer_seconds else error
             if took_seconds > _SLOW_SECONDS:
-                self._why, self._until = said, time.monotonic() + _PAUSE_SECONDS
-            raise said from error
+                self._why, self._until = failure, time.monotonic() + _PAUSE_SECONDS
+            raise failure from error
         finally:
             self._places.release()
         self._why = None
-        return found
+        return result
 
     def _silent(self) -> JournalUnavailableError:
         # The driver says that the server closed the connection, which it did not.
@@ -114,9 +111,7 @@ class WebJournal(JournalReader):
 
 
 _REMEMBERED_SECONDS = 60.0
-"""Time for which a journal's URL is reused. A look-up of connections takes longer than a query, and one page
-queries often.
-"""
+"""Time for which a journal's URL is reused. A look-up takes longer than a query, and a page queries often."""
 _LONGEST_SECONDS = 900.0
 _LOOKED_UP_AT_ONCE = 20
 """Number of due connections that one load of the page of all stores looks up. For other due connections, it
@@ -127,9 +122,7 @@ _LOOKING_SECONDS = 0.1
 """After this time, one load of the page looks up no further new connections."""
 _NOT_YET = "Its connection was not looked up yet, because there are many. Ask again in a moment."
 _OF_ANOTHER = (ProblemKind.NO_STORE, ProblemKind.JOURNAL)
-"""Problems that may be false for a store whose connection was not looked up: the store may be in another
-journal.
-"""
+"""Problems that may be false for a store whose connection wasn't looked up: its journal may be another."""
 _MOST_JOURNALS = 256
 _WAIT_SECONDS = 2.0 * ANSWER_SECONDS
 """Longest wait for all journals together. They are queried at the same time: each may use half for the
@@ -175,10 +168,8 @@ def _reader(url: str) -> JournalReader:
     return WebJournal(url)
 
 
-def _believed(conn_ids: Iterable[str]) -> Mapping[str, str]:
-    """Return the URLs that are due for a look-up but are reused once more. The oldest ones are looked up
-    first.
-    """
+def _reuse_addresses(conn_ids: Iterable[str]) -> Mapping[str, str]:
+    """Return the URLs that are due for a look-up but reused once more. The oldest are looked up first."""
     now = time.monotonic()
     due = sorted((_addresses[conn_id][0], conn_id) for conn_id in conn_ids if conn_id in _addresses)
     late = [(until, conn_id) for until, conn_id in due if until <= now]
@@ -193,7 +184,7 @@ def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
     """Return one line for each store. Each journal is queried once, all at the same time."""
     names: dict[JournalReader, list[str]] = {}
     unknown = []
-    older = _believed(conn_ids)
+    older = _reuse_addresses(conn_ids)
     later = [conn_id for conn_id in conn_ids if conn_id not in _looked_up][_LOOKED_UP_AT_ONCE:]
     began = time.monotonic()
     for conn_id in conn_ids:
@@ -213,17 +204,17 @@ def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
     else:
         unknown += [_not_yet(conn_id) for conn_id in later]
     answers = all_at_once(
-        [partial(all_stores, reader, asked, now_ms) for reader, asked in names.items()],
+        [partial(all_stores, reader, ids, now_ms) for reader, ids in names.items()],
         _WAIT_SECONDS,
     )
     lines, problems = unknown, []
-    for (reader, asked), answer in zip(names.items(), answers, strict=True):
-        found = _late(reader, asked, now_ms) if answer is None else answer
+    for (reader, ids), answer in zip(names.items(), answers, strict=True):
+        content = _late(reader, ids, now_ms) if answer is None else answer
         lines += [
-            _not_yet(one.store) if one.store in later and one.problem_kind in _OF_ANOTHER else one
-            for one in found.stores
+            _not_yet(line.store) if line.store in later and line.problem_kind in _OF_ANOTHER else line
+            for line in content.stores
         ]
-        problems += [found.problem] if found.problem else []
+        problems += [content.problem] if content.problem else []
     problem = " ".join([*problems, REACH]) if problems else ""
     return StoresAnswer(now_ms, worst_first(lines), problem)
 

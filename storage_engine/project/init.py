@@ -78,8 +78,7 @@ def propose_spark(named: str | None, usable: Collection[str], taken: Collection[
 
 
 def spark_definition(conf: Mapping[str, str]) -> dict[str, object]:
-    """Return a connection for Spark on the worker's own machine, in the format of ``airflow connections
-    import``.
+    """Return a connection for Spark on the worker's machine, as ``airflow connections import`` reads it.
 
     :param conf: settings for Spark, such as ``spark.eventLog.dir``.
     """
@@ -160,8 +159,8 @@ class Project:
     @property
     def connections(self) -> dict[str, dict[str, Any]]:
         """The connections with which the project was created, by id."""
-        found: dict[str, dict[str, Any]] = json.loads(self.connections_file.read_text())
-        return found
+        content: dict[str, dict[str, Any]] = json.loads(self.connections_file.read_text())
+        return content
 
     @property
     def journal_url(self) -> str:
@@ -207,10 +206,10 @@ def init_project(
     :raises BadInputError: the directory already has one of the files.
     """
     project = Project(directory.resolve())
-    taken = [p for p in (*(project.home / t for t in _TREES), project.settings_file) if p.exists()]
-    if taken:
+    existing = [p for p in (*(project.home / t for t in _TREES), project.settings_file) if p.exists()]
+    if existing:
         raise BadInputError(
-            f"{project.home}: expected no project in this directory, found {taken[0].name}. Nothing was "
+            f"{project.home}: expected no project in this directory, found {existing[0].name}. Nothing was "
             "written. Choose another directory, or remove this project first."
         )
     make_dirs(project.home)
@@ -223,8 +222,8 @@ def init_project(
     write_file(project.settings_file, _settings(project).encode())
     # Where no Spark can start there is no connection for it.
     spark = propose_spark(None, (), ()).conn_id
-    said = store_fields(store_root, broker_conf, time_zone) | {"spark_conn_id": spark, **fields}
-    connections = {STORE_CONNECTION: store_definition(said)}
+    values = store_fields(store_root, broker_conf, time_zone) | {"spark_conn_id": spark, **fields}
+    connections = {STORE_CONNECTION: store_definition(values)}
     if spark is not None:
         connections[spark] = spark_definition(spark_conf)
     write_file(project.connections_file, (json.dumps(connections, indent=2) + "\n").encode())
@@ -275,8 +274,8 @@ def _older_dags(project: Project) -> str:
         if file.exists()
         else Text("To let an active run end under its old id: ", Command("init", "--older-dag-ids"), "\n")
     )
-    told = f"DAGs from before each store had its own DAGs, and the DAGs that do their work now:\n{listed}"
-    return told + runs
+    text = f"DAGs from before each store had its own DAGs, and the DAGs that do their work now:\n{listed}"
+    return text + runs
 
 
 def store_fields(
@@ -314,9 +313,7 @@ def store_definition(fields: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _settings(project: Project) -> str:
-    """Return the settings of Airflow that differ from its defaults. This Airflow uses only the loopback
-    address.
-    """
+    """Return the settings of Airflow that differ from its defaults. It uses only the loopback address."""
     address = "http://127.0.0.1:8080"
     settings = configparser.RawConfigParser()
     settings.read_dict(

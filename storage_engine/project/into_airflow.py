@@ -117,15 +117,15 @@ def settings_change(airflow: OwnAirflow, *options: Option) -> tuple[FileChange, 
     path = airflow.settings_file
     before = path.read_bytes()
     after = before.decode()
-    for it in options:
-        if parsed(after, path).get(it.section, it.name, fallback="").strip() == it.value:
+    for option in options:
+        if parsed(after, path).get(option.section, option.name, fallback="").strip() == option.value:
             continue
-        after = with_option(after, it.section, it.name, it.value)
-        if parsed(after, path).get(it.section, it.name) != it.value:
+        after = with_option(after, option.section, option.name, option.value)
+        if parsed(after, path).get(option.section, option.name) != option.value:
             raise BadInputError(
-                f"{path}: can't set the option {it.name} of [{it.section}] in this file. Nothing was "
+                f"{path}: can't set the option {option.name} of [{option.section}] in this file. Nothing was "
                 "changed. Set "
-                f"{it.variable}={it.value} in the environment of Airflow instead.",
+                f"{option.variable}={option.value} in the environment of Airflow instead.",
                 page=PAGE,
             )
     return (FileChange(path, before, after.encode()),) if after.encode() != before else ()
@@ -158,17 +158,18 @@ def dag_changes(folder: Path, *, older_dag_ids: bool) -> tuple[FileChange, ...]:
 
     :raises BadInputError: a file isn't ours, or a person has changed it. The error names all such files.
     """
-    sources = sorted(project_path("dags").glob("*.py"))
+    files = sorted(project_path("dags").glob("*.py"))
     if older_dag_ids:
-        sources += sorted(project_path("older_dags").glob("*.py"))
+        files += sorted(project_path("older_dags").glob("*.py"))
     changes = [
-        FileChange(folder / it.name, _read(folder / it.name), _marked(it.read_bytes())) for it in sources
+        FileChange(folder / file.name, _read(folder / file.name), _marked(file.read_bytes()))
+        for file in files
     ]
-    plain = {it.name: it.read_bytes() for it in sources}
+    plain = {file.name: file.read_bytes() for file in files}
     others = [
-        it.path.name
-        for it in changes
-        if it.before is not None and it.before != plain[it.path.name] and not _is_unchanged(it.before)
+        edit.path.name
+        for edit in changes
+        if edit.before is not None and edit.before != plain[edit.path.name] and not _is_unchanged(edit.before)
     ]
     if others:
         raise BadInputError(
@@ -176,7 +177,7 @@ def dag_changes(folder: Path, *, older_dag_ids: bool) -> tuple[FileChange, ...]:
             f"other files: {', '.join(others)}. Nothing was changed. Rename or remove them first.",
             page=PAGE,
         )
-    return tuple(it for it in changes if it.before != it.after)
+    return tuple(edit for edit in changes if edit.before != edit.after)
 
 
 def make(changes: Sequence[FileChange]) -> tuple[Path, ...]:
@@ -225,15 +226,15 @@ def _read(path: Path) -> bytes | None:
 def _marked(content: bytes) -> bytes:
     """Return a DAG file with a first line that marks it as ours."""
     digest = hashlib.sha256(content).hexdigest()
-    said = (
+    mark = (
         f"# Written by storage-engine init {__version__}; sha256 {digest}. Renewed while it is unchanged.\n"
     )
-    return said.encode() + content
+    return mark.encode() + content
 
 
 def _is_unchanged(content: bytes) -> bool:
-    found = _OURS.match(content)
-    return found is not None and found[1].decode() == hashlib.sha256(content[found.end() :]).hexdigest()
+    match = _OURS.match(content)
+    return match is not None and match[1].decode() == hashlib.sha256(content[match.end() :]).hexdigest()
 
 
 def _free_name(path: Path) -> Path:
@@ -286,20 +287,20 @@ def with_option(text: str, section: str, option: str, value: str) -> str:
     :param text: text of the settings file, which :func:`parsed` can read.
     """
     lines = text.splitlines(keepends=True)
-    said = f"{option} = {value}\n"
+    setting = f"{option} = {value}\n"
     start = next((i + 1 for i, line in enumerate(lines) if line.strip() == f"[{section}]"), None)
     if start is None:
         gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
-        return f"{text}{gap}[{section}]\n{said}"
+        return f"{text}{gap}[{section}]\n{setting}"
     end = next((i for i in range(start, len(lines)) if lines[i].startswith("[")), len(lines))
     named = re.compile(rf"{re.escape(option)}\s*[=:]", re.IGNORECASE)
-    found = next((i for i in range(start, end) if named.match(lines[i])), None)
-    if found is None:
-        return "".join([*lines[:start], said, *lines[start:]])
-    behind = found + 1
+    index = next((i for i in range(start, end) if named.match(lines[i])), None)
+    if index is None:
+        return "".join([*lines[:start], setting, *lines[start:]])
+    behind = index + 1
     while behind < end and lines[behind].strip() and lines[behind][0] in " \t":
         behind += 1
-    return "".join([*lines[:found], said, *lines[behind:]])
+    return "".join([*lines[:index], setting, *lines[behind:]])
 
 
 def with_store(listed: str, conn_id: str, *, without: str = "", **places: str) -> str:
@@ -315,7 +316,7 @@ def with_store(listed: str, conn_id: str, *, without: str = "", **places: str) -
     if listed.lstrip().startswith("["):
         try:
             entries = json.loads(listed)
-            there = [entry["conn_id"] for entry in entries]
+            conn_ids = [entry["conn_id"] for entry in entries]
         except (ValueError, TypeError, KeyError):
             raise BadInputError(
                 "[storage_engine] stores: expected a JSON list of objects with conn_id, found another text. "
@@ -325,10 +326,11 @@ def with_store(listed: str, conn_id: str, *, without: str = "", **places: str) -
     else:
         names = [name.strip() for name in listed.split(",") if name.strip()]
         if not places:
-            return listed if conn_id in names else ",".join([*(it for it in names if it != without), conn_id])
-        there = [it for it in names if it != without or it == conn_id]
-        entries = [{"conn_id": it} for it in there]
-    if conn_id not in there:
+            others = [name for name in names if name != without]
+            return listed if conn_id in names else ",".join([*others, conn_id])
+        conn_ids = [name for name in names if name != without or name == conn_id]
+        entries = [{"conn_id": name} for name in conn_ids]
+    if conn_id not in conn_ids:
         entries.append({"conn_id": conn_id})
-    found = [{**entry, **places} if entry["conn_id"] == conn_id else entry for entry in entries]
-    return listed if found == entries and conn_id in there else json.dumps(found)
+    changed = [{**entry, **places} if entry["conn_id"] == conn_id else entry for entry in entries]
+    return listed if changed == entries and conn_id in conn_ids else json.dumps(changed)

@@ -67,9 +67,7 @@ class AirflowApi:
         return self._call("POST", path, body)
 
     def add_connection(self, conn_id: str, definition: dict[str, Any]) -> None:
-        """Create a connection. An existing connection stays unchanged, because a person may have edited
-        it.
-        """
+        """Create a connection. An existing one stays unchanged, because a person may have edited it."""
         try:
             self.post("/api/v2/connections", {"connection_id": conn_id, **definition})
         except ApiError as error:
@@ -175,9 +173,7 @@ class LocalAirflow:
             time.sleep(1)
 
     def check_alive(self) -> None:
-        """Check that all components run. If one has ended, raise StorageEngineError with the end of its
-        log.
-        """
+        """Check that all components run. If one has ended, raise StorageEngineError with its log's end."""
         for name in self._tree.ended():
             raise StorageEngineError(
                 f"Airflow's {name} ended unexpectedly. Its log {self._log(name)} ends:\n"
@@ -224,8 +220,7 @@ class LocalAirflow:
 
 
 def component_environment(project: Project) -> dict[str, str]:
-    """Return the environment for a project's Airflow: the caller's environment, without variables for another
-    Airflow.
+    """Return the environment for a project's Airflow: the caller's, without variables for another Airflow.
 
     The interpreter's own scripts come first on PATH, so ``spark-submit`` is the one of this installation.
     """
@@ -316,9 +311,7 @@ def unpack_sample_store(directory: Path) -> SampleStore:
 
 
 def _broker_conf(root: Path) -> str:
-    """Return the sample's broker.conf. Every hour is a deleteWhen hour, so the sample's window is always
-    open.
-    """
+    """Return the sample's broker.conf. Every hour is a deleteWhen hour, so its window is always open."""
     hours = ";".join(f"{hour:02}" for hour in range(24))
     return (
         "brokerClusterName=DefaultCluster\n"
@@ -335,8 +328,7 @@ LOCK_FILE = ".storage-engine.lock"
 
 @contextmanager
 def directory_lock(directory: Path) -> Iterator[None]:
-    """Lock ``directory`` for this block. A missing directory is created. The lock ends with the process at
-    the latest.
+    """Lock ``directory``, created if missing, for this block. The lock ends with the process at the latest.
 
     :raises BadInputError: another process has locked it.
     """
@@ -383,9 +375,7 @@ def up(directory: Path, say: Callable[[str], None]) -> int:
 
 
 def free_port(preferred: int = _PREFERRED_PORT) -> int:
-    """Return a free port of the loopback address: the preferred one, or another one if that is taken. 0: any
-    port.
-    """
+    """Return a free port of the loopback address: the preferred one, or another if that is taken. 0: any."""
     for port in (preferred, 0):
         with socket.socket() as probe:
             # A port that an ended server left in TIME_WAIT is free; one that is listened on is not.
@@ -461,7 +451,7 @@ class ProcessTree:
 
     def living(self) -> list[psutil.Process]:
         """Return every running process with our mark, whatever its present parent is."""
-        found = []
+        processes = []
         for pid in psutil.pids():
             if pid == os.getpid():
                 continue
@@ -469,11 +459,11 @@ class ProcessTree:
                 # Not process_iter: it keeps what it knew of a process number that is used again.
                 process = psutil.Process(pid)
                 if process.environ().get(MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
+                    processes.append(process)
             except (psutil.Error, OSError):
                 # Gone in the meantime, or another user's and so not ours.
                 continue
-        return found
+        return processes
 
     def ask(self) -> None:
         """Ask the started processes to end."""

@@ -81,9 +81,7 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z| UTC)")
 
 
 class _CompiledTemplates(BytecodeCache):
-    """Cache of compiled templates for this process. Great Expectations makes a new environment for each
-    page.
-    """
+    """Cache of compiled templates for this process. Great Expectations makes an environment for each page."""
 
     def __init__(self) -> None:
         self._code: dict[str, bytes] = {}
@@ -107,12 +105,12 @@ class _EscapingView:
         self.env: Any
         self.env.loader = ChoiceLoader([_TEMPLATES, self.env.loader])
         self.env.bytecode_cache = _COMPILED
-        self.env.filters["moment"] = _as_elsewhere
+        self.env.filters["moment"] = _write_times
 
     @pass_context
     def render_content_block(self, context: Any, content_block: Any, *arguments: Any, **options: Any) -> Any:
         if isinstance(content_block, str):
-            return _escaped(_as_elsewhere(content_block) if _TIME.fullmatch(content_block) else content_block)
+            return _escaped(_write_times(content_block) if _TIME.fullmatch(content_block) else content_block)
         if isinstance(content_block, list):
             content_block = [_escaped(item) if isinstance(item, str) else item for item in content_block]
         inherited: Any = super()
@@ -136,7 +134,7 @@ class _EscapingView:
         return inherited.render_string_template(safe)
 
 
-def _as_elsewhere(text: str) -> str:
+def _write_times(text: str) -> str:
     """Write the times in a text in the format of this package."""
     return _TIME.sub(r"\1 \2Z", text)
 
@@ -191,9 +189,7 @@ _Frame = Any
 
 
 class _Swallowed(logging.Handler):
-    """Keeps the first file error that Great Expectations caught and logged. Passes on all other log
-    records.
-    """
+    """Keeps the first file error that Great Expectations caught and logged. Passes on all other records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,8 +208,7 @@ def files_written(directory: Path) -> Iterator[None]:
     """Run a block in which Great Expectations writes into a directory. If a file can't be written, raise one
     error and log nothing.
 
-    :raises OSError: a file couldn't be written, for example on a full disk. The error names the file or the
-        directory.
+    :raises OSError: a file couldn't be written, for example on a full disk. It names the file or directory.
     """
     logger, swallowed = logging.getLogger(_LOGGER), _Swallowed()
     propagate, logger.propagate = logger.propagate, False
@@ -230,13 +225,11 @@ def files_written(directory: Path) -> Iterator[None]:
         logger.removeHandler(swallowed)
         logger.propagate = propagate
     if swallowed.error is not None:
-        raise _named(swallowed.error, directory) from swallowed.error
+        raise _name_file(swallowed.error, directory) from swallowed.error
 
 
-def _named(error: OSError, directory: Path) -> OSError:
-    """Return the error with a path. An error of a write to an open file names no file; then it gets the
-    directory.
-    """
+def _name_file(error: OSError, directory: Path) -> OSError:
+    """Return the error with a path. A failed write to an open file names no file; it gets the directory."""
     return OSError(error.errno, error.strerror or str(error), error.filename or str(directory))
 
 
@@ -268,13 +261,13 @@ class RowExpectation(MulticolumnMapExpectation):  # type: ignore[misc]
     ignore_row_if: str = "never"
 
 
-def _registered(one: Expectation) -> type[RowExpectation]:
+def _make_class(kind: Expectation) -> type[RowExpectation]:
     """Make the class of an expectation. From then on, Great Expectations finds the class by its name."""
-    content = {"__module__": __name__, "__doc__": one.rule.__doc__, "map_metric": _metric(one.rule)}
-    return new_class(one.name, (RowExpectation,), exec_body=lambda body: body.update(content))
+    content = {"__module__": __name__, "__doc__": kind.rule.__doc__, "map_metric": _metric(kind.rule)}
+    return new_class(kind.name, (RowExpectation,), exec_body=lambda body: body.update(content))
 
 
-CLASSES = {name: _registered(one) for name, one in EXPECTATIONS.items()}
+CLASSES = {name: _make_class(expectation) for name, expectation in EXPECTATIONS.items()}
 """Classes by the names that suites use."""
 
 
@@ -420,7 +413,7 @@ def _run_suite(
 def _check(suite: str, result: Mapping[str, Any]) -> CheckResult:
     config, outcome = result["expectation_config"], result["result"]
     failed = Status.WARNING if config.get("severity") == "warning" else Status.FAILURE
-    raised = _raised(result.get("exception_info") or {})
+    raised = _find_error(result.get("exception_info") or {})
     unexpected = outcome.get("partial_unexpected_index_list") or []
     return CheckResult(
         suite=suite,
@@ -437,16 +430,14 @@ def _example(row: Mapping[str, Any]) -> str:
     return example_text(row[SUBJECT], ((name, value) for name, value in row.items() if name != SUBJECT))
 
 
-def _raised(info: Mapping[str, Any]) -> str:
-    """Return the error for which an expectation could not be evaluated. The results may nest it by metric or
-    not.
-    """
+def _find_error(info: Mapping[str, Any]) -> str:
+    """Return why an expectation could not be evaluated. The results may nest the error by metric or not."""
     if info.get("raised_exception"):
         return f"could not be evaluated: {info.get('exception_message')}"
     nested = (value for value in info.values() if isinstance(value, Mapping))
-    return next((text for value in nested if (text := _raised(value))), "")
+    return next((text for value in nested if (text := _find_error(value))), "")
 
 
 def _class_name(expectation_type: str) -> str:
-    ours = EXPECTATIONS.get(expectation_type)
-    return ours.name if ours else "".join(part.capitalize() for part in expectation_type.split("_"))
+    kind = EXPECTATIONS.get(expectation_type)
+    return kind.name if kind else "".join(part.capitalize() for part in expectation_type.split("_"))

@@ -1,5 +1,4 @@
-"""The rules behind the expectations, the suites that name them, and runs of suites without Great
-Expectations.
+"""The expectations' rules, the suites that name them, and runs of suites without Great Expectations.
 
 A rule is pure. It takes the columns that its expectation names, and returns one boolean for each row. Columns
 are arrays of NumPy or Series of pandas. Rules in the suites of rows also take columns of Spark. A fact table
@@ -49,10 +48,10 @@ class FactTable:
     def __getitem__(self, name: str) -> Any:
         """Return a column as an array. An unknown number is NaN, as in pandas."""
         values = [row[name] for row in self.rows]
-        known = [value for value in values if value is not None]
-        if not all(isinstance(value, _NUMBERS) for value in known) or not known:
+        present = [value for value in values if value is not None]
+        if not all(isinstance(value, _NUMBERS) for value in present) or not present:
             return np.array(values, object)
-        if len(known) < len(values):
+        if len(present) < len(values):
             return np.array([np.nan if value is None else value for value in values], float)
         return np.array(values)
 
@@ -76,7 +75,7 @@ def named_by_offset(rows: Rows) -> Verdicts:
 def back_to_back(rows: Rows) -> Verdicts:
     """Check that each row begins at the end of the previous row in its group, and that no start is negative.
 
-    :param rows: group, start, end by position, in ascending order.
+    :param rows: three columns, taken by their order and not by name: group, start, end. Rows are ascending.
     """
     group, start, end = (rows[name] for name in rows.columns[:3])
     return _follow(group, start, end, np.ones(len(start), bool))
@@ -138,8 +137,7 @@ def covered(rows: Rows) -> Verdicts:
 
 
 def one_interval(rows: Rows) -> Verdicts:
-    """Check that store and lake together have one interval: each range begins at the end of the previous
-    range.
+    """Check that store and lake together have one interval: each range begins at the previous one's end.
 
     A lost range isn't counted, so the range after the gap breaks the rule. A range that a person gave up
     (WARNING) is counted. An unknown range is treated as lost.
@@ -176,8 +174,7 @@ def same_bytes(rows: Rows) -> Verdicts:
 
 
 def chained(rows: Rows) -> Verdicts:
-    """Check that each receipt has the right hash of its own contents, and names the hash of the receipt
-    before it.
+    """Check that each receipt has the right hash of its contents, and names the previous receipt's hash.
 
     :param rows: row_hash, computed_row_hash, previous_hash, computed_previous_hash.
     """
@@ -330,7 +327,7 @@ _RULES = {
     "ExpectOverlapsToHoldTheSameBytes": same_bytes,
 }
 
-EXPECTATIONS = {one.type: one for one in starmap(Expectation, _RULES.items())}
+EXPECTATIONS = {expectation.type: expectation for expectation in starmap(Expectation, _RULES.items())}
 """Expectations by the names that suites use."""
 
 
@@ -363,11 +360,11 @@ def example_text(subject: object, values: Iterable[tuple[str, object]]) -> str:
     :param values: the columns that the rule reads, each with its value. The values -1, "", None and NaN are
         shown as missing.
     """
-    said = ", ".join(f"{name.replace('_', ' ')} {_said(name, value)}" for name, value in values)
-    return f"{subject}: {said}"
+    text = ", ".join(f"{name.replace('_', ' ')} {_say_value(name, value)}" for name, value in values)
+    return f"{subject}: {text}"
 
 
-def _said(name: str, value: object) -> object:
+def _say_value(name: str, value: object) -> object:
     # A table of numbers has NaN where another one has None: it alone isn't equal to itself.
     is_nothing = value is None or value != value or value in (-1, "")
     return _NOTHING.get(name, "none") if is_nothing else value
@@ -412,8 +409,8 @@ def _check(path: Path, item: Mapping[str, Any], table: FactTable) -> CheckResult
         broken = [row for row, is_good in zip(table.rows, verdicts, strict=True) if not is_good]
     except Exception as error:
         # Of a suite that was changed: what can't be evaluated doesn't hold.
-        said = f"could not be evaluated: {error}"
-        return CheckResult(path.stem, expectation.name, description, failed, 0, 0, (said,))
+        text = f"could not be evaluated: {error}"
+        return CheckResult(path.stem, expectation.name, description, failed, 0, 0, (text,))
     return CheckResult(
         suite=path.stem,
         expectation=expectation.name,

@@ -119,9 +119,9 @@ class RowsFact:
 
     :param base_offset: position of the segment's first byte.
     :param end_offset: position after the segment's last byte.
-    :param first_row_offset: smallest start of a row; -1 if there are no rows.
-    :param last_row_end: largest end of a row; -1 if there are no rows.
-    :param gaps: number of places where no row covers the next byte.
+    :param first_row_offset: smallest start of a row with bytes; -1 if there is none.
+    :param last_row_end: largest end of a row with bytes; -1 if there is none.
+    :param gaps: number of places between rows where no row covers the next byte.
     :param duplicates: number of rows that begin below the end of an earlier row.
     """
 
@@ -167,8 +167,8 @@ def laid_over(first: LakeFacts, second: LakeFacts) -> LakeFacts:
     """
     holding = [row for row in second.receipts if row.identity not in second.broken]
     receipts, broken = in_either(first.receipts, first.broken, holding)
-    known = {row.identity for row in receipts}
-    more = tuple(row for row in second.receipts if row.identity not in known)
+    identities = {row.identity for row in receipts}
+    more = tuple(row for row in second.receipts if row.identity not in identities)
     return LakeFacts(
         receipts=(*receipts, *more),
         broken={**broken, **{row.identity: second.broken[row.identity] for row in more}},
@@ -228,8 +228,8 @@ def collect_lake(
             looks[receipt.identity] = look
             files = _data_files(reader, look, Depth.FILES)
             if files:
-                found, met = _rows(receipt, _row_table(table, receipt, files))
-                row_facts.append(found)
+                row_fact, met = _rows(receipt, _row_table(table, receipt, files))
+                row_facts.append(row_fact)
                 queues |= met
             if look.is_displaced and look.is_proven_by_rows:
                 # Another engine put the rows into other files, and they still prove the segment.
@@ -262,9 +262,7 @@ def collect_lake(
 def _looks_in_part(
     reader: Reader, history: Sequence[Receipt], deep: AbstractSet[Slot] | None, *, full: bool
 ) -> Iterator[tuple[SegmentIdentity, Look]]:
-    """Yield looks at the files of segments from which archive rules left out topics. Their rows don't cover
-    the segment.
-    """
+    """Yield looks at files of segments that lack topics by archive rules: rows don't cover the segment."""
     for receipt in (row for row in current(history) if row.lacks_by_rules):
         is_close = full or (deep is not None and (receipt.log, receipt.base_offset) in deep)
         look = reader.look(receipt, Depth.FILES if is_close else Depth.SIZES)
@@ -275,14 +273,14 @@ def _faults(
     history: Sequence[Receipt],
     rows: Sequence[Receipt],
     looks: Mapping[SegmentIdentity, Look],
-    known: Collection[ChainHead],
+    heads: Collection[ChainHead],
 ) -> dict[SegmentIdentity, str]:
     """Return why current receipts are not sound. A receipt whose rows were moved, and are proven in their new
     files, has no fault.
     """
     faults: dict[SegmentIdentity, str] = {}
     try:
-        check_links_of(history, known)
+        check_links_of(history, heads)
     except ReceiptError as error:
         faults = reasons(chain_faults(rows, Text(error)))
     for identity, look in looks.items():
@@ -321,9 +319,7 @@ def _chain(
 
 
 def _data_files(reader: Reader, look: Look, depth: Depth) -> list[DataFileFact]:
-    """Return every file on which a receipt's proof rests. There are several files if another engine moved the
-    rows.
-    """
+    """Return every file on which a receipt's proof rests: several if another engine moved the rows."""
     files = [reader.file(file.stored, depth) for file in look.seen.files]
     named = {file.stored.location for file in files}
     deletes = {name for file in files for entry in file.listed for name in entry.delete_files}
@@ -365,8 +361,8 @@ def _rows(receipt: Receipt, rows: pa.Table) -> tuple[RowsFact, set[tuple[str, in
     )
     streams = find_broker(receipt.broker).codec.columns.streams
     groups = rows.group_by(list(streams)).aggregate([]).to_pylist() if streams and len(rows) else []
-    found = (tuple(row[name] for name in streams) for row in groups)
-    return fact, {stream for stream in found if None not in stream}
+    queues = (tuple(row[name] for name in streams) for row in groups)
+    return fact, {stream for stream in queues if None not in stream}
 
 
 def _row_table(table: Table, receipt: Receipt, files: Sequence[DataFileFact]) -> pa.Table:
@@ -410,26 +406,26 @@ def explained(
         segment.
     """
 
-    told: set[str] = set()
+    logs: set[str] = set()
 
-    def seen(one: RangeStatus) -> RangeStatus:
-        if one.where in _ON_DISK and one.log in others:
+    def explain(row: RangeStatus) -> RangeStatus:
+        if row.where in _ON_DISK and row.log in others:
             detail = "the log on disk isn't the archived log"
-            if one.log not in told:
-                told.add(one.log)
+            if row.log not in logs:
+                logs.add(row.log)
                 detail += Text(
-                    f": {others[one.log]}. Find out what happened to the archived log. Then ",
-                    Command("adopt", f"STORE --log {one.log} --reason WHY"),
+                    f": {others[row.log]}. Find out what happened to the archived log. Then ",
+                    Command("adopt", f"STORE --log {row.log} --reason WHY"),
                     " opens a new lineage of the log",
                 )
-            return replace(one, status=Status.FAILURE, detail=detail)
-        end = cleaned_to.get(one.log, 0)
-        if one.where is Where.LOST and one.status is Status.FAILURE and one.end_offset <= end:
+            return replace(row, status=Status.FAILURE, detail=detail)
+        end = cleaned_to.get(row.log, 0)
+        if row.where is Where.LOST and row.status is Status.FAILURE and row.end_offset <= end:
             cleaned = f"the broker's cleaner has run up to offset {end}, and may have removed all its records"
-            return replace(one, status=Status.WARNING, detail=f"{one.detail}; {cleaned}")
-        return one
+            return replace(row, status=Status.WARNING, detail=f"{row.detail}; {cleaned}")
+        return row
 
-    return tuple(map(seen, ranges))
+    return tuple(map(explain, ranges))
 
 
 def other_logs(
@@ -449,15 +445,15 @@ def other_logs(
     if record is not None:
         newest = {log: record.lineage_of(log) for log in newest}
     rows = by_log(row for row in receipts if row.lineage == newest[row.log])
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     with closing(open_store(replace(store, live=None))) as broker:
-        there = {log.name for log in take_snapshot(broker, clock_ms(), store.broker).logs}
-        for log in sorted(there & rows.keys()):
+        logs = {log.name for log in take_snapshot(broker, clock_ms(), store.broker).logs}
+        for log in sorted(logs & rows.keys()):
             try:
-                found[log] = contradiction(broker, log, rows[log])
+                texts[log] = contradiction(broker, log, rows[log])
             except StorageEngineError as error:
-                found[log] = f"it isn't known whether this is the archived log: {reason_of(error)}"
-    return {log: why for log, why in found.items() if why}
+                texts[log] = f"it isn't known whether this is the archived log: {reason_of(error)}"
+    return {log: text for log, text in texts.items() if text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -511,10 +507,10 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
     run = _run_scope(place, run_key) if run_key is not None else None
     lakes, unreachable = reachable_lakes(store) if with_lake and store.archives else ([], {})
     journal, record = _journal(place) if with_lake else (None, None)
-    known = KnownHeads()
+    heads = KnownHeads()
     if lakes and journal is not None and record is not None:
-        known = known_heads(journal, record)
-        lakes, unreachable = without_older(lakes, unreachable, known, record.store_id)
+        heads = known_heads(journal, record)
+        lakes, unreachable = without_older(lakes, unreachable, heads, record.store_id)
     store_id, released, notes = (
         (None, (), ()) if journal is None else known_store(store, journal, record, lakes, unreachable)
     )
@@ -524,11 +520,11 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
     lake = NO_LAKE
     if with_lake and store.archives and store_id is not None:
         deep = run.segments if run else None
-        unasked = lakes_unasked(known.heads, lakes, unreachable)
+        unasked = lakes_unasked(heads.heads, lakes, unreachable)
         lake = reduce(
             laid_over,
             (
-                collect_lake(each, store_id, deep, full=full, known=known.of(each, each.segments()))
+                collect_lake(each, store_id, deep, full=full, known=heads.of(each, each.segments()))
                 for each in lakes
             ),
         )
@@ -541,9 +537,9 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
         )
     archived = (*lake.receipts, *lake.ended)
     names = names_of_logs(present, archived, released)
-    own = [row for row in lake.receipts if names.name_of(row) == row.log]
-    lineages = _lineages(record, own)
-    rows = comparable(own, lineages)
+    own_rows = [row for row in lake.receipts if names.name_of(row) == row.log]
+    lineages = _lineages(record, own_rows)
+    rows = comparable(own_rows, lineages)
     local = _collect_store(store, run, lake, rows, full=full)
     acts = read_own_acts(store.real_root)
     spans = _spans(local.local, rows, lineages, acts, run.pending if run else frozenset(), full=full)
@@ -556,18 +552,18 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
         compared = partial(compared_receipts, journal, store_id)
         others = [span for each in lakes for span in replica_spans(each, store_id, names, lost, compared)]
         ranges = lay_over(witnesses=replace(witnesses, replicas=others)) if others else ranges
-    other = other_logs(store, record, lake.receipts) if store_id is not None else {}
-    ranges = explained(ranges, other, local.cleaned_to)
-    told = {row.log for row in ranges}
+    foreign = other_logs(store, record, lake.receipts) if store_id is not None else {}
+    ranges = explained(ranges, foreign, local.cleaned_to)
+    logs = {row.log for row in ranges}
     ranges += tuple(
         RangeStatus(
-            log, 0, 0, Where.LOST, Status.FAILURE, (), f"{why}; its first and last offsets aren't known"
+            log, 0, 0, Where.LOST, Status.FAILURE, (), f"{reason}; its first and last offsets aren't known"
         )
-        for log, why in sorted(local.missing.items())
-        if log not in told
+        for log, reason in sorted(local.missing.items())
+        if log not in logs
     )
-    notes += tuple(f"{log}: {why}" for log, why in sorted(local.missing.items()) if log in told)
-    notes += filled_notes(store.real_root, {(one.log, one.start_offset) for one in local.local})
+    notes += tuple(f"{log}: {reason}" for log, reason in sorted(local.missing.items()) if log in logs)
+    notes += filled_notes(store.real_root, {(segment.log, segment.start_offset) for segment in local.local})
     return Facts(
         tables=_tables(local, lake, ranges, spans, rows),
         ranges=ranges,
@@ -580,17 +576,17 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
 def _run_scope(store: AnyStore, run_key: str) -> RunScope:
     context = open_context(store)
     run = context.run(run_key)
-    gone, _ = releases(context.journal.events(run, Step.RELEASE))
-    deleted = {(release.log, release.base_offset) for release in gone.values()}
+    records, _ = releases(context.journal.events(run, Step.RELEASE))
+    deleted = {(release.log, release.base_offset) for release in records.values()}
     planned = {(s.log, s.base_offset) for s in (run.plan.to_delete if run.plan else ())}
     return RunScope(
-        segments=frozenset(planned | deleted | _wanted(context, run)),
+        segments=frozenset(planned | deleted | _read_archived(context, run)),
         pending=frozenset(planned - deleted),
         files=tuple(file.facts.path for file in deleted_dependents(context, run)),
     )
 
 
-def _wanted(context: Context, run: Run) -> set[Slot]:
+def _read_archived(context: Context, run: Run) -> set[Slot]:
     events = context.journal.events(run, Step.ARCHIVE)
     return {
         (str(event.payload["log"]), int(event.payload["base_offset"]))
@@ -602,8 +598,7 @@ def _wanted(context: Context, run: Run) -> set[Slot]:
 def _journal(store: AnyStore) -> tuple[Journal, StoreRecord | None]:
     """Return a store's journal, and the journal's record of the store.
 
-    The lakes must be open already. Opening a journal creates it, and no journal must be created beside a
-    missing lake.
+    The lakes must be open already. Opening creates a journal, but none may be made beside a missing lake.
     """
     journal = store.journal if isinstance(store, Context) else Journal(store.journal_url)
     managed = managed_of(store)
@@ -656,9 +651,7 @@ def known_store(
 def _missing(
     store: ManagedStore, journal: Journal, record: StoreRecord | None
 ) -> tuple[tuple[ReleasedSpan, ...], dict[str, str]]:
-    """Return the missing logs and the present logs. A log is missing if it was seen before and should be on
-    disk.
-    """
+    """Return the missing and the present logs. A log is missing if it was seen before and must be on disk."""
     with closing(open_store(replace(store, live=None, engine=False))) as broker:
         if broker.identities is None:
             return (), {}
@@ -671,9 +664,7 @@ def _missing(
 
 
 def _lineages(record: StoreRecord | None, rows: Sequence[Receipt]) -> Lineages:
-    """Return the lineages of a store's logs. If no journal knows the store, return each log's newest archived
-    lineage.
-    """
+    """Return the lineages of a store's logs. If no journal knows the store: each log's newest archived."""
     if rows and record is not None:
         return record.lineages
     ordered = sorted(rows, key=lambda row: row.lineage)
@@ -720,17 +711,17 @@ def _span(
     segment: LocalSegment, receipt: Receipt | None, acts: OwnActs, *, full: bool, pending: bool
 ) -> LocalSpan:
     files, unread = (segment.facts, *segment.companions), segment.unread
-    found = compare(files, None if unread else receipt, acts, hash_all=full)
+    result = compare(files, None if unread else receipt, acts, hash_all=full)
     return LocalSpan(
         log=segment.log,
         start_offset=segment.start_offset,
         end_offset=segment.end_offset,
         name=segment.facts.path.rsplit("/", 1)[-1],
-        sha256=found.sha256,
-        unchanged=found.unchanged,
+        sha256=result.sha256,
+        unchanged=result.unchanged,
         pending=pending,
-        companions_fault=found.companions_fault,
-        unread=unread or found.unread,
+        companions_fault=result.companions_fault,
+        unread=unread or result.unread,
     )
 
 

@@ -132,8 +132,7 @@ def write_page(
     validation: ValidationResult | None = None,
     output_dir: Path | None = None,
 ) -> Path:
-    """Write the run's page from the present facts in journal and lake. It can be written again after later
-    steps.
+    """Write the run's page from the present facts of journal and lake. Later steps may write it again.
 
     :param validation: the result to show; None: the result in the run's journal.
     :return: path of the page.

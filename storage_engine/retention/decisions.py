@@ -105,16 +105,16 @@ def accept_loss(
     """
     _check_decision("accept-loss", person, reason, "fails over these messages")
     with opened(store) as context:
-        return _accepted(context, (start_offset, end_offset), person.strip(), reason.strip(), log)
+        return _accept(context, (start_offset, end_offset), person.strip(), reason.strip(), log)
 
 
-def _accepted(
+def _accept(
     context: Context, offsets: tuple[int, int], person: str, reason: str, only: str | None
 ) -> AcceptedLoss:
     start_offset, end_offset = offsets
     _ask_every_lake(context)
     record = context.record
-    rows = _told(context)
+    rows = _list_lost(context)
     label = _label_of(rows, offsets, only)
     if label is None:
         rows += _gaps(context, rows)
@@ -126,13 +126,13 @@ def _accepted(
             f"[{start_offset}, {end_offset}); LOST or UNKNOWN are: {', '.join(named) or 'none'}. Nothing "
             "was recorded."
         )
-    mine = [
+    parts = [
         row
         for row in rows
         if row.label == label and row.start_offset < end_offset and start_offset < row.end_offset
     ]
-    gap = "; ".join(dict.fromkeys(row.gap for row in mine if row.gap))
-    log, log_id = mine[0].log, next((row.log_id for row in mine if row.log_id), "")
+    gap = "; ".join(dict.fromkeys(row.gap for row in parts if row.gap))
+    log, log_id = parts[0].log, next((row.log_id for row in parts if row.log_id), "")
     loss = AcceptedLoss(log, record.lineage_of(log), start_offset, end_offset, person, reason, gap, log_id)
     record_loss(context.journal, begin_background_run(context, LOSSES_RUN), loss)
     return loss
@@ -142,11 +142,11 @@ def _ask_every_lake(context: Context) -> None:
     """:raises LakeUnavailableError: a lake that may have the lost bytes can't be asked, or wasn't named."""
     if not context.store.archives:
         return
-    known = known_heads(context.journal, context.record)
+    heads = known_heads(context.journal, context.record)
     lakes = [open_lake(config) for config in context.store.lakes]
     for lake in lakes:
-        known.check(lake, context.record.store_id, whole=True)
-    if unasked := lakes_unasked(known.heads, lakes, {}):
+        heads.check(lake, context.record.store_id, whole=True)
+    if unasked := lakes_unasked(heads.heads, lakes, {}):
         raise LakeUnavailableError(
             f"{context.store.root}: expected an answer of every lake that may have the lost bytes, found "
             f"that {'; '.join(unasked)}. Nothing was recorded. Name that lake, or both with --second-lake. "
@@ -179,11 +179,11 @@ class _Lost:
         return log_label(self.log, self.log_id) if self.is_other else self.log
 
 
-def _told(context: Context) -> list[_Lost]:
+def _list_lost(context: Context) -> list[_Lost]:
     """Return the ranges that are lost by the journal and by the monitor's memory, and that no lake has."""
     record = context.record
     recorded = recorded_gone(context.journal, record)
-    gone = [one for one, lineage in recorded if lineage == record.lineage_of(one.log)]
+    drifts = [drift for drift, lineage in recorded if lineage == record.lineage_of(drift.log)]
     missing: tuple[Missing, ...] = ()
     present: dict[str, str] = {}
     if context.broker.identities is not None:
@@ -193,27 +193,27 @@ def _told(context: Context) -> list[_Lost]:
     accepted = accepted_losses(context.journal, record)
 
     def lost(row: RangeStatus) -> _Lost:
-        of = next((one for one in missing if _is_of(row, one)), None)
-        found = _Lost(row.log, row.start_offset, row.end_offset)
-        if of is not None:
-            found = replace(found, log=of.log, log_id=of.log_id, is_other=of.is_other)
-        return replace(found, is_accepted=any(_is_accepted(found, one) for one in accepted))
+        cause = next((span for span in missing if _has_overlap(row, span)), None)
+        lost_range = _Lost(row.log, row.start_offset, row.end_offset)
+        if cause is not None:
+            lost_range = replace(lost_range, log=cause.log, log_id=cause.log_id, is_other=cause.is_other)
+        return replace(lost_range, is_accepted=any(_is_accepted(lost_range, loss) for loss in accepted))
 
-    found = gone_ranges(context.journal, record, context.store, gone, missing=missing, present=present)
-    return list(map(lost, lost_ranges(found)))
-
-
-def _is_of(row: RangeStatus, one: Missing) -> bool:
-    name = log_label(one.log, one.log_id) if one.is_other else one.log
-    return row.log == name and one.start_offset < row.end_offset and row.start_offset < one.end_offset
+    statuses = gone_ranges(context.journal, record, context.store, drifts, missing=missing, present=present)
+    return list(map(lost, lost_ranges(statuses)))
 
 
-def _is_accepted(found: _Lost, loss: AcceptedLoss) -> bool:
-    is_inside = loss.start_offset <= found.start_offset and found.end_offset <= loss.end_offset
-    return is_inside and loss.log == found.log and may_be_one(loss.log_id, found.log_id)
+def _has_overlap(row: RangeStatus, span: Missing) -> bool:
+    name = log_label(span.log, span.log_id) if span.is_other else span.log
+    return row.log == name and span.start_offset < row.end_offset and row.start_offset < span.end_offset
 
 
-def _gaps(context: Context, told: Sequence[_Lost]) -> list[_Lost]:
+def _is_accepted(row: _Lost, loss: AcceptedLoss) -> bool:
+    is_inside = loss.start_offset <= row.start_offset and row.end_offset <= loss.end_offset
+    return is_inside and loss.log == row.log and may_be_one(loss.log_id, row.log_id)
+
+
+def _gaps(context: Context, lost_rows: Sequence[_Lost]) -> list[_Lost]:
     """Return the other ranges that neither store nor lakes have, as the monitor finds them.
 
     :raises LakeUnavailableError: no lake can be read.
@@ -223,18 +223,18 @@ def _gaps(context: Context, told: Sequence[_Lost]) -> list[_Lost]:
     snapshot = context.snapshot(clock_ms()) if measured is None else measured.snapshot
     return [
         _Lost(
-            name := name_in_label(one.log, one.log_id),
-            one.start_offset,
-            one.end_offset,
-            one.detail,
-            one.log_id,
-            name != one.log,
+            name := name_in_label(gap.log, gap.log_id),
+            gap.start_offset,
+            gap.end_offset,
+            gap.detail,
+            gap.log_id,
+            name != gap.log,
         )
-        for one in look_for_ranges(context, snapshot, measured)[0]
-        if one.is_missing
+        for gap in look_for_ranges(context, snapshot, measured)[0]
+        if gap.is_missing
         and not any(
-            row.label == one.log and row.start_offset < one.end_offset and one.start_offset < row.end_offset
-            for row in told
+            row.label == gap.log and row.start_offset < gap.end_offset and gap.start_offset < row.end_offset
+            for row in lost_rows
         )
     ]
 
@@ -243,10 +243,10 @@ def _label_of(rows: Sequence[_Lost], offsets: tuple[int, int], only: str | None)
     """Return the first log that has lost all of some offsets. Losses that aren't accepted come first."""
     ordered = sorted(rows, key=attrgetter("is_accepted"))
     labels = dict.fromkeys(row.label for row in ordered if only in (None, row.log, row.label))
-    return next((label for label in labels if _reaches(rows, label, offsets[0]) >= offsets[1]), None)
+    return next((label for label in labels if _lost_end(rows, label, offsets[0]) >= offsets[1]), None)
 
 
-def _reaches(rows: Sequence[_Lost], label: str, offset: int) -> int:
+def _lost_end(rows: Sequence[_Lost], label: str, offset: int) -> int:
     """Return the end of a log's contiguous lost range that begins at an offset."""
     for row in sorted(rows, key=attrgetter("start_offset")):
         if row.label == label and row.start_offset <= offset < row.end_offset:
@@ -257,8 +257,7 @@ def _reaches(rows: Sequence[_Lost], label: str, offset: int) -> int:
 def contradictions(
     store: ManagedStore, record: StoreRecord, logs: Iterable[LogSnapshot]
 ) -> Iterator[Segment]:
-    """Yield segments that differ from their receipt, or from a data file that was committed without a
-    receipt.
+    """Yield segments that differ from their receipt, or from a data file committed without a receipt.
 
     Such a file is left by a run that was killed after the commit of data and before the commit of receipts.
     Archiving also refuses other bytes in the place of such a file.
@@ -291,12 +290,12 @@ def _contradicts(segment: Segment, row: Receipt, acts: OwnActs) -> bool:
     # Of a receipt whose companions can't be believed, archiving again makes another.
     if is_proven_file(segment, row, acts) or files_fault(row.files):
         return False
-    proven = {one.name: one for one in row.companions}
-    there = {path.name: path for path in (Path(file.path) for file in segment.companions)}
+    proven = {companion.name: companion for companion in row.companions}
+    paths = {path.name: path for path in (Path(file.path) for file in segment.companions)}
     return (
         (sha256_of(segment.facts.path), segment.end_offset) != (row.sha256, row.end)
-        or not has_companions(row.broker, proven, there)
-        or any(companion_fault(row.broker, proven[name], path) for name, path in there.items())
+        or not has_companions(row.broker, proven, paths)
+        or any(companion_fault(row.broker, proven[name], path) for name, path in paths.items())
     )
 
 
@@ -322,14 +321,14 @@ def adopt(
     record = identify(store, journal)
     with closing(open_store(store)) as broker:
         logs = take_snapshot(broker, clock_ms(), store.broker).logs
-    only = [one for one in logs if log in (None, one.name)]
-    if log is not None and not only:
-        there = min((one.name for one in logs), default="none")
+    chosen = [snapshot for snapshot in logs if log in (None, snapshot.name)]
+    if log is not None and not chosen:
+        example = min((snapshot.name for snapshot in logs), default="none")
         raise BadInputError(
-            f"adopt: expected a log of {store.root}, such as {there}, found {log!r}. Nothing was changed. "
+            f"adopt: expected a log of {store.root}, such as {example}, found {log!r}. Nothing was changed. "
             "Name a log of this store, or no log for the whole store."
         )
-    contradicted, sound = (set(), set()) if force else _contradicted_logs(store, record, only)
+    contradicted, sound = (set(), set()) if force else _contradicted_logs(store, record, chosen)
     if contradicted and sound and log is None:
         named = ", ".join(sorted(contradicted))
         raise BadInputError(
@@ -343,7 +342,7 @@ def adopt(
             "found none: there is nothing to adopt. Nothing was changed. With --force a new lineage is "
             "opened all the same: then all segments are archived once more, and queries see each row twice."
         )
-    opened = journal.open_lineage(record.store_id, person, reason, None if len(only) == len(logs) else log)
+    opened = journal.open_lineage(record.store_id, person, reason, None if len(chosen) == len(logs) else log)
     with suppress(OSError):
         # Where the store can't be stamped, the journal alone has to remember.
         update_stamp(store.real_root, opened.store_id, opened.lineages, ())
@@ -353,21 +352,19 @@ def adopt(
 def _contradicted_logs(
     store: ManagedStore, record: StoreRecord, logs: Sequence[LogSnapshot]
 ) -> tuple[set[str], set[str]]:
-    """Return the logs whose bytes contradict the archived ones under their names, and the other archived
-    logs.
-    """
-    found = {segment.log for segment in contradictions(store, record, logs)}
+    """Return the logs whose bytes contradict the archive under their names, and the other archived logs."""
+    differing = {segment.log for segment in contradictions(store, record, logs)}
     lakes = store.archive_lakes
     opened = map(open_lake, lakes)
     rows = by_log(row for lake in opened for row in current_receipts(lake, record, with_ended=True))
-    archived = [one.name for one in logs if one.name in rows]
+    archived = [log.name for log in logs if log.name in rows]
     with closing(open_store(store)) as broker:
         for log in archived:
             if contradiction(broker, log, rows[log]):
-                found.add(log)
+                differing.add(log)
         if broker.replicas is not None:
-            found |= _diverged_logs(store, record, broker, lakes, {one.name for one in logs} - found)
-    return found, set(archived) - found
+            differing |= _diverged_logs(store, record, broker, lakes, {log.name for log in logs} - differing)
+    return differing, set(archived) - differing
 
 
 def _diverged_logs(
@@ -379,12 +376,12 @@ def _diverged_logs(
 ) -> set[str]:
     """Return the logs whose bytes differ from the archived bytes of other replicas."""
     snapshot = take_snapshot(broker, clock_ms(), store.broker)
-    there = [one for one in take_archivable(broker, snapshot).segments if one.log in logs]
+    archivable = [segment for segment in take_archivable(broker, snapshot).segments if segment.log in logs]
     return {
-        one.log
+        log.log
         for config in lakes
-        for one in compare_logs(broker, open_lake(config), record, there, there)
-        if one.divergence
+        for log in compare_logs(broker, open_lake(config), record, archivable, archivable)
+        if log.divergence
     }
 
 
@@ -395,8 +392,7 @@ def move(
 
     :param leave_unproven: number of segments that may be left to their broker unproven, though another
         journal holds them.
-    :raises GateRefusedError: another journal's hold keeps more unproven segments than that; nothing was
-        changed.
+    :raises GateRefusedError: another journal's hold keeps more segments than that; nothing was changed.
     :raises BadInputError: the name is empty, or differs from the connection's name.
     :raises StoreIdentityError: no stamp proves which store this is, it is a copy, or another store has its
         place or name.
@@ -411,25 +407,25 @@ def move(
         )
     check_host(store.root, store.host, None)
     journal = Journal(store.journal_url)
-    known = _to_move(store, journal)
+    subject = _find_moved(store, journal)
     named = journal.store_named(name)
-    if named is not None and named.store_id != known.store_id:
+    if named is not None and named.store_id != subject.store_id:
         raise name_taken(root, name, named)
-    record = _record_of(store, known) if isinstance(known, Stamp) else known
+    record = _record_of(store, subject) if isinstance(subject, Stamp) else subject
     accepted = Acceptance(leave_unproven, person, reason) if leave_unproven else None
     # Each time: a killed move, and a journal that knew the store once, know nothing of the hold.
     check_hold_of_other_journal(store, journal, record, accepted, clock_ms())
     if accepted is not None:
         reason = f"{reason}; at most {count_text(leave_unproven, 'segment')} left to the broker unproven"
-    if isinstance(known, Stamp):
-        known = add_to_journal(store, journal, record.store_id, record.lineages, name)
+    if isinstance(subject, Stamp):
+        subject = add_to_journal(store, journal, record.store_id, record.lineages, name)
     # By whose word segments are left unproven is recorded, wherever the store lies.
-    if not leave_unproven and is_there(store, journal, known, name):
-        return known
-    return carry_out(store, journal, known, name, person, reason.strip())
+    if not leave_unproven and is_there(store, journal, subject, name):
+        return subject
+    return carry_out(store, journal, subject, name, person, reason.strip())
 
 
-def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
+def _find_moved(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
     """Return the store in this directory, by its place or its stamp.
 
     If the journal lacks it, return its stamp.
@@ -437,14 +433,14 @@ def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
     :raises StoreIdentityError: nothing proves which store it is, or it is a copy.
     """
     root = store.real_root
-    found = read_stamp(root)
-    known = journal.find_store(root, store.host)
-    is_elsewhere = known is not None and known.host is not None and not is_this_host(known.host)
-    if known is not None and not (is_elsewhere and found is None):
-        check_same(store, journal, known, found)
-        if found is not None:
-            check_no_original(root, found.root, found.store_id)
-    elif found is None:
+    stamp = read_stamp(root)
+    record = journal.find_store(root, store.host)
+    is_elsewhere = record is not None and record.host is not None and not is_this_host(record.host)
+    if record is not None and not (is_elsewhere and stamp is None):
+        check_same(store, journal, record, stamp)
+        if stamp is not None:
+            check_no_original(root, stamp.root, stamp.store_id)
+    elif stamp is None:
         raise StoreIdentityError(
             f"{stamp_path(root)}: expected the stamp of the store that was moved here, found none. "
             "Nothing was changed. If it was lost, run ",
@@ -452,24 +448,24 @@ def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
             ", with --conn-id if it is a store of Airflow. A store without archived segments needs no move.",
         )
     else:
-        check_no_original(root, found.root, found.store_id)
-        known = journal.store_with_id(found.store_id)
-        if known is None:
-            return found
-    check_broker(store, known)
-    if known.host is None or is_this_host(known.host):
+        check_no_original(root, stamp.root, stamp.store_id)
+        record = journal.store_with_id(stamp.store_id)
+        if record is None:
+            return stamp
+    check_broker(store, record)
+    if record.host is None or is_this_host(record.host):
         # A stamp that was written here counts for more than the journal, which may follow a copy.
-        stamped_here = found is not None and found.root == root
-        check_no_original(root, known.real_path, known.store_id, stamped_there=stamped_here)
-    return known
+        stamped_here = stamp is not None and stamp.root == root
+        check_no_original(root, record.real_path, record.store_id, stamped_there=stamped_here)
+    return record
 
 
-def _record_of(store: ManagedStore, found: Stamp) -> StoreRecord:
+def _record_of(store: ManagedStore, stamp: Stamp) -> StoreRecord:
     """Return the record that this journal is to have of a store that another journal knew."""
     lakes = [open_lake(config) for config in store.archive_lakes]
-    lineages = _lineages(store, found.store_id, lakes)
+    lineages = _lineages(store, stamp.store_id, lakes)
     return StoreRecord(
-        found.store_id,
+        stamp.store_id,
         store.real_root,
         store.broker,
         lineages.whole,
@@ -498,18 +494,18 @@ def stamp(
     journal = Journal(store.journal_url)
     if not new:
         _finish_killed(store, journal)
-    wanted = str(uuid.uuid4()) if new else _wanted(store, journal, store_id)
+    chosen_id = str(uuid.uuid4()) if new else _find_store_id(store, journal, store_id)
     if new:
         _check_unknown(store, journal)
     lakes = [open_lake(config) for config in store.archive_lakes]
     if new:
         check_free(store, [row for lake in lakes for row in list_stores(lake)])
-    asked = [_asked(lake, wanted) for lake in lakes]
-    known = new or journal.store_with_id(wanted)
-    lineages = Lineages(1) if known else _lineages(store, wanted, lakes)
-    record = _record(store, journal, wanted, lineages)
-    kept = [] if new else [head for head in _heads_before(store, journal, record) if _is_other(head, asked)]
-    heads = (*(lake.head for lake in asked if lake.head), *kept)
+    answers = [_ask_lake(lake, chosen_id) for lake in lakes]
+    stored = new or journal.store_with_id(chosen_id)
+    lineages = Lineages(1) if stored else _lineages(store, chosen_id, lakes)
+    record = _record(store, journal, chosen_id, lineages)
+    kept = [] if new else [head for head in _heads_before(store, journal, record) if _is_other(head, answers)]
+    heads = (*(lake.head for lake in answers if lake.head), *kept)
     before = _ids_before(store.real_root)
     written = Stamp(
         record.store_id,
@@ -521,12 +517,12 @@ def stamp(
         policy=_policy_before(store, journal, before),
     )
     run = journal.run_without_plan(record.store_id, STAMP_RUN)
-    meant = {"before": before, "stamp": to_jsonable(written)}
-    journal.record(run, Step.STAMP, Phase.INTENT, [("", meant)])
-    said = {**to_jsonable(written), "person": person.strip(), "reason": reason.strip(), RESET: True}
+    intent = {"before": before, "stamp": to_jsonable(written)}
+    journal.record(run, Step.STAMP, Phase.INTENT, [("", intent)])
+    result = {**to_jsonable(written), "person": person.strip(), "reason": reason.strip(), RESET: True}
     # First the stamp: from the record on, it alone knows what is kept.
     replace_stamp(store.real_root, written)
-    journal.record(run, Step.STAMP, Phase.RESULT, [("", said)])
+    journal.record(run, Step.STAMP, Phase.RESULT, [("", result)])
     return written
 
 
@@ -535,14 +531,14 @@ def _finish_killed(store: ManagedStore, journal: Journal) -> None:
 
     This is done only if each directory has that run's stamp, or a stamp of the store that was here before.
     """
-    here = journal.find_store(store.real_root, store.host)
-    run = journal.find_run(here.store_id, STAMP_RUN) if here else None
+    record = journal.find_store(store.real_root, store.host)
+    run = journal.find_run(record.store_id, STAMP_RUN) if record else None
     events = journal.events(run, Step.STAMP) if run else ()
     if not events or events[-1].phase is not Phase.INTENT:
         return
-    meant = events[-1].payload
-    written = from_jsonable(Stamp, meant["stamp"])
-    if stamped_ids(store.real_root) <= {*meant["before"], written.store_id}:
+    intent = events[-1].payload
+    written = from_jsonable(Stamp, intent["stamp"])
+    if stamped_ids(store.real_root) <= {*intent["before"], written.store_id}:
         replace_stamp(store.real_root, written)
 
 
@@ -554,15 +550,13 @@ def _ids_before(root: str) -> list[str]:
 
 
 def _policy_before(store: ManagedStore, journal: Journal, ids: Sequence[str]) -> RecordedPolicy | None:
-    """Return the strictest recorded approval policy for this directory under any store id; None: there is
-    none.
-    """
-    found = [recorded_policy(journal, store_id) for store_id in ids]
+    """Return the strictest approval policy recorded for this directory under any store id; None: none is."""
+    policies = [recorded_policy(journal, store_id) for store_id in ids]
     with suppress(StoreIdentityError):
         stamp = read_stamp(store.real_root)
-        found += [stamp.policy] if stamp is not None and stamp.policy is not None else []
-    asks = [one for one in found if one.approval is not ApprovalPolicy.NONE]
-    return max(asks, key=lambda one: (one.approval.rank, one.at_ms), default=None)
+        policies += [stamp.policy] if stamp is not None and stamp.policy is not None else []
+    asks = [policy for policy in policies if policy.approval is not ApprovalPolicy.NONE]
+    return max(asks, key=lambda policy: (policy.approval.rank, policy.at_ms), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -580,7 +574,7 @@ class _AskedLake:
     head: LakeHead | None
 
 
-def _asked(lake: Lake, store_id: str) -> _AskedLake:
+def _ask_lake(lake: Lake, store_id: str) -> _AskedLake:
     segments = lake.segments()
     last = check_links(segments, store_id, whole=True)
     head = head_of(lake, segments, last) if last.sequence >= 0 else None
@@ -588,7 +582,7 @@ def _asked(lake: Lake, store_id: str) -> _AskedLake:
     return _AskedLake(lake.location, segments.location(), lake_ids, head)
 
 
-def _is_other(head: LakeHead, asked: Sequence[_AskedLake]) -> bool:
+def _is_other(head: LakeHead, lakes: Sequence[_AskedLake]) -> bool:
     """Return whether a known receipt is in a lake that wasn't asked.
 
     A lake is the same if its id, or that of the lake that it is a copy of, is equal, or else its place.
@@ -596,18 +590,18 @@ def _is_other(head: LakeHead, asked: Sequence[_AskedLake]) -> bool:
     return not any(
         head.lake_id in lake.lake_ids
         or (head.place == lake.place if head.place else head.location == lake.location)
-        for lake in asked
+        for lake in lakes
     )
 
 
 def _heads_before(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[LakeHead, ...]:
     """Return the store's last receipt in each lake, by journal or stamp, whichever knows the longer chain."""
-    found = read_stamp(store.real_root)
-    of_others = found.lakes if found is not None and found.store_id != record.store_id else ()
+    stamp = read_stamp(store.real_root)
+    other_heads = stamp.lakes if stamp is not None and stamp.store_id != record.store_id else ()
     longest: dict[tuple[str, str], LakeHead] = {}
     for head in known_heads(journal, replace(record, real_path=store.real_root)).heads:
         key = (head.lake_id, "" if head.lake_id else head.location)
-        if head not in of_others and (key not in longest or longest[key].sequence <= head.sequence):
+        if head not in other_heads and (key not in longest or longest[key].sequence <= head.sequence):
             longest[key] = head
     return tuple(longest.values())
 
@@ -615,8 +609,7 @@ def _heads_before(store: ManagedStore, journal: Journal, record: StoreRecord) ->
 def _check_unknown(store: ManagedStore, journal: Journal) -> None:
     """Make sure that a directory may become a new store.
 
-    :raises StoreIdentityError: the journal has a store at this place, or the directory's stamp names a known
-        store.
+    :raises StoreIdentityError: the journal has a store here, or the directory's stamp names a known store.
     """
     here = journal.find_store(store.real_root, store.host)
     if here is not None:
@@ -624,13 +617,13 @@ def _check_unknown(store: ManagedStore, journal: Journal) -> None:
             f"{store.real_root}: expected a place that the journal doesn't know, found store "
             f"{here.store_id}. Nothing was changed. To stamp the directory as that store, leave out --new."
         )
-    if (found := stamp_of_original(store.real_root)) is not None:
-        known = journal.store_with_id(found.store_id)
-        name = known.name if known and known.name else store.name
-        raise no_copy(store.real_root, found.store_id, found.root, name)
+    if (stamp := stamp_of_original(store.real_root)) is not None:
+        record = journal.store_with_id(stamp.store_id)
+        name = record.name if record and record.name else store.name
+        raise no_copy(store.real_root, stamp.store_id, stamp.root, name)
 
 
-def _wanted(store: ManagedStore, journal: Journal, store_id: str | None) -> str:
+def _find_store_id(store: ManagedStore, journal: Journal, store_id: str | None) -> str:
     """Return the id of the directory's store. Nothing is written.
 
     :raises BadInputError: neither option, journal nor stamp names a store.
@@ -638,27 +631,27 @@ def _wanted(store: ManagedStore, journal: Journal, store_id: str | None) -> str:
     """
     root = store.real_root
     here = journal.find_store(root, store.host)
-    found = read_stamp(root)
-    wanted = store_id or (here.store_id if here else None) or (found.store_id if found else None)
-    if wanted is None:
+    stamp = read_stamp(root)
+    chosen_id = store_id or (here.store_id if here else None) or (stamp.store_id if stamp else None)
+    if chosen_id is None:
         raise BadInputError(
             f"{root}: expected a store that its stamp or the journal knows, found none. Nothing was "
             "changed. Give --new, or --store-id ID from ",
             Command("lake info"),
             " .",
         )
-    if here is not None and here.store_id != wanted:
+    if here is not None and here.store_id != chosen_id:
         raise StoreIdentityError(
-            f"{root}: expected the journal to have store {wanted} or none at this place, found store "
+            f"{root}: expected the journal to have store {chosen_id} or none at this place, found store "
             f"{here.store_id}. Nothing was changed. Manage that store with a lake and a journal of its own."
         )
-    places = {record.real_path for record in journal.all_stores() if record.store_id == wanted}
-    if found is not None and found.store_id == wanted:
+    places = {record.real_path for record in journal.all_stores() if record.store_id == chosen_id}
+    if stamp is not None and stamp.store_id == chosen_id:
         # Its own stamp counts for more than the journal, which may follow a copy.
-        places = {found.root}
+        places = {stamp.root}
     for place in places:
-        check_no_original(root, place, wanted)
-    return wanted
+        check_no_original(root, place, chosen_id)
+    return chosen_id
 
 
 def _lineages(store: ManagedStore, store_id: str, lakes: Sequence[Lake]) -> Lineages:
@@ -666,8 +659,8 @@ def _lineages(store: ManagedStore, store_id: str, lakes: Sequence[Lake]) -> Line
 
     :raises BadInputError: neither a lake nor the stamp knows the store.
     """
-    found = read_stamp(store.real_root)
-    stamped = found.lineages if found is not None and found.store_id == store_id else None
+    stamp = read_stamp(store.real_root)
+    stamped = stamp.lineages if stamp is not None and stamp.store_id == store_id else None
     rows = [row for lake in lakes for row in list_stores(lake) if row.store_id == store_id]
     if stamped is None and not rows:
         raise BadInputError(
@@ -679,17 +672,17 @@ def _lineages(store: ManagedStore, store_id: str, lakes: Sequence[Lake]) -> Line
 
 
 def _record(store: ManagedStore, journal: Journal, store_id: str, lineages: Lineages) -> StoreRecord:
-    here = journal.find_store(store.real_root, store.host)
-    if here is not None and here.store_id == store_id:
-        return here
+    record = journal.find_store(store.real_root, store.host)
+    if record is not None and record.store_id == store_id:
+        return record
     if journal.store_with_id(store_id) is not None:
         return journal.move_store(store_id, store.real_root)
     return add_to_journal(store, journal, store_id, lineages)
 
 
-def _check_decision(command: str, person: str, reason: str, what: str) -> None:
+def _check_decision(command: str, person: str, reason: str, effect: str) -> None:
     if not (person.strip() and reason.strip()):
         raise BadInputError(
             f"{command}: expected a person and a reason, found an empty one. Nothing was changed. After "
-            f"this decision nothing {what}, so the journal records who made it, and why."
+            f"this decision nothing {effect}, so the journal records who made it, and why."
         )

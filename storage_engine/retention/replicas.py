@@ -92,33 +92,33 @@ def compare_logs(
     replicas = broker.replicas
     if not segments or replicas is None:
         return
-    wanted = by_log(sorted(segments, key=attrgetter("log", "base_offset")))
+    groups = by_log(sorted(segments, key=attrgetter("log", "base_offset")))
     # The newest are the last that a broker deletes.
-    newest = [of_log[-1] for of_log in wanted.values()]
+    newest = [group[-1] for group in groups.values()]
     contexts = replicas.contexts(newest)
-    log_ids = {one.log: context.log_id for one, context in contexts.items() if context.log_id is not None}
-    wanted = {log: of_log for log, of_log in wanted.items() if log in log_ids}
+    log_ids = {slot.log: context.log_id for slot, context in contexts.items() if context.log_id is not None}
+    groups = {log: group for log, group in groups.items() if log in log_ids}
     files = by_log(sorted(there, key=attrgetter("log", "base_offset")))
     spans = {
         log_ids[log]: (files[log][0].base_offset, files[log][-1].end_offset)
         if is_unique(log_ids[log])
         else EVERY_RECORD
-        for log in wanted
+        for log in groups
     }
     receipts = replica_receipts(lake, record.store_id, spans)
-    for log, of_log in wanted.items():
+    for log, group in groups.items():
         if rows := receipts.get(log_ids[log], ()):
-            compare = partial(_compare, replicas, lake, of_log, rows, depth)
-            left, found = answer_for_left(files[log], compare)
-            said = divergence(broker, record, log, found.same)
+            compare = partial(_compare, replicas, lake, group, rows, depth)
+            remaining, comparison = answer_for_left(files[log], compare)
+            sign = divergence(broker, record, log, comparison.same)
             if (
-                found.same
+                comparison.same
                 or is_unique(log_ids[log])
-                or (found.differences and is_replica(lake, record.store_id, rows, compared))
+                or (comparison.differences and is_replica(lake, record.store_id, rows, compared))
             ):
                 # Of those with equal names only what has, or had, some of the same bytes is a replica.
-                said = said or _other_bytes(record, found, left)
-            yield ComparedLog(log, log_ids[log], found, said)
+                sign = sign or _other_bytes(record, comparison, remaining)
+            yield ComparedLog(log, log_ids[log], comparison, sign)
 
 
 def _compare(
@@ -131,14 +131,14 @@ def _compare(
 ) -> ReplicaComparison:
     """Compare segments that are among a log's files with replicas' receipts inside the files' offsets."""
     first, end = (files[0].base_offset, files[-1].end_offset) if files else (0, 0)
-    there = {one.id for one in files}
+    file_ids = {file.id for file in files}
 
     def hash_range(start: int, behind: int) -> str | None:
         return replicas.range_sha256(files, start, behind)
 
     return compare_with_replicas(
         lake,
-        [one for one in segments if one.id in there],
+        [segment for segment in segments if segment.id in file_ids],
         [row for row in rows if first <= row.base_offset and row.end <= end],
         hash_range,
         depth,
@@ -156,24 +156,24 @@ def divergence(broker: BrokerStore, record: StoreRecord, log: str, rows: Sequenc
     return contradiction(broker, log, rows)
 
 
-def _other_bytes(record: StoreRecord, found: ReplicaComparison, files: Sequence[Segment]) -> str:
-    if not found.differences:
+def _other_bytes(record: StoreRecord, comparison: ReplicaComparison, files: Sequence[Segment]) -> str:
+    if not comparison.differences:
         return ""
-    first = min(found.differences, key=lambda one: one.receipt.base_offset)
+    first = min(comparison.differences, key=lambda difference: difference.receipt.base_offset)
     if record.lineage_of(first.receipt.log) != _FIRST_LINEAGE:
         return ""
     return _difference_text(first, files)
 
 
-def _difference_text(one: Difference, files: Sequence[Segment]) -> str:
-    row = one.receipt
+def _difference_text(difference: Difference, files: Sequence[Segment]) -> str:
+    row = difference.receipt
     path = next(
         (file.facts.path for file in files if file.end_offset > row.base_offset), files[-1].facts.path
     )
-    ours = f"SHA-256 {one.sha256}" if one.sha256 else "no batches that begin and end there"
+    actual = f"SHA-256 {difference.sha256}" if difference.sha256 else "no batches that begin and end there"
     return (
         f"its replica of store {store_called(row.store_name, row.broker, row.store_root)} archived offsets "
-        f"[{row.base_offset}, {row.end}) with SHA-256 {row.sha256}, and here they have {ours}, in {path}"
+        f"[{row.base_offset}, {row.end}) with SHA-256 {row.sha256}, and here they have {actual}, in {path}"
     )
 
 
@@ -191,18 +191,17 @@ def without_replicas_work(
     :param there: all archivable segments of the store: their bytes are compared.
     :param depth: depth to which the other replicas' files in the lake are read.
     :raises LakeUnavailableError: a lake can't be read.
-    :raises LakeConflictError: another replica archived other bytes of a log, or the same bytes with other
-        leaders.
+    :raises LakeConflictError: another replica archived other bytes of a log, or the same with other leaders.
     """
     covered: set[SegmentId] = set()
     record, compared = context.record, partial(compared_receipts, context.journal, context.record.store_id)
-    for asked in proofs.asked:
-        left = [segment for segment in unproven if segment.id not in covered]
-        for one in compare_logs(context.broker, asked.lake, record, left, there, compared, depth):
-            if one.divergence:
-                raise diverged(context, one.log, one.divergence)
-            _record(context, run, asked, one.log_id, one.found.covers)
-            covered.update(cover.segment.id for cover in one.found.covers)
+    for lake_proofs in proofs.asked:
+        rest = [segment for segment in unproven if segment.id not in covered]
+        for log in compare_logs(context.broker, lake_proofs.lake, record, rest, there, compared, depth):
+            if log.divergence:
+                raise diverged(context, log.log, log.divergence)
+            _record(context, run, lake_proofs, log.log_id, log.found.covers)
+            covered.update(cover.segment.id for cover in log.found.covers)
     return [segment for segment in unproven if segment.id not in covered]
 
 
@@ -213,11 +212,11 @@ def refuse_diverged(context: Context, by_replicas: Mapping[SegmentId, Sequence[R
     :raises LakeConflictError: a log does: other leaders wrote its records.
     """
     rows: dict[str, dict[str, Receipt]] = {}
-    for segment_id, found in by_replicas.items():
-        rows.setdefault(segment_id.log, {}).update({row.row_hash: row for row in found})
-    for log, of_log in rows.items():
-        if why := divergence(context.broker, context.record, log, list(of_log.values())):
-            raise diverged(context, log, why)
+    for segment_id, receipts in by_replicas.items():
+        rows.setdefault(segment_id.log, {}).update({row.row_hash: row for row in receipts})
+    for log, group in rows.items():
+        if reason := divergence(context.broker, context.record, log, list(group.values())):
+            raise diverged(context, log, reason)
 
 
 def diverged(context: Context, log: str, why: str) -> LakeConflictError:
@@ -231,15 +230,15 @@ def diverged(context: Context, log: str, why: str) -> LakeConflictError:
 
 
 def _record(
-    context: Context, run: Run, asked: LakeProofs, log_id: str, covers: Sequence[ReplicaCover]
+    context: Context, run: Run, lake_proofs: LakeProofs, log_id: str, covers: Sequence[ReplicaCover]
 ) -> None:
-    said = [
+    entries = [
         (
             segment_subject(*cover.segment.id),
             {
                 "lineage": context.record.lineage_of(cover.segment.log),
                 "files": [to_jsonable(facts) for facts in cover.segment.files],
-                "lake": asked.lake.config.location,
+                "lake": lake_proofs.lake.config.location,
                 "log_id": log_id,
                 "first": min(row.base_offset for row in cover.receipts),
                 "end": max(row.end for row in cover.receipts),
@@ -248,7 +247,7 @@ def _record(
         )
         for cover in covers
     ]
-    context.journal.record(run, Step.REPLICA, Phase.RESULT, said)
+    context.journal.record(run, Step.REPLICA, Phase.RESULT, entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +259,7 @@ class _Covered:
 def archived_by_replicas(
     journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
 ) -> dict[SegmentId, tuple[Receipt, ...]]:
-    """Return the segments that other replicas' receipts prove, with these receipts, as recorded and if still
-    valid.
+    """Return segments that other replicas' receipts prove, and the receipts, as recorded and if still valid.
 
     If a lake can't be asked, the journal's record counts. That is enough not to archive a segment again,
     never enough to delete it.
@@ -269,45 +267,46 @@ def archived_by_replicas(
     :raises LakeUnavailableError: a lake can't be read.
     """
     by_subject = {segment_subject(*segment.id): segment for segment in segments}
-    known = [
+    covered = [
         _Covered(segment, event.payload)
         for event in journal.results_of(record.store_id, Step.REPLICA, list(by_subject))
         if event.payload["lineage"] == record.lineage_of((segment := by_subject[event.subject]).log)
-        and _are_the_files(segment, event.payload["files"], proofs)
+        and _has_same_files(segment, event.payload["files"], proofs)
     ]
     unreachable = {config.location for config, _ in proofs.unreachable}
-    found: dict[SegmentId, tuple[Receipt, ...]] = {
-        one.segment.id: () for one in known if one.said["lake"] in unreachable
+    receipts: dict[SegmentId, tuple[Receipt, ...]] = {
+        cover.segment.id: () for cover in covered if cover.said["lake"] in unreachable
     }
-    for asked in proofs.asked:
-        here = [one for one in known if one.said["lake"] == asked.lake.config.location]
-        found |= _still_there(asked, record, here)
-    return found
+    for lake_proofs in proofs.asked:
+        own = [cover for cover in covered if cover.said["lake"] == lake_proofs.lake.config.location]
+        receipts |= _sound_covers(lake_proofs, record, own)
+    return receipts
 
 
-def _are_the_files(segment: Segment, files: Sequence[Any], proofs: Proofs) -> bool:
-    known = tuple(from_jsonable(FileFacts, facts) for facts in files)
-    return same_files(segment.files, known, proofs.acts)
+def _has_same_files(segment: Segment, files: Sequence[Any], proofs: Proofs) -> bool:
+    recorded = tuple(from_jsonable(FileFacts, facts) for facts in files)
+    return same_files(segment.files, recorded, proofs.acts)
 
 
-def _still_there(
-    asked: LakeProofs, record: StoreRecord, known: Sequence[_Covered]
+def _sound_covers(
+    lake_proofs: LakeProofs, record: StoreRecord, covered: Sequence[_Covered]
 ) -> dict[SegmentId, tuple[Receipt, ...]]:
     spans: dict[str, tuple[int, int]] = {}
-    for one in known:
-        first, end = spans.get(one.said["log_id"], (one.said["first"], one.said["end"]))
-        spans[one.said["log_id"]] = (min(first, one.said["first"]), max(end, one.said["end"]))
+    for cover in covered:
+        first, end = spans.get(cover.said["log_id"], (cover.said["first"], cover.said["end"]))
+        spans[cover.said["log_id"]] = (min(first, cover.said["first"]), max(end, cover.said["end"]))
     if not spans:
         return {}
-    rows = [row for of_log in replica_receipts(asked.lake, record.store_id, spans).values() for row in of_log]
-    wanted = {row_hash for one in known for row_hash in one.said["receipts"]}
-    named = [row for row in rows if row.row_hash in wanted]
-    broken = broken_receipts(asked.lake, named, Depth.SIZES)
+    groups = replica_receipts(lake_proofs.lake, record.store_id, spans).values()
+    rows = [row for group in groups for row in group]
+    hashes = {row_hash for cover in covered for row_hash in cover.said["receipts"]}
+    named = [row for row in rows if row.row_hash in hashes]
+    broken = broken_receipts(lake_proofs.lake, named, Depth.SIZES)
     sound = {row.row_hash: row for row in named if row.identity not in broken}
     return {
-        one.segment.id: tuple(sound[row_hash] for row_hash in one.said["receipts"])
-        for one in known
-        if sound.keys() >= set(one.said["receipts"])
+        cover.segment.id: tuple(sound[row_hash] for row_hash in cover.said["receipts"])
+        for cover in covered
+        if sound.keys() >= set(cover.said["receipts"])
     }
 
 
@@ -319,8 +318,7 @@ def with_replicas(
     snapshot: StoreSnapshot,
     reading: Reading,
 ) -> Proofs:
-    """Return proofs to which other nodes' receipts were added, for segments that the store's own receipts
-    don't prove.
+    """Return proofs with other nodes' receipts added, for segments that the store's own don't prove.
 
     :param going: present segments that are about to be deleted.
     :param snapshot: snapshot of the store, which is locked by us.
@@ -329,18 +327,18 @@ def with_replicas(
     """
     if broker.replicas is None or not proofs.asked:
         return proofs
-    left = [one for one in going if not any(lake.valid(one.id) for lake in proofs.asked)]
-    there = take_archivable(broker, snapshot).segments if left else ()
-    may = {segment.id for segment in there}
-    left = [one for one in left if one.id in may]
-    if not left:
+    unproven = [segment for segment in going if not any(lake.valid(segment.id) for lake in proofs.asked)]
+    archivable = take_archivable(broker, snapshot).segments if unproven else ()
+    ids = {segment.id for segment in archivable}
+    unproven = [segment for segment in unproven if segment.id in ids]
+    if not unproven:
         return proofs
-    unseen = unseen_writes(record.real_path, left, process_of(broker).running_pid())
-    asked = []
-    for one in proofs.asked:
-        compared = _Compared(broker, record, one.lake, unseen, reading)
-        asked.append(replace(one, covers=compared.covers_of_each_log(left, there)))
-    return replace(proofs, asked=tuple(asked))
+    unseen = unseen_writes(record.real_path, unproven, process_of(broker).running_pid())
+    extended = []
+    for lake_proofs in proofs.asked:
+        compared = _Compared(broker, record, lake_proofs.lake, unseen, reading)
+        extended.append(replace(lake_proofs, covers=compared.covers_of_each_log(unproven, archivable)))
+    return replace(proofs, asked=tuple(extended))
 
 
 def has_archived_replicas(
@@ -352,8 +350,8 @@ def has_archived_replicas(
     :raises LakeUnavailableError: a lake can't be read.
     """
     contexts = contexts_of(broker, segments[-1:])
-    logs = {one.log_id: EVERY_RECORD for one in contexts.values() if one.log_id}
-    return any(replica_receipts(one.lake, record.store_id, logs) for one in proofs.asked)
+    logs = {context.log_id: EVERY_RECORD for context in contexts.values() if context.log_id}
+    return any(replica_receipts(lake_proofs.lake, record.store_id, logs) for lake_proofs in proofs.asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,23 +382,23 @@ class _Compared:
                 return {}
         return {
             segment_id: proof
-            for of_log in logs.values()
-            for segment_id, proof in self.covers_of_each_log(of_log, there).items()
+            for group in logs.values()
+            for segment_id, proof in self.covers_of_each_log(group, there).items()
         }
 
     def _covers(
-        self, segments: Sequence[Segment], there: Sequence[Segment]
+        self, segments: Sequence[Segment], archivable: Sequence[Segment]
     ) -> Iterator[tuple[SegmentId, OtherNodesProof]]:
         """Yield the segments that sound receipts prove, if they weren't written to meanwhile."""
-        settled = [one for one in segments if all(map(_is_settled, one.files))]
-        before = {one.id: self._digest(one) for one in settled}
+        settled = [segment for segment in segments if all(map(_is_settled, segment.files))]
+        before = {segment.id: self._digest(segment) for segment in settled}
         compared: list[ReplicaCover] = []
-        for log in compare_logs(self.broker, self.lake, self.record, settled, there):
+        for log in compare_logs(self.broker, self.lake, self.record, settled, archivable):
             self.reading.renew()
             if not log.divergence:
                 compared += log.found.covers
         rows = [row for cover in compared for row in cover.receipts]
-        sound = _sound(self.lake, rows, self.reading.renew)
+        sound = _find_sound(self.lake, rows, self.reading.renew)
         for cover in compared:
             segment, sha256 = cover.segment, self._digest(cover.segment)
             is_same = sha256 == before[segment.id] and all(map(_is_settled, segment.files))
@@ -421,19 +419,19 @@ def _is_settled(file: FileFacts) -> bool:
         return False
 
 
-def _sound(lake: Lake, rows: Sequence[Receipt], looked: Callable[[], None]) -> set[str]:
+def _find_sound(lake: Lake, rows: Sequence[Receipt], looked: Callable[[], None]) -> set[str]:
     """Return the row hashes of other nodes' receipts that are sound.
 
     Their chains and files are read once more.
     """
-    segments, whole = lake.segments(), set()
+    segments, whole_ids = lake.segments(), set()
     for store_id in {row.store_id for row in rows}:
         try:
             check_links(segments, store_id, whole=True)
-            whole.add(store_id)
+            whole_ids.add(store_id)
         except ReceiptError:
             continue
-    unique = {row.row_hash: row for row in rows if row.store_id in whole}
+    unique = {row.row_hash: row for row in rows if row.store_id in whole_ids}
     broken = broken_receipts(lake, list(unique.values()), Depth.FILES, looked)
     return {row_hash for row_hash, row in unique.items() if row.identity not in broken}
 
@@ -448,10 +446,10 @@ def replicas_prove(
     """
     if not release.replicas or not release.log_id:
         return False
-    for one in asked:
-        found = replica_receipts(one.lake, store_id, {release.log_id: EVERY_RECORD})
-        named = [row for rows in found.values() for row in rows if row.identity in release.replicas]
-        sound = _sound(one.lake, named, looked)
+    for lake_proofs in asked:
+        receipts = replica_receipts(lake_proofs.lake, store_id, {release.log_id: EVERY_RECORD})
+        named = [row for rows in receipts.values() for row in rows if row.identity in release.replicas]
+        sound = _find_sound(lake_proofs.lake, named, looked)
         if {row.identity for row in named if row.row_hash in sound} >= set(release.replicas):
             return True
     return False

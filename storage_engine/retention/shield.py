@@ -96,9 +96,9 @@ def counting(proofs: Proofs, slot: tuple[str, int]) -> Receipt | None:
 
     None: there is none, or its receipts contradict each other.
     """
-    found = [lake.of(slot)[0] for lake in proofs.asked if len(lake.of(slot)) == 1 and lake.valid(slot)]
+    receipts = [lake.of(slot)[0] for lake in proofs.asked if len(lake.of(slot)) == 1 and lake.valid(slot)]
     hashes = {row.sha256 for lake in proofs.asked for row in lake.valid(slot)}
-    return found[0] if found and len(hashes) == 1 else None
+    return receipts[0] if receipts and len(hashes) == 1 else None
 
 
 def unproven_segments(segments: Iterable[Segment], links: Sequence[JudgedLink]) -> tuple[Segment, ...]:
@@ -130,32 +130,32 @@ def judge_link(root: str, seen: SeenLink, proofs: Proofs, *, to_drop: bool = Fal
             return JudgedLink(seen, row)
         sha256 = digest_of(root, seen, pace_at(None).spend)
         if sha256 == row.sha256:
-            return JudgedLink(_noted(root, seen, sha256), row)
+            return JudgedLink(_remember_digest(root, seen, sha256), row)
         if sha256 is not None and seen.is_same:
             # Told by this the next time, so that nobody reads it again and again.
-            seen = _noted(root, seen, sha256)
+            seen = _remember_digest(root, seen, sha256)
         return JudgedLink(seen, problem=_contradiction(seen, row, sha256) if sha256 is not None else "")
     if seen.is_same:
         return JudgedLink(seen)
     if link.sha256 and digest_of(root, seen, pace_at(None).spend) == link.sha256:
-        return JudgedLink(_noted(root, seen, link.sha256))
+        return JudgedLink(_remember_digest(root, seen, link.sha256))
     if not seen.has_left_log:
         # Whatever was done to it, it is what the broker has there.
         return JudgedLink(seen)
     return JudgedLink(seen, problem="changed")
 
 
-def _noted(root: str, seen: SeenLink, sha256: str) -> SeenLink:
+def _remember_digest(root: str, entry: SeenLink, sha256: str) -> SeenLink:
     """Remember a digest, so that the bytes needn't be read again."""
-    note_digest(root, seen, sha256)
-    link = replace(seen.link, sha256=sha256, kept=replace(seen.facts, path=seen.link.name))
-    return replace(seen, link=link, is_same=True)
+    note_digest(root, entry, sha256)
+    link = replace(entry.link, sha256=sha256, kept=replace(entry.facts, path=entry.link.name))
+    return replace(entry, link=link, is_same=True)
 
 
-def _contradiction(seen: SeenLink, row: Receipt, sha256: str = "") -> str:
+def _contradiction(entry: SeenLink, row: Receipt, sha256: str = "") -> str:
     return Text(
-        f"{seen.facts.path}: expected SHA-256 {row.sha256}, which the receipt of offset {row.base_offset} "
-        f"proves, found other bytes, {sha256 or seen.link.sha256}: the broker wrote these offsets again, or "
+        f"{entry.facts.path}: expected SHA-256 {row.sha256}, which the receipt of offset {row.base_offset} "
+        f"proves, found other bytes, {sha256 or entry.link.sha256}: the broker wrote these offsets again, or "
         "another program changed the file. It is kept, and not archived. If the broker did, run ",
         Command("adopt"),
         f" for what is in the log. {WAY_OUT}",
@@ -171,26 +171,26 @@ def release_of(context: Context, seen: SeenLink) -> SegmentRelease | None:
 
 def ask_of_gone(context: Context, shield: Shield) -> AskedGone:
     """Ask journal and lakes about the shield's segments that are gone from the log. Changes nothing."""
-    left = [seen for seen in shield.left_log if release_of(context, seen) is None]
+    unreleased = [entry for entry in shield.left_log if release_of(context, entry) is None]
     unproven: list[SeenLink] = []
     unreachable: list[str] = []
-    for links in by_lineage(left).values():
+    for links in by_lineage(unreleased).values():
         try:
-            proofs = _proofs(_of_lineage(context, links), {seen.link.slot for seen in links})
+            proofs = _proofs(_with_lineage(context, links), {entry.link.slot for entry in links})
         except StorageEngineError as error:
             unproven += links
             unreachable.append(Text(error))
             continue
-        unproven += [seen for seen in links if not _is_told_proven(seen, counting(proofs, seen.link.slot))]
+        unproven += [entry for entry in links if not _may_be_proven(entry, counting(proofs, entry.link.slot))]
         unreachable += [reason for _, reason in proofs.unreachable]
     return AskedGone(tuple(unproven), tuple(dict.fromkeys(unreachable)))
 
 
-def _is_told_proven(seen: SeenLink, row: Receipt | None) -> bool:
+def _may_be_proven(entry: SeenLink, row: Receipt | None) -> bool:
     """Return whether a receipt seems to have a link's bytes, judged without reading them."""
     if row is None:
         return False
-    return seen.link.sha256 == row.sha256 if seen.link.sha256 else seen.is_same
+    return entry.link.sha256 == row.sha256 if entry.link.sha256 else entry.is_same
 
 
 def asked_notices(context: Context, going: Sequence[Segment] = ()) -> tuple[str, ...]:
@@ -205,16 +205,16 @@ def asked_notices(context: Context, going: Sequence[Segment] = ()) -> tuple[str,
 def by_lineage(links: Sequence[SeenLink]) -> Mapping[int, list[SeenLink]]:
     """Group links by the lineage of their segments."""
     groups: dict[int, list[SeenLink]] = {}
-    for seen in links:
-        groups.setdefault(seen.link.lineage, []).append(seen)
+    for entry in links:
+        groups.setdefault(entry.link.lineage, []).append(entry)
     return groups
 
 
 def _record_drop(context: Context, run: Run, phase: Phase, link: Link, receipt: Receipt) -> None:
     """Record that a link is about to be dropped, or was dropped."""
-    said = {"lineage": link.lineage, "sha256": receipt.sha256, "receipt_hash": receipt.row_hash}
+    payload = {"lineage": link.lineage, "sha256": receipt.sha256, "receipt_hash": receipt.row_hash}
     subject = segment_subject(link.log, link.base_offset)
-    context.journal.record(run, Step.SHIELD, phase, [(subject, said)])
+    context.journal.record(run, Step.SHIELD, phase, [(subject, payload)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +254,7 @@ def look_at_log(context: Context, notices: list[str]) -> ShieldedLog:
 
 
 def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: list[str]) -> tuple[int, ...]:
-    """Drop the oldest of some links that are the last name of their file, while the disk is above the
-    policy's level.
+    """Drop the oldest of links that are their file's last name, while the disk is above the policy's level.
 
     Each call drops one link, after a new look at the disk: the space may be freed late, for example while a
     process has the file open. The loss is recorded before the link is dropped.
@@ -266,26 +265,26 @@ def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: lis
     :return: base offset of the dropped link, if there is one.
     """
     root, percent = context.store.real_root, context.store.policy.shield_give_up_percent
-    used_percent = _need(context).used_percent
-    tried = tuple(seen for seen in look_at_shield(root).links if seen.link.name in reasons)
-    seen = to_give_up(Shield(tried), used_percent, percent)
-    if seen is None:
+    used_percent = _read_need(context).used_percent
+    tried = tuple(entry for entry in look_at_shield(root).links if entry.link.name in reasons)
+    entry = to_give_up(Shield(tried), used_percent, percent)
+    if entry is None:
         return ()
-    loss = _loss(seen.link, used_percent, percent, reasons[seen.link.name])
-    _record_once(context, run, seen.link, loss)
-    drop_links(root, [seen.link.name])
+    loss = _loss(entry.link, used_percent, percent, reasons[entry.link.name])
+    _record_once(context, run, entry.link, loss)
+    drop_links(root, [entry.link.name])
     notices.append(loss.detail)
-    return (seen.link.base_offset,)
+    return (entry.link.base_offset,)
 
 
-def _loss(link: Link, used_percent: int | None, percent: int, why: str) -> Drift:
+def _loss(link: Link, used_percent: int | None, percent: int, reason: str) -> Drift:
     return Drift(
         DriftKind.GIVEN_UP,
         Text(
             f"expected room for the log's bytes [{link.base_offset}, {link.end_offset}), which another "
             f"program deleted and only the shield had, found the disk {used_percent} % full, above "
             f"shield_give_up_percent {percent}: they were given up for space. Not archived before: ",
-            why,
+            reason,
             ".",
         ),
         log=link.log,
@@ -300,11 +299,11 @@ def _record_once(context: Context, run: Run, link: Link, loss: Drift) -> None:
     If a call was killed between the two, the loss is already recorded.
     """
     subject = f"{loss.kind.value}: {loss.log} [{loss.start_offset}, {loss.end_offset})"
-    known = context.journal.store_events(context.record.store_id, Step.DRIFT, Phase.RESULT)
-    if any(event.subject == subject and event.payload["lineage"] == link.lineage for event in known):
+    events = context.journal.store_events(context.record.store_id, Step.DRIFT, Phase.RESULT)
+    if any(event.subject == subject and event.payload["lineage"] == link.lineage for event in events):
         return
-    said = {"lineage": link.lineage, "disturbance": to_jsonable(loss)}
-    context.journal.record(run, Step.DRIFT, Phase.RESULT, [(subject, said)])
+    payload = {"lineage": link.lineage, "disturbance": to_jsonable(loss)}
+    context.journal.record(run, Step.DRIFT, Phase.RESULT, [(subject, payload)])
 
 
 SHIELD_RUN = "shield"
@@ -354,14 +353,14 @@ class ShieldResult:
 
     def following(self, count: int) -> tuple[Segment, ...]:
         """Return the next segments to link after so many were deleted, as far as there is room."""
-        room_bytes, found = self.room_bytes, []
+        room_bytes, segments = self.room_bytes, []
         for segment in self.next_segments[:count]:
             if room_bytes is not None:
                 room_bytes -= segment.facts.size_bytes
                 if room_bytes < 0:
                     break
-            found.append(segment)
-        return tuple(found)
+            segments.append(segment)
+        return tuple(segments)
 
 
 @dataclass(slots=True)
@@ -394,7 +393,7 @@ class _Tending:
         return self.context.store.real_root
 
 
-def _need(context: Context) -> ShieldNeed:
+def _read_need(context: Context) -> ShieldNeed:
     """:raises BadInputError: this store can't have a shield."""
     if context.broker.shield is None:
         raise no_shield(context.store)
@@ -402,8 +401,7 @@ def _need(context: Context) -> ShieldNeed:
 
 
 def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
-    """Link unproven segments, archive deleted ones, drop links of proven ones, and give up links if space
-    requires it.
+    """Link unproven segments, archive deleted ones, drop proven ones' links, and give up links for space.
 
     If a broker runs and a watch is alive, only that watch does this.
 
@@ -413,11 +411,11 @@ def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
     """
     context = open_context(store)
     refuse_shield(context.store)
-    need = _need(context)
+    need = _read_need(context)
     shield = look_at_shield(context.store.real_root)
     unarchived = not context.store.archives and not shield.links
     if unarchived or (need.is_tended and not tends):
-        return ShieldResult(len(shield.links), _gone(context, shield), notices=asked_notices(context))
+        return ShieldResult(len(shield.links), _gone_offsets(context, shield), notices=asked_notices(context))
     return _tend(_Tending(context, begin_background_run(context, SHIELD_RUN), need), shield, tends)
 
 
@@ -428,23 +426,23 @@ def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
     unproven = still_unproven(context.journal, context.record, proofs, unproven_segments(log.sealed, judged))
     # First, as archiving takes long; what is gone from the log is archived whatever can't be linked.
     chosen = _link(tending, shield, log, (judged, proofs), unproven, tends) if log.is_known else Wanted()
-    _save_gone(tending, [one for one in judged if one.seen.has_left_log])
+    _save_gone(tending, [link for link in judged if link.seen.has_left_log])
     tending.given_up += give_up(context, tending.run, tending.failed, tending.notices)
-    left = look_at_shield(root)
-    if not left.links and remove_shield(root):
+    rest = look_at_shield(root)
+    if not rest.links and remove_shield(root):
         # On a full disk later: a stamp that still says so keeps older releases away, and nobody else.
         with suppress(OSError):
             mark_shield(root, context.record.store_id, context.record.lineages, False)
-    linked = {seen.link.segment.inode for seen in left.links}
-    following = tuple(one for one in unproven if one.facts.inode not in linked)
+    linked = {entry.link.segment.inode for entry in rest.links}
+    following = tuple(segment for segment in unproven if segment.facts.inode not in linked)
     return ShieldResult(
-        links=len(left.links),
-        gone=_gone(context, left),
+        links=len(rest.links),
+        gone=_gone_offsets(context, rest),
         archived=tuple(tending.archived),
         given_up=tuple(tending.given_up),
-        linked_paths=tuple(seen.link.segment.path for seen in left.links if seen.place is Place.IN_LOG),
+        linked_paths=tuple(entry.link.segment.path for entry in rest.links if entry.place is Place.IN_LOG),
         next_segments=following if chosen.segments else (),
-        room_bytes=room_bytes(left.links, tending.need),
+        room_bytes=room_bytes(rest.links, tending.need),
         lineage=context.record.lineage,
         notices=tuple(dict.fromkeys((*tending.notices, *asked_notices(context)))),
         log_lineages=context.record.log_lineages,
@@ -452,25 +450,25 @@ def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
     )
 
 
-def _gone(context: Context, shield: Shield) -> tuple[int, ...]:
-    return tuple(seen.link.base_offset for seen in ask_of_gone(context, shield).unproven)
+def _gone_offsets(context: Context, shield: Shield) -> tuple[int, ...]:
+    return tuple(entry.link.base_offset for entry in ask_of_gone(context, shield).unproven)
 
 
 def _link(
     tending: _Tending,
     shield: Shield,
     log: ShieldedLog,
-    known: tuple[Sequence[JudgedLink], Proofs],
+    judgement: tuple[Sequence[JudgedLink], Proofs],
     unproven: Sequence[Segment],
     tends: bool,
 ) -> Wanted:
     """Make the wanted links, and drop those without a use."""
     context, root = tending.context, tending.root
-    judged, proofs = known
+    judged, proofs = judgement
     policy = context.store.policy
     mode = ShieldMode.OFF if policy.archive is ArchiveMode.OFF else policy.shield
     acts = read_own_acts(root)
-    written = [seen for seen in shield.links if log_was_written(seen, acts)]
+    written = [entry for entry in shield.links if log_was_written(entry, acts)]
     chosen = wanted(unproven, shield, tending.need, mode, tends=tends, written=written)
     try:
         if chosen.segments:
@@ -484,34 +482,34 @@ def _link(
     if mode is ShieldMode.OFF or (log.is_whole and not proofs.unreachable):
         # Of those that were there before: a watch may have made more meanwhile.
         unused = without_use(shield, chosen.segments, context.record.lineages)
-        in_lake = {one.seen.link.name for one in judged if one.receipt is not None}
-        written = [seen for seen in unused if seen in written]
-        tending.notices += [written_text(seen) for seen in written if seen.link.name not in in_lake]
-        _drop_proven(tending, [seen for seen in written if seen.link.name in in_lake])
-        drop_links(root, [seen.link.name for seen in unused if seen not in written], in_log=True)
+        in_lake = {link.seen.link.name for link in judged if link.receipt is not None}
+        written = [entry for entry in unused if entry in written]
+        tending.notices += [written_text(entry) for entry in written if entry.link.name not in in_lake]
+        _drop_proven(tending, [entry for entry in written if entry.link.name in in_lake])
+        drop_links(root, [entry.link.name for entry in unused if entry not in written], in_log=True)
     return chosen
 
 
 def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tuple[list[JudgedLink], Proofs]:
     context = tending.context
-    current = [one for one in shield.links if _is_current(context, one)]
-    proofs = _proofs(context, {*(one.id for one in sealed), *(one.link.slot for one in current)})
-    judged = [judge_link(tending.root, seen, proofs) for seen in current]
-    for links in by_lineage([one for one in shield.links if one not in current]).values():
-        found = _proofs(_of_lineage(context, links), {one.link.slot for one in links})
-        judged += [judge_link(tending.root, seen, found) for seen in links]
+    current = [entry for entry in shield.links if _is_current(context, entry)]
+    proofs = _proofs(context, {*(segment.id for segment in sealed), *(entry.link.slot for entry in current)})
+    judged = [judge_link(tending.root, entry, proofs) for entry in current]
+    for links in by_lineage([entry for entry in shield.links if entry not in current]).values():
+        old_proofs = _proofs(_with_lineage(context, links), {entry.link.slot for entry in links})
+        judged += [judge_link(tending.root, entry, old_proofs) for entry in links]
     tending.notices += proofs.notices
     return judged, proofs
 
 
-def _is_current(context: Context, seen: SeenLink) -> bool:
+def _is_current(context: Context, entry: SeenLink) -> bool:
     """Return whether a link belongs to its log's present lineage."""
-    return seen.link.lineage == context.record.lineage_of(seen.link.log)
+    return entry.link.lineage == context.record.lineage_of(entry.link.log)
 
 
-def _of_lineage(context: Context, links: Sequence[SeenLink]) -> Context:
+def _with_lineage(context: Context, links: Sequence[SeenLink]) -> Context:
     """Return a context in which the logs of some links are at the links' lineage."""
-    logs = {seen.link.log for seen in links}
+    logs = {entry.link.log for entry in links}
     return replace(context, record=context.record.at_lineage(links[0].link.lineage, logs))
 
 
@@ -526,49 +524,51 @@ def _proofs(context: Context, wanted_slots: set[tuple[str, int]], *, to_delete: 
     )
 
 
-def _save_gone(tending: _Tending, gone: Sequence[JudgedLink]) -> None:
+def _save_gone(tending: _Tending, links: Sequence[JudgedLink]) -> None:
     """Archive segments that only the shield has, and drop their links.
 
     A link is archived under the lineage of its segment, whatever file has its name by now.
     """
-    released = [one for one in gone if one.receipt is None and _was_let_go(tending.context, one.seen)]
-    drop_links(tending.root, [one.seen.link.name for one in released])
-    left = [one for one in gone if one not in released]
-    for one in left:
-        if one.problem:
-            said = one.problem if one.problem != "changed" else changed_text(one.seen)
-            tending.notices.append(said)
-            tending.fail(one.seen, said)
-    _drop_proven(tending, [one.seen for one in left if one.receipt is not None])
-    todo = [one for one in left if one.receipt is None and not one.problem]
+    released = [
+        link for link in links if link.receipt is None and _is_deleted_unproven(tending.context, link.seen)
+    ]
+    drop_links(tending.root, [link.seen.link.name for link in released])
+    pending = [link for link in links if link not in released]
+    for link in pending:
+        if link.problem:
+            problem = link.problem if link.problem != "changed" else changed_text(link.seen)
+            tending.notices.append(problem)
+            tending.fail(link.seen, problem)
+    _drop_proven(tending, [link.seen for link in pending if link.receipt is not None])
+    todo = [link for link in pending if link.receipt is None and not link.problem]
     for start in range(0, len(todo), _TOGETHER):
         batch = todo[start : start + _TOGETHER]
         try:
             _archive(tending, batch)
         except LakeUnavailableError as error:
             tending.notices.append(Text("segments that only the shield has can't be archived now: ", error))
-            for one in batch:
-                tending.fail(one.seen, Text(error))
+            for link in batch:
+                tending.fail(link.seen, Text(error))
             return
         except (StorageEngineError, OSError) as error:
             if len(batch) == 1:
                 _keep(tending, batch[0], error)
                 continue
-            for one in batch:
+            for link in batch:
                 try:
-                    _archive(tending, [one])
+                    _archive(tending, [link])
                 except (StorageEngineError, OSError) as failure:
-                    _keep(tending, one, failure)
+                    _keep(tending, link, failure)
 
 
-def _keep(tending: _Tending, one: JudgedLink, error: Exception) -> None:
-    tending.notices.append(Text(f"offset {one.seen.link.base_offset} stays in the shield: ", error))
-    tending.fail(one.seen, Text(error))
+def _keep(tending: _Tending, link: JudgedLink, error: Exception) -> None:
+    tending.notices.append(Text(f"offset {link.seen.link.base_offset} stays in the shield: ", error))
+    tending.fail(link.seen, Text(error))
 
 
-def _was_let_go(context: Context, seen: SeenLink) -> bool:
+def _is_deleted_unproven(context: Context, entry: SeenLink) -> bool:
     """Return whether one of our runs deleted the segment without a receipt, by the policy or a waiver."""
-    release = release_of(context, seen)
+    release = release_of(context, entry)
     return release is not None and release.receipt_hash is None
 
 
@@ -577,20 +577,20 @@ def _archive(tending: _Tending, batch: Sequence[JudgedLink]) -> None:
 
     Links of different lineages are archived separately.
     """
-    for links in by_lineage([one.seen for one in batch]).values():
-        context = _of_lineage(tending.context, links)
+    for links in by_lineage([link.seen for link in batch]).values():
+        context = _with_lineage(tending.context, links)
         full_speed = replace(context.store.policy, archive_bytes_per_second=0)
         context = replace(context, store=replace(context.store, policy=full_speed))
-        segments = tuple(one.segment for one in batch if one.seen in links)
+        segments = tuple(link.segment for link in batch if link.seen in links)
         result = archive_somewhere(
-            context, tending.run, Step.SEALED, _always(segments), segments, _archive_here
+            context, tending.run, Step.SEALED, _choose_all(segments), segments, _archive_here
         )
         tending.archived += [receipt.base_offset for receipt in result.receipts]
-        tending.in_lake |= {seen.link.name for seen in links}
+        tending.in_lake |= {entry.link.name for entry in links}
         _drop_proven(tending, links)
 
 
-def _always(segments: Sequence[Segment]) -> Callable[[Proofs], Sequence[Segment]]:
+def _choose_all(segments: Sequence[Segment]) -> Callable[[Proofs], Sequence[Segment]]:
     return lambda _proofs: segments
 
 
@@ -600,20 +600,21 @@ def _archive_here(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
 
 def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
     """Drop the last names of segments that a lake proves, by the same rule as for a deletion."""
-    for of_lineage in by_lineage(links).values():
-        context = _of_lineage(tending.context, of_lineage)
-        proofs = _proofs(context, {seen.link.slot for seen in of_lineage}, to_delete=True)
-        known = known_heads(context.journal, context.record)
+    for group in by_lineage(links).values():
+        context = _with_lineage(tending.context, group)
+        proofs = _proofs(context, {entry.link.slot for entry in group}, to_delete=True)
+        heads = known_heads(context.journal, context.record)
         try:
-            tending.notices += witness_release(context, tending.run, proofs, known)
+            tending.notices += witness_release(context, tending.run, proofs, heads)
         except GateRefusedError as error:
             tending.notices.append(Text("links of archived segments stay: ", error))
             continue
-        for seen in of_lineage:
-            now = next(
-                (one for one in look_at_shield(tending.root).links if one.link.name == seen.link.name), None
+        for entry in group:
+            present = next(
+                (item for item in look_at_shield(tending.root).links if item.link.name == entry.link.name),
+                None,
             )
-            judged = None if now is None else judge_link(tending.root, now, proofs, to_drop=True)
+            judged = None if present is None else judge_link(tending.root, present, proofs, to_drop=True)
             if judged is None or judged.receipt is None:
                 if judged is not None and judged.problem:
                     tending.notices.append(judged.problem)
@@ -624,7 +625,7 @@ def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
             if drop_unchanged(tending.root, [judged.seen]):
                 _record_drop(context, tending.run, Phase.RESULT, judged.seen.link, judged.receipt)
             else:
-                tending.notices += _stays(judged.seen)
+                tending.notices += _stay_notices(judged.seen)
 
 
 def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]:
@@ -634,21 +635,21 @@ def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]
     """
     root = context.store.real_root
     judged = [
-        judge_link(root, seen, proofs)
-        for seen in look_at_shield(root).gone
-        if _is_current(context, seen) and counting(proofs, seen.link.slot) is not None
+        judge_link(root, entry, proofs)
+        for entry in look_at_shield(root).gone
+        if _is_current(context, entry) and counting(proofs, entry.link.slot) is not None
     ]
-    proven = [(one.seen, one.receipt) for one in _may_go(context, judged) if one.receipt is not None]
-    for seen, receipt in proven:
-        _record_drop(context, run, Phase.INTENT, seen.link, receipt)
+    proven = [(link.seen, link.receipt) for link in _may_go(context, judged) if link.receipt is not None]
+    for entry, receipt in proven:
+        _record_drop(context, run, Phase.INTENT, entry.link, receipt)
     # Together: the shield's records are read and written once.
-    dropped = drop_unchanged(root, [seen for seen, _ in proven]) if proven else ()
-    notices = [one.problem for one in judged if one.receipt is None and one.problem]
-    for seen, receipt in proven:
-        if seen.link.name in dropped:
-            _record_drop(context, run, Phase.RESULT, seen.link, receipt)
+    dropped = drop_unchanged(root, [entry for entry, _ in proven]) if proven else ()
+    notices = [link.problem for link in judged if link.receipt is None and link.problem]
+    for entry, receipt in proven:
+        if entry.link.name in dropped:
+            _record_drop(context, run, Phase.RESULT, entry.link, receipt)
         else:
-            notices += _stays(seen)
+            notices += _stay_notices(entry)
     return tuple(notices)
 
 
@@ -657,23 +658,23 @@ def _may_go(context: Context, judged: Sequence[JudgedLink]) -> list[JudgedLink]:
 
     Reading bytes takes long, so the rules may have changed since the proofs were read.
     """
-    if all(one.receipt is None or one.receipt.is_whole for one in judged):
+    if all(link.receipt is None or link.receipt.is_whole for link in judged):
         return list(judged)
     permits = read_store_permits(context.store, context.journal, context.record)
     return [
-        one
-        for one in judged
-        if one.receipt is None or one.receipt.is_whole or permits.clause_of_receipt(one.receipt)
+        link
+        for link in judged
+        if link.receipt is None or link.receipt.is_whole or permits.clause_of_receipt(link.receipt)
     ]
 
 
-def _stays(seen: SeenLink) -> list[str]:
+def _stay_notices(entry: SeenLink) -> list[str]:
     """Return why a link was not dropped. Empty: another process has dropped it meanwhile."""
-    if not Path(seen.facts.path).exists():
+    if not Path(entry.facts.path).exists():
         return []
     return [
         Text(
-            f"{seen.facts.path}: expected the file as it was when it was compared with its receipt, found "
+            f"{entry.facts.path}: expected the file as it was when it was compared with its receipt, found "
             "it changed since, so it stays. A watch looks at it again, and so does ",
             COMMAND,
         )

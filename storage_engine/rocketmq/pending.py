@@ -221,7 +221,7 @@ def pending(layout: StoreLayout, *, attempts: int = 1) -> tuple[Pending, ...]:
 
     For each kind, the files with the broker's progress are read first. So messages that it handles meanwhile
     still count as pending. Messages that come in meanwhile may be missing; they are behind any segment that
-    was sealed before.
+    was sealed before. A kind that can't be read has no count, but the reason as its error.
 
     :param attempts: attempts to read files that don't fit together; more than 1 beside a running broker.
     """

@@ -36,9 +36,7 @@ _LOCK: Final = "own-acts.lock"
 _WAIT_SECONDS: Final = 1.0
 """A suspended process that has the lock must not keep another process from repairing a fence."""
 _MOST_TIMES: Final = 200
-"""How many of a file's last times are kept. The record must not grow when a hold is renewed each minute
-for hours.
-"""
+"""How many of a file's last times are kept. The record must not grow if a hold is renewed each minute."""
 _MAX_BYTES: Final = 16 << 20
 """A longer record is ignored. Such a record would have thousands of files, each with the most times."""
 _LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
@@ -132,32 +130,30 @@ class Acting:
     @property
     def record(self) -> OwnActs:
         """Return the acts to record, without those on deleted files."""
-        left = (replace(file, paths=tuple(_names_left(file))) for file in self._files)
-        return OwnActs(tuple(file for file in left if file.paths))
+        files = (replace(file, paths=tuple(_names_left(file))) for file in self._files)
+        return OwnActs(tuple(file for file in files if file.paths))
 
     def _note(self, before: os.stat_result, after: os.stat_result, names: tuple[str, ...]) -> None:
         then, now = (before.st_mtime_ns, before.st_ctime_ns), (after.st_mtime_ns, after.st_ctime_ns)
         if then == now:
             return
         key = (after.st_dev, after.st_ino, after.st_size)
-        known = next((file for file in self._files if (file.device, file.inode) == key[:2]), None)
-        if known is not None:
-            self._files.remove(known)
-            names = tuple(dict.fromkeys((*known.paths, *names)))
-        times = known.times if known is not None and known.times[-1:] == (then,) else (then,)
+        earlier = next((file for file in self._files if (file.device, file.inode) == key[:2]), None)
+        if earlier is not None:
+            self._files.remove(earlier)
+            names = tuple(dict.fromkeys((*earlier.paths, *names)))
+        times = earlier.times if earlier is not None and earlier.times[-1:] == (then,) else (then,)
         self._files.append(KnownFile(*key, names, (*times, now)[-_MOST_TIMES:]))
         self.has_noted = True
 
 
 @contextmanager
 def own_acts(root: str | os.PathLike[str]) -> Iterator[Acting]:
-    """Yield an object that notes our acts on a store's files. They are recorded durably when the block
-    ends. Not to be nested.
-    """
-    with ExitStack() as held:
+    """Yield an object that notes our acts on a store's files, durably when the block ends. Never nest it."""
+    with ExitStack() as stack:
         directory = None
         with suppress(OSError):
-            directory = held.enter_context(locked(root, _LOCK, wait_seconds=_WAIT_SECONDS))
+            directory = stack.enter_context(locked(root, _LOCK, wait_seconds=_WAIT_SECONDS))
         acting = Acting(() if directory is None else _read(directory).files)
         try:
             yield acting
@@ -171,19 +167,18 @@ def own_acts(root: str | os.PathLike[str]) -> Iterator[Acting]:
 def read_own_acts(root: str | os.PathLike[str], *, waits: bool = True) -> OwnActs:
     """Return the recorded acts, once no act is in progress. Empty: they can't be read.
 
-    :param waits: False: don't wait. An act in progress may be missing, and acts aren't delayed by this
-        reader.
+    :param waits: False: don't wait. An act in progress may be missing, and this reader delays none.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            directory = held.enter_context(own_directory(root))
+            directory = stack.enter_context(own_directory(root))
             if not waits:
                 return _read(directory)
             with suppress(FileNotFoundError, PermissionError, TimeoutError):
                 fd = os.open(
                     _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory
                 )
-                held.callback(os.close, fd)
+                stack.callback(os.close, fd)
                 lock(fd, Path(root) / DIRECTORY / _LOCK, _WAIT_SECONDS)
             return _read(directory)
         except OSError:
@@ -206,8 +201,8 @@ def _key(facts: FileFacts) -> tuple[int, int, int]:
 def _names_left(file: KnownFile) -> Iterator[str]:
     for path in file.paths:
         with suppress(OSError):
-            found = Path(path).stat()
-            if (found.st_dev, found.st_ino) == (file.device, file.inode):
+            status = Path(path).stat()
+            if (status.st_dev, status.st_ino) == (file.device, file.inode):
                 yield path
 
 

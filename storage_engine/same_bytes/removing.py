@@ -1,6 +1,4 @@
-"""Removal of a segment's files. Only files that no other process has touched since the last look are
-removed.
-"""
+"""Removal of a segment's files, only those that no other process has touched since the last look."""
 
 from __future__ import annotations
 
@@ -16,8 +14,7 @@ from storage_engine.same_bytes.own_acts import read_own_acts
 
 
 def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
-    """Remove a segment's files and flush its directory, if no other process has touched one since the last
-    look.
+    """Remove a segment's files and flush the directory if no other process touched any since the last look.
 
     The directory is flushed before the next, younger segment is deleted: a power loss must never leave a gap.
 
@@ -26,11 +23,11 @@ def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
     """
     with _directory_of(segment) as directory:
         for facts in segment.files:
-            found = _look(facts.path)
-            if not _is_same(found, facts, root):
+            present = _look(facts.path)
+            if not _is_same(present, facts, root):
                 raise ChangedUnderUsError(
                     f"{facts.path}: expected it as it was a moment ago, {facts}, found "
-                    f"{found or 'no file'}: another program changes the store while we hold it. The file "
+                    f"{present or 'no file'}: another program changes the store while we hold it. The file "
                     "was not deleted; older segments of the plan may be. Stop that program.",
                     path=facts.path,
                 )
@@ -45,16 +42,16 @@ def remove_rest(segment: Segment, root: Path, remove: Remove) -> tuple[str, ...]
 
     :return: paths of companions that are kept, because another process touched them.
     """
-    stay = []
+    paths = []
     with _directory_of(segment) as directory:
         for facts in segment.companions:
-            found = _look(facts.path)
-            if _is_same(found, facts, root):
+            present = _look(facts.path)
+            if _is_same(present, facts, root):
                 remove(Path(facts.path), directory)
-            elif found is not None:
-                stay.append(facts.path)
+            elif present is not None:
+                paths.append(facts.path)
         os.fsync(directory)
-    return tuple(stay)
+    return tuple(paths)
 
 
 def _look(path: str) -> FileFacts | None:
@@ -64,9 +61,9 @@ def _look(path: str) -> FileFacts | None:
         return None
 
 
-def _is_same(found: FileFacts | None, known: FileFacts, root: Path) -> bool:
+def _is_same(present: FileFacts | None, expected: FileFacts, root: Path) -> bool:
     # Our own acts are read only where there is something to explain.
-    return found == known or (found is not None and read_own_acts(root).same_file(found, known))
+    return present == expected or (present is not None and read_own_acts(root).same_file(present, expected))
 
 
 def _directory_of(segment: Segment) -> AbstractContextManager[int]:

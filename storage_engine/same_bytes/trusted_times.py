@@ -1,5 +1,4 @@
-"""Files' times as a proof that nothing was written: mounts whose times can be trusted, open mappings, and
-settled files.
+"""Files' times as proof that nothing was written: trusted mounts, open mappings, and settled files.
 
 The kind of a file system doesn't say whether a file's times show writes. With some mount options, or below
 another file system, the same kind doesn't show a write through a mapping. So this is tested once for each
@@ -67,9 +66,7 @@ class Mount:
 
     @property
     def is_volatile(self) -> bool:
-        """Return whether it ignores requests for durability, and doesn't change the times of written
-        files.
-        """
+        """Return whether it ignores requests for durability and keeps the times of written files."""
         return self.kind == "overlay" and "volatile" in self.options
 
     @property
@@ -92,18 +89,16 @@ def parse_mount(line: str) -> Mount | None:
     fields = line.split()
     if "-" not in fields[6:]:
         return None
-    behind = fields.index("-", 6)
-    if len(fields) < behind + 4:
+    dash = fields.index("-", 6)
+    if len(fields) < dash + 4:
         return None
-    options = frozenset((*fields[5].split(","), *fields[behind + 3].split(",")))
-    point = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), fields[4])
-    return Mount(fields[0], point, fields[behind + 1], options)
+    options = frozenset((*fields[5].split(","), *fields[dash + 3].split(",")))
+    point = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4])
+    return Mount(fields[0], point, fields[dash + 1], options)
 
 
 def mount_of(directory: str | os.PathLike[str]) -> Mount | None:
-    """Return the mount that a directory is on. None: this system doesn't say, or the directory can't be
-    opened.
-    """
+    """Return a directory's mount. None: this system doesn't say, or the directory can't be opened."""
     try:
         with opened(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as fd:
             return parse_mount(mount_line(fd))
@@ -144,16 +139,16 @@ def mapped_for_writing(files: Iterable[FileFacts], except_pids: Collection[int] 
 
     :param except_pids: processes that are left out, because they may have them mapped.
     """
-    wanted = tuple(files)
+    listed = tuple(files)
     by_inode: dict[int, list[str]] = {}
-    for file in wanted:
+    for file in listed:
         by_inode.setdefault(file.inode, []).append(file.path)
-    by_path = {os.path.realpath(file.path): file.path for file in wanted}
+    by_path = {os.path.realpath(file.path): file.path for file in listed}
     try:
         pids = sorted(int(path.name) for path in _PROC.iterdir() if path.name.isdecimal())
     except OSError as error:
         return Writers(unknown=f"no process can be looked into ({_PROC}: {error.strerror})")
-    found: dict[str, int] = {}
+    writers: dict[str, int] = {}
     hidden = []
     for pid in pids:
         if pid in except_pids:
@@ -167,15 +162,15 @@ def mapped_for_writing(files: Iterable[FileFacts], except_pids: Collection[int] 
             continue
         for inode, path in _WRITABLE.findall(maps):
             for name in (*by_inode.get(int(inode), ()), *filter(None, (by_path.get(os.fsdecode(path)),))):
-                found.setdefault(name, pid)
-    return Writers(found, _unknown(pids, hidden))
+                writers.setdefault(name, pid)
+    return Writers(writers, _unknown(pids, hidden))
 
 
 def _unknown(pids: Collection[int], hidden: Collection[int]) -> str:
     if hidden:
-        one = f"process {min(hidden)}"
+        first = f"process {min(hidden)}"
         others = f" and {len(hidden) - 1} more" if len(hidden) > 1 else ""
-        return f"this process may not see what {one}{others} mapped"
+        return f"this process may not see what {first}{others} mapped"
     # The first process is there as long as the others are.
     return "" if 1 in pids else f"{_PROC} doesn't show the processes of other users"
 
@@ -212,19 +207,19 @@ def times_are_trusted(directory: str | os.PathLike[str], root: str | os.PathLike
     :param root: the store's root; our directory there stores the answer.
     :return: also False if it can't be tested. Then it is tested again the next time.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            fd = held.enter_context(durable.opened(directory, _DIRECTORY))
+            fd = stack.enter_context(durable.opened(directory, _DIRECTORY))
             boot_id, mount = _BOOT_ID.read_text().strip(), _mount(fd)
         except (OSError, ValueError):
             return False
         if (boot_id, mount) not in _answers:
-            known = _remembered(root, boot_id).trusted.get(mount)
-            answer = _try(fd, mount, root) if known is None else known
+            remembered = _read_answers(root, boot_id).trusted.get(mount)
+            answer = _try(fd, mount, root) if remembered is None else remembered
             if answer is None:
                 return False
             _answers[boot_id, mount] = answer
-            if known is None:
+            if remembered is None:
                 _remember(root, boot_id, mount, answer)
         return _answers[boot_id, mount]
 
@@ -239,7 +234,7 @@ def known_trust(directory: str | os.PathLike[str], root: str | os.PathLike[str])
             boot_id, mount = _BOOT_ID.read_text().strip(), _mount(fd)
     except (OSError, ValueError):
         return None
-    return _remembered(root, boot_id).trusted.get(mount)
+    return _read_answers(root, boot_id).trusted.get(mount)
 
 
 def _mount(fd: int) -> str:
@@ -278,29 +273,29 @@ def _scratch_file(directory: int, mount: str, root: str | os.PathLike[str]) -> I
 
     :raises OSError: such a file isn't possible.
     """
-    with ExitStack() as held:
-        own = None
+    with ExitStack() as stack:
+        own_fd = None
         with suppress(OSError):
-            own = held.enter_context(own_directory(root, makes=True))
-        if own is not None and _mount(own) != mount:
-            own = None
+            own_fd = stack.enter_context(own_directory(root, makes=True))
+        if own_fd is not None and _mount(own_fd) != mount:
+            own_fd = None
         try:
-            fd = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=own or directory)
+            fd = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=own_fd or directory)
         except OSError:
-            if own is None:
+            if own_fd is None:
                 raise
             name = durable.temporary_name(_SCRATCH)
-            with durable.create(name, dir_fd=own) as file:
-                os.unlink(name, dir_fd=own)
+            with durable.create(name, dir_fd=own_fd) as file:
+                os.unlink(name, dir_fd=own_fd)
                 yield file.fileno()
             return
-        held.callback(os.close, fd)
+        stack.callback(os.close, fd)
         yield fd
 
 
-def _remembered(root: str | os.PathLike[str], boot_id: str) -> _Answers:
-    with suppress(OSError, BadInputError, *MALFORMED), own_directory(root) as own:
-        content = read_file(Path(NAME), _MAX_BYTES, follow_links=False, dir_fd=own)
+def _read_answers(root: str | os.PathLike[str], boot_id: str) -> _Answers:
+    with suppress(OSError, BadInputError, *MALFORMED), own_directory(root) as own_fd:
+        content = read_file(Path(NAME), _MAX_BYTES, follow_links=False, dir_fd=own_fd)
         answers = from_jsonable(_Answers, json.loads(content), NAME)
         if answers.boot_id == boot_id:
             return answers
@@ -309,18 +304,16 @@ def _remembered(root: str | os.PathLike[str], boot_id: str) -> _Answers:
 
 def _remember(root: str | os.PathLike[str], boot_id: str, mount: str, answer: bool) -> None:
     """Store an answer. If that fails, the next process tests again."""
-    answers = _Answers(boot_id, {**_remembered(root, boot_id).trusted, mount: answer})
-    with suppress(OSError), own_directory(root, makes=True) as own:
-        durable.write_file(NAME, json.dumps(to_jsonable(answers)).encode(), dir_fd=own, shared=True)
+    answers = _Answers(boot_id, {**_read_answers(root, boot_id).trusted, mount: answer})
+    with suppress(OSError), own_directory(root, makes=True) as own_fd:
+        durable.write_file(NAME, json.dumps(to_jsonable(answers)).encode(), dir_fd=own_fd, shared=True)
 
 
 _ROUNDS: Final = 10
 _FINE_SECONDS: Final = 0.02
 """A margin greater than one step of the kernel's clock for files, which is at most 10 ms."""
 _COARSE_SECONDS: Final = 2.0
-"""Margin for times without a fraction of a second: the coarsest file systems count in steps of two
-seconds.
-"""
+"""Margin for times of whole seconds: the coarsest file systems count in steps of two seconds."""
 _SECOND_NS: Final = 1_000_000_000
 
 
@@ -366,8 +359,7 @@ Spend = Callable[[int], None]
 
 
 def paced_sha256(file: FileIO, spend: Spend) -> str:
-    """Return the SHA-256 of an open file from its present position to its end, and drop its pages from the
-    cache.
+    """Return an open file's SHA-256 from its position to its end, and drop its pages from the cache.
 
     :param spend: called after each block with its number of bytes.
     :raises OSError: the file can't be read.

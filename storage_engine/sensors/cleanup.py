@@ -127,8 +127,8 @@ class _CauseSensor(BaseSensorOperator):
 
     def tell(self, sensed: SenseResult) -> None:
         """Log the result of a look in one line. Log notices for a person in another line."""
-        told = [trigger.detail for trigger in sensed.triggers] or ["no cause holds"]
-        self.log.info("%s: %s", self.storage_engine_conn_id, "; ".join(told))
+        causes = [trigger.detail for trigger in sensed.triggers] or ["no cause holds"]
+        self.log.info("%s: %s", self.storage_engine_conn_id, "; ".join(causes))
         if notices := (*sensed.alarms, *sensed.notices):
             line = with_connection(join_texts("; ", notices), self.storage_engine_conn_id)
             self.log.warning("%s: %s", self.storage_engine_conn_id, line)
@@ -172,9 +172,7 @@ class _CauseSensor(BaseSensorOperator):
             yield
 
     def _poke_until_done(self, context: Context) -> Any:
-        """Wait in this process as Airflow's sensors do. At the timeout, end the wait as a deferred sensor
-        does.
-        """
+        """Wait in this process as Airflow's sensors do. At the timeout, end as a deferred sensor does."""
         soft_fail, self.soft_fail = self.soft_fail, False
         try:
             return super().execute(context)
@@ -204,10 +202,10 @@ class _CauseSensor(BaseSensorOperator):
         message = f"{self.storage_engine_conn_id}: no cause for a cleanup within {self.timeout:.0f} s"
         if self.soft_fail:
             check_answers(self.hook.managed_store.root)
-            seen = watch(self.hook.managed_store)
-            if seen.known:
+            state = watch(self.hook.managed_store)
+            if state.known:
                 return AirflowSkipException(message)
-            message = join_texts("; ", (message, *seen.notices))
+            message = join_texts("; ", (message, *state.notices))
         return AirflowSensorTimeout(message)
 
 
@@ -279,29 +277,29 @@ class StorageEngineDueSensor(_CauseSensor):
         from storage_engine.retention.store.context import opened
 
         with opened(self.hook.managed_store) as store:
-            found = look_for_due(store)
-        self.tell(found.sensed)
-        if not found.why and not found.sensed.triggers:
+            result = look_for_due(store)
+        self.tell(result.sensed)
+        if not result.why and not result.sensed.triggers:
             return PokeReturnValue(is_done=False)
-        self.log.info("%s: %s", self.storage_engine_conn_id, "; ".join(found.why) or found.stays)
+        self.log.info("%s: %s", self.storage_engine_conn_id, "; ".join(result.why) or result.stays)
         unmet: list[str] = []
-        if found.why and found.is_refused:
+        if result.why and result.is_refused:
             self.log.info("a second person has refused this same plan lately")
-        elif found.why:
-            causes = sorted({str(trigger.cause) for trigger in found.sensed.triggers})
-            due = {"why": list(found.why), "causes": causes, "segments": found.deletes}
+        elif result.why:
+            causes = sorted({str(trigger.cause) for trigger in result.sensed.triggers})
+            due = {"why": list(result.why), "causes": causes, "segments": result.deletes}
             unmet += self._tell_of(
                 context,
                 cleanup_due(self.storage_engine_conn_id),
-                {**due, "size_bytes": found.delete_bytes},
+                {**due, "size_bytes": result.delete_bytes},
                 self.cleanup_dag_id,
-                () if found.is_asked else found.waiting,
+                () if result.is_asked else result.waiting,
             )
         is_sealed_told = self._tell_of_sealed(context, unmet)
-        if not is_sealed_told and not found.why:
-            raise AirflowSkipException(f"{self.storage_engine_conn_id}: {found.stays}")
-        self._require_somebody(unmet, of=bool(found.why and not found.is_refused) + is_sealed_told)
-        return PokeReturnValue(is_done=True, xcom_value=to_jsonable(found))
+        if not is_sealed_told and not result.why:
+            raise AirflowSkipException(f"{self.storage_engine_conn_id}: {result.stays}")
+        self._require_somebody(unmet, of=bool(result.why and not result.is_refused) + is_sealed_told)
+        return PokeReturnValue(is_done=True, xcom_value=to_jsonable(result))
 
     def time_is_up(self, context: Context) -> Any:
         ended, unmet = self._timed_out(), list[str]()
@@ -376,8 +374,8 @@ class StorageEngineDueSensor(_CauseSensor):
         """
         if unmet and len(unmet) == of:
             raise AirflowFailException(join_texts("; ", unmet))
-        for why in unmet:
-            self.log.warning("%s", why)
+        for reason in unmet:
+            self.log.warning("%s", reason)
 
 
 def _is_paused(task_instance: Any, dag_id: str) -> bool:

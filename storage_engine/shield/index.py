@@ -116,12 +116,12 @@ def opened_shield(root: str | os.PathLike[str], *, makes: bool = False) -> Itera
     """
     fd = None
     try:
-        with own_directory(root, makes=makes) as own:
+        with own_directory(root, makes=makes) as own_fd:
             if makes:
                 with suppress(FileExistsError):
-                    durable.make_dir(NAME, dir_fd=own)
-                os.fsync(own)
-            fd = os.open(NAME, _DIRECTORY_FLAGS, dir_fd=own)
+                    durable.make_dir(NAME, dir_fd=own_fd)
+                os.fsync(own_fd)
+            fd = os.open(NAME, _DIRECTORY_FLAGS, dir_fd=own_fd)
     except (FileNotFoundError, NotADirectoryError) as error:
         if makes:
             raise _unusable(root, error) from error
@@ -144,10 +144,10 @@ def locked_shield(
     :raises ShieldError: it can't be opened, made, or locked within ``wait_seconds``.
     """
     try:
-        with ExitStack() as held:
-            directory = held.enter_context(opened_shield(root, makes=makes))
+        with ExitStack() as stack:
+            directory = stack.enter_context(opened_shield(root, makes=makes))
             if directory is not None:
-                held.enter_context(locked(root, _LOCK, wait_seconds=wait_seconds))
+                stack.enter_context(locked(root, _LOCK, wait_seconds=wait_seconds))
             yield directory
     except OSError as error:
         raise _unusable(root, error) from error
@@ -161,10 +161,10 @@ def read_index(directory: int, root: str | os.PathLike[str]) -> tuple[Link, ...]
     """
     path = shield_path(root) / INDEX
     try:
-        found = json.loads(read_file(path, _MAX_BYTES, follow_links=False, dir_fd=directory))
-        if isinstance(found, dict) and found.get("version", 0) > _VERSION:
-            raise BadInputError(f"version {found['version']}, this release knows {_VERSION}")
-        return from_jsonable(ShieldIndex, found, str(path)).links
+        document = json.loads(read_file(path, _MAX_BYTES, follow_links=False, dir_fd=directory))
+        if isinstance(document, dict) and document.get("version", 0) > _VERSION:
+            raise BadInputError(f"version {document['version']}, this release knows {_VERSION}")
+        return from_jsonable(ShieldIndex, document, str(path)).links
     except FileNotFoundError:
         return ()
     except (OSError, BadInputError, *MALFORMED) as error:
@@ -197,13 +197,13 @@ def remove_shield(root: str | os.PathLike[str]) -> bool:
             return True
         remove_abandoned(directory)
         with os.scandir(directory) as entries:
-            left = {entry.name for entry in entries} - {INDEX}
-        if left:
+            names = {entry.name for entry in entries} - {INDEX}
+        if names:
             return False
-        with own_directory(root) as own:
+        with own_directory(root) as own_fd:
             durable.unlink(INDEX, dir_fd=directory)
-            os.rmdir(NAME, dir_fd=own)
-            os.fsync(own)
+            os.rmdir(NAME, dir_fd=own_fd)
+            os.fsync(own_fd)
     return True
 
 
@@ -285,12 +285,12 @@ class Shield:
     @property
     def gone(self) -> tuple[SeenLink, ...]:
         """Return the links whose segment is gone from the log, where no other file has its name there."""
-        return tuple(seen for seen in self.links if seen.is_gone)
+        return tuple(entry for entry in self.links if entry.is_gone)
 
     @property
     def left_log(self) -> tuple[SeenLink, ...]:
         """Return the links whose segment is no longer in the log. Perhaps only the shield has its bytes."""
-        return tuple(seen for seen in self.links if seen.has_left_log)
+        return tuple(entry for entry in self.links if entry.has_left_log)
 
 
 def look_at_shield(root: str | os.PathLike[str]) -> Shield:
@@ -335,38 +335,38 @@ def look(directory: int, root: str | os.PathLike[str], links: Sequence[Link]) ->
     :param directory: descriptor of the shield's directory.
     :raises OSError: a file in it can't be inspected.
     """
-    acts, seen, ours = read_own_acts(root), [], {INDEX}
+    acts, entries, expected = read_own_acts(root), [], {INDEX}
     for link in links:
         try:
-            found = os.stat(link.name, dir_fd=directory, follow_symlinks=False)
+            status = os.stat(link.name, dir_fd=directory, follow_symlinks=False)
         except FileNotFoundError:
             continue
-        if not stat.S_ISREG(found.st_mode) or (found.st_dev, found.st_ino) != (
+        if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (
             link.kept.device,
             link.kept.inode,
         ):
             continue
-        ours.add(link.name)
-        facts = FileFacts.of_stat(shield_path(root) / link.name, found)
+        expected.add(link.name)
+        facts = FileFacts.of_stat(shield_path(root) / link.name, status)
         if link.kind is LinkKind.MEANT:  # and made, before it could be recorded
             link = replace(link, kind=LinkKind.HARD_LINK)
-        seen.append(
-            SeenLink(link, facts, found.st_nlink - 1, place_of(link), same_bytes(facts, link.kept, acts))
+        entries.append(
+            SeenLink(link, facts, status.st_nlink - 1, place_of(link), same_bytes(facts, link.kept, acts))
         )
-    seen.sort(key=lambda one: (one.link.log, one.link.base_offset, one.link.lineage))
-    names = (name for name in _names_in(directory) if name not in ours and not name.startswith("."))
-    return Shield(tuple(seen), tuple(str(shield_path(root) / name) for name in names))
+    entries.sort(key=lambda entry: (entry.link.log, entry.link.base_offset, entry.link.lineage))
+    names = (name for name in _names_in(directory) if name not in expected and not name.startswith("."))
+    return Shield(tuple(entries), tuple(str(shield_path(root) / name) for name in names))
 
 
 def place_of(link: Link) -> Place:
     """Return the present place of a link's segment."""
     try:
-        found = Path(link.segment.path).lstat()
+        status = Path(link.segment.path).lstat()
     except FileNotFoundError:
         return Place.GONE
     except OSError:
         return Place.UNKNOWN
-    same = (found.st_dev, found.st_ino) == (link.segment.device, link.segment.inode)
+    same = (status.st_dev, status.st_ino) == (link.segment.device, link.segment.inode)
     return Place.IN_LOG if same else Place.REPLACED
 
 
@@ -380,10 +380,10 @@ def log_was_written(seen: SeenLink, acts: OwnActs) -> bool:
     if seen.link.kind is not LinkKind.CLONE or seen.place is not Place.IN_LOG:
         return False
     try:
-        found = FileFacts.of(seen.link.segment.path)
+        facts = FileFacts.of(seen.link.segment.path)
     except OSError:
         return True
-    return found != seen.link.segment and not acts.same_file(found, seen.link.segment)
+    return facts != seen.link.segment and not acts.same_file(facts, seen.link.segment)
 
 
 def same_bytes(found: FileFacts, known: FileFacts, acts: OwnActs) -> bool:
@@ -395,8 +395,8 @@ def same_bytes(found: FileFacts, known: FileFacts, acts: OwnActs) -> bool:
         return False
     if found.mtime_ns == known.mtime_ns:
         return True
-    ours = next((file for file in acts.files if file.is_of(found)), None)
-    return ours is not None and {found.mtime_ns, known.mtime_ns} <= {mtime_ns for mtime_ns, _ in ours.times}
+    entry = next((file for file in acts.files if file.is_of(found)), None)
+    return entry is not None and {found.mtime_ns, known.mtime_ns} <= {mtime_ns for mtime_ns, _ in entry.times}
 
 
 def _names_in(directory: int) -> list[str]:
@@ -405,8 +405,8 @@ def _names_in(directory: int) -> list[str]:
 
 
 REACTION_MS: Final = 10_000
-"""The longest time until a watch has restored the broker's setting: it looks twice per second, and the
-broker may answer late.
+"""The longest time until a watch has restored the broker's setting: it looks twice per second, and the broker
+may answer late.
 """
 DISK_SHARE_PERCENT: Final = 5
 """The largest share of the broker's disk that a shield may use."""
@@ -446,30 +446,30 @@ def wanted(
         return Wanted(why_not="the store's policy is shield: off")
     if need.refusal:
         return Wanted(why_not=need.refusal)
-    whole = tuple(unproven)
+    segments = tuple(unproven)
     if need.batch_segments is None or need.pass_interval_ms is None:
         if mode is ShieldMode.ON:
-            return Wanted(whole)
+            return Wanted(segments)
         return Wanted(
             why_not="no broker runs; with the policy shield: on, all unproven segments would be kept"
         )
     if need.disk_bytes is None:
         return Wanted(why_not="the size of the log's disk can't be measured")
-    alone = [seen for seen in shield.links if seen.place is not Place.IN_LOG or seen in written]
-    room = room_bytes(alone, need)
-    sizes = accumulate(segment.facts.size_bytes for segment in whole)
+    lone_links = [entry for entry in shield.links if entry.place is not Place.IN_LOG or entry in written]
+    room = room_bytes(lone_links, need)
+    sizes = accumulate(segment.facts.size_bytes for segment in segments)
     fits = sum(room is None or size <= room for size in sizes)
     if tends:
-        most = min(segments_needed(need.batch_segments, need.pass_interval_ms), len(whole))
+        most = min(segments_needed(need.batch_segments, need.pass_interval_ms), len(segments))
         if fits >= most:
-            return Wanted(whole[:most])
+            return Wanted(segments[:most])
         return Wanted(
-            whole[:fits],
+            segments[:fits],
             f"{most} segments should have a link, {fits} have one: {DISK_SHARE_PERCENT} % of the disk is "
             "the limit",
         )
-    if mode is ShieldMode.ON and fits == len(whole):
-        return Wanted(whole)
+    if mode is ShieldMode.ON and fits == len(segments):
+        return Wanted(segments)
     return Wanted(
         why_not=Text("no watch is alive that reacts to the broker's deletions: run ", Command("watch"))
     )
@@ -479,8 +479,8 @@ def room_bytes(links: Iterable[SeenLink], need: ShieldNeed) -> int | None:
     """Return the bytes that further links may keep. None: no limit, because no broker runs."""
     if need.batch_segments is None or need.disk_bytes is None:
         return None
-    kept = sum(seen.link.segment.size_bytes for seen in links)
-    return need.disk_bytes * DISK_SHARE_PERCENT // 100 - kept
+    kept_bytes = sum(entry.link.segment.size_bytes for entry in links)
+    return need.disk_bytes * DISK_SHARE_PERCENT // 100 - kept_bytes
 
 
 def without_use(shield: Shield, segments: Collection[Segment], lineages: Lineages) -> tuple[SeenLink, ...]:
@@ -488,21 +488,20 @@ def without_use(shield: Shield, segments: Collection[Segment], lineages: Lineage
 
     :param segments: the segments that need a link.
     """
-    slots = {(*one.id, one.facts.inode, lineages.of(one.log)) for one in segments}
+    slots = {(*segment.id, segment.facts.inode, lineages.of(segment.log)) for segment in segments}
     return tuple(
-        seen
-        for seen in shield.links
-        if seen.place is Place.IN_LOG
-        and (*seen.link.slot, seen.link.segment.inode, seen.link.lineage) not in slots
+        entry
+        for entry in shield.links
+        if entry.place is Place.IN_LOG
+        and (*entry.link.slot, entry.link.segment.inode, entry.link.lineage) not in slots
     )
 
 
 def to_give_up(shield: Shield, used_percent: int | None, give_up_percent: int) -> SeenLink | None:
-    """Return the link to remove for space: the oldest link whose removal frees space. None: no link has to be
-    removed.
+    """Return the link to remove for space: the oldest whose removal frees space. None: no removal needed.
 
     :param used_percent: level of the log's disk; None: unknown, which doesn't count as full.
     """
     if used_percent is None or used_percent <= give_up_percent:
         return None
-    return next((seen for seen in shield.links if seen.is_last), None)
+    return next((entry for entry in shield.links if entry.is_last), None)

@@ -67,24 +67,24 @@ def make_links(
         assert directory is not None
         remove_abandoned(directory)
         links = read_index(directory, root)
-        there = {seen.link.name for seen in look(directory, root, links).links}
-        meant = [
-            link for link in (_meant(segment, lineage) for segment in segments) if link.name not in there
+        linked = {entry.link.name for entry in look(directory, root, links).links}
+        new_links = [
+            link for link in (_new_link(segment, lineage) for segment in segments) if link.name not in linked
         ]
-        if not meant:
+        if not new_links:
             # A full disk must not keep anybody from what needs no further link.
             return ()
-        links = replaced(links, *meant)
+        links = replaced(links, *new_links)
         write_index(directory, links)
         try:
             with own_acts(root) as acts:
-                for link in meant:
+                for link in new_links:
                     with suppress(FileNotFoundError):
                         made.append(_clone(directory, link, links) or _hard_link(directory, root, link, acts))
                         links = replaced(links, made[-1])
         finally:
             os.fsync(directory)
-            unmade = {link.name for link in meant} - {link.name for link in made}
+            unmade = {link.name for link in new_links} - {link.name for link in made}
             write_index(directory, [link for link in links if link.name not in unmade])
     return tuple(made)
 
@@ -108,47 +108,46 @@ def drop_unchanged(root: str | os.PathLike[str], judged: Sequence[SeenLink]) -> 
     :return: names of the removed links.
     :raises ShieldError: the shield can't be written.
     """
-    known = {seen.link.name: seen for seen in judged}
+    by_name = {entry.link.name: entry for entry in judged}
 
-    def is_as_judged(found: SeenLink, acts: OwnActs) -> bool:
-        before = known[found.link.name]
-        same_place = place_of(found.link) is before.place
-        return same_place and acts.same_file(found.facts, before.facts)
+    def is_as_judged(entry: SeenLink, acts: OwnActs) -> bool:
+        before = by_name[entry.link.name]
+        same_place = place_of(entry.link) is before.place
+        return same_place and acts.same_file(entry.facts, before.facts)
 
-    return _drop(root, tuple(known), is_as_judged)
+    return _drop(root, tuple(by_name), is_as_judged)
 
 
 def _drop(
     root: str | os.PathLike[str], names: Collection[str], may_go: Callable[[SeenLink, OwnActs], bool]
 ) -> tuple[str, ...]:
-    """Remove the links with these names that may be removed. Each is checked once more under the shield's
-    lock.
+    """Remove the links with these names that may be removed. Each is checked again under the lock.
 
     The record of a link whose file no longer exists is removed.
     """
     dropped: list[str] = []
-    kept: set[str] = set()
+    kept_names: set[str] = set()
     with locked_shield(root) as directory:
         if directory is None:
             return ()
         links = read_index(directory, root)
-        ours = {seen.link.name: seen for seen in look(directory, root, links).links}
+        by_name = {entry.link.name: entry for entry in look(directory, root, links).links}
         with own_acts(root) as acts:
-            for seen in (ours[name] for name in names if name in ours):
-                name = seen.link.name
+            for entry in (by_name[name] for name in names if name in by_name):
+                name = entry.link.name
                 with suppress(FileNotFoundError):
                     # Once more: what was dropped before may have been another name of the same file.
-                    found = FileFacts.of_stat(
-                        seen.facts.path, os.stat(name, dir_fd=directory, follow_symlinks=False)
+                    facts = FileFacts.of_stat(
+                        entry.facts.path, os.stat(name, dir_fd=directory, follow_symlinks=False)
                     )
-                    if not may_go(replace(seen, facts=found), acts.known):
-                        kept.add(name)
+                    if not may_go(replace(entry, facts=facts), acts.known):
+                        kept_names.add(name)
                         continue
                     with acts.on(shield_path(root) / name):
                         os.unlink(name, dir_fd=directory)
                 dropped.append(name)
         os.fsync(directory)
-        _record(directory, [link for link in links if link.name not in names or link.name in kept])
+        _record(directory, [link for link in links if link.name not in names or link.name in kept_names])
     return tuple(dropped)
 
 
@@ -156,8 +155,8 @@ def _may_always(_seen: SeenLink, _acts: OwnActs) -> bool:
     return True
 
 
-def _is_in_log(seen: SeenLink, acts: OwnActs) -> bool:
-    now = replace(seen, place=place_of(seen.link))
+def _is_in_log(entry: SeenLink, acts: OwnActs) -> bool:
+    now = replace(entry, place=place_of(entry.link))
     return now.place is Place.IN_LOG and not log_was_written(now, acts)
 
 
@@ -172,8 +171,8 @@ def note_digest(root: str | os.PathLike[str], seen: SeenLink, sha256: str) -> No
         if directory is not None:
             links = read_index(directory, root)
             if any(link.name == seen.link.name for link in links):
-                kept = replace(seen.facts, path=seen.link.name)
-                _record(directory, replaced(links, replace(seen.link, sha256=sha256, kept=kept)))
+                facts = replace(seen.facts, path=seen.link.name)
+                _record(directory, replaced(links, replace(seen.link, sha256=sha256, kept=facts)))
 
 
 def note_segment(root: str | os.PathLike[str], seen: SeenLink, facts: FileFacts) -> None:
@@ -193,7 +192,7 @@ def note_segment(root: str | os.PathLike[str], seen: SeenLink, facts: FileFacts)
             write_index(directory, replaced(links, *new))
 
 
-def _meant(segment: Segment, lineage: int) -> Link:
+def _new_link(segment: Segment, lineage: int) -> Link:
     facts = segment.facts
     return Link(
         segment.log,
@@ -231,9 +230,9 @@ def _clone(directory: int, link: Link, links: Sequence[Link]) -> Link | None:
                 after = FileFacts.of_stat(link.segment.path, os.fstat(source))
                 if replace(after, ctime_ns=before.ctime_ns) != before:
                     raise FileNotFoundError(errno.ENOENT, "is being written to", link.segment.path)
-                kept = FileFacts.of_stat(link.name, os.fstat(file.fileno()))
-                made = replace(link, kind=LinkKind.CLONE, kept=kept)
-                write_index(directory, replaced(links, made))
+                facts = FileFacts.of_stat(link.name, os.fstat(file.fileno()))
+                clone = replace(link, kind=LinkKind.CLONE, kept=facts)
+                write_index(directory, replaced(links, clone))
                 os.link(
                     temporary,
                     link.name,
@@ -241,7 +240,7 @@ def _clone(directory: int, link: Link, links: Sequence[Link]) -> Link | None:
                     dst_dir_fd=directory,
                     follow_symlinks=False,
                 )
-                return made
+                return clone
         finally:
             durable.unlink(temporary, dir_fd=directory)
     except FileExistsError as error:
@@ -267,15 +266,15 @@ def _hard_link(directory: int, root: str | os.PathLike[str], link: Link, acts: A
             raise
         except OSError as error:
             raise _no_link(link, error) from error
-    found = os.stat(link.name, dir_fd=directory, follow_symlinks=False)
-    if (found.st_dev, found.st_ino) != (link.segment.device, link.segment.inode):
+    status = os.stat(link.name, dir_fd=directory, follow_symlinks=False)
+    if (status.st_dev, status.st_ino) != (link.segment.device, link.segment.inode):
         os.unlink(link.name, dir_fd=directory)
         raise FileNotFoundError(errno.ENOENT, "another file has its name", link.segment.path)
     with durable.opened(link.name, _OPEN, dir_fd=directory) as fd:
         # Every later write has to move its times.
         os.fsync(fd)
-        kept = FileFacts.of_stat(link.name, os.fstat(fd))
-    return replace(link, kind=LinkKind.HARD_LINK, kept=kept)
+        facts = FileFacts.of_stat(link.name, os.fstat(fd))
+    return replace(link, kind=LinkKind.HARD_LINK, kept=facts)
 
 
 def _open_segment(link: Link) -> int:
@@ -288,8 +287,8 @@ def _open_segment(link: Link) -> int:
         raise
     except OSError as error:
         raise _no_link(link, error) from error
-    found = os.fstat(fd)
-    if (found.st_dev, found.st_ino) != (link.segment.device, link.segment.inode):
+    status = os.fstat(fd)
+    if (status.st_dev, status.st_ino) != (link.segment.device, link.segment.inode):
         os.close(fd)
         raise FileNotFoundError(errno.ENOENT, "another file has its name", link.segment.path)
     return fd
@@ -336,12 +335,12 @@ def log_has_bytes(root: str | os.PathLike[str], seen: SeenLink, spend: Spend) ->
         facts = settle(path)
         with Path(path).open("rb", buffering=0) as file:
             sha256 = paced_sha256(file, spend)
-        found = facts.of(path)
+        after = facts.of(path)
     except (ChangedUnderUsError, OSError):
         return False
-    if found != facts and not read_own_acts(root).same_file(found, facts):
+    if after != facts and not read_own_acts(root).same_file(after, facts):
         return False
-    if (found.device, found.inode) != (seen.link.segment.device, seen.link.segment.inode):
+    if (after.device, after.inode) != (seen.link.segment.device, seen.link.segment.inode):
         return False
     if digest_of(root, seen, spend) != sha256:
         return False

@@ -117,15 +117,15 @@ def check_sight(sight: Sight) -> None:
         if sight.agent is not None:
             _check_served(sight.agent, expected)
             continue
-        found = _facts_here(expected.path)
+        facts = _facts_here(expected.path)
         may_read = os.access(expected.path, os.R_OK)
-        if found is None or not may_read or not _is_same(found, expected, sight.store_roots):
-            seen = "finds no file there" if found is None else f"finds another file there: {found}"
-            if found is not None and not may_read:
-                seen = f"may not read it as user {user_name(os.geteuid())}"
+        if facts is None or not may_read or not _is_same(facts, expected, sight.store_roots):
+            text = "finds no file there" if facts is None else f"finds another file there: {facts}"
+            if facts is not None and not may_read:
+                text = f"may not read it as user {user_name(os.geteuid())}"
             raise StoreNotFoundError(
                 f"{expected.path}: expected the segment file that the driver on host {sight.driver} sees, "
-                f"{expected}; the executor on host {host} {seen}. Nothing was committed or deleted. Mount "
+                f"{expected}; the executor on host {host} {text}. Nothing was committed or deleted. Mount "
                 "the store at the same path on every executor, or let executors read it from an agent, or "
                 "use local[N] on the host with its disk."
             )
@@ -147,34 +147,33 @@ def _check_served(agent: AgentRun, expected: FileFacts) -> None:
     """:raises StoreNotFoundError: the agent serves another file, for example from another host.
     :raises AgentError: the agent can't be reached.
     """
-    found = files_from(agent).facts(expected.path)
-    if (found.inode, found.size_bytes) != (expected.inode, expected.size_bytes):
+    facts = files_from(agent).facts(expected.path)
+    if (facts.inode, facts.size_bytes) != (expected.inode, expected.size_bytes):
         raise StoreNotFoundError(
             f"{expected.path}: expected the segment file that the driver sees, {expected}; agent "
             f"{agent.address} "
-            f"has another file: {found}. Nothing was committed or deleted. Name the agent on the broker's "
+            f"has another file: {facts}. Nothing was committed or deleted. Name the agent on the broker's "
             "host."
         )
 
 
 def _probe(sight: Sight) -> str | StorageEngineError:
     """Return the file that this host wrote into the lake, or the error that prevented it."""
-    mine = f"{sight.token.removesuffix(PARTIAL_SUFFIX)}.{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
+    path = f"{sight.token.removesuffix(PARTIAL_SUFFIX)}.{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
     try:
         check_sight(sight)
-        _write(sight, mine)
+        _write(sight, path)
     except StorageEngineError as error:
         return error
     finally:
         leave_agent()
-    return mine
+    return path
 
 
 def _check_publishable(location: str) -> None:
     """Make sure that this process can give an executor's file another name, as a commit does.
 
-    Linux doesn't let a user link a file of another user without the right to write it (protected_hardlinks,
-    proc(5)).
+    Linux lets no user link another user's file without the right to write it (protected_hardlinks, proc(5)).
     """
     path = local_path(location)
     if path is None:
@@ -218,21 +217,17 @@ def _facts_here(path: str) -> FileFacts | None:
         return None
 
 
-def _is_same(found: FileFacts, expected: FileFacts, store_roots: tuple[str, ...]) -> bool:
+def _is_same(facts: FileFacts, expected: FileFacts, store_roots: tuple[str, ...]) -> bool:
     # A disk mounted on several hosts is another device on each.
-    found = replace(found, device=expected.device)
-    return found == expected or any(read_own_acts(root).same_file(found, expected) for root in store_roots)
+    facts = replace(facts, device=expected.device)
+    return facts == expected or any(read_own_acts(root).same_file(facts, expected) for root in store_roots)
 
 
 TASK_BYTES = 1 << 30
-"""The highest number of bytes for one task, unless one segment is larger. It is the size of a usual commitlog
-segment.
-"""
+"""The most bytes for one task, unless one segment is larger: the size of a usual commitlog segment."""
 
 SEGMENT_COST_BYTES = 4 << 20
-"""Cost of opening, naming and syncing a segment's file, as the number of bytes that take as long to
-archive.
-"""
+"""Cost of opening, naming and syncing a segment's file, as bytes that take as long to archive."""
 
 SHARED_COST_BYTES = 256 << 10
 """The same cost for a segment that shares its file."""
@@ -244,8 +239,7 @@ TASKS_PER_CORE = 4
 def task_groups(jobs: Sequence[SegmentJob], cores: int) -> list[tuple[SegmentJob, ...]]:
     """Cut jobs into groups of about equal work, one for each task. No group is empty, and the order is kept.
 
-    If segments have the same size and there are at least as many as cores, there is at least one task for
-    each core.
+    If segments have the same size and are at least as many as the cores, each core has at least one task.
     """
     weights = [
         job.facts.size_bytes + (SEGMENT_COST_BYTES if job.shares is None else SHARED_COST_BYTES)
@@ -281,9 +275,7 @@ class ArchiveResult:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """The end of a task. Our own error is returned as a result: Spark would only retry it and wrap its
-    message.
-    """
+    """The end of a task. Our own error is a result: Spark would only retry it and wrap its message."""
 
     proven: tuple[ProvenSegment, ...]
     error: StorageEngineError | None
@@ -382,8 +374,8 @@ def _attempt(sight: Sight, jobs: Sequence[SegmentJob]) -> _Outcome:
     try:
         check_sight(sight)
         # Each attempt at a task has files of its own.
-        run, seen = uuid.uuid4().hex, [replace(job, agent=sight.agent) for job in jobs]
-        for number, group in enumerate(file_groups(seen, threads=1)):
+        run, served = uuid.uuid4().hex, [replace(job, agent=sight.agent) for job in jobs]
+        for number, group in enumerate(file_groups(served, threads=1)):
             proven += archive_group(group, run, number)
     except StorageEngineError as error:
         discard(proven)

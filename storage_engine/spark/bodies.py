@@ -25,9 +25,9 @@ def register_decompress_body(
     :param broker: broker whose bodies are read; None: the default broker.
     :raises BadInputError: the broker's producers don't compress bodies, or this PySpark is older than 4.1.
     """
-    found = find_broker(broker or default_broker())
-    if (bodies := found.codec.bodies) is None:
-        raise BadInputError(f"expected a broker whose producers compress bodies, found {found.words.title}")
+    kind = find_broker(broker or default_broker())
+    if (bodies := kind.codec.bodies) is None:
+        raise BadInputError(f"expected a broker whose producers compress bodies, found {kind.words.title}")
     try:
         from pyspark.sql.functions import arrow_udf
     except ImportError as error:

@@ -1,6 +1,4 @@
-"""Consumer lag of a whole store as a Spark job: positions of groups in the logs, joined with the segments to
-delete.
-"""
+"""Consumer lag of a store as a Spark job: groups' positions in the logs, joined with segments to delete."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ _BATCH_ROWS = 1 << 14
 """Rows that a task passes to the JVM at once."""
 
 SHIELDED_SHOWN = 10
-"""The highest number of notices about groups and topics with unread messages in segments that only the shield
-has.
-"""
+"""The most notices about groups and topics with unread messages in segments that only the shield has."""
 
 _POSITIONS = ".positions.arrow"
 
@@ -162,8 +158,8 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
 
         parts, measured = [], spark.sparkContext.accumulator(0)
         if shares:
-            asked = count_text(positions, "position")
-            spark.sparkContext.setJobDescription(f"consumer lag of {asked}")
+            count = count_text(positions, "position")
+            spark.sparkContext.setJobDescription(f"consumer lag of {count}")
             places = spark.range(0, len(shares), 1, len(shares)).mapInArrow(
                 find_places, from_arrow_schema(_PLAIN_PLACES)
             )
@@ -171,7 +167,7 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
                 [tuple(row.values()) for row in segments.to_pylist()], from_arrow_schema(segments.schema)
             )
             written = join_segments(places, going).mapInArrow(write, "part binary")
-            with telling_progress(lambda: f"Measured lag: {measured.value} of {asked}"):
+            with telling_progress(lambda: f"Measured lag: {measured.value} of {count}"):
                 # From our own task, as what any task returns.
                 parts = [pickle.loads(row.part) for row in written.collect()]
         else:
@@ -205,25 +201,23 @@ def check_sight(newest: FileFacts | None, positions: Path) -> None:
     of_store = [] if newest is None else [(Path(newest.path), newest.inode)]
     for path, inode in (*of_store, (positions, None)):
         try:
-            found = path.stat().st_ino
+            actual = path.stat().st_ino
         except OSError as error:
             raise StoreNotFoundError(
                 f"{path}: expected the file that the driver sees; the executor on host {gethostname()} finds "
                 f"no file there ({error.strerror}). Mount it at the same path on every executor, or use "
                 "local[N] on the host with its disk."
             ) from error
-        if inode not in (None, found):
+        if inode not in (None, actual):
             raise StoreNotFoundError(
-                f"{path}: expected the driver's file with inode {inode}, found inode {found} on host "
+                f"{path}: expected the driver's file with inode {inode}, found inode {actual} on host "
                 f"{gethostname()}. Mount the store at the same path on every executor."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class LagInProcess:
-    """The same table, computed in this process without Spark, share by share. It is for one store at a
-    shell.
-    """
+    """The same table, computed in this process without Spark, share by share, for one store at a shell."""
 
     job: LagJob | None
     prepared: LagSource
@@ -296,22 +290,22 @@ def prepare(request: ConsumerLagRequest) -> tuple[LagJob | None, LagSource]:
     if job is None:
         notice = f"{broker.words.title} doesn't name its consumers, so consumers' losses are unknown"
         return None, LagSource(PositionsFrom.NOBODY, notices=(notice,))
-    return job, replace(job.source, notices=(*job.source.notices, *_shielded(job)))
+    return job, replace(job.source, notices=(*job.source.notices, *_list_shielded(job)))
 
 
 def _nobody_known(request: ConsumerLagRequest, source: LagSource) -> ConsumerLagResult:
     return ConsumerLagResult(*merge([], source), request.table_path)
 
 
-def _shielded(job: LagJob) -> Iterator[str]:
+def _list_shielded(job: LagJob) -> Iterator[str]:
     """Yield notices about messages that groups have not read, in segments that only the shield has."""
     try:
-        found = shielded_unread(map(job.unread, shielded_runs(job.snapshot)))
+        unread = shielded_unread(map(job.unread, shielded_runs(job.snapshot)))
     except (StorageEngineError, OSError) as error:
         yield error_text(reason_text(error))
         return
-    yield from (shielded_text(row) for row in found.rows[:SHIELDED_SHOWN])
-    if found.error:
-        yield error_text(found.error)
-    if more := len(found.rows[SHIELDED_SHOWN:]):
+    yield from (shielded_text(row) for row in unread.rows[:SHIELDED_SHOWN])
+    if unread.error:
+        yield error_text(unread.error)
+    if more := len(unread.rows[SHIELDED_SHOWN:]):
         yield f"the same holds for {count_text(more, 'more group and topic')}"

@@ -57,8 +57,7 @@ def write_request(path: str | os.PathLike[str], request: Any) -> dict[str, str]:
 def read_request(path: str | os.PathLike[str], kind: type[Request]) -> Request:
     """Read a request back, with the credentials in this process's environment.
 
-    :raises BadInputError: the file is missing, isn't JSON, or isn't such a request, or its credentials are
-        missing.
+    :raises BadInputError: the file or its credentials are missing, or it isn't JSON or isn't such a request.
     """
     try:
         content = put_back(_read_json(path), json.loads(os.environ.get(CREDENTIALS, "{}")))
@@ -80,8 +79,8 @@ def write_failure(
     path: str | os.PathLike[str], request_path: str | os.PathLike[str], error: BaseException
 ) -> None:
     """Write the error of a failed job, so that the caller can raise the same error."""
-    told = {"type": type(error).__name__, "message": str(error), "parts": Text(error).to_json()}
-    _write_answer(path, request_path, {"error": told})
+    failure = {"type": type(error).__name__, "message": str(error), "parts": Text(error).to_json()}
+    _write_answer(path, request_path, {"error": failure})
 
 
 def read_result(
@@ -151,8 +150,7 @@ def run_job(
 
 
 def run_in_session(job: Callable[[SparkSession, Request], Any], spark: SparkSession, request: Request) -> Any:
-    """Run a job. Errors are converted to ours here, because Spark's own error can't be read after the session
-    has stopped.
+    """Run a job. Errors become ours here, because Spark's own can't be read after the session has stopped.
 
     :raises StorageEngineError: every error is of this class.
     """
@@ -161,11 +159,11 @@ def run_in_session(job: Callable[[SparkSession, Request], Any], spark: SparkSess
     except StorageEngineError:
         raise
     except Exception as error:
-        ours = task_error(error)
-        if ours is None:
+        failure = task_error(error)
+        if failure is None:
             traceback.print_exc()
-            ours = SparkJobError(f"{type(error).__name__}: {error}")
-        raise ours from None
+            failure = SparkJobError(f"{type(error).__name__}: {error}")
+        raise failure from None
 
 
 def task_error(error: Exception) -> StorageEngineError | None:
@@ -174,8 +172,8 @@ def task_error(error: Exception) -> StorageEngineError | None:
     :return: the error; None: the text contains none of this package's errors.
     """
     text = str(error)
-    if found := _IN_TRACEBACK.findall(text):
-        return _error_of(*found[-1])
+    if matches := _IN_TRACEBACK.findall(text):
+        return _error_of(*matches[-1])
     if lacking := _WITHOUT_PACKAGE.search(text):
         python = lacking["python"] or lacking["missing"]
         found_there = f"no module {_PACKAGE}" if lacking["python"] else "no such program"
@@ -206,9 +204,7 @@ _WITHOUT_PACKAGE = re.compile(
 
 @contextmanager
 def telling_progress(text: Callable[[], str]) -> Iterator[None]:
-    """Write a progress line to standard error every :data:`PROGRESS_SECONDS`. A shorter job writes no
-    line.
-    """
+    """Write progress to standard error every :data:`PROGRESS_SECONDS`. A shorter job writes no line."""
     ended = Event()
 
     def tell() -> None:

@@ -28,9 +28,7 @@ TASK_MODULE = "storage_engine.lake.archive.archive"
 
 
 def versions() -> str:
-    """Return the versions that must be equal on driver and executors, because pickled objects pass between
-    them.
-    """
+    """Return the versions that driver and executors must share, because pickled objects pass between them."""
     import pyspark
 
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -44,20 +42,19 @@ def check_versions(expected: str | None) -> None:
     :param expected: the driver's versions; None: the session isn't ours.
     :raises SparkJobError: this interpreter has other versions.
     """
-    if expected not in (None, found := versions()):
+    if expected not in (None, actual := versions()):
         from storage_engine.exceptions import SparkJobError
 
         raise SparkJobError(
             f"{sys.executable} on host {socket.gethostname()}: expected {expected}, as the driver has, found "
-            f"{found}. Nothing was committed or deleted. Install the same versions there, or name another "
+            f"{actual}. Nothing was committed or deleted. Install the same versions there, or name another "
             "Python by "
             "spark.pyspark.python, at a shell by PYSPARK_PYTHON."
         )
 
 
 def without_archives(path: list[str]) -> list[str]:
-    """Return a module search path without archives of the installed pyspark, because pyspark is on the path
-    anyway.
+    """Return a module search path without archives of the installed pyspark, which is on the path anyway.
 
     Archives of another Spark stay: a cluster's Python side has to match its jars.
     """
@@ -72,9 +69,7 @@ def _is_archive_of_installed(entry: Path, path: list[str]) -> bool:
 
 
 def load_task_modules() -> None:
-    """Load the modules that brokers' tasks need. If a broker can't be loaded, only tasks of its own stores
-    fail.
-    """
+    """Load the modules of brokers' tasks. If a broker can't be loaded, only tasks of its own stores fail."""
     from storage_engine.brokers import broker_names, find_broker
     from storage_engine.exceptions import BadInputError
 

@@ -191,15 +191,15 @@ def _absences(store: ManagedStore, logs: Mapping[str, LogIdentity]) -> Mapping[s
 
 def _contexts(store: ManagedStore, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
     """Return a broker's facts about segments that their files don't have. Deleted segments are left out."""
-    found: dict[SegmentId, SegmentContext] = {}
+    contexts: dict[SegmentId, SegmentContext] = {}
     with closing(open_store(store)) as broker:
 
         def answer(segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
             return contexts_of(broker, segments)
 
         for of_log in by_log(segments).values():
-            found |= answer_for_left(of_log, answer)[1]
-    return found
+            contexts |= answer_for_left(of_log, answer)[1]
+    return contexts
 
 
 def plan_read(
@@ -229,37 +229,37 @@ def plan_read(
     counting = tuple(row for row in rows if row.end <= limits[names.name_of(row), row.lineage])
     # What another log of a name had is nothing of the present one's.
     present_rows = [row for row in counting if names.name_of(row) == row.log]
-    own = whole(present_rows)
-    local = () if look is None else tuple(_local(look, own, lineages))
-    gone = (*_gone(lake, store_id, columns, lineages, present), *_cut_off(rows, names, limits))
+    own_rows = whole(present_rows)
+    local = () if look is None else tuple(_local(look, own_rows, lineages))
+    released = (*_read_released(lake, store_id, columns, lineages, present), *_cut_off(rows, names, limits))
     expiries = merged_expiries([(lake, ended(counting))])
-    ranges = log_ranges(local, counting, released=gone, witnesses=Witnesses(present, expiries=expiries))
+    ranges = log_ranges(local, counting, released=released, witnesses=Witnesses(present, expiries=expiries))
     of_log = by_log(counting, names.name_of)
     if look is not None:
         ranges = (*ranges, *_unknown_ends(look), *_missing(look, present_rows))
-    faults = [one for one in ranges if one.where in _SOMEWHERE and one.status is Status.FAILURE]
+    faults = [row for row in ranges if row.where in _SOMEWHERE and row.status is Status.FAILURE]
     holes = [
-        one
-        for one in ranges
-        if one.where not in _SOMEWHERE
-        and _may_have(one, of_log.get(one.log, []), table.schema(), columns, where)
+        row
+        for row in ranges
+        if row.where not in _SOMEWHERE
+        and _may_have(row, of_log.get(row.log, []), table.schema(), columns, where)
     ]
     if faults or (holes and not skip_holes):
         raise _hole_error(lake, store_id, faults or holes, may_skip=not faults)
-    segments = () if look is None else tuple(_unarchived(look, own))
+    segments = () if look is None else tuple(_find_unarchived(look, own_rows))
     contexts = {} if look is None else look.contexts(segments)
-    there = {segment.id for segment in segments}
+    segment_ids = {segment.id for segment in segments}
     read = [
         row
         for row in with_rows(counting)
-        if row.is_whole or SegmentId(names.name_of(row), row.base_offset) not in there
+        if row.is_whole or SegmentId(names.name_of(row), row.base_offset) not in segment_ids
     ]
     return ReadPlan(
         store_id,
         tuple(_lake_files(table, store_id, read, where)),
         ()
         if look is None
-        else tuple(_store_file(look, it, lineages, contexts.get(it.id)) for it in segments),
+        else tuple(_store_file(look, segment, lineages, contexts.get(segment.id)) for segment in segments),
     )
 
 
@@ -279,15 +279,15 @@ def _store_id(lake: Lake, look: StoreLook | None, named: str | None) -> str:
         return named
     stores = list_stores(lake)
     if look is not None:
-        stores = tuple(one for one in stores if one.store_root == look.root)
+        stores = tuple(store for store in stores if store.store_root == look.root)
         if not stores:
             return ""
     # At the same path of another machine there may be another store.
     if len(stores) == 1 and (look is None or stores[0].store_host in (None, this_host())):
         return stores[0].store_id
-    told = ", ".join(f"{one.store_id} ({one.store_root})" for one in stores) or "none"
+    text = ", ".join(f"{store.store_id} ({store.store_root})" for store in stores) or "none"
     raise BadInputError(
-        f"lake {lake.location}: expected exactly one store to read, found {told}. Nothing was read. Name the "
+        f"lake {lake.location}: expected exactly one store to read, found {text}. Nothing was read. Name the "
         "store with option storeId. A store without an archive has to be archived first."
     )
 
@@ -299,17 +299,15 @@ def _lineages(rows: Sequence[Receipt], names: LogNames, look: StoreLook | None) 
         name = names.name_of(row)
         newest[name] = max(row.lineage, newest.get(name, 0))
     if look is not None:
-        known = Lineages.archived(newest, look.lineages)
-        newest |= {log.name: known.of(log.name) for log in look.snapshot.logs}
+        lineages = Lineages.archived(newest, look.lineages)
+        newest |= {log.name: lineages.of(log.name) for log in look.snapshot.logs}
     return newest
 
 
 def _limits(
     rows: Sequence[Receipt], names: LogNames, lineages: Mapping[str, int], look: StoreLook | None
 ) -> Mapping[tuple[str, int], int]:
-    """Return for each lineage of a log the offset up to which it is valid: the first offset of a newer
-    lineage.
-    """
+    """Return up to which offset each lineage of a log is valid: the first offset of a newer lineage."""
     firsts = defaultdict[str, dict[int, int]](dict)
     for row in rows:
         of_log = firsts[names.name_of(row)]
@@ -333,9 +331,9 @@ def _cut_off(
     for row in rows:
         limit = limits[names.name_of(row), row.lineage]
         if row.base_offset < limit < row.end:
-            why = f"in the lake in a segment of lineage {row.lineage}, which a newer lineage cuts off"
+            others = f"in the lake in a segment of lineage {row.lineage}, which a newer lineage cuts off"
             log_id = row.log_id or ""
-            yield ReleasedSpan(row.log, row.base_offset, limit, others=why, unknown=True, log_id=log_id)
+            yield ReleasedSpan(row.log, row.base_offset, limit, others=others, unknown=True, log_id=log_id)
 
 
 def _local(look: StoreLook, rows: Sequence[Receipt], lineages: Mapping[str, int]) -> Iterator[LocalSpan]:
@@ -344,7 +342,7 @@ def _local(look: StoreLook, rows: Sequence[Receipt], lineages: Mapping[str, int]
     yield from shielded_spans(look.root, of_logs)
 
 
-def _gone(
+def _read_released(
     lake: Lake, store_id: str, columns: Columns, lineages: Mapping[str, int], present: Mapping[str, str]
 ) -> tuple[ReleasedSpan, ...]:
     ids: Mapping[str, str] = {}
@@ -391,17 +389,20 @@ def _bounds(schema: Schema, **bounds: tuple[Any, Any]) -> DataFile:
     """Return a file's bounds as a manifest would have them for these rows."""
     fields: list[Any] = [field for field in schema.fields if field.name in bounds]
 
-    def packed(at: int) -> dict[int, bytes]:
+    def pack(at: int) -> dict[int, bytes]:
         return {field.field_id: to_bytes(field.field_type, bounds[field.name][at]) for field in fields}
 
-    return DataFile.from_args(record_count=1, lower_bounds=packed(0), upper_bounds=packed(1))
+    return DataFile.from_args(record_count=1, lower_bounds=pack(0), upper_bounds=pack(1))
 
 
 def _hole_error(
     lake: Lake, store_id: str, ranges: Sequence[RangeStatus], *, may_skip: bool
 ) -> RowsMissingError:
-    found = named_in_short(
-        [f"{it.log} [{it.start_offset}, {it.end_offset}) {it.where.value}: {it.detail}" for it in ranges]
+    holes = named_in_short(
+        [
+            f"{row.log} [{row.start_offset}, {row.end_offset}) {row.where.value}: {row.detail}"
+            for row in ranges
+        ]
     )
     todo = (
         "Use option holes=skip to leave these rows out"
@@ -410,13 +411,13 @@ def _hole_error(
     )
     return RowsMissingError(
         f"lake {lake.location}: expected every requested row of store {store_id} in a known place, found "
-        f"{found}. Nothing was read. ",
+        f"{holes}. Nothing was read. ",
         todo,
         ".",
     )
 
 
-def _unarchived(look: StoreLook, rows: Sequence[Receipt]) -> Iterator[Segment]:
+def _find_unarchived(look: StoreLook, rows: Sequence[Receipt]) -> Iterator[Segment]:
     archived = {(row.log, row.base_offset) for row in rows}
     for log in look.snapshot.logs:
         for segment in log.segments:
@@ -439,9 +440,9 @@ def _unknown_ends(look: StoreLook) -> Iterator[RangeStatus]:
         if _end(look, log) > 0 or log.max_offset == log.min_offset:
             continue
         if look.at_ms - min(segment.mtime_ns for segment in log.segments) // 1_000_000 > _SOON_MS:
-            why = "its high watermark isn't known"
+            detail = "its high watermark isn't known"
             yield RangeStatus(
-                log.name, log.min_offset, log.max_offset, Where.UNKNOWN, Status.FAILURE, (), why
+                log.name, log.min_offset, log.max_offset, Where.UNKNOWN, Status.FAILURE, (), detail
             )
 
 
@@ -454,8 +455,8 @@ def _missing(look: StoreLook, rows: Iterable[Receipt]) -> Iterator[RangeStatus]:
             logs[row.log] = LogIdentity(row.log_id or "")
     for log, absence in (look.absences(logs) if logs else {}).items():
         if not absence.is_right:
-            why = f"the part after it isn't on disk, {absence.why}"
-            yield RangeStatus(log, ends[log], ends[log], Where.UNKNOWN, Status.FAILURE, (), why)
+            detail = f"the part after it isn't on disk, {absence.why}"
+            yield RangeStatus(log, ends[log], ends[log], Where.UNKNOWN, Status.FAILURE, (), detail)
 
 
 def _end(look: StoreLook, log: LogSnapshot) -> int:
@@ -496,20 +497,20 @@ def _lake_files(
     :raises LakeUnavailableError: a file is not in the table, or some of its rows count as deleted.
     """
     live = {file.location: file for file in live_data_files(table, store_id)}
-    own = {data_file_of(table, row) for row in rows if row.row_groups is None}
+    single = {data_file_of(table, row) for row in rows if row.row_groups is None}
     shared = Counter[str]()
     slots = defaultdict[str, list[Slot]](list)
     for row in rows:
         for file in proven_files(table, row):
             if file.location not in live or live[file.location].has_deletes:
-                why = (
+                fault = (
                     "some of its rows count as deleted"
                     if file.location in live
                     else "the table no longer has it"
                 )
                 raise LakeUnavailableError(
                     f"lake table {table.location()}: expected {file.location} with the rows of "
-                    f"{row.log}/{row.base_offset:020d}, found that {why}. Nothing was read. Try again. If "
+                    f"{row.log}/{row.base_offset:020d}, found that {fault}. Nothing was read. Try again. If "
                     "the error stays, run ",
                     Command("verify --level bytes --renew"),
                     ".",
@@ -517,8 +518,8 @@ def _lake_files(
             slots[file.location].append((row.lineage, row.log, row.base_offset))
             shared[file.location] += row.row_count if row.row_groups is not None else 0
     with metadata_errors(table.location(), "plan a scan"):
-        wanted = plan_files(table, And(store_rows(store_id), where), store_id=store_id)
-    for location in sorted({task.file.file_path for task in wanted} & slots.keys()):
+        tasks = plan_files(table, And(store_rows(store_id), where), store_id=store_id)
+    for location in sorted({task.file.file_path for task in tasks} & slots.keys()):
         entry = live[location].entry
-        are_all = shared[location] == entry.record_count or (location in own and len(slots[location]) == 1)
+        are_all = shared[location] == entry.record_count or (location in single and len(slots[location]) == 1)
         yield LakeFile(location, entry.file_size_in_bytes, None if are_all else tuple(slots[location]))

@@ -1,6 +1,4 @@
-"""Counts of messages by topic, producer host, hour and size class, over a span of time in a lake, as a Spark
-job.
-"""
+"""Counts of a lake's messages by topic, producer, hour and size class, over a time span, as a Spark job."""
 
 from __future__ import annotations
 
@@ -66,9 +64,7 @@ _CELLS: list[pa.Field[Any]] = [
     pa.field("size_bytes", pa.int64()),
 ]
 CELLS = pa.schema(_CELLS)
-"""``hour`` is in hours since the epoch, in UTC. ``host`` is "" if the broker doesn't store the producer's
-host.
-"""
+"""``hour`` counts hours since the epoch, in UTC. ``host`` is "" if the broker stores no producer's host."""
 _NAMES = CELLS.names[:4]
 
 
@@ -199,14 +195,13 @@ def _cells(
 ) -> DataFrame:
     """Return the counts of one lake. There may be one row for each row group with the same key.
 
-    :param counted: segments that were counted in another lake and are not counted again. This lake's segments
-        are added.
+    :param counted: segments that another lake has counted, which are left out. This lake's are added.
     """
     lake, columns = open_lake(config), find_broker(request.broker).codec.columns
     table = lake.messages()
     rows = [row for row in receipts(lake, request.store_id) if _counts(row, request, counted)]
     counted.update(row.identity for row in rows)
-    wanted = {(row.lineage, row.log, row.base_offset) for row in rows}
+    slots = {(row.lineage, row.log, row.base_offset) for row in rows}
     # By rows, not by files: another engine may have put rows of several segments into one.
     files = tuple(live_files_of(table, rows))
     source = StoreFiles(config, table, request.store_id, files)
@@ -214,7 +209,7 @@ def _cells(
     until = None if request.until_ms is None else request.until_ms * 1000
 
     def count(rows: pa.Table, _: object) -> pa.Table:
-        return count_usage(of_segments(rows, wanted), columns, first, until)
+        return count_usage(of_segments(rows, slots), columns, first, until)
 
     return map_row_groups(spark, source, (*SEGMENT, *columns_counted(columns)), count, CELLS)
 
@@ -222,9 +217,9 @@ def _cells(
 def of_segments(rows: pa.Table, wanted: Set[tuple[int, str, int]]) -> pa.Table:
     """Return the rows of some segments, each by its lineage, log and base offset."""
     identity = rows.select(SEGMENT).combine_chunks()
-    found = identity.group_by([*SEGMENT]).aggregate([]).to_pylist()
-    chosen = [row for row in found if tuple(row.values()) in wanted]
-    if len(chosen) == len(found):
+    segments = identity.group_by([*SEGMENT]).aggregate([]).to_pylist()
+    chosen = [row for row in segments if tuple(row.values()) in wanted]
+    if len(chosen) == len(segments):
         return rows
     masks = (
         reduce(pc.and_, (pc.equal(identity[name], pa.scalar(value)) for name, value in row.items()))
@@ -250,8 +245,7 @@ def columns_counted(columns: Columns) -> tuple[str, ...]:
 
 
 def count_usage(rows: pa.Table, columns: Columns, first_us: int | None, until_us: int | None) -> pa.Table:
-    """Return the counts of some rows, with the columns of :data:`CELLS`. Rows without topic or time are not
-    counted.
+    """Return the counts of rows, with the columns of :data:`CELLS`. Rows without topic or time don't count.
 
     A row without a message of its own, such as a batch header, gets the time of the next message.
 
@@ -270,7 +264,7 @@ def count_usage(rows: pa.Table, columns: Columns, first_us: int | None, until_us
         counts = pc.and_(counts, pc.less(stored, pa.scalar(until_us)))
     host: Any = pa.nulls(rows.num_rows, pa.string()) if columns.producer is None else rows[columns.producer]
     size = rows["size"].cast(pa.int64())
-    found: dict[str, Any] = {
+    cells: dict[str, Any] = {
         "topic": topic.cast(pa.string()),
         "host": pc.fill_null(host.cast(pa.string()), ""),
         "hour": pc.divide(stored, HOUR_S * 1_000_000),
@@ -278,7 +272,7 @@ def count_usage(rows: pa.Table, columns: Columns, first_us: int | None, until_us
         "messages": is_message.cast(pa.int64()),
         "size_bytes": size,
     }
-    placed = pa.table(found)
+    placed = pa.table(cells)
     sums = placed.filter(pc.fill_null(counts, False)).group_by(_NAMES, use_threads=False)
     summed = sums.aggregate([("messages", "sum"), ("size_bytes", "sum")])
     return summed.select([*_NAMES, "messages_sum", "size_bytes_sum"]).rename_columns(CELLS.names)

@@ -1,7 +1,6 @@
 """Results of tasks over a segment's rows: sums for each segment and stream, or single rows if sums disagree.
 
-Positions here are counted from the segment's first byte. Pure Arrow; this module imports neither Spark nor
-pandas.
+Positions count from the segment's first byte. Pure Arrow; this module imports neither Spark nor pandas.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ def sum_rows(rows: pa.Table, location: str, codec: SegmentCodec) -> pa.Table:
     :param rows: rows with the columns of :func:`columns_read`.
     """
     streams = [f"stream_{number}" for number in range(len(codec.columns.streams))]
-    placed = _placed(rows, codec)
+    placed = _place_rows(rows, codec)
     owns = pc.greater(placed["size"], pa.scalar(0))
     start, size = placed["start"], placed["size"]
     placed = (
@@ -105,12 +104,12 @@ def sum_rows(rows: pa.Table, location: str, codec: SegmentCodec) -> pa.Table:
         .append_column("is_unknown", _count(pc.and_(placed["offset"].is_valid(), placed["step"].is_null())))
     )
     grouped = placed.group_by([*SEGMENT, *streams], use_threads=False).aggregate([*_COUNTED.values()])
-    found: dict[str, Any] = {name: grouped[name] for name in SEGMENT}
-    found["stream"] = _stream(grouped, streams)
-    found["location"] = pa.array([location] * grouped.num_rows, pa.string())
-    for name, (column, how) in _COUNTED.items():
-        found[name] = grouped[f"{column}_{how}" if column else how]
-    return pa.table(found)
+    sums: dict[str, Any] = {name: grouped[name] for name in SEGMENT}
+    sums["stream"] = _stream(grouped, streams)
+    sums["location"] = pa.array([location] * grouped.num_rows, pa.string())
+    for name, (column, fold) in _COUNTED.items():
+        sums[name] = grouped[f"{column}_{fold}" if column else fold]
+    return pa.table(sums)
 
 
 def place_rows(rows: pa.Table, first_row: int, codec: SegmentCodec) -> pa.Table:
@@ -119,13 +118,13 @@ def place_rows(rows: pa.Table, first_row: int, codec: SegmentCodec) -> pa.Table:
     :param rows: rows with the columns of :func:`columns_read`.
     :param first_row: how many rows of the file come before these rows.
     """
-    placed = _placed(rows, codec)
+    placed = _place_rows(rows, codec)
     streams = [f"stream_{number}" for number in range(len(codec.columns.streams))]
     numbers = pa.array(range(first_row, first_row + rows.num_rows), pa.int64())
     return placed.append_column("stream", _stream(placed, streams)).append_column("row", numbers)
 
 
-def _placed(rows: pa.Table, codec: SegmentCodec) -> pa.Table:
+def _place_rows(rows: pa.Table, codec: SegmentCodec) -> pa.Table:
     columns, nothing = codec.columns, pa.nulls(rows.num_rows, pa.int64())
     start = rows["physical_offset"]
     if offsets_count_bytes(codec):
@@ -134,10 +133,10 @@ def _placed(rows: pa.Table, codec: SegmentCodec) -> pa.Table:
     step: Any = nothing if columns.steps is None else columns.steps(rows)
     # What is in no stream has an offset that counts nothing.
     offset = pc.if_else(pc.fill_null(pc.equal(step, pa.scalar(0)), False), None, offset)
-    found: dict[str, Any] = {name: rows[name] for name in SEGMENT}
-    found |= {f"stream_{number}": rows[name] for number, name in enumerate(columns.streams)}
-    found |= {"start": start, "size": rows["size"].cast(pa.int64()), "offset": offset, "step": step}
-    return pa.table({**found, "is_message": _count(pc.equal(rows["kind"], pa.scalar("message")))})
+    cells: dict[str, Any] = {name: rows[name] for name in SEGMENT}
+    cells |= {f"stream_{number}": rows[name] for number, name in enumerate(columns.streams)}
+    cells |= {"start": start, "size": rows["size"].cast(pa.int64()), "offset": offset, "step": step}
+    return pa.table({**cells, "is_message": _count(pc.equal(rows["kind"], pa.scalar("message")))})
 
 
 def _link(start: Any, end: Any) -> Any:
@@ -145,8 +144,7 @@ def _link(start: Any, end: Any) -> Any:
 
 
 def hash_numbers(numbers: Any) -> Any:
-    """Return the XXH64 hashes of 64-bit numbers with seed 42, as Spark's ``xxhash64`` does. But null gives
-    null.
+    """Return the XXH64 hashes of 64-bit numbers with seed 42, like Spark's ``xxhash64``. But null gives null.
 
     See the specification of xxHash: its five primes, and the rule for an input of eight bytes.
     """
@@ -225,7 +223,7 @@ def map_row_groups(
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    properties, whole = source.config.file_io_properties, [f for f in source.files if not f.has_deletes]
+    properties, whole_files = source.config.file_io_properties, [f for f in source.files if not f.has_deletes]
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -235,12 +233,12 @@ def map_row_groups(
                     yield from fold(rows, place).select(schema.names).cast(schema).to_batches()
 
     context, spark_schema = spark.sparkContext, from_arrow_schema(schema)
-    tasks = max(1, min(len(whole), TASKS_PER_CORE * context.defaultParallelism))
-    locations = context.parallelize([(file.location,) for file in whole], tasks)
+    tasks = max(1, min(len(whole_files), TASKS_PER_CORE * context.defaultParallelism))
+    locations = context.parallelize([(file.location,) for file in whole_files], tasks)
     frame = spark.createDataFrame(locations, "location string").mapInArrow(read, spark_schema)
-    if len(whole) == len(source.files):
+    if len(whole_files) == len(source.files):
         return frame
-    merged = [fold(rows, place).select(schema.names).cast(schema) for rows, place in _merged(source, columns)]
+    merged = [fold(rows, place).select(schema.names).cast(schema) for rows, place in _merge(source, columns)]
     rows = [tuple(row.values()) for table in merged for row in table.to_pylist()]
     return frame.unionByName(spark.createDataFrame(rows, spark_schema))
 
@@ -268,10 +266,10 @@ def _row_groups(
             first_row += rows.num_rows
 
 
-def _merged(source: StoreFiles, columns: Sequence[str]) -> Iterator[tuple[pa.Table, RowGroup]]:
-    table, wanted = source.table, {file.location for file in source.files if file.has_deletes}
+def _merge(source: StoreFiles, columns: Sequence[str]) -> Iterator[tuple[pa.Table, RowGroup]]:
+    table, locations = source.table, {file.location for file in source.files if file.has_deletes}
     with metadata_errors(table.location(), "read rows that were partly deleted"):
         for task in table.scan(row_filter=store_rows(source.store_id)).plan_files():
-            if task.file.file_path in wanted:
+            if task.file.file_path in locations:
                 rows = read_files(table, AlwaysTrue(), columns, [task])
                 yield rows, RowGroup(task.file.file_path, 0)

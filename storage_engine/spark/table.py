@@ -78,8 +78,8 @@ def table(
     :raises BadInputError: an option is unknown, or this Spark doesn't support data sources in Python.
     """
     spark.dataSource.register(StoreTable)
-    given = {"lake": str(lake), **({} if store is None else {"store": str(store)}), **options}
-    return spark.read.format(FORMAT).options(**given).load()
+    named = {"lake": str(lake), **({} if store is None else {"store": str(store)}), **options}
+    return spark.read.format(FORMAT).options(**named).load()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +112,22 @@ class Options:
                 raise BadInputError(
                     f"Expected an option of the data source, found {name}.{meant(name, _OPTIONS)}"
                 )
-        found = {names[name.lower()]: value for name, value in given.items()}
-        if not found.get("lake"):
+        values = {names[name.lower()]: value for name, value in given.items()}
+        if not values.get("lake"):
             raise BadInputError("Expected option lake, the directory of a lake, found none.")
-        if (holes := found.get("holes", "refuse")) not in ("refuse", "skip"):
+        if (holes := values.get("holes", "refuse")) not in ("refuse", "skip"):
             raise BadInputError(f"Expected option holes to be refuse or skip, found {holes!r}.")
-        pairs = [pair.partition("=") for pair in _listed(found.get("set", ""))]
+        pairs = [pair.partition("=") for pair in _split_list(values.get("set", ""))]
         return cls(
-            found["lake"],
-            found.get("store"),
-            found.get("storeId"),
-            found.get("where", ""),
-            _listed(found.get("columns", "")),
+            values["lake"],
+            values.get("store"),
+            values.get("storeId"),
+            values.get("where", ""),
+            _split_list(values.get("columns", "")),
             holes == "skip",
-            found.get("brokerConf"),
+            values.get("brokerConf"),
             {name.strip(): value.strip() for name, _, value in pairs},
-            {name: found[name] for name in _OF_AGENT if found.get(name)},
+            {name: values[name] for name in _OF_AGENT if values.get(name)},
         )
 
     def run(self, root: str, files: Sequence[StoreFile]) -> AgentRun | None:
@@ -139,7 +139,7 @@ class Options:
             return None
         address, *paths = (self.agent.get(name) for name in _OF_AGENT)
         access = read_access(address or "", *(None if path is None else Path(path) for path in paths))
-        return begin_run(access, {root: [replace(it.facts, size_bytes=it.size_bytes) for it in files]})
+        return begin_run(access, {root: [replace(file.facts, size_bytes=file.size_bytes) for file in files]})
 
     def managed(self, lake: LakeConfig) -> ManagedStore | None:
         """Return the store to read; None: only the lake is read."""
@@ -164,7 +164,7 @@ _OF_AGENT = ("agent", "agentToken", "agentCa", "agentCert")
 _OPTIONS = ("lake", "store", "storeId", "where", "columns", "holes", "brokerConf", "set", *_OF_AGENT)
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _split_list(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
@@ -254,7 +254,7 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]
         agent = None if store is None else options.run(store.real_root, plan.store_files)
         groups: list[list[LakeFile]] = [[]]
         for file in plan.lake_files:
-            if groups[-1] and sum(one.size_bytes for one in groups[-1]) + file.size_bytes > _TASK_BYTES:
+            if groups[-1] and sum(entry.size_bytes for entry in groups[-1]) + file.size_bytes > _TASK_BYTES:
                 groups.append([])
             groups[-1].append(file)
         return [
@@ -274,23 +274,21 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]
         for file in partition.lake_files:
             keeps = scan.keeps if file.slots is None else scan.keeps & _counting(file.slots)
             needed = () if file.slots is None else IDENTITY_COLUMNS.names
-            yield from _shaped(_of_lake(scan, file.location, keeps, needed), scan)
+            yield from _shape_batches(_read_lake_file(scan, file.location, keeps, needed), scan)
         if partition.store_file is not None:
             try:
-                yield from _shaped(_of_store(scan, partition.store_file, partition.agent), scan)
+                yield from _shape_batches(_read_store_file(scan, partition.store_file, partition.agent), scan)
             finally:
                 leave_agent()
 
 
 def _check_kind(lake: Lake, store: ManagedStore | None) -> None:
-    """:raises BadInputError: the lake has another broker's rows, or is empty and was made without a
-    broker.
-    """
+    """:raises BadInputError: the lake has another broker's rows, or is empty and has no broker."""
     if store is not None and store.broker != lake.broker:
-        own, other = (find_broker(name).words.title for name in (store.broker, lake.broker))
+        kind, lake_kind = (find_broker(name).words.title for name in (store.broker, lake.broker))
         raise BadInputError(
-            f"lake {lake.location}: expected columns of {own}, the broker of {store.root}, found columns of "
-            f"{other}. "
+            f"lake {lake.location}: expected columns of {kind}, the broker of {store.root}, found columns of "
+            f"{lake_kind}. "
             "Nothing was read. Archive the store first, or name its own lake."
         )
 
@@ -305,10 +303,10 @@ def _filter(schema: Schema, where: str) -> tuple[BooleanExpression, Any, tuple[s
         bound = bind(schema, expression, case_sensitive=True)
     except Exception as error:
         # Of a text that can't be parsed, the parser's own words are its whole grammar.
-        why = f": {error}" if isinstance(error, ValueError) else ""
+        detail = f": {error}" if isinstance(error, ValueError) else ""
         raise BadInputError(
             f"Option where: expected an expression such as topic = 'orders' over the columns, found {where!r}"
-            f"{why}. Nothing was read."
+            f"{detail}. Nothing was read."
         ) from error
     names = {str(schema.find_column_name(field)) for field in extract_field_ids(bound)}
     return expression, expression_to_pyarrow(bound, schema), tuple(sorted(names)) or ("kind",)
@@ -335,11 +333,11 @@ def _schema(lake: Lake, options: Options) -> pa.Schema:
     :raises BadInputError: there is no such column.
     """
     codec = find_broker(lake.broker).codec
-    there, views = set(lake.messages().schema().column_names), codec.columns.views
+    stored, views = set(lake.messages().schema().column_names), codec.columns.views
     fields = [
         pa.field(field.name, plain_field(field).type)
         for field in (*IDENTITY_COLUMNS, *codec.schema)
-        if field.name in there or field.name in views
+        if field.name in stored or field.name in views
     ]
     every = {field.name: field for field in fields}
     for name in options.columns:
@@ -379,14 +377,14 @@ def _offsets(columns: Columns) -> tuple[str, ...]:
 _PLACE = ("kind", "physical_offset", "size")
 
 
-def _of_lake(scan: Scan, location: str, keeps: Any, needed: Sequence[str]) -> Iterator[pa.Table]:
+def _read_lake_file(scan: Scan, location: str, keeps: Any, needed: Sequence[str]) -> Iterator[pa.Table]:
     file_io = load_file_io(scan.lake.file_io_properties, location)
     deciding = tuple(dict.fromkeys((*scan.deciding, *needed)))
     types = pa.schema([*IDENTITY_COLUMNS, *find_broker(scan.broker).codec.schema])
     yield from rows_of_file(file_io, location, keeps, deciding, scan.columns, types)
 
 
-def _of_store(scan: Scan, file: StoreFile, agent: AgentRun | None) -> Iterator[pa.Table]:
+def _read_store_file(scan: Scan, file: StoreFile, agent: AgentRun | None) -> Iterator[pa.Table]:
     codec, (lineage, log, base_offset) = find_broker(scan.broker).codec, file.slot
     keeps = scan.keeps if file.end is None else scan.keeps & _below_end(file, codec)
     try:
@@ -394,27 +392,27 @@ def _of_store(scan: Scan, file: StoreFile, agent: AgentRun | None) -> Iterator[p
     except FileGoneError:
         needed = (*_PLACE, *_offsets(codec.columns), *IDENTITY_COLUMNS.names)
         # Other segments may share its data file.
-        yield from _of_lake(scan, _released(scan, file), keeps & _counting([file.slot]), needed)
+        yield from _read_lake_file(scan, _find_released(scan, file), keeps & _counting([file.slot]), needed)
         return
     values = {"store_id": scan.store_id or None, "lineage": lineage, "log": log}
     values["segment_base_offset"] = base_offset
-    wanted, keys = {*scan.columns}, {*scan.deciding, *_PLACE, *_offsets(codec.columns)}
+    columns, keys = {*scan.columns}, {*scan.deciding, *_PLACE, *_offsets(codec.columns)}
     for rows, _ in codec.decode(data.toreadonly(), base_offset, context=file.context):
-        for name in (wanted | keys) & values.keys():
+        for name in (columns | keys) & values.keys():
             kind = IDENTITY_COLUMNS.field(name).type
             rows = rows.append_column(name, pa.repeat(pa.scalar(values[name], kind), rows.num_rows))
         # Arrow filters no table that has views.
-        deciding = _without_views(rows.select([name for name in rows.column_names if name in keys]))
+        deciding = _drop_views(rows.select([name for name in rows.column_names if name in keys]))
         numbers = deciding.append_column("__row", pa.array(np.arange(rows.num_rows))).filter(keeps)["__row"]
-        rows = rows.select([name for name in rows.column_names if name in wanted])
-        yield rows if len(numbers) == rows.num_rows else _without_views(rows).take(numbers)
+        rows = rows.select([name for name in rows.column_names if name in columns])
+        yield rows if len(numbers) == rows.num_rows else _drop_views(rows).take(numbers)
 
 
-def _without_views(rows: pa.Table) -> pa.Table:
+def _drop_views(rows: pa.Table) -> pa.Table:
     return rows.cast(pa.schema(map(plain_field, rows.schema)))
 
 
-def _released(scan: Scan, file: StoreFile) -> str:
+def _find_released(scan: Scan, file: StoreFile) -> str:
     """Return the data file with the rows of a segment that left the store after the scan began.
 
     :raises RowsMissingError: the lake doesn't have it.
@@ -436,7 +434,7 @@ def _released(scan: Scan, file: StoreFile) -> str:
     return data_file_of(lake.messages(), rows[-1])
 
 
-def _shaped(tables: Iterable[pa.Table], scan: Scan) -> Iterator[pa.RecordBatch]:
+def _shape_batches(tables: Iterable[pa.Table], scan: Scan) -> Iterator[pa.RecordBatch]:
     """Yield rows in small batches, with the requested columns in their types."""
     codec = find_broker(scan.broker).codec
     for rows in tables:

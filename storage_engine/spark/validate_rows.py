@@ -113,7 +113,7 @@ def validate_rows_of(
         run_name=directory.name,
         spans=tuple(spans),
     )
-    found = run_job(request)
+    answer = run_job(request)
     result = ValidationResult(
         store_root=managed.real_root,
         store_id=store_id,
@@ -122,8 +122,8 @@ def validate_rows_of(
         checked_at_ms=checked_at_ms,
         duration_ms=(time.monotonic_ns() - started_ns) // 1_000_000,
         ranges=(),
-        checks=found.checks,
-        notes=(*notes, *found.notes),
+        checks=answer.checks,
+        notes=(*notes, *answer.notes),
         name=store_name(managed),
     )
     save_validation(store, run_key, result, directory)
@@ -170,7 +170,7 @@ def _look_at(spark: SparkSession, config: LakeConfig, request: ValidateRowsReque
     files = tuple(live_files_of(table, rows))
     source = StoreFiles(config, table, request.store_id, files)
     where = f" in {config.location}" if len(request.lakes) > 1 else ""
-    expected = spark.createDataFrame(list(_expected(every_row, where)), _RECEIPTS)
+    expected = spark.createDataFrame(list(_expect_rows(every_row, where)), _RECEIPTS)
     cores = spark.sparkContext.defaultParallelism
     sums = kept(_sums(spark, source, codec), cores)
     segments, queues = _segment_sums(expected, sums), _stream_sums(expected, sums, codec)
@@ -203,9 +203,8 @@ def chosen_receipts(rows: Sequence[Receipt], spans: Sequence[OffsetSpan]) -> lis
     return [row for row in rows if not spans or is_chosen(row)]
 
 
-def _expected(rows: Sequence[Receipt], where: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the receipts' values, one row for each receipt. ``run`` numbers the unbroken runs of segments of
-    a log.
+def _expect_rows(rows: Sequence[Receipt], where: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the receipts' values, one row for each. ``run`` numbers the unbroken runs of a log's segments.
 
     An expired segment has no row, and the segment after it begins a new run.
     """
@@ -240,7 +239,7 @@ def _sums(spark: SparkSession, source: StoreFiles, codec: SegmentCodec) -> DataF
 
 def _added_up(groups: Any, F: Any) -> DataFrame:  # noqa: N803
     """Return the sums over partial sums."""
-    found: DataFrame = groups.agg(
+    sums: DataFrame = groups.agg(
         *(F.sum(name).alias(name) for name in ("row_count", "messages", "row_bytes", "offsets")),
         *(F.sum(name).alias(name) for name in ("distinct_offsets", "unknown_steps")),
         # Wider than a long, which sums of hashes may be.
@@ -248,14 +247,14 @@ def _added_up(groups: Any, F: Any) -> DataFrame:  # noqa: N803
         *(F.min(name).alias(name) for name in ("first", "first_offset")),
         *(F.max(name).alias(name) for name in ("last", "last_offset")),
     )
-    return found
+    return sums
 
 
 def _segment_sums(expected: DataFrame, sums: DataFrame) -> DataFrame:
     """Return each segment's sums with its receipt, and whether they show a gap or an overlap."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    found = expected.join(_added_up(sums.groupBy(*SEGMENT), F), [*SEGMENT], "left")
+    joined = expected.join(_added_up(sums.groupBy(*SEGMENT), F), [*SEGMENT], "left")
     covers = (
         (F.col("first") == 0)
         & (F.col("last") == F.col("size_bytes"))
@@ -264,7 +263,7 @@ def _segment_sums(expected: DataFrame, sums: DataFrame) -> DataFrame:
     )
     # A segment of no byte has no row that owns one.
     empty = (F.col("size_bytes") == 0) & (F.coalesce("row_bytes", F.lit(0)) == 0)
-    return found.withColumn("is_odd", ~F.coalesce(covers | empty, F.lit(False)))
+    return joined.withColumn("is_odd", ~F.coalesce(covers | empty, F.lit(False)))
 
 
 def _stream_sums(expected: DataFrame, sums: DataFrame, codec: SegmentCodec) -> DataFrame:
@@ -276,11 +275,11 @@ def _stream_sums(expected: DataFrame, sums: DataFrame, codec: SegmentCodec) -> D
     from pyspark.sql import functions as F  # noqa: N812
 
     streams = sums.filter("offsets > 0").groupBy(*SEGMENT, "stream")
-    found = _added_up(streams, F).join(expected, [*SEGMENT])
+    joined = _added_up(streams, F).join(expected, [*SEGMENT])
     # Bytes that don't decode may have been messages of any stream.
-    found = found.withColumn("unknown_steps", F.col("unknown_steps") + F.col("is_damaged").cast("long"))
+    joined = joined.withColumn("unknown_steps", F.col("unknown_steps") + F.col("is_damaged").cast("long"))
     in_turn = Window.partitionBy("lineage", "log", "run", "stream").orderBy("segment_base_offset")
-    found = found.withColumn("previous_last", F.lag("last_offset").over(in_turn)).withColumn(
+    joined = joined.withColumn("previous_last", F.lag("last_offset").over(in_turn)).withColumn(
         "previous_unknown", F.lag("unknown_steps").over(in_turn)
     )
     span = F.col("last_offset") - F.col("first_offset") + 1
@@ -290,7 +289,7 @@ def _stream_sums(expected: DataFrame, sums: DataFrame, codec: SegmentCodec) -> D
     skipped = F.col("first_offset") - F.col("previous_last") - 1
     follows = F.col("previous_last").isNull() | (skipped == 0)
     follows |= (F.col("previous_unknown") > 0) & (skipped > 0)
-    return found.withColumn(
+    return joined.withColumn(
         "is_odd", ~(once & (is_whole | may_skip) & follows & _within(codec, "first_offset", "last_offset"))
     )
 

@@ -39,9 +39,7 @@ DEFAULT_POLL_SECONDS = 10.0
 """Pause between two looks. The broker itself looks as often."""
 
 _LONGEST_SLEEP_SECONDS = 300.0
-"""Longest pause until the next look at a window, because the clock may be set and deleteWhen may be
-changed.
-"""
+"""Longest pause until the next look at a window: the clock may be set, and deleteWhen changed."""
 _SHORTEST_SLEEP_SECONDS = 0.05
 
 _LOOKS = ThreadPoolExecutor(1000, thread_name_prefix="storage-engine-look")
@@ -80,24 +78,24 @@ class _CauseTrigger(BaseEventTrigger):
                 _WATCH.remove(store)
 
     async def _events(self, store: ManagedStore) -> AsyncIterator[TriggerEvent]:
-        armed = known = True
+        armed = is_known = True
         while True:
             # Each time: a disk that isn't mounted yet may be.
             if not self._is_watched and await _look(is_watched_here, store):
                 self._is_watched = True
                 _WATCH.add(store)
-            seen = await _look(watch, store)
-            if seen.known != known:
-                known = seen.known
-                self._say(seen)
-            cause = self.cause(seen)
+            state = await _look(watch, store)
+            if state.known != is_known:
+                is_known = state.known
+                self._say(state)
+            cause = self.cause(state)
             if armed and cause is not None:
                 armed = False
-                yield TriggerEvent(self._payload(seen, cause))  # type: ignore[no-untyped-call]
-            elif not armed and known and self.over(seen):
+                yield TriggerEvent(self._payload(state, cause))  # type: ignore[no-untyped-call]
+            elif not armed and is_known and self.over(state):
                 armed = True
-            pause = self.pause_seconds(seen, armed=armed)
-            await asyncio.sleep(pause if known else min(pause, DEFAULT_POLL_SECONDS))
+            pause = self.pause_seconds(state, armed=armed)
+            await asyncio.sleep(pause if is_known else min(pause, DEFAULT_POLL_SECONDS))
 
     @abstractmethod
     def cause(self, seen: Watch) -> Cause | None:
@@ -117,19 +115,19 @@ class _CauseTrigger(BaseEventTrigger):
         await _look(check_watcher, store)
         return store
 
-    def _say(self, seen: Watch) -> None:
-        if seen.known:
+    def _say(self, state: Watch) -> None:
+        if state.known:
             self.log.info("%s: the broker answers again", self.storage_engine_conn_id)
-        for notice in () if seen.known else seen.notices:
+        for notice in () if state.known else state.notices:
             self.log.warning("%s: %s", self.storage_engine_conn_id, notice)
 
-    def _payload(self, seen: Watch, cause: Cause) -> dict[str, Any]:
+    def _payload(self, state: Watch, cause: Cause) -> dict[str, Any]:
         return {
             "storage_engine_conn_id": self.storage_engine_conn_id,
             "cause": cause.value,
-            "at_ms": seen.watched_at_ms,
-            "details": [trigger.detail for trigger in seen.triggers if trigger.cause is cause],
-            "used_percent": seen.deciding_percent,
+            "at_ms": state.watched_at_ms,
+            "details": [trigger.detail for trigger in state.triggers if trigger.cause is cause],
+            "used_percent": state.deciding_percent,
         }
 
 
@@ -143,10 +141,10 @@ class DeleteWindowTrigger(_CauseTrigger):
         super().__init__(storage_engine_conn_id)
 
     def cause(self, seen: Watch) -> Cause | None:
-        return Cause.TIME_UP if _in_window(seen) else None
+        return Cause.TIME_UP if _is_in_window(seen) else None
 
     def over(self, seen: Watch) -> bool:
-        return not _in_window(seen)
+        return not _is_in_window(seen)
 
     def pause_seconds(self, seen: Watch, *, armed: bool) -> float:
         return _until_window(seen) if armed else _LONGEST_SLEEP_SECONDS
@@ -173,21 +171,20 @@ class _Level:
         above = self._above_threshold(seen)
         return above is not None and above <= -self.hysteresis_percent
 
-    def _above_threshold(self, seen: Watch) -> int | None:
+    def _above_threshold(self, state: Watch) -> int | None:
         """Return how far the level is above the threshold, in percent points; None: unknown."""
-        threshold = seen.ordinary_percent if self.threshold_percent is None else self.threshold_percent
-        if seen.deciding_percent is None or threshold is None:
+        threshold = state.ordinary_percent if self.threshold_percent is None else self.threshold_percent
+        if state.deciding_percent is None or threshold is None:
             return None
-        return seen.deciding_percent - threshold
+        return state.deciding_percent - threshold
 
 
 class DiskLevelTrigger(_CauseTrigger):
     """Fires when a disk of the store rises above a level.
 
     The broker's rule decides which disk counts: the least used disk of the log, or the disk of the
-    dependents. For a stopped broker's store, it samples the disks that this triggerer sees, so run it on a
-    host where they are mounted. For a running broker, it uses the level that the broker reports, from any
-    triggerer.
+    dependents. For a stopped broker's store, it samples the disks that this triggerer sees, so run it where
+    they are mounted. For a running broker, it uses the level that the broker reports, from any triggerer.
 
     :param storage_engine_conn_id: connection of the store.
     :param threshold_percent: level above which it fires; None: the level above which the broker itself
@@ -235,10 +232,10 @@ class CleanupCauseTrigger(DiskLevelTrigger):
     def cause(self, seen: Watch) -> Cause | None:
         if self._level.exceeded(seen):
             return Cause.SPACE_FULL
-        return Cause.TIME_UP if _in_window(seen) else None
+        return Cause.TIME_UP if _is_in_window(seen) else None
 
     def over(self, seen: Watch) -> bool:
-        return self._level.left(seen) and not _in_window(seen)
+        return self._level.left(seen) and not _is_in_window(seen)
 
     def pause_seconds(self, seen: Watch, *, armed: bool) -> float:
         return min(self._poll_seconds, _until_window(seen)) if armed else self._poll_seconds
@@ -249,13 +246,13 @@ async def _look(look: Callable[[ManagedStore], Found], store: ManagedStore) -> F
     return await asyncio.get_running_loop().run_in_executor(_LOOKS, look, store)
 
 
-def _in_window(seen: Watch) -> bool:
-    return any(trigger.cause is Cause.TIME_UP for trigger in seen.triggers)
+def _is_in_window(state: Watch) -> bool:
+    return any(trigger.cause is Cause.TIME_UP for trigger in state.triggers)
 
 
-def _until_window(seen: Watch) -> float:
+def _until_window(state: Watch) -> float:
     """Return the seconds until the next window opens, by the present clock."""
-    if seen.next_window_ms is None:
+    if state.next_window_ms is None:
         return _LONGEST_SLEEP_SECONDS
-    seconds = seen.next_window_ms / 1000 - time.time()
+    seconds = state.next_window_ms / 1000 - time.time()
     return min(max(seconds, _SHORTEST_SLEEP_SECONDS), _LONGEST_SLEEP_SECONDS)

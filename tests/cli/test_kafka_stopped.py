@@ -129,7 +129,10 @@ def test_a_node_that_is_stopped_needs_no_hold_and_has_no_shield(
     for command in ("hold", "unmanage"):
         refused = cli(command, node, "--lake", lake)
         assert refused.exit_code == 2
-        assert "the broker that runs on STORE by --broker or --client-config, found none" in refused.err
+        assert (
+            "--broker or --client-config, which names the running broker of STORE, found no such option"
+            in refused.err
+        )
     refused = cli("plan", node, "--deletes-us")
     assert "--deletes-us: expected --broker or --client-config with it, found none" in refused.err
     for more in ((), ("--remove",)):

@@ -61,7 +61,7 @@ def test_init_refuses_an_airflow_that_would_not_start(cli, tmp_path, monkeypatch
     (tmp_path / "airflow.cfg").write_text("[storage_engine]\nlake = /l\n\n[storage_engine]\n")
     twice = cli("init", "--airflow")
     assert twice.exit_code == 2
-    assert "airflow.cfg, line 4: expected the section [storage_engine] once, found it again" in twice.err
+    assert "airflow.cfg, line 4: expected the section [storage_engine] once, found it twice" in twice.err
     assert [path.name for path in tmp_path.iterdir()] == ["airflow.cfg"]
 
 

@@ -258,7 +258,10 @@ class TestRoom:
 
     def test_directories_of_one_disk_fill_it_together(self) -> None:
         both = [self.room("/a", 1, came=25 << 30), self.room("/b", 1, came=25 << 30)]
-        assert all("full in 2 d by all directories on it" in one.what for one in room_findings(both))
+        assert all(
+            "full in 2 d, if all directories on this disk grow as now" in one.what
+            for one in room_findings(both)
+        )
         apart = [self.room("/a", 1, came=25 << 30), self.room("/b", 1, came=25 << 30, device=2)]
         assert all(one.what.endswith("full in 4 d") for one in room_findings(apart))
 

@@ -418,7 +418,7 @@ def test_what_is_decoded_is_served_while_all_threads_decode_something_else(lake:
                 are_busy.wait(60)
                 is_over.wait(60)
 
-            waiting = asyncio.gather(*(reader._in_thread(work) for _ in range(_THREADS)))
+            waiting = asyncio.gather(*(reader._run_in_thread(work) for _ in range(_THREADS)))
             await asyncio.to_thread(are_busy.wait, 60)
             try:
                 async with asyncio.timeout(10):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from storage_engine.core.clock import DAY_MS
-from storage_engine.model.keep.expiry import ArchivedStream, KeepForecast, forecast_topics
+from storage_engine.model.keep.expiry_rules import ArchivedStream, KeepForecast, forecast_topics
 from storage_engine.model.keep.keep_rules import Hold, KeepPolicy, KeepRule, Scope, Stream
 from storage_engine.pages.summary import MOST_DAYS, LakeForecast, keep_page
 

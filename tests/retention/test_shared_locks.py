@@ -56,7 +56,7 @@ def held(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Ma
     """A store, and what is held while something is done with it."""
     store = managed()
     found = Held(store.real_root)
-    holding = writing._held
+    holding = writing._hold_lock
 
     @contextmanager
     def told(location: str, operation: int) -> Iterator[None]:
@@ -73,7 +73,7 @@ def held(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Ma
     def ended(connection: Any) -> None:
         found.end(Path(str(connection.engine.url.database)).name)
 
-    monkeypatch.setattr(writing, "_held", told)
+    monkeypatch.setattr(writing, "_hold_lock", told)
     listeners = (("begin", begun), ("commit", ended), ("rollback", ended))
     for name, listener in listeners:
         event.listen(Engine, name, listener)

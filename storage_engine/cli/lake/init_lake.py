@@ -72,8 +72,8 @@ def init_lake(
         print_json("init-lake", {"lakes": made})
         return 0
     for lake in made:
-        said = "made" if lake["made"] else "is there already"
-        say(f"Lake {lake['lake_id']} {said}: {lake['location']}")
+        state = "made" if lake["made"] else "is there already"
+        say(f"Lake {lake['lake_id']} {state}: {lake['location']}")
     if lake_dir is not None and not any(lake["copy_of"] for lake in made):
         broker = made[0]["broker"]
         kept = "" if broker else "; from then on it is for stores of that kind"

@@ -34,7 +34,7 @@ from storage_engine.model.keep.acts import (
     decide_lift,
     decide_rule,
 )
-from storage_engine.model.keep.expiry import KeepForecast, TopicForecast
+from storage_engine.model.keep.expiry_rules import KeepForecast, TopicForecast
 from storage_engine.model.keep.keep_rules import FOREVER, ArchiveRule, Scope, keep_days
 
 _DEFAULT = "default"
@@ -144,9 +144,11 @@ def keep(
         try:
             with waiting("Looking at receipts"):
                 archive = None if archive_text is None else scope
-                forecast, said = _keep(config, target.journal_url, decide, archive, price, dry_run=dry_run)
+                forecast, lake_notes = _keep(
+                    config, target.journal_url, decide, archive, price, dry_run=dry_run
+                )
             forecasts.append(forecast)
-            notes += said
+            notes += lake_notes
         except StorageEngineError as error:
             if len(lakes) == 1:
                 raise
@@ -173,7 +175,7 @@ def _decision(
     archive_text: str | None,
     lift_id: str | None,
 ) -> Decide | None:
-    if sum(it is not None for it in (keep_text, hold_reason, archive_text, lift_id)) > 1:
+    if sum(value is not None for value in (keep_text, hold_reason, archive_text, lift_id)) > 1:
         raise click.UsageError("Expected one of --keep, --hold, --archive and --lift.")
     if archive_text is not None:
         return partial(decide_archive, scope=scope, archives=archive_text == YES)
@@ -228,7 +230,7 @@ def _keep(
     return forecast, notes
 
 
-def _notes(journal_url: str | None, lakes: tuple[LakeConfig, ...], what: str) -> list[str]:
+def _notes(journal_url: str | None, lakes: tuple[LakeConfig, ...], kind: str) -> list[str]:
     """Return notes about other lakes that have segments of the journal's stores and lack the recorded act."""
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of
@@ -242,7 +244,7 @@ def _notes(journal_url: str | None, lakes: tuple[LakeConfig, ...], what: str) ->
             named += (lake_id_of(segments), *ancestors_of(segments))
     return [
         f"store {store} also has segments in lake {head.lake_id or 'without a UUID'} at {head.location}, "
-        f"where this {what} is not recorded: name that lake as well"
+        f"where this {kind} is not recorded: name that lake as well"
         for store, head in other_lakes(journal_url, named)
     ]
 
@@ -253,7 +255,7 @@ def print_forecast(found: KeepForecast) -> None:
         print_table(
             "Rules",
             ("topic~", "log~", "store~", "keep"),
-            ((it.scope.topic, it.scope.log, it.scope.store, it.keep) for it in found.rules),
+            ((rule.scope.topic, rule.scope.log, rule.scope.store, rule.keep) for rule in found.rules),
         )
     else:
         say(f"{found.location}: no rules, everything is kept for ever.")
@@ -262,8 +264,14 @@ def print_forecast(found: KeepForecast) -> None:
             "Archive",
             ("id", "since", "by", "of", "archive"),
             (
-                (_id_text(it.rule_id), time_text(it.at_ms), it.person, it.scope.text, archive_text(it))
-                for it in found.archive_rules
+                (
+                    _id_text(act.rule_id),
+                    time_text(act.at_ms),
+                    act.person,
+                    act.scope.text,
+                    archive_text(act),
+                )
+                for act in found.archive_rules
             ),
         )
     if found.holds:
@@ -272,31 +280,31 @@ def print_forecast(found: KeepForecast) -> None:
             ("id", "since", "by", "of", "reason"),
             (
                 (
-                    _id_text(it.hold_id),
-                    time_text(it.at_ms),
-                    it.person,
-                    it.scope.text,
-                    it.reason,
+                    _id_text(hold.hold_id),
+                    time_text(hold.at_ms),
+                    hold.person,
+                    hold.scope.text,
+                    hold.reason,
                 )
-                for it in found.holds
+                for hold in found.holds
             ),
         )
     if found.topics:
-        priced = any(it.month_cost is not None for it in found.topics)
+        priced = any(topic.month_cost is not None for topic in found.topics)
         print_table(
             "Topics",
             ("topic~", "store~", "size#", "in the lake#", *(("a month#",) if priced else ()), "keep", "goes"),
             (
                 (
-                    it.topic or "(no topic)",
-                    it.store,
-                    bytes_text(it.size_bytes),
-                    bytes_text(it.lake_bytes),
-                    *((f"{it.month_cost:.4g}",) if it.month_cost is not None else ()),
-                    it.keep,
-                    _goes(it),
+                    topic.topic or "(no topic)",
+                    topic.store,
+                    bytes_text(topic.size_bytes),
+                    bytes_text(topic.lake_bytes),
+                    *((f"{topic.month_cost:.4g}",) if topic.month_cost is not None else ()),
+                    topic.keep,
+                    _goes(topic),
                 )
-                for it in found.topics
+                for topic in found.topics
             ),
         )
     if found.uncounted_bytes:

@@ -148,7 +148,7 @@ def archive(
 def _print_archived(run_key: str, done: ArchiveResult, error: StorageEngineError | None) -> None:
     receipts = done.receipts
     if wants_json():
-        shown = {
+        values = {
             "run_key": run_key,
             "archived": receipts,
             "hashed_again": done.hashed_again,
@@ -158,9 +158,9 @@ def _print_archived(run_key: str, done: ArchiveResult, error: StorageEngineError
             "notices": done.notices,
             "ran": done.ran,
         }
-        said = said_by(click.get_current_context())
-        failed = {"error": error_json(error, said)} if error else {}
-        print_json("archive", {**shown, **failed})
+        arguments = said_by(click.get_current_context())
+        failed = {"error": error_json(error, arguments)} if error else {}
+        print_json("archive", {**values, **failed})
         return
     say_notes(done.notices, err=True)
     if not receipts and not done.hashed_again and not done.refused:
@@ -168,8 +168,8 @@ def _print_archived(run_key: str, done: ArchiveResult, error: StorageEngineError
             "Nothing to archive: by lakes and journal, each segment that may be archived is in a lake, or "
             "none is sealed."
         )
-        left = sum(one.segments for one in done.kept_out)
-        say(f"{nothing} {count_text(left, 'sealed segment')} may not be archived yet:" if left else nothing)
+        count = sum(entry.segments for entry in done.kept_out)
+        say(f"{nothing} {count_text(count, 'sealed segment')} may not be archived yet:" if count else nothing)
     _print_receipts("Archived and proven", receipts)
     _print_receipts(UNCHANGED.capitalize(), done.hashed_again)
     if done.kept_out:
@@ -178,13 +178,13 @@ def _print_archived(run_key: str, done: ArchiveResult, error: StorageEngineError
             ("log~", "segments#", "offsets", "size#", "why, and until when"),
             (
                 (
-                    one.log,
-                    one.segments,
-                    f"[{one.first_offset}, {one.end_offset})",
-                    bytes_text(one.size_bytes),
-                    one.why,
+                    entry.log,
+                    entry.segments,
+                    f"[{entry.first_offset}, {entry.end_offset})",
+                    bytes_text(entry.size_bytes),
+                    entry.why,
                 )
-                for one in done.kept_out
+                for entry in done.kept_out
             ),
         )
 
@@ -216,9 +216,9 @@ def _check_spark_directories(managed: ManagedStore, spark_master: str) -> None:
     from storage_engine.retention.store.brokers import open_store
     from storage_engine.spark.session import local_directories
 
-    known = local_directories(spark_master, {}, os.environ)
+    directories = local_directories(spark_master, {}, os.environ)
     with closing(open_store(managed)) as broker:
-        check_disks(managed, broker.data_paths, known)
+        check_disks(managed, broker.data_paths, directories)
 
 
 def _archive(
@@ -285,37 +285,37 @@ def verify(
         raise click.UsageError(f"--renew: expected --level bytes or store, which read rows, found {level}.")
     with waiting("Verifying"):
         if managed is not None:
-            found = list(verify_store(managed, VerifyLevel(level), max_bytes=max_bytes, renew=renew))
+            results = list(verify_store(managed, VerifyLevel(level), max_bytes=max_bytes, renew=renew))
         else:
             config, journal_url = LakeConfig.local(lake_dir), journal_of(lake_dir)
-            found = list(
+            results = list(
                 verify_lake(config, journal_url, VerifyLevel(level), max_bytes=max_bytes, renew=renew)
             )
     if wants_json():
-        said = said_by(click.get_current_context())
+        arguments = said_by(click.get_current_context())
         stores = [
             {
                 "overall": result.overall.value,
                 **to_jsonable(result),
-                "findings": findings_json(result.findings, ("detail", "advice"), said),
+                "findings": findings_json(result.findings, ("detail", "advice"), arguments),
             }
-            for result in found
+            for result in results
         ]
         print_json("verify", {"stores": stores})
     else:
-        for result in found:
+        for result in results:
             print_verification(result)
-        if not found:
+        if not results:
             say(f"{LakeConfig.local(lake_dir).location}: no archived store.")
-        say_next_step(found, managed, lake_dir, VerifyLevel(level))
-    return 1 if any(result.overall is Status.FAILURE for result in found) else 0
+        say_next_step(results, managed, lake_dir, VerifyLevel(level))
+    return 1 if any(result.overall is Status.FAILURE for result in results) else 0
 
 
 def print_verification(result: StoreVerification) -> None:
     """Print one store's result: ranges, findings, and how much of the lake was verified since when."""
     print_table(
         f"Store {result.name or result.store_id}: {result.overall.value}, "
-        f"{count_text(result.receipt_count, 'receipt')}, {_credited(result)}{_checked(result)}",
+        f"{count_text(result.receipt_count, 'receipt')}, {_credit_text(result)}{_check_text(result)}",
         ("log~", "from#", "to#", "where", "status", "why"),
         (
             (row.log, row.start_offset, row.end_offset, row.where.value, row.status.value, row.detail)
@@ -342,12 +342,12 @@ def say_next_step(
     from storage_engine.lake.catalog.catalog import open_lake
 
     lake = f"--lake {quote(str(lake_dir))}"
-    known = any(result.receipt_count or result.credited_count for result in found)
-    if not known and not any(result.overall is Status.FAILURE for result in found):
-        what = Command("archive")
+    has_receipts = any(result.receipt_count or result.credited_count for result in found)
+    if not has_receipts and not any(result.overall is Status.FAILURE for result in found):
+        step = Command("archive")
         if managed is None:
-            what = archive_command(open_lake(LakeConfig.local(lake_dir)).broker, lake_dir)
-        say_next(what, "It takes the sealed segments of a store, with proof")
+            step = archive_command(open_lake(LakeConfig.local(lake_dir)).broker, lake_dir)
+        say_next(step, "It takes the sealed segments of a store, with proof")
     elif any(result.overall is Status.FAILURE for result in found):
         again = Command("verify", "" if managed is not None else lake)
         say_next(again, "Follow the advice at each finding first, then look again", f"--level {level.value}")
@@ -378,12 +378,12 @@ def coverage_text(coverage: Coverage) -> str:
     )
 
 
-def _credited(result: StoreVerification) -> str:
+def _credit_text(result: StoreVerification) -> str:
     count = result.credited_count
     return f"{count_text(count, 'segment')} proven by receipts of replicas, " if count else ""
 
 
-def _checked(result: StoreVerification) -> str:
+def _check_text(result: StoreVerification) -> str:
     if result.level is VerifyLevel.RECEIPTS:
         return "metadata checked"
     renewed = f", {count_text(result.renewed_count, 'receipt')} renewed" if result.renewed_count else ""

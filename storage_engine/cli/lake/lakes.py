@@ -1,5 +1,4 @@
-"""lake: describe, expire and compact lakes, and mend a lake that was moved or copied, or has lost its
-catalog."""
+"""lake: describe, expire and compact lakes, and mend a lake that was moved, copied or lost its catalog."""
 
 from __future__ import annotations
 
@@ -31,13 +30,13 @@ from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
-from storage_engine.model.keep.expiry import REWRITE_RULE, RewriteRule
+from storage_engine.model.keep.expiry_rules import REWRITE_RULE, RewriteRule
 
 if TYPE_CHECKING:
     from storage_engine.lake.move.describing import LakeInfo, TableInfo
     from storage_engine.lake.move.moving import Relocated
     from storage_engine.lake.move.rebuilding import Rebuilt
-    from storage_engine.model.keep.expiry import ExpiryVerdict
+    from storage_engine.model.keep.expiry_rules import ExpiryVerdict
     from storage_engine.retention.housekeeping.lake_expiry import LakeExpiry
 
 
@@ -122,13 +121,13 @@ def expire(
         with waiting("Reading files back"):
             act = undo_expiry(open_lake(target.config), undo_id)
         expiry_id = act.act.decision.expiry[:SHOWN_CHARACTERS]
-        said = Text(
+        text = Text(
             f"Restored the segments that expired by act {expiry_id} and whose files still exist.\nNext: ",
             Command("lake keep", target.words),
             ", otherwise they expire again.",
         )
-        shown = {"undone": act.act.decision.expiry, "act": act.sha256}
-        return answer("lake expire", shown, said)
+        values = {"undone": act.act.decision.expiry, "act": act.sha256}
+        return answer("lake expire", values, text)
     with waiting("Looking at receipts"):
         done = expire_lake(
             open_lake(target.config),
@@ -166,7 +165,9 @@ def _groups(verdicts: Sequence[ExpiryVerdict]) -> list[list[ExpiryVerdict]]:
 
 def _line(group: Sequence[ExpiryVerdict]) -> tuple[str, ...]:
     first = group[0]
-    size_bytes = sum(it.gone_bytes if it.is_thinned else it.segment.size_bytes for it in group)
+    size_bytes = sum(
+        verdict.gone_bytes if verdict.is_thinned else verdict.segment.size_bytes for verdict in group
+    )
     log = first.segment.identity.log
     return log, count_text(len(group), "segment"), bytes_text(size_bytes), first.reason.value, first.detail
 
@@ -189,7 +190,7 @@ def compact(target: WitnessedLake, dry_run: bool) -> int:
 
     with waiting("Looking at receipts"):
         done = compact_lake(open_lake(target.config), dry_run=dry_run)
-    notes = (Text("\nNote: ", one) for one in (*done.faults, *done.notices))
+    notes = (Text("\nNote: ", note) for note in (*done.faults, *done.notices))
     answer("lake compact", done, Text(f"{done.text or 'No small data files become larger ones'}.", *notes))
     return 1 if done.faults else 0
 
@@ -229,11 +230,11 @@ def info(lake_dir: Path | None, conn_id: str | None) -> int:
     Nothing is changed."""
     from storage_engine.lake.move.describing import describe
 
-    found = describe(lake_and_journal(lake_dir, conn_id)[0])
-    said = said_by(click.get_current_context())
-    found = replace(found, refused=with_arguments(found.refused, said))
-    answer("lake info", found, print_info)
-    return 1 if found.refused else 0
+    facts = describe(lake_and_journal(lake_dir, conn_id)[0])
+    arguments = said_by(click.get_current_context())
+    facts = replace(facts, refused=with_arguments(facts.refused, arguments))
+    answer("lake info", facts, print_info)
+    return 1 if facts.refused else 0
 
 
 @lake.command()
@@ -341,14 +342,14 @@ def promote(lake_dir: Path | None, conn_id: str | None, reason: str) -> int:
 
     done = make_writable(open_lake(lake_and_journal(lake_dir, conn_id)[0]), person(), reason)
     stores = f"STORE --lake {quote(str(lake_dir))}"
-    said = Text(
+    text = Text(
         f"Lake {done.lake_id}, a copy of {done.copy_of} until now, may be written: {done.reason} "
         f"({done.person})\nNext: ",
         "run its DAG" if conn_id else Command("archive", stores),
         ". If the original had more of a store than this copy, first: ",
         Command("stamp", f"{f'--conn-id {quote(conn_id)}' if conn_id else stores} --reason TEXT"),
     )
-    return answer("lake promote", done, said)
+    return answer("lake promote", done, text)
 
 
 @lake.command()
@@ -363,7 +364,7 @@ def upgrade(lake_dir: Path | None, conn_id: str | None) -> int:
 
     opened = open_lake(lake_and_journal(lake_dir, conn_id)[0])
     before, now = raise_version(opened)
-    said = (
+    text = (
         f"{opened.location}: the lake already has version {now}. Nothing was changed."
         if before == now
         else (
@@ -371,7 +372,7 @@ def upgrade(lake_dir: Path | None, conn_id: str | None) -> int:
             "now on have a root. Older releases refuse the lake."
         )
     )
-    return answer("lake upgrade", {"location": opened.location, "before": before, "now": now}, said)
+    return answer("lake upgrade", {"location": opened.location, "before": before, "now": now}, text)
 
 
 @lake.command()
@@ -411,8 +412,13 @@ def print_info(found: LakeInfo) -> None:
     if found.copy_of is not None:
         facts.append(("copy of", f"{found.copy_of}, read-only"))
     if found.promoted is not None:
-        said = found.promoted
-        facts.append(("promoted", f"by {said['person']}: {said['reason']}; was a copy of {said['copy_of']}"))
+        act = found.promoted
+        facts.append(
+            (
+                "promoted",
+                f"by {act['person']}: {act['reason']}; was a copy of {act['copy_of']}",
+            )
+        )
     if found.acts:
         facts.append(("acts", f"{found.acts} of what it keeps: {Command('lake keep')} shows what holds"))
     for table in found.tables:
@@ -449,10 +455,10 @@ def print_info(found: LakeInfo) -> None:
                 store.head_sequence,
                 log,
                 lineage,
-                f"[{start}, {end}){said}",
+                f"[{start}, {end}){state}",
             )
             for store in found.stores
-            for ranges, said in (
+            for ranges, state in (
                 (store.ranges, ""),
                 (store.expired, " EXPIRED"),
                 (store.in_part, " in part NOT ARCHIVED"),
@@ -470,14 +476,14 @@ def _mark(table: TableInfo, found: LakeInfo) -> str:
     """Return the faults of a table's mark."""
     if table.mark is None:
         return "none"
-    said = []
+    faults = []
     if table.mark.lake_id != found.lake_id:
-        said.append(f"lake {table.mark.lake_id}")
+        faults.append(f"lake {table.mark.lake_id}")
     if table.mark.catalog != found.catalog:
-        said.append(f"catalog {table.mark.catalog}")
+        faults.append(f"catalog {table.mark.catalog}")
     if table.mark.metadata != table.metadata:
-        said.append(f"metadata {table.mark.metadata}")
-    return ", ".join(said) or "agrees"
+        faults.append(f"metadata {table.mark.metadata}")
+    return ", ".join(faults) or "agrees"
 
 
 def print_rebuilt(done: Rebuilt) -> None:

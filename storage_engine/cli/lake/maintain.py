@@ -97,9 +97,9 @@ def _print_history(done: MaintainResult) -> None:
     for sentence in done.quarantines:
         say(f"{sentence[:1].upper()}{sentence[1:]}.")
     verb = "Would remove" if done.dry_run else "Removed"
-    for what, paths in (("report", done.report_directories), ("files of a dead job", done.job_directories)):
+    for kind, paths in (("report", done.report_directories), ("files of a dead job", done.job_directories)):
         for path in paths:
-            say(f"{verb} {what}: {path}")
+            say(f"{verb} {kind}: {path}")
     rows = done.rows
     counts = [
         count_text(number, name)
@@ -176,14 +176,16 @@ def gc(
         return _undo(target, None if undo_moment == _ALL else undo_moment)
     lake = open_lake(target.config)
     with waiting("Looking for files that may be removed"):
-        found = collect(
+        collection = collect(
             lake,
             grace_ms=round(grace_hours * HOUR_MS),
             trash_ms=round(trash_days * DAY_MS),
             delete=delete,
             known_heads=known_heads_of(lake, target.journal_url),
         )
-    return answer("gc", found, lambda _: _print(found, target.words, grace_hours, trash_days, delete=delete))
+    return answer(
+        "gc", collection, lambda _: _print(collection, target.words, grace_hours, trash_days, delete=delete)
+    )
 
 
 def known_heads_of(lake: Lake, journal_url: str | None) -> dict[str, tuple[ChainHead, ...]]:
@@ -205,44 +207,46 @@ def _undo(target: WitnessedLake, moment: str | None) -> int:
 
     back = undo(target.config, moment)
     stay = (f"\nNote: {path} stays in the trash: another file has its name by now." for path in back.occupied)
-    told = f"Put back {count_text(len(back.paths), 'file')} from the trash."
-    answer("gc", back, Text(told, *stay, "\nNext: ", Command("gc", target.words)))
+    text = f"Put back {count_text(len(back.paths), 'file')} from the trash."
+    answer("gc", back, Text(text, *stay, "\nNext: ", Command("gc", target.words)))
     return 1 if back.occupied else 0
 
 
-def _print(found: Collection, words: str, grace_hours: float, trash_days: float, *, delete: bool) -> None:
-    if found.garbage:
-        _print_garbage("may be removed, because no data is lost with them", found.garbage)
-    if found.due:
-        _print_garbage("in the trash for long enough", found.due)
-    _print_orphans(found)
-    for path in found.unknown:
+def _print(
+    collection: Collection, words: str, grace_hours: float, trash_days: float, *, delete: bool
+) -> None:
+    if collection.garbage:
+        _print_garbage("may be removed, because no data is lost with them", collection.garbage)
+    if collection.due:
+        _print_garbage("in the trash for long enough", collection.due)
+    _print_orphans(collection)
+    for path in collection.unknown:
         say(
             f"Note: {path} is a link, or has no name that storage-engine or Iceberg gives; it is left as "
             "it is."
         )
-    if found.young_count:
-        say(f"Note: {found.young_count} more are younger than {grace_hours:g} hours.")
-    if found.waiting_count:
-        what = f"{count_text(found.waiting_count, 'file')}, {bytes_text(found.waiting_bytes)}"
-        say(f"Note: {what}, in the trash; gc --undo puts them back.")
-    if not found.garbage and not found.due:
+    if collection.young_count:
+        say(f"Note: {collection.young_count} more are younger than {grace_hours:g} hours.")
+    if collection.waiting_count:
+        text = f"{count_text(collection.waiting_count, 'file')}, {bytes_text(collection.waiting_bytes)}"
+        say(f"Note: {text}, in the trash; gc --undo puts them back.")
+    if not collection.garbage and not collection.due:
         say("No garbage.")
     elif not delete:
         say("Nothing was taken.")
         say("Next: ", Command("gc", f"{words} --delete"))
-    if delete and found.deleted:
-        say(f"Permanently removed {_sum(found.deleted)}.")
-    if found.moment:
-        say(f"Put into the trash {_sum(found.taken)}, as pass {found.moment}.")
-        say("Next: ", Command("gc", f"{words} --undo"), f" puts them back, for {trash_days:g} days.")
-    if any(file.kind not in _METADATA for file in found.orphans):
+    if delete and collection.deleted:
+        say(f"Permanently removed {_sum(collection.deleted)}.")
+    if collection.moment:
+        say(f"Moved {_sum(collection.taken)} to the trash, as pass {collection.moment}.")
+        say(f"Next: within {trash_days:g} days, ", Command("gc", f"{words} --undo"), " puts them back.")
+    if any(file.kind not in _METADATA for file in collection.orphans):
         say("Next: ", Command("lake rebuild", words), " proves orphans and adds them to the lake.")
 
 
-def _print_garbage(what: str, files: Sequence[DecidedFile]) -> None:
+def _print_garbage(title: str, files: Sequence[DecidedFile]) -> None:
     print_table(
-        f"{_sum(files)}: {what}",
+        f"{_sum(files)}: {title}",
         ("table", "size#", "last modified", "what", "why", "file"),
         (
             (
@@ -258,8 +262,8 @@ def _print_garbage(what: str, files: Sequence[DecidedFile]) -> None:
     )
 
 
-def _print_orphans(found: Collection) -> None:
-    orphans = [file for file in found.orphans if file.kind not in _METADATA]
+def _print_orphans(collection: Collection) -> None:
+    orphans = [file for file in collection.orphans if file.kind not in _METADATA]
     if orphans:
         print_table(
             f"{_sum(orphans)}: kept as orphans",
@@ -269,7 +273,7 @@ def _print_orphans(found: Collection) -> None:
                 for file in orphans
             ),
         )
-    metadata = [file for file in found.orphans if file.kind in _METADATA]
+    metadata = [file for file in collection.orphans if file.kind in _METADATA]
     if metadata:
         say(
             f"Note: {count_text(len(metadata), 'metadata file')} that no table uses are kept, such as "

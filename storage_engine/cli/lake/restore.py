@@ -150,7 +150,7 @@ def restore(
     )
     with progress("Restoring", sum(receipt.size_bytes for receipt in chosen.receipts)) as advance:
         restored = write_segments(chosen, to_dir, keep_mtime=keep_mtime, progress=advance)
-    shown = {
+    values = {
         "store_id": store_id,
         "to": str(to_dir),
         "restored": restored,
@@ -159,7 +159,7 @@ def restore(
         "other_lineages": chosen.others,
         "expired": chosen.expired,
     }
-    return answer("restore", shown, lambda _: _print_restored(chosen, restored, to_dir, bool(serving)))
+    return answer("restore", values, lambda _: _print_restored(chosen, restored, to_dir, bool(serving)))
 
 
 def _print_restored(
@@ -194,11 +194,11 @@ def _print_restored(
     )
     notes = [f"{filled}." for filled in read_filled(to_dir)]
     notes += [
-        f"log {one.log} was restored up to offset {one.end}. The requested span ends at {one.asked_end}, "
-        f"up to which {one.why}."
-        for one in chosen.extensions
+        f"log {extension.log} was restored up to offset {extension.end}. The requested span ends at "
+        f"{extension.asked_end}, up to which {extension.why}."
+        for extension in chosen.extensions
     ]
-    notes += [f"{expired_line(gone)}. Nothing of it was restored." for gone in chosen.expired]
+    notes += [f"{expired_line(span)}. Nothing of it was restored." for span in chosen.expired]
     say_notes(notes, err=True)
     _print_others(chosen.receipts[0].lineage, chosen.others)
     broker = chosen.receipts[0].broker
@@ -223,8 +223,7 @@ def _print_restored(
 def _print_settings(settings: Sequence[RestoredSetting], is_named: bool) -> None:
     """Print the settings for which queues and index were made, except those that the broker certainly has.
 
-    :param is_named: the broker's own file was named. Settings that it doesn't contain have the broker's
-        defaults.
+    :param is_named: the broker's own file was named. Settings that it lacks have the broker's defaults.
     """
     unsure = [setting for setting in settings if setting.source == "lake" or not is_named]
     if not unsure:
@@ -307,8 +306,8 @@ def _choose_store(lake: Lake, store_id: str | None) -> str:
     return chosen
 
 
-def _nothing_matched(selection: Selection, lake: Lake) -> str:
-    asked = {
+def _no_match_text(selection: Selection, lake: Lake) -> str:
+    criteria = {
         "topic": selection.topic,
         "topic id": selection.topic_id,
         "key": selection.key,
@@ -316,7 +315,7 @@ def _nothing_matched(selection: Selection, lake: Lake) -> str:
         "store": selection.store_id,
         "lineage": selection.lineage,
     }
-    named = ", ".join(f"{name} {value!r}" for name, value in asked.items() if value is not None)
+    named = ", ".join(f"{name} {value!r}" for name, value in criteria.items() if value is not None)
     return (
         f"Note: no archived message in {lake.location} matches"
         + (f" {named}" if named else "")
@@ -325,16 +324,16 @@ def _nothing_matched(selection: Selection, lake: Lake) -> str:
     )
 
 
-def _format_of(target: Path, said: str | None) -> ExportFormat:
+def _format_of(target: Path, option: str | None) -> ExportFormat:
     """Return the format of a file. Its name must not contradict the format.
 
     :raises click.BadParameter: its name has the ending of another format, or no known one.
     """
-    by_ending = {f".{one.value}": one for one in ExportFormat}
+    by_ending = {f".{kind.value}": kind for kind in ExportFormat}
     named = by_ending.get(target.suffix.lower())
-    if said is not None and named in (None, ExportFormat(said)):
-        return ExportFormat(said)
-    if said is None and (named is not None or not target.suffix):
+    if option is not None and named in (None, ExportFormat(option)):
+        return ExportFormat(option)
+    if option is None and (named is not None or not target.suffix):
         return named or ExportFormat.PARQUET
     raise click.BadParameter(
         f"expected a name that ends in {' or '.join(by_ending)}, as its --format says, found "
@@ -387,17 +386,17 @@ def export(
     if selection.topic is not None:
         check_topic(lake, selection.topic)
     with waiting("Exporting"):
-        found = export_messages(lake, to_file, selection, file_format=chosen, decompress=decompress)
-    for one in found.expired:
-        say(f"Note: {expired_line(one)}. None of it was exported.", err=True)
-    if not found.message_count:
-        say(_nothing_matched(selection, lake), err=True)
-    first, last = time_text(found.first_store_timestamp_ms), time_text(found.last_store_timestamp_ms)
-    said = (
-        f"{found.path}: {found.message_count:,} messages, {bytes_text(found.size_bytes)}"
-        + (f", stored {first} to {last}" if found.message_count else "")
-        + (f", {found.still_compressed:,} with compressed bodies" if found.still_compressed else "")
-        + f". Read {bytes_text(found.bytes_read)} in {found.row_groups_read} row groups of "
-        f"{found.files_read} of {found.files_total} files."
+        result = export_messages(lake, to_file, selection, file_format=chosen, decompress=decompress)
+    for span in result.expired:
+        say(f"Note: {expired_line(span)}. None of it was exported.", err=True)
+    if not result.message_count:
+        say(_no_match_text(selection, lake), err=True)
+    first, last = time_text(result.first_store_timestamp_ms), time_text(result.last_store_timestamp_ms)
+    text = (
+        f"{result.path}: {result.message_count:,} messages, {bytes_text(result.size_bytes)}"
+        + (f", stored {first} to {last}" if result.message_count else "")
+        + (f", {result.still_compressed:,} with compressed bodies" if result.still_compressed else "")
+        + f". Read {bytes_text(result.bytes_read)} in {result.row_groups_read} row groups of "
+        f"{result.files_read} of {result.files_total} files."
     )
-    return answer("export", found, said)
+    return answer("export", result, text)

@@ -40,7 +40,7 @@ REPLICAS_STOPPED = (
 )
 """Help of the option with which a person states a fact that this node can't know."""
 
-POLICY_SETTINGS = {one.name: one for one in settings_of(Policy)}
+POLICY_SETTINGS = {setting.name: setting for setting in settings_of(Policy)}
 
 CLEAN = (
     "archive",
@@ -63,18 +63,18 @@ def setting_option(name: str, **more: Any) -> click.Option:
 
     :param more: further arguments for click.
     """
-    one = SETTINGS[name]
-    more |= {"help": one.at_a_shell, "group": "Running broker" if one.live else "Store"}
-    more |= {"environment": one.kind not in (Kind.FLAG, Kind.WHOLE_NUMBER, Kind.OBJECT)}
-    if one.kind in (Kind.FLAG, Kind.CHOICE):
+    setting = SETTINGS[name]
+    more |= {"help": setting.at_a_shell, "group": "Running broker" if setting.live else "Store"}
+    more |= {"environment": setting.kind not in (Kind.FLAG, Kind.WHOLE_NUMBER, Kind.OBJECT)}
+    if setting.kind in (Kind.FLAG, Kind.CHOICE):
         more["is_flag"] = True
     else:
-        more["metavar"] = one.argument
-    if one.kind is Kind.PATH:
+        more["metavar"] = setting.argument
+    if setting.kind is Kind.PATH:
         more.setdefault("type", NamedPath(path_type=str))
-    if one.kind is Kind.WHOLE_NUMBER:
+    if setting.kind is Kind.WHOLE_NUMBER:
         more["type"] = click.IntRange(min=1)
-    return GroupedOption([one.option, one.own_field], **more)
+    return GroupedOption([setting.option, setting.own_field], **more)
 
 
 def lake_of(*, required: bool) -> click.Option:
@@ -184,8 +184,7 @@ def journal_of(lake_dir: Path) -> str:
 
 
 def check_store(managed: ManagedStore) -> None:
-    """Check that the store can be read before anything is recorded. So bad input leaves no trace, not even a
-    run.
+    """Check that the store can be read before anything is recorded: bad input leaves no trace and no run.
 
     :raises BadInputError: the path is no store, or no plan can be made for the store.
     """
@@ -200,26 +199,26 @@ def check_store(managed: ManagedStore) -> None:
 
 def policy_option(name: str) -> click.Option:
     """Return the option for a setting of the policy."""
-    one = POLICY_SETTINGS[name]
+    setting = POLICY_SETTINGS[name]
     flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
-    more: dict[str, Any] = {"help": one.help}
-    if one.choices:
-        more |= {"type": click.Choice(one.choices), "default": one.default_text, "show_default": True}
-    elif one.kind is tuple:
+    more: dict[str, Any] = {"help": setting.help}
+    if setting.choices:
+        more |= {"type": click.Choice(setting.choices), "default": setting.default_text, "show_default": True}
+    elif setting.kind is tuple:
         more |= {"metavar": "DIRECTORY", "type": NamedPath(file_okay=False), "multiple": True}
-        more |= {"callback": absolute_paths, "help": f"{one.help} Repeatable."}
+        more |= {"callback": absolute_paths, "help": f"{setting.help} Repeatable."}
     elif name.endswith("_bytes_per_second"):
         more |= {"metavar": "SIZE", "callback": speed}
     else:
-        more |= {"type": click.IntRange(one.minimum, one.maximum), "default": one.default}
-        more |= {"show_default": one.default is not None, "metavar": _UNITS[name.rpartition("_")[2]]}
+        more |= {"type": click.IntRange(setting.minimum, setting.maximum), "default": setting.default}
+        more |= {"show_default": setting.default is not None, "metavar": _UNITS[name.rpartition("_")[2]]}
     return GroupedOption([flag, name], group="Policy", **more)
 
 
 def policy_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options' values, by the fields of the policy."""
     return {
-        name: one.kind(value) if (one := POLICY_SETTINGS[name]).choices else value
+        name: setting.kind(value) if (setting := POLICY_SETTINGS[name]).choices else value
         for name, value in values.items()
     }
 
@@ -278,8 +277,7 @@ def places_of(conn_id: str, store: ManagedStore) -> str:
 
 
 def before_airflow() -> None:
-    """Set up the environment before Airflow is imported: connections as for a server process, and only errors
-    in the log."""
+    """Set up the environment before Airflow's import: connections as for a server, only errors in the log."""
     # As Airflow's own commands do: without it, it looks for connections in the environment alone.
     os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
     os.environ.setdefault("AIRFLOW__LOGGING__LOGGING_LEVEL", "ERROR")

@@ -6,7 +6,7 @@ The running broker of a store is also given by options, as the table of settings
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -42,10 +42,11 @@ from storage_engine.model.settings.store_settings import SETTINGS, STORE_SETTING
 if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
 
-DecoratedFunction = TypeVar("DecoratedFunction", bound=Callable[..., Any])
+Function = Callable[..., Any]
+DecoratedFunction = TypeVar("DecoratedFunction", bound=Function)
 
 _UNVERIFIED = "tls_unverified"
-_NAMES = tuple(one.name for one in STORE_SETTINGS if one.live)
+_NAMES = tuple(setting.name for setting in STORE_SETTINGS if setting.live)
 _FLAGGED = ("deletes", "hold")
 """Settings with two choices. Their option stands for the second choice."""
 LIVE_OPTIONS = (
@@ -68,10 +69,13 @@ def with_live_broker(command: DecoratedFunction) -> DecoratedFunction:
         given = {str(option.name): values.pop(str(option.name)) for option in LIVE_OPTIONS}
         return command(*arguments, live=live_broker(given), **values)
 
-    # As click.option does for a function that is no command yet.
-    params = called.__dict__.setdefault("__click_params__", [])
-    params.extend(reversed(LIVE_OPTIONS))
+    _add_parameters(called, LIVE_OPTIONS)
     return called  # type: ignore[return-value]
+
+
+def _add_parameters(command: Function, parameters: Sequence[click.Parameter]) -> None:
+    """Add parameters, as click.option does before a function is a command: the first comes last."""
+    command.__dict__.setdefault("__click_params__", []).extend(reversed(parameters))
 
 
 def address_options(broker: str | None) -> str:
@@ -96,22 +100,22 @@ def live_broker(
     :param kind: returns the name of the store's kind of broker, for a message; None: any kind.
     :raises click.UsageError: options contradict each other, or an option is missing.
     """
-    said = {name: values[SETTINGS[name].own_field] for name in _NAMES}
-    if values[_UNVERIFIED] and not said["tls"]:
+    settings = {name: values[SETTINGS[name].own_field] for name in _NAMES}
+    if values[_UNVERIFIED] and not settings["tls"]:
         raise click.UsageError(f"--tls-unverified: expected {_shown_option('tls')} with it, found none.")
-    if not (said["broker_address"] or said["name_servers"] or said["client_config"]):
-        if given := [
+    if not (settings["broker_address"] or settings["name_servers"] or settings["client_config"]):
+        if typed := [
             _shown_option(name)
-            for name, value in said.items()
+            for name, value in settings.items()
             if value and _is_typed(SETTINGS[name].own_field)
         ]:
             expected = address_options(kind())
-            raise click.UsageError(f"{', '.join(given)}: expected {expected} with it, found none.")
+            raise click.UsageError(f"{', '.join(typed)}: expected {expected} with it, found none.")
         return None
-    tls = TLS_UNVERIFIED if values[_UNVERIFIED] else TLS_ON if said["tls"] else None
-    said |= {name: SETTINGS[name].choices[1] for name in _FLAGGED if said[name]}
-    broker = live.live_broker({**said, "tls": tls}, _refuse, _shown_option)
-    access_key = said["conn_id"] or ""
+    tls = TLS_UNVERIFIED if values[_UNVERIFIED] else TLS_ON if settings["tls"] else None
+    settings |= {name: SETTINGS[name].choices[1] for name in _FLAGGED if settings[name]}
+    broker = live.live_broker({**settings, "tls": tls}, _refuse, _shown_option)
+    access_key = settings["conn_id"] or ""
     secret_key = os.environ.get(SECRET_KEY, "") if access_key else ""
     if access_key and not secret_key:
         raise click.UsageError(
@@ -134,9 +138,6 @@ def _shown_option(name: str) -> str:
 
 def _refuse(name: str, expected: str, found: object) -> click.UsageError:
     return click.UsageError(f"{_shown_option(name)}: expected {expected}, found {found or 'none'}.")
-
-
-Function = Callable[..., Any]
 
 
 def installed_broker(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
@@ -215,8 +216,7 @@ def takes_store(
     looks: bool = True,
     policy: tuple[str, ...] = (),
 ) -> Callable[[Function], Function]:
-    """Give a command the argument STORE with all options to manage a store. It receives the store as
-    ``managed``.
+    """Give a command the argument STORE with all options to manage a store, which it receives as ``managed``.
 
     :param required: whether STORE must be given. A command that works without STORE then receives None, and
         also ``lake_dir``.
@@ -237,7 +237,7 @@ def takes_store(
             if not (required or connection):
                 values["lake_dir"] = given["lake_dir"]
             if (named := click.get_current_context().meta.get(NAMED)) is not None:
-                of_file = _of_name(named, given, values, policy)
+                of_file = _named_store(named, given, values, policy)
                 for name in (*live_names, *policy, "conn_id"):
                     values.pop(name, None)
                 return command(*arguments, managed=of_file, **values)
@@ -245,10 +245,7 @@ def takes_store(
             chosen = Policy(**policy_values({name: values.pop(name) for name in policy}))
             conn_id = values.pop("conn_id", None)
             if conn_id is not None:
-                if names := ", ".join(filter(None, (_shown({**given, "live": live}), *_stated(policy)))):
-                    raise click.UsageError(
-                        f"--conn-id: expected no option for a field of the connection, found {names}."
-                    )
+                _check_no_fields({**given, "live": live}, policy)
                 managed = store_of_connection(conn_id)
             elif given["store"] is not None:
                 if connection and lake and given["lake_dir"] is None:
@@ -261,20 +258,17 @@ def takes_store(
             elif connection:
                 raise click.UsageError(f"{_EITHER if lake else _STORE_OR_CONNECTION}; found no STORE.")
             else:
-                others = {name: value for name, value in given.items() if name != "lake_dir"}
-                if names := _shown({**others, "live": live}):
-                    raise click.UsageError(f"{names}: expected STORE, found none.")
+                _check_needs_no_store({**given, "live": live})
                 managed = None
             return command(*arguments, managed=managed, **values)
 
-        params = called.__dict__.setdefault("__click_params__", [])
-        # As decorators do: what is shown first comes last.
-        options = [*own, *lakes, *([CONN_ID] if connection else ()), *LIVE_OPTIONS]
-        options += [policy_option(name) for name in policy]
-        params.extend(reversed(options))
-        # Eager: what is said of a lake that isn't there depends on the store's kind.
-        must = required and not connection
-        params.append(click.Argument(["store"], type=StoreArgument(), required=must, is_eager=True))
+        # Eager: an error about a missing lake depends on the store's kind.
+        store = click.Argument(
+            ["store"], type=StoreArgument(), required=required and not connection, is_eager=True
+        )
+        connections = [CONN_ID] if connection else []
+        policies = [policy_option(name) for name in policy]
+        _add_parameters(called, [store, *own, *lakes, *connections, *LIVE_OPTIONS, *policies])
         return called
 
     lakes = [] if lake is False else [lake_of(required=lake is True and not connection)]
@@ -284,6 +278,24 @@ def takes_store(
     taken = ["store", *(str(option.name) for option in (*own, *lakes))]
     live_names = [str(option.name) for option in LIVE_OPTIONS]
     return decorate
+
+
+def _check_no_fields(given: Mapping[str, object], policy: tuple[str, ...]) -> None:
+    """Refuse options beside --conn-id that stand for fields of its connection.
+
+    :raises click.UsageError: there is such an option.
+    """
+    if names := ", ".join(filter(None, (_option_names(given), *_policy_options(policy)))):
+        raise click.UsageError(f"--conn-id: expected no option for a field of the connection, found {names}.")
+
+
+def _check_needs_no_store(given: Mapping[str, object]) -> None:
+    """Refuse options that have no effect without STORE.
+
+    :raises click.UsageError: there is such an option.
+    """
+    if names := _option_names({name: value for name, value in given.items() if name != "lake_dir"}):
+        raise click.UsageError(f"{names}: expected STORE, found none.")
 
 
 def _kind(given: Mapping[str, Any]) -> str | None:
@@ -354,7 +366,7 @@ def managed_store(
     )
 
 
-def _of_name(
+def _named_store(
     named: NamedStore, given: Mapping[str, Any], values: Mapping[str, Any], policy: tuple[str, ...]
 ) -> ManagedStore:
     """Return a store of the file of stores, changed by the options of a call.
@@ -372,9 +384,9 @@ def _of_name(
     of_file = {*(str(option.name) for option in LIVE_OPTIONS), *given, "conn_id"} - _OVERRIDES
     if fixed := of_file & typed.keys():
         params = context.command.params
-        shown = ", ".join(sorted(param.opts[0] for param in params if param.name in fixed))
+        listed = ", ".join(sorted(param.opts[0] for param in params if param.name in fixed))
         raise click.UsageError(
-            f"{named.source}: expected this setting only in the file, found {shown}. Nothing was changed."
+            f"{named.source}: expected this setting only in the file, found {listed}. Nothing was changed."
         )
     store = named.managed(given.get("lake_dir"), given.get("second_lake_dir"))
     overrides = typed.get("overrides", {})
@@ -395,11 +407,11 @@ def _with_options(named: NamedStore, policy: Policy, chosen: Mapping[str, Any]) 
 
     :raises click.UsageError: the call asks for less approval than the file does.
     """
-    wanted = chosen.get("approval", policy.approval)
-    if wanted.rank < policy.approval.rank:
+    approval = chosen.get("approval", policy.approval)
+    if approval.rank < policy.approval.rank:
         raise click.UsageError(
             f"{named.source}: expected --approval {policy.approval.value}, as in the file, or more, found "
-            f"{wanted.value}. Nothing was changed. To lower it, change the file."
+            f"{approval.value}. Nothing was changed. To lower it, change the file."
         )
     return replace(policy, **chosen)
 
@@ -412,14 +424,14 @@ def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:
     """
     from storage_engine.brokers import find_broker
 
-    known = find_broker(broker).settings.known if overrides else None
-    if known is None:
+    names = find_broker(broker).settings.known if overrides else None
+    if names is None:
         return
-    for name in sorted(set(overrides) - known):
+    for name in sorted(set(overrides) - names):
         raise click.BadParameter(
             Text(
                 "expected a setting that has an effect on storage-engine, found "
-                f"{name!r}.{meant(name, known)} Nothing was changed. ",
+                f"{name!r}.{meant(name, names)} Nothing was changed. ",
                 Command("inspect"),
                 " lists them. Other settings stay in broker.conf, and have no effect here.",
             ),
@@ -432,12 +444,12 @@ def has_lake(managed: ManagedStore) -> bool:
     return bool(managed.journal_url)
 
 
-def _stated(policy: tuple[str, ...]) -> list[str]:
+def _policy_options(policy: tuple[str, ...]) -> list[str]:
     """Return the policy's options that a call gives."""
     source = click.get_current_context().get_parameter_source
-    given = [name for name in policy if source(name) is ParameterSource.COMMANDLINE]
-    return [policy_option(name).opts[0] for name in given]
+    names = [name for name in policy if source(name) is ParameterSource.COMMANDLINE]
+    return [policy_option(name).opts[0] for name in names]
 
 
-def _shown(given: Mapping[str, object]) -> str:
+def _option_names(given: Mapping[str, object]) -> str:
     return ", ".join(_SHOWN[name] for name, value in given.items() if value)

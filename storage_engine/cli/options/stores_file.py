@@ -94,26 +94,25 @@ class NamedStore:
         store = managed_store(self.name, extra, None, defaults, source=self.source)
         if lake_dir is None:
             store = replace(store, journal_url="", lake=LakeConfig.local(base))
-        return replace(store, host=store.host or ANY_HOST, live=self._with_keys(store))
+        return replace(store, host=store.host or ANY_HOST, live=self._add_keys(store))
 
-    def _with_keys(self, store: ManagedStore) -> LiveBroker | None:
+    def _add_keys(self, store: ManagedStore) -> LiveBroker | None:
         access_key = self.fields.get(_ACCESS_KEY)
         if access_key is None:
             return store.live
         secret_key = os.environ.get(SECRET_KEY, "")
         if store.live is None or not isinstance(access_key, str) or not secret_key:
-            found = "no running broker" if store.live is None else f"no secret key in {SECRET_KEY}"
+            fault = "no running broker" if store.live is None else f"no secret key in {SECRET_KEY}"
             raise BadInputError(
                 f"{self.source}: {_ACCESS_KEY}: expected a running broker, and its secret key in the "
-                f"environment, found {found if isinstance(access_key, str) else 'no text'}. Nothing was "
+                f"environment, found {fault if isinstance(access_key, str) else 'no text'}. Nothing was "
                 f"changed. Set {SECRET_KEY}, or remove the key."
             )
         return replace(store.live, access_key=access_key, secret_key=secret_key)
 
 
 def stores_file() -> Path | None:
-    """Return the path of the file of stores: from the variable, the user's own file, or the machine's; None:
-    there is none.
+    """Return the path of the file of stores: from the variable, the user's own, or the machine's; None: none.
 
     It is never looked for in the working directory.
 
@@ -142,8 +141,7 @@ def _own_file() -> Path:
 
 
 def add_store(name: str, fields: Mapping[str, str]) -> Path:
-    """Add a store to the file of stores. If there is no file, make the user's own. Its other content isn't
-    changed.
+    """Add a store to the file of stores. If there is none, make the user's own. Its other content stays.
 
     :param fields: by a connection's keys.
     :return: the file.
@@ -201,7 +199,7 @@ def named_stores() -> dict[str, NamedStore]:
         raise BadInputError(
             f"{file}: expected a file of stores in TOML, found {error}. Nothing was changed. Correct it."
         ) from None
-    found = {}
+    stores = {}
     for name, fields in tables.items():
         if "/" in name or not name.strip() or not isinstance(fields, dict) or "root" not in fields:
             raise BadInputError(
@@ -209,8 +207,8 @@ def named_stores() -> dict[str, NamedStore]:
                 "Nothing was changed. "
                 f'Write [{name.replace("/", "-")}] and below it root = "/path/of/the/store".'
             )
-        found[name] = NamedStore(name, file, fields)
-    return found
+        stores[name] = NamedStore(name, file, fields)
+    return stores
 
 
 def find_named(word: str) -> NamedStore | None:
@@ -243,17 +241,17 @@ def _check_owner(file: Path) -> None:
     # Whoever may write one of the directories above can put another file in its place, or another link.
     for path in dict.fromkeys((file, *file.parents, *file.resolve().parents)):
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError as error:
             raise BadInputError(
                 f"{path}: expected a file of stores that can be read, found {error.strerror}. Nothing was "
                 "changed."
             ) from error
-        is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
-        others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_sticky
-        if found.st_uid not in (0, os.geteuid()) or others_write:
+        is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+        others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_sticky
+        if status.st_uid not in (0, os.geteuid()) or others_write:
             raise BadInputError(
                 f"{path}: expected that only you or root may write it, because it decides about deletions, "
-                f"found owner {found.st_uid} and mode {stat.S_IMODE(found.st_mode):o}. Nothing was "
+                f"found owner {status.st_uid} and mode {stat.S_IMODE(status.st_mode):o}. Nothing was "
                 f"changed. chmod go-w {path}, as its owner."
             )

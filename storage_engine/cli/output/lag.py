@@ -62,16 +62,16 @@ def groups_at_risk(tables: Iterable[pa.Table]) -> tuple[GroupAtRisk, ...]:
 
     Groups that lose messages come first.
     """
-    found: dict[str, GroupAtRisk] = {}
+    groups: dict[str, GroupAtRisk] = {}
     for row in (row for table in tables for row in table.to_pylist()):
-        one = found.get(row["group"], GroupAtRisk(row["group"], 0, 0, 0))
-        found[row["group"]] = GroupAtRisk(
-            one.group,
-            one.lag_messages + (row["lag_messages"] or 0),
-            one.unknown_queues + (row["lag_messages"] is None),
-            one.losing_queues + bool(row["at_risk"]),
+        group = groups.get(row["group"], GroupAtRisk(row["group"], 0, 0, 0))
+        groups[row["group"]] = GroupAtRisk(
+            group.group,
+            group.lag_messages + (row["lag_messages"] or 0),
+            group.unknown_queues + (row["lag_messages"] is None),
+            group.losing_queues + bool(row["at_risk"]),
         )
-    behind = (one for one in found.values() if one.lag_messages or one.unknown_queues)
+    behind = (group for group in groups.values() if group.lag_messages or group.unknown_queues)
     return tuple(sorted(behind, key=lambda one: (-one.losing_queues, one.group)))
 
 
@@ -103,8 +103,8 @@ class LagOfPlan:
         unit = find_broker(self._managed.broker).words.queue
         cut = apply_lag_policy(plan, at_risk, policy.lag_policy, () if doubt else lag.logs, unit)
         if doubt:
-            said = f"lag_policy is block, so a run expects the consumers' lag to be known, and found {doubt}"
-            cut = replace(cut, notices=(*cut.notices, said))
+            text = f"lag_policy is block, so a run expects the consumers' lag to be known, and found {doubt}"
+            cut = replace(cut, notices=(*cut.notices, text))
         if len(cut.to_delete) < len(plan.to_delete):
             self._measure(cut, [])
         return cut
@@ -132,7 +132,10 @@ def print_groups(groups: Sequence[GroupAtRisk], source: LagSource, unit: str) ->
         print_table(
             "Consumers that are behind",
             ("group~", "behind#", f"unknown {unit}s#?", f"{unit}s that lose messages#"),
-            ((one.group, one.lag_messages, one.unknown_queues, one.losing_queues) for one in groups),
+            (
+                (group.group, group.lag_messages, group.unknown_queues, group.losing_queues)
+                for group in groups
+            ),
         )
     else:
         say(f"\nConsumers: no group is {'known to be ' if source.notices else ''}behind.")
@@ -165,8 +168,8 @@ def print_lag(
             (
                 row["group"],
                 f"{row['topic']}/{row['queue_id']}",
-                _known(row["committed_offset"]),
-                _known(row["lag_messages"]),
+                _number_text(row["committed_offset"]),
+                _number_text(row["lag_messages"]),
                 *([_bytes(row["lag_bytes"])] if sized else []),
                 duration_text(row["lag_ms"]) if row["lag_messages"] else "",
                 *([row["lost_messages"]] if lost else []),
@@ -179,12 +182,14 @@ def print_lag(
     behind = sum(row["lag_messages"] or 0 for row in rows)
     groups = len({row["group"] for row in rows})
     risky = sum(row["at_risk"] for row in rows)
-    what = "a cleanup by hand (--manual) deletes; none is deleted now" if by_hand else "a cleanup deletes now"
+    actor = (
+        "a cleanup by hand (--manual) deletes; none is deleted now" if by_hand else "a cleanup deletes now"
+    )
     if by_broker:
-        what = "the broker deletes now"
+        actor = "the broker deletes now"
     say(
         f"{count_text(groups, 'group')}, {count_text(behind, 'message')} behind; in "
-        f"{count_text(risky, unit)} the next message is in a segment that {what}."
+        f"{count_text(risky, unit)} the next message is in a segment that {actor}."
     )
     if source.positions is PositionsFrom.BROKER:
         say("Positions: from the running broker.")
@@ -192,7 +197,7 @@ def print_lag(
         say("WARNING ", notice)
 
 
-def _known(value: int | None) -> int | str:
+def _number_text(value: int | None) -> int | str:
     return "unknown" if value is None else value
 
 

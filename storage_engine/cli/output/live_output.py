@@ -73,6 +73,6 @@ def print_hold(status: HoldStatus) -> None:
     say("Hold: ", hold_text(status))
     for due in due_alarms(status, clock_ms()):
         say(f"URGENT {due}")
-    for one in status.disturbances:
-        say("WARNING ", drift_text(one))
+    for drift in status.disturbances:
+        say("WARNING ", drift_text(drift))
     say_notes(status.notices)

@@ -43,10 +43,10 @@ def say_next(command: Command | None, why: str, options: str = "") -> None:
     if command is None:
         say("Next: ", why)
         return
-    told = rendered(command, said_by(click.get_current_context()))
-    told = f"{told} {options}".rstrip()
+    line = rendered(command, said_by(click.get_current_context()))
+    line = f"{line} {options}".rstrip()
     say(why, ".")
-    say_styled(f"Next: {click.style(printable(told), bold=True)}")
+    say_styled(f"Next: {click.style(printable(line), bold=True)}")
 
 
 def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None:
@@ -69,23 +69,23 @@ def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None
         requests = [] if asked.manual else requests[1:]
     for command, request in requests:
         try:
-            seen = preview(managed, request)
+            decided = preview(managed, request)
         except StorageEngineError as error:
             # What was asked for is done: a cleanup is told about its error when somebody asks for one.
             say_next(Command("doctor"), Text("No cleanup can be planned now: ", error).removesuffix("."))
             return
-        if going := seen.plan.to_delete:
-            for line in unread_lines(managed, seen.unread, done=False):
+        if going := decided.plan.to_delete:
+            for line in unread_lines(managed, decided.unread, done=False):
                 say("WARNING ", line)
-            told = f"{count_text(len(going), 'segment')} would be deleted"
+            text = f"{count_text(len(going), 'segment')} would be deleted"
             if assumes_defaults(managed):
                 # Its own settings may keep what the defaults delete.
-                say_next(Command("clean"), f"{told} by the broker's defaults, which were assumed", LOOK_FIRST)
+                say_next(Command("clean"), f"{text} by the broker's defaults, which were assumed", LOOK_FIRST)
             elif request.manual:
                 beyond = find_broker(managed.broker).words.by_hand
-                why = f"{told} by a run by hand: they have expired"
-                say_next(command, f"{why}. {beyond}" if beyond else why)
+                reason = f"{text} by a run by hand: they have expired"
+                say_next(command, f"{reason}. {beyond}" if beyond else reason)
             else:
-                say_next(command, f"{told} by its rules now, once proven")
+                say_next(command, f"{text} by its rules now, once proven")
             return
     say_next(Command("doctor"), "Nothing may be deleted yet, and doctor says when")

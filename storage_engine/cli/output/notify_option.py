@@ -56,8 +56,7 @@ AlarmsTold = Callable[..., None]
 
 @contextmanager
 def alarms_told(managed: ManagedStore, source: str, all_means: tuple[Means, ...]) -> Iterator[AlarmsTold]:
-    """Send a command's alarms when it ends: those passed to the yielded function, or the error that was
-    raised before.
+    """Send a command's alarms when it ends: those passed to the yielded function, or the raised error.
 
     :param source: the command's name.
     """

@@ -79,15 +79,15 @@ def layout(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int)
     widths = [
         max([len(column.title), *(cell_width(row[at]) for row in rows)]) for at, column in enumerate(columns)
     ]
-    shown = list(range(len(columns)))
+    indexes = list(range(len(columns)))
     while True:
         for name_width in range(NAME_WIDTH, _LEAST_NAME_WIDTH - 1, -1):
-            if _needed(columns, widths, shown, name_width) <= width:
-                return Layout(tuple(shown), name_width)
-        extra = [at for at in shown if columns[at].is_extra]
+            if _needed_width(columns, widths, indexes, name_width) <= width:
+                return Layout(tuple(indexes), name_width)
+        extra = [at for at in indexes if columns[at].is_extra]
         if not extra:
-            return Layout(tuple(shown), _LEAST_NAME_WIDTH)
-        shown.remove(extra[-1])
+            return Layout(tuple(indexes), _LEAST_NAME_WIDTH)
+        indexes.remove(extra[-1])
 
 
 def table_lines(
@@ -100,28 +100,28 @@ def table_lines(
     :param toned: adds a colour to a cell, without a change of its width.
     """
     widths = [max(cell_width(row[at]) for row in rows) for at in range(len(columns))]
-    left = max(width - sum(widths[:-1]) - GAP * (len(columns) - 1), 1)
+    room = max(width - sum(widths[:-1]) - GAP * (len(columns) - 1), 1)
 
-    def padded(text: str, at: int) -> str:
+    def pad(text: str, at: int) -> str:
         space = " " * (widths[at] - cell_width(text))
         return f"{space}{toned(text)}" if columns[at].is_number else f"{toned(text)}{space}"
 
-    widths[-1] = min(widths[-1], left)
+    widths[-1] = min(widths[-1], room)
     before, gap = " " * (sum(widths[:-1]) + GAP * (len(columns) - 1)), " " * GAP
     lines: list[list[str]] = []
     for row in rows:
-        first, *more = _wrapped(row[-1], left)
-        cells = [padded(text, at) for at, text in enumerate((*row[:-1], first))]
+        first, *more = _wrapped(row[-1], room)
+        cells = [pad(text, at) for at, text in enumerate((*row[:-1], first))]
         lines.append([line.rstrip() for line in (gap.join(cells), *(f"{before}{part}" for part in more))])
     return lines
 
 
 def _wrapped(text: str, width: int) -> list[str]:
     """Wrap a text into lines that aren't wider than this, as far as its characters have the same width."""
-    taken = cell_width(text)
-    if taken <= width:
+    cells = cell_width(text)
+    if cells <= width:
         return [text]
-    return textwrap.wrap(text, max(width * len(text) // taken, 1), break_on_hyphens=False) or [""]
+    return textwrap.wrap(text, max(width * len(text) // cells, 1), break_on_hyphens=False) or [""]
 
 
 def cell_width(text: str) -> int:
@@ -129,12 +129,14 @@ def cell_width(text: str) -> int:
     return len(text) if text.isascii() else cell_len(text)
 
 
-def _needed(columns: Sequence[Column], widths: Sequence[int], shown: Sequence[int], name_width: int) -> int:
-    taken = [min(widths[at], name_width) if columns[at].is_name else widths[at] for at in shown]
-    last = columns[shown[-1]]
+def _needed_width(
+    columns: Sequence[Column], widths: Sequence[int], indexes: Sequence[int], name_width: int
+) -> int:
+    parts = [min(widths[at], name_width) if columns[at].is_name else widths[at] for at in indexes]
+    last = columns[indexes[-1]]
     if not (last.is_number or last.is_name):
-        taken[-1] = min(taken[-1], _LEAST_TEXT_WIDTH)
-    return sum(taken) + GAP * (len(taken) - 1)
+        parts[-1] = min(parts[-1], _LEAST_TEXT_WIDTH)
+    return sum(parts) + GAP * (len(parts) - 1)
 
 
 JSON_VERSION = 1
@@ -163,22 +165,22 @@ def print_json(kind: str, value: Any) -> None:
     :param kind: the command as it is typed, such as ``lake info``. By it programs distinguish objects.
     :param value: a dataclass or mapping. A list must be in it, under a key.
     """
-    found = to_jsonable(value)
-    shown = {"kind": kind, "version": JSON_VERSION, **found}
-    if len(shown) != len(found) + 2:
-        raise TypeError(f"{kind}: expected a value without the keys kind and version, found {sorted(found)}")
-    _write(printable_json(_indented(shown)))
+    values = to_jsonable(value)
+    document = {"kind": kind, "version": JSON_VERSION, **values}
+    if len(document) != len(values) + 2:
+        raise TypeError(f"{kind}: expected a value without the keys kind and version, found {sorted(values)}")
+    _write(printable_json(_indent(document)))
 
 
-def _indented(shown: Mapping[str, Any]) -> str:
+def _indent(document: Mapping[str, Any]) -> str:
     # It takes a tenth of the time, and isn't loaded by what prints no JSON.
     from pydantic_core import to_json
 
     try:
-        return to_json(shown, indent=2).decode()
+        return to_json(document, indent=2).decode()
     except ValueError:
         # The name of a file that is no text in any encoding.
-        return json.dumps(shown, ensure_ascii=False, indent=2)
+        return json.dumps(document, ensure_ascii=False, indent=2)
 
 
 def say(*parts: object, err: bool = False) -> None:
@@ -188,9 +190,9 @@ def say(*parts: object, err: bool = False) -> None:
     :param err: print to stderr.
     """
     context, text = click.get_current_context(silent=True), Text(*parts)
-    told = text if context is None else with_arguments(text, said_by(context))
-    lines = printable(told, keep="\n").split("\n")
-    _echo("\n".join(map(_toned, lines)), err=err)
+    sentence = text if context is None else with_arguments(text, said_by(context))
+    lines = printable(sentence, keep="\n").split("\n")
+    _echo("\n".join(map(_tone_line, lines)), err=err)
 
 
 def say_notes(notices: Iterable[str], *, err: bool = False) -> None:
@@ -253,8 +255,8 @@ def print_error(error: Exception, said: Arguments, *, as_json: bool) -> None:
     if as_json:
         print_json("error", {"error": error_json(error, said)})
     else:
-        shown = printable(_message(error, said), keep="\n")
-        _write(f"{click.style('Error', fg='red', bold=True)}: {shown}", err=True)
+        text = printable(_message(error, said), keep="\n")
+        _write(f"{click.style('Error', fg='red', bold=True)}: {text}", err=True)
 
 
 def error_json(error: Exception, said: Arguments) -> dict[str, Any]:
@@ -273,22 +275,21 @@ def findings_json(findings: Iterable[Any], sentences: Sequence[str], said: Argum
     """
     return [
         {
-            **to_jsonable(one),
-            **{name: with_arguments(getattr(one, name), said) for name in sentences},
-            "then": [command for name in sentences for command in then(getattr(one, name), said)],
+            **to_jsonable(finding),
+            **{name: with_arguments(getattr(finding, name), said) for name in sentences},
+            "then": [command for name in sentences for command in then(getattr(finding, name), said)],
         }
-        for one in findings
+        for finding in findings
     ]
 
 
-def _message(error: Exception, said: Arguments) -> str:
+def _message(error: Exception, arguments: Arguments) -> str:
     text = error.format_message() if isinstance(error, click.ClickException) else Text(error)
-    return with_arguments(text, said)
+    return with_arguments(text, arguments)
 
 
 def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table. A heading ends in '#' for numbers, '~' for long names, '?' for a column that may be left
-    out.
+    """Print a table. A heading ends in '#' for numbers, '~' for long names, '?' for one that may be left out.
 
     In a terminal, names are shortened in the middle first. Then columns are left out, which is reported. Only
     the last column is ever wrapped. A file or pipe gets the whole table, one row on each line.
@@ -306,7 +307,7 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[obj
         ]
         for row in cells
     ]
-    head, *lines = table_lines(shown, [[column.title for column in shown], *texts], width, _toned_cell)
+    head, *lines = table_lines(shown, [[column.title for column in shown], *texts], width, _tone_cell)
     _echo(f"\n{click.style(printable(title), bold=True)}")
     for line in (*(click.style(part, bold=True) for part in head), *chain(*lines)):
         _echo(f"{_INDENT}{line}")
@@ -320,21 +321,21 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[obj
 def print_lines(lead: str, text: str) -> None:
     """Print a text after a lead. In a terminal, its further lines are indented by the lead's width."""
     screen = terminal_width()
-    shown = printable(text)
+    body = printable(text)
     if screen is not None:
         width = max(40, screen)
         indent = " " * len(lead)
-        lines = textwrap.wrap(shown, width - len(lead), break_on_hyphens=False)
-        shown = f"\n{indent}".join(lines)
-    _echo(f"{_toned(lead)}{shown}")
+        lines = textwrap.wrap(body, width - len(lead), break_on_hyphens=False)
+        body = f"\n{indent}".join(lines)
+    _echo(f"{_tone_line(lead)}{body}")
 
 
-def _toned_cell(text: str) -> str:
+def _tone_cell(text: str) -> str:
     tone = _TONES.get(text)
     return text if tone is None else click.style(text, fg=tone)
 
 
-def _toned(text: str) -> str:
+def _tone_line(text: str) -> str:
     """Return a line with its first word in the colour of that word's meaning."""
     word = text.split(maxsplit=1)[0].rstrip(":") if text.strip() else ""
     tone = _TONES.get(word)

@@ -78,7 +78,7 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
         print_table(
             "To delete with them: files whose last entry points below the log's new start",
             ("kind", "files#", "size#", "in"),
-            _by_directory(seen.dependents, plan.store_root),
+            _group_by_directory(seen.dependents, plan.store_root),
         )
     print_pending(seen.pending)
     say()
@@ -113,24 +113,23 @@ def by_hand(
 
     if request.manual or seen.plan.to_delete:
         return None
-    asked = replace(request, manual=True)
+    manual_request = replace(request, manual=True)
     at_ms = seen.plan.decided_at_ms
-    return preview(store, asked, now_ms=at_ms, used_percents=used_percents, hold_back=hold_back).plan
+    return preview(store, manual_request, now_ms=at_ms, used_percents=used_percents, hold_back=hold_back).plan
 
 
-def _print_nothing(asked: Plan | None) -> None:
+def _print_nothing(manual_plan: Plan | None) -> None:
     """Say that nothing would be deleted, and how much a run by hand would delete.
 
     The shown losses are those of that run.
     """
-    if asked is None or not asked.to_delete:
+    if manual_plan is None or not manual_plan.to_delete:
         say("Nothing would be deleted now.")
         return
-    freed = bytes_text(sum(segment.disk_bytes for segment in asked.to_delete))
+    freed = bytes_text(sum(segment.disk_bytes for segment in manual_plan.to_delete))
     say(
-        f"Nothing would be deleted now. By hand (--manual) {count_text(len(asked.to_delete), 'segment')} "
-        "would, "
-        f"{freed}."
+        "Nothing would be deleted now. By hand (--manual) "
+        f"{count_text(len(manual_plan.to_delete), 'segment')} would, {freed}."
     )
 
 
@@ -189,12 +188,12 @@ def print_disks(disks: Iterable[DiskUsage]) -> None:
         say(f"Disk {disk.path}: {level}")
 
 
-def _by_directory(files: Iterable[DependentFile], root: str) -> Iterator[tuple[object, ...]]:
+def _group_by_directory(files: Iterable[DependentFile], root: str) -> Iterator[tuple[object, ...]]:
     """Yield a row for each directory, because a store has thousands of such files. JSON names each file."""
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for file in files:
         directory = Path(file.facts.path).parent
-        shown = directory.relative_to(root) if directory.is_relative_to(root) else directory
-        groups[file.kind, str(shown)].append(file.facts.size_bytes)
+        place = directory.relative_to(root) if directory.is_relative_to(root) else directory
+        groups[file.kind, str(place)].append(file.facts.size_bytes)
     for (kind, directory_name), sizes in groups.items():
         yield kind, len(sizes), bytes_text(sum(sizes)), directory_name

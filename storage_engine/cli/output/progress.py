@@ -21,7 +21,7 @@ def progress(description: str, total_bytes: int) -> Iterator[Callable[[int], Non
     :param total_bytes: size of the work; 0: there is nothing to show.
     :return: a function to call with the number of bytes done since its last call.
     """
-    with _bar() as bar, _shown(bar, LongWork(description, total_bytes)) as advance:
+    with _bar() as bar, _show(bar, LongWork(description, total_bytes)) as advance:
         yield advance
 
 
@@ -38,7 +38,7 @@ def waiting(description: str) -> Iterator[None]:
         def listener(work: LongWork) -> Iterator[Advance]:
             bar.update(whole, visible=False)
             try:
-                with _shown(bar, work) as advance:
+                with _show(bar, work) as advance:
                     yield advance
             finally:
                 bar.update(whole, visible=True)
@@ -48,7 +48,7 @@ def waiting(description: str) -> Iterator[None]:
 
 
 @contextmanager
-def _shown(bar: Progress, work: LongWork) -> Iterator[Advance]:
+def _show(bar: Progress, work: LongWork) -> Iterator[Advance]:
     """Show a part of the work on a line of its own until it is done."""
     if not work.total:
         yield lambda _done: None

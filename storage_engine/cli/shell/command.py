@@ -93,8 +93,8 @@ QUIET = GroupedOption(
 )
 
 
-def _keep_json(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    context.find_root().meta[_JSON] = wanted
+def _keep_json(context: click.Context, parameter: click.Parameter, as_json: bool) -> None:
+    context.find_root().meta[_JSON] = as_json
 
 
 json_option = click.option(
@@ -199,9 +199,9 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        word, known = args[0], self.list_commands(ctx)
-        if not ctx.resilient_parsing and not word.startswith("-") and word not in known:
-            raise click.UsageError(f"No such command {word!r}.{meant(word, known)}", ctx)
+        word, names = args[0], self.list_commands(ctx)
+        if not ctx.resilient_parsing and not word.startswith("-") and word not in names:
+            raise click.UsageError(f"No such command {word!r}.{meant(word, names)}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -269,7 +269,7 @@ def _words(option: click.Option, value: Any) -> list[str]:
     if option.is_flag:
         return [option.opts[0]]
     if isinstance(value, dict):
-        return [word for key, one in value.items() for word in (option.opts[0], f"{key}={one}")]
+        return [word for key, item in value.items() for word in (option.opts[0], f"{key}={item}")]
     return [option.opts[0], str(value)]
 
 
@@ -284,10 +284,10 @@ def parameters_of(group: click.Group, arguments: Sequence[str]) -> Arguments:
             words = [*context._protected_args, *context.args]
             if not words:
                 return Arguments()
-            found, subcommand, rest = command.resolve_command(context, words)
+            typed, subcommand, rest = command.resolve_command(context, words)
             if subcommand is None:
                 return Arguments()
-            name, command = found or name, subcommand
+            name, command = typed or name, subcommand
         return said_by(command.make_context(name, rest, parent=context, resilient_parsing=True))
     except click.ClickException:
         return Arguments()

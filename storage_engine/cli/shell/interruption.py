@@ -46,18 +46,18 @@ def interruptible() -> Iterator[Interruption]:
 
     A command that handles the signals itself, such as ``watch``, sets its own handlers.
     """
-    found = Interruption()
+    interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
-        yield found
+        yield interruption
         return
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        found.signal_number = number
+        interruption.signal_number = number
         raise KeyboardInterrupt
 
     def tell(unraisable: UnraisableHookArgs) -> None:
         # A callback of compiled code has nobody to raise to. The thread below ends the process then.
-        if not (found.signal_number and issubclass(unraisable.exc_type, KeyboardInterrupt)):
+        if not (interruption.signal_number and issubclass(unraisable.exc_type, KeyboardInterrupt)):
             tell_before(unraisable)
 
     # Read by a thread: a signal's handler waits until the main thread is back from compiled code.
@@ -68,7 +68,7 @@ def interruptible() -> Iterator[Interruption]:
     tell_before, sys.unraisablehook = sys.unraisablehook, tell
     threading.Thread(target=_end_in_time, args=(wake, interrupt), name="interruption", daemon=True).start()
     try:
-        yield found
+        yield interruption
     finally:
         sys.unraisablehook = tell_before
         signal.set_wakeup_fd(before)
@@ -93,6 +93,6 @@ def _end_in_time(wake: int, handler: object) -> None:
                 threading.Event().wait(_GRACE_SECONDS)
                 remove_unfinished()
                 with suppress(OSError):
-                    shown = _SHOW_CURSOR if sys.stderr.isatty() else ""
-                    os.write(sys.stderr.fileno(), f"{shown}{INTERRUPTED}\n".encode())
+                    cursor = _SHOW_CURSOR if sys.stderr.isatty() else ""
+                    os.write(sys.stderr.fileno(), f"{cursor}{INTERRUPTED}\n".encode())
                 os._exit(128 + number[0])

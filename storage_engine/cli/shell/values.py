@@ -94,27 +94,27 @@ def reason_text(ctx: click.Context, parameter: click.Parameter, value: str | Non
 
 def size_bytes(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
     """Return a size such as 10GiB, 500 MB or 4096 in bytes; a click callback."""
-    found = None if text is None else _bytes(parameter, text)
-    if found == 0:
+    size = None if text is None else _bytes(parameter, text)
+    if size == 0:
         raise click.BadParameter(f"expected at least one byte, found {text!r}", context, parameter)
-    return found
+    return size
 
 
 def speed(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
     """Return a size such as 50MB in bytes, or 0 for the text 0; a click callback."""
-    found = None if text is None else _bytes(parameter, text)
-    if found == 0 and text is not None and text.strip() != "0":
+    size = None if text is None else _bytes(parameter, text)
+    if size == 0 and text is not None and text.strip() != "0":
         raise click.BadParameter(f"expected 0 or at least one byte, found {text!r}", context, parameter)
-    return found
+    return size
 
 
 def _bytes(parameter: click.Parameter, text: str) -> int:
-    found = parse_size(text)
-    if found is None:
+    size = parse_size(text)
+    if size is None:
         raise click.BadParameter(
             f"expected a size such as 10GiB, 500MB or 4096, found {text!r}", param=parameter
         )
-    return found
+    return size
 
 
 def time_zone(_context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:

@@ -128,8 +128,7 @@ def read_drifts(
 ) -> tuple[DriftRow, ...]:
     """Return changes by other programs in the time [start_ms, end_ms), by time.
 
-    :param most: if there are more changes, several are shown as one. Then each change is part of a shown
-        entry.
+    :param most: if there are more changes, several are shown as one. Each is part of a shown entry.
     """
     at_ms = events.c.at_ms
     where = (
@@ -141,12 +140,12 @@ def read_drifts(
         events.c.phase == Phase.RESULT.value,
     )
     of_runs = events.join(runs, events.c.run_id == runs.c.id)
-    some = connection.execute(select(events.c.id).select_from(of_runs).where(*where).limit(most + 1)).all()
-    if not some:
+    ids = connection.execute(select(events.c.id).select_from(of_runs).where(*where).limit(most + 1)).all()
+    if not ids:
         return ()
     width_ms = max(1, -(-(end_ms - start_ms) // _PARTS))
-    part = events.c.id if len(some) <= most else (at_ms - start_ms) // width_ms
-    together = (
+    part = events.c.id if len(ids) <= most else (at_ms - start_ms) // width_ms
+    grouped = (
         select(
             func.min(at_ms).label("first_ms"),
             func.max(at_ms).label("until_ms"),
@@ -157,12 +156,12 @@ def read_drifts(
         .where(*where)
         .group_by(part)
     )
-    rows = connection.execute(together).all()
+    rows = connection.execute(grouped).all()
     # Payloads are read of the last ones alone.
     last = select(events.c.id, events.c.payload).where(events.c.id.in_([row.last_id for row in rows]))
     payloads = {row.id: row.payload for row in connection.execute(last)}
-    found = [DriftRow(row.first_ms, payloads[row.last_id], row.times, row.until_ms) for row in rows]
-    return tuple(sorted(found, key=lambda one: one.at_ms))
+    drifts = [DriftRow(row.first_ms, payloads[row.last_id], row.times, row.until_ms) for row in rows]
+    return tuple(sorted(drifts, key=lambda row: row.at_ms))
 
 
 def read_segments(connection: Connection, store_id: str, *, limit: int = 1_000) -> tuple[SegmentRow, ...]:
@@ -172,25 +171,23 @@ def read_segments(connection: Connection, store_id: str, *, limit: int = 1_000) 
     """
     # As many rows as it takes: a journal may have a million.
     streamed = connection.execution_options(stream_results=True)
-    found: dict[str, Row[Any]] = {}
+    by_subject: dict[str, Row[Any]] = {}
     # One run may have all that is asked for, or a thousand a segment each.
     count = 1
     with streamed.execute(_last_of_runs(store_id)) as last_of_runs:
-        while some := [*islice(last_of_runs, count)]:
-            after = min((row.id for row in found.values()), default=0) if len(found) == limit else 0
+        while batch := [*islice(last_of_runs, count)]:
+            after = min((row.id for row in by_subject.values()), default=0) if len(by_subject) == limit else 0
             # A run whose last event is older than all that was found can't add to it, nor can those behind.
-            if (some[0].last_id or 0) <= after:
+            if (batch[0].last_id or 0) <= after:
                 break
-            newer = _became(streamed, [row.id for row in some], after, limit)
-            found = _newest(found, newer, limit)
+            newer = _find_last(streamed, [row.id for row in batch], after, limit)
+            by_subject = _merge(by_subject, newer, limit)
             count = min(2 * count, MOST_VALUES)
-    return tuple(_segment(row) for row in found.values())
+    return tuple(_segment(row) for row in by_subject.values())
 
 
 def _last_of_runs(store_id: str) -> Select[Any]:
-    """Return a query for the store's runs, each with its last event that changed a segment's state, the
-    newest first.
-    """
+    """Return a query of a store's runs with their last change of a segment's state, the newest first."""
     last = (
         select(events.c.id)
         .where(events.c.run_id == runs.c.id, BECAME_OF_SEGMENT)
@@ -202,7 +199,7 @@ def _last_of_runs(store_id: str) -> Select[Any]:
     return select(runs.c.id, last).where(runs.c.store_id == store_id).order_by(last.desc().nulls_last())
 
 
-def _became(connection: Connection, run_ids: Sequence[int], after: int, limit: int) -> dict[str, Row[Any]]:
+def _find_last(connection: Connection, run_ids: Sequence[int], after: int, limit: int) -> dict[str, Row[Any]]:
     """Return the last state event of each segment in some runs, the newest first.
 
     :param after: only events after this one.
@@ -214,25 +211,23 @@ def _became(connection: Connection, run_ids: Sequence[int], after: int, limit: i
         .where(events.c.run_id.in_(run_ids), events.c.id > after, BECAME_OF_SEGMENT)
         .order_by(events.c.id.desc())
     )
-    found: dict[str, Row[Any]] = {}
+    by_subject: dict[str, Row[Any]] = {}
     with connection.execute(query) as became:
         for row in became:
             if row.step != Step.RELEASE.value or row.run_id not in undone:
-                found.setdefault(row.subject, row)
-            if len(found) == limit:
+                by_subject.setdefault(row.subject, row)
+            if len(by_subject) == limit:
                 break
-    return found
+    return by_subject
 
 
-def _newest(one: Mapping[str, Row[Any]], other: Mapping[str, Row[Any]], limit: int) -> dict[str, Row[Any]]:
-    """Merge two results: return the last event of each segment, the newest first, at most ``limit`` of
-    them.
-    """
-    rows = sorted([*one.values(), *other.values()], key=lambda row: -row.id)
-    found: dict[str, Row[Any]] = {}
+def _merge(left: Mapping[str, Row[Any]], right: Mapping[str, Row[Any]], limit: int) -> dict[str, Row[Any]]:
+    """Merge two results: the last event of each segment, the newest first, at most ``limit`` of them."""
+    rows = sorted([*left.values(), *right.values()], key=lambda row: -row.id)
+    by_subject: dict[str, Row[Any]] = {}
     for row in rows:
-        found.setdefault(row.subject, row)
-    return dict(list(found.items())[:limit])
+        by_subject.setdefault(row.subject, row)
+    return dict(list(by_subject.items())[:limit])
 
 
 def _segment(row: Row[Any]) -> SegmentRow:
@@ -250,9 +245,7 @@ _verifications = table(
 
 
 def read_standing(connection: Connection, store_id: str, now_ms: int) -> Standing:
-    """Return the store's hold, the process that works on it, its waivers, accepted losses and remembered
-    checks.
-    """
+    """Return the store's hold, working process, waivers, accepted losses and remembered checks."""
     query = select(leases.c.owner, leases.c.expires_at_ms).where(
         leases.c.store_id == store_id, leases.c.token.is_not(None), leases.c.expires_at_ms > now_ms
     )
@@ -319,17 +312,17 @@ def read_verified(
     """
     if not inspect(connection).has_table(_verifications.name):
         return {}
-    found = _verifications.c
+    columns = _verifications.c
     query = select(
-        found.store_id,
-        func.count(found.receipt_hash.distinct()) if counted else null(),
-        func.min(found.at_ms),
-        func.max(found.at_ms),
-        func.count(found.receipt_hash.distinct()).filter(found.fault != ""),
-    ).group_by(found.store_id)
+        columns.store_id,
+        func.count(columns.receipt_hash.distinct()) if counted else null(),
+        func.min(columns.at_ms),
+        func.max(columns.at_ms),
+        func.count(columns.receipt_hash.distinct()).filter(columns.fault != ""),
+    ).group_by(columns.store_id)
     return {
-        store_id: VerifiedRow(*told)
-        for store_id, *told in of_stores(connection, query, found.store_id, store_ids)
+        store_id: VerifiedRow(*values)
+        for store_id, *values in of_stores(connection, query, columns.store_id, store_ids)
     }
 
 
@@ -351,7 +344,7 @@ class JournalReader:
 
     def stores(self) -> tuple[StoreRecord, ...]:
         """Return every store, by name and path."""
-        return tuple(sorted(self.read(read_stores), key=lambda one: (one.name or "", one.real_path)))
+        return tuple(sorted(self.read(read_stores), key=lambda store: (store.name or "", store.real_path)))
 
     summaries = reads(read_summaries)
     cleanups = reads(read_cleanups)
@@ -402,8 +395,8 @@ class JournalReader:
                 return None if row is None else row.unchanged_since
             return StoredReport(row.version, row.at_ms, json.loads(zlib.decompress(row.report)))
 
-        found = self.read(read)
-        return self.report(store_id, found) if isinstance(found, str) else found
+        answer = self.read(read)
+        return self.report(store_id, answer) if isinstance(answer, str) else answer
 
     def findings(self, store_id: str) -> Findings | None:
         """Return the findings of the last look. None: there was no look yet."""
@@ -412,9 +405,7 @@ class JournalReader:
         return None if row is None else Findings(row.at_ms, row.findings)
 
     def groups(self, store_id: str, *, limit: int = 200) -> tuple[GroupRow, ...]:
-        """Return the consumer groups by the last look. The groups that will lose messages first come
-        first.
-        """
+        """Return the consumer groups by the last look. Groups that lose messages first come first."""
         query = (
             select(*(column for column in groups.columns if column is not groups.c.store_id))
             .where(groups.c.store_id == store_id)
@@ -459,8 +450,8 @@ class JournalReader:
             ) from error
 
     def _check_version(self, connection: Connection) -> None:
-        there = inspect(connection).has_table(schema_version.name)
-        version = connection.execute(select(schema_version.c.version)).scalar() if there else None
+        has_version = inspect(connection).has_table(schema_version.name)
+        version = connection.execute(select(schema_version.c.version)).scalar() if has_version else None
         if version != SCHEMA_VERSION:
             is_newer = version is not None and version > SCHEMA_VERSION
             raise BadInputError(
@@ -486,9 +477,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class BucketSpan:
-    """The time [start_ms, end_ms), divided into buckets of one length. Each bucket begins at a multiple
-    of that length.
-    """
+    """The time [start_ms, end_ms), in buckets of one length. Each begins at a multiple of that length."""
 
     start_ms: int
     end_ms: int
@@ -500,9 +489,7 @@ class BucketSpan:
 
 
 Extremes = tuple[tuple[int, int], tuple[int, int]]
-"""The lowest value of a bucket with the first time it occurs, and the highest value with the last time it
-occurs.
-"""
+"""The lowest value of a bucket with its first time, and the highest with its last time."""
 
 _MIB = 1 << 20
 _NONE = "-"
@@ -517,8 +504,8 @@ _MOMENT = (
 
 def count_samples(connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int) -> int:
     """Return the number of samples between two moments. It counts at most ``most``."""
-    some = select(samples.c.at_ms).where(*_within(store_id, start_ms, end_ms)).limit(most).subquery()
-    return connection.execute(select(func.count()).select_from(some)).scalar_one()
+    limited = select(samples.c.at_ms).where(*_within(store_id, start_ms, end_ms)).limit(most).subquery()
+    return connection.execute(select(func.count()).select_from(limited)).scalar_one()
 
 
 def read_moments(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> tuple[Moment, ...]:
@@ -539,8 +526,8 @@ def read_archive_lags(
 def last_moments(connection: Connection, store_id: str, span: BucketSpan) -> tuple[Moment, ...]:
     """Return the last sample with known log ends of each bucket, by time."""
     buckets = _starts(span)
-    known = (samples.c.store_id == store_id, samples.c.max_offset.is_not(None))
-    last = select(samples.c.at_ms).where(*known, *_inside(samples.c.at_ms, buckets, span))
+    conditions = (samples.c.store_id == store_id, samples.c.max_offset.is_not(None))
+    last = select(samples.c.at_ms).where(*conditions, *_inside(samples.c.at_ms, buckets, span))
     # Not joined to their samples: a database may begin with all of those.
     newest = select(last.order_by(samples.c.at_ms.desc()).limit(1).scalar_subquery()).select_from(buckets)
     moments = [at_ms for at_ms in connection.execute(newest).scalars() if at_ms is not None]
@@ -552,8 +539,8 @@ def moments_at(connection: Connection, store_id: str, moments: Collection[int]) 
     query = select(*_MOMENT).where(samples.c.store_id == store_id).order_by(samples.c.at_ms)
     return tuple(
         Moment(*row)
-        for some in in_parts(sorted(moments))
-        for row in connection.execute(query.where(samples.c.at_ms.in_(some)))
+        for batch in in_parts(sorted(moments))
+        for row in connection.execute(query.where(samples.c.at_ms.in_(batch)))
     )
 
 
@@ -562,8 +549,8 @@ def levels_at(connection: Connection, disk_id: int, moments: Collection[int]) ->
     query = select(levels.c.at_ms, levels.c.used_percent).where(levels.c.disk_id == disk_id)
     return {
         row.at_ms: row.used_percent
-        for some in in_parts(sorted(moments))
-        for row in connection.execute(query.where(levels.c.at_ms.in_(some)))
+        for batch in in_parts(sorted(moments))
+        for row in connection.execute(query.where(levels.c.at_ms.in_(batch)))
     }
 
 
@@ -574,17 +561,17 @@ def sample_extremes(
 
     The values are the retention time in whole seconds, and the unarchived bytes in whole MiB.
     """
-    buckets, mine = _starts(span), samples.c.store_id == store_id
+    buckets, where = _starts(span), samples.c.store_id == store_id
     at_ms = samples.c.at_ms
-    inside = _inside(at_ms, buckets, span)
-    ends = [select(end(at_ms)).where(mine, *inside).scalar_subquery() for end in (func.min, func.max)]
+    conditions = _inside(at_ms, buckets, span)
+    ends = [select(end(at_ms)).where(where, *conditions).scalar_subquery() for end in (func.min, func.max)]
     query = select(*ends).select_from(buckets)
     moments: list[Extremes | None] = [
         None if first is None else ((first, first), (last, last)) for first, last in connection.execute(query)
     ]
     retention = (at_ms - samples.c.oldest_message_ms) // 1000
     values = (retention, samples.c.archive_lag_bytes // _MIB)
-    kept, lagging = _extremes(connection, at_ms, values, mine, span)
+    kept, lagging = _extremes(connection, at_ms, values, where, span)
     return moments, kept, lagging
 
 
@@ -592,23 +579,23 @@ def last_used_bytes(connection: Connection, disk_id: int, span: BucketSpan) -> t
     """Return the used bytes of a disk at the last look of each bucket with a known level, by time."""
     buckets = _starts(span)
     used_bytes = levels.c.total_bytes - levels.c.usable_bytes
-    known = (levels.c.disk_id == disk_id, used_bytes.is_not(None))
-    last = select(levels.c.at_ms).where(*known, *_inside(levels.c.at_ms, buckets, span))
+    conditions = (levels.c.disk_id == disk_id, used_bytes.is_not(None))
+    last = select(levels.c.at_ms).where(*conditions, *_inside(levels.c.at_ms, buckets, span))
     newest = select(last.order_by(levels.c.at_ms.desc()).limit(1).scalar_subquery()).select_from(buckets)
     moments = [at_ms for at_ms in connection.execute(newest).scalars() if at_ms is not None]
-    query = select(levels.c.at_ms, used_bytes.label("used_bytes")).where(*known).order_by(levels.c.at_ms)
+    query = select(levels.c.at_ms, used_bytes.label("used_bytes")).where(*conditions).order_by(levels.c.at_ms)
     return tuple(
         (row.at_ms, row.used_bytes)
-        for some in in_parts(sorted(moments))
-        for row in connection.execute(query.where(levels.c.at_ms.in_(some)))
+        for batch in in_parts(sorted(moments))
+        for row in connection.execute(query.where(levels.c.at_ms.in_(batch)))
     )
 
 
 def level_extremes(connection: Connection, disk_id: int, span: BucketSpan) -> Sequence[Extremes | None]:
     """Return the extremes of a disk's level, bucket by bucket. None: unknown."""
-    mine = levels.c.disk_id == disk_id
-    (found,) = _extremes(connection, levels.c.at_ms, (levels.c.used_percent,), mine, span)
-    return found
+    where = levels.c.disk_id == disk_id
+    (extremes,) = _extremes(connection, levels.c.at_ms, (levels.c.used_percent,), where, span)
+    return extremes
 
 
 def disk_ids(connection: Connection, store_id: str) -> dict[str, int]:
@@ -666,19 +653,19 @@ def _extremes(
         for key in keys
         for extreme in (func.min, func.max)
     ]
-    all_in_one = reduce(lambda one, other: one + literal(" ", Text) + other, texts)
-    told = select(all_in_one).where(where, *_inside(at_ms, buckets, span)).correlate(buckets)
-    found: list[list[Extremes | None]] = [[] for _ in values]
-    for start_ms, text in connection.execute(select(buckets.c.start_ms, told.scalar_subquery())):
+    all_in_one = reduce(lambda left, right: left + literal(" ", Text) + right, texts)
+    joined = select(all_in_one).where(where, *_inside(at_ms, buckets, span)).correlate(buckets)
+    results: list[list[Extremes | None]] = [[] for _ in values]
+    for start_ms, text in connection.execute(select(buckets.c.start_ms, joined.scalar_subquery())):
         keys_of = text.split()
-        for of_value, lowest, highest in zip(found, keys_of[::2], keys_of[1::2], strict=True):
+        for of_value, lowest, highest in zip(results, keys_of[::2], keys_of[1::2], strict=True):
             if lowest == _NONE:
                 of_value.append(None)
                 continue
             low, low_after = divmod(int(lowest), span.bucket_ms)
             high, high_after = divmod(int(highest), span.bucket_ms)
             of_value.append(((low, start_ms + low_after), (high, start_ms + high_after)))
-    return found
+    return results
 
 
 def _starts(span: BucketSpan) -> CTE:

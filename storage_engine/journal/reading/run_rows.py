@@ -1,6 +1,4 @@
-"""Runs in short, with their deletions and the verdicts of their validations; and the whole record of one
-run.
-"""
+"""Runs in short, with their deletions and validation verdicts; and the whole record of one run."""
 
 from __future__ import annotations
 
@@ -75,8 +73,7 @@ class JournalEnds:
 
 @dataclass(frozen=True, slots=True)
 class EventsAround:
-    """The times of the events before and after an event number, of any store, in milliseconds since the
-    epoch.
+    """The times of the events before and after an event number, of any store, in ms since the epoch.
 
     :param before_ms: time of the last event up to this number; None: there is none.
     :param after_ms: time of the first event behind it; None: there is none.
@@ -109,18 +106,18 @@ def journal_ends(connection: Connection, store_id: str, now_ms: int) -> JournalE
 def deleting_runs(connection: Connection, store_id: str) -> tuple[DeletingRun, ...]:
     """Return a store's runs that deleted or lost segments, in the order of their last such event."""
     kind = events.c.payload[("disturbance", "kind")].as_string()
-    says_so = and_(
+    deletes = and_(
         events.c.phase == Phase.RESULT.value,
         or_(
             and_(events.c.step == Step.RELEASE.value, events.c.subject != ""),
-            and_(events.c.step == Step.DRIFT.value, kind.in_([one.value for one in GONE])),
+            and_(events.c.step == Step.DRIFT.value, kind.in_([drift_kind.value for drift_kind in GONE])),
             events.c.step == Step.ACCEPT_LOSS.value,
         ),
     )
     last = (
         select(events.c.run_id, func.max(events.c.id).label("last_id"))
         .join(runs, events.c.run_id == runs.c.id)
-        .where(runs.c.store_id == store_id, says_so)
+        .where(runs.c.store_id == store_id, deletes)
         .group_by(events.c.run_id)
         .subquery()
     )
@@ -140,14 +137,12 @@ def deleting_runs(connection: Connection, store_id: str) -> tuple[DeletingRun, .
 
 
 def events_of_deletion(connection: Connection, run_id: int) -> tuple[Event, ...]:
-    """Return a run's events on deletions and on missing ranges, intents and results, oldest first. These
-    events never expire.
-    """
-    mine = or_(
+    """Return a run's events on deletions and missing ranges, intents too, oldest first. They never expire."""
+    where = or_(
         and_(events.c.step == Step.RELEASE.value, events.c.subject != ""),
         events.c.step.in_([Step.DRIFT.value, Step.ACCEPT_LOSS.value]),
     )
-    query = EVENTS.where(runs.c.id == run_id, mine).order_by(events.c.id)
+    query = EVENTS.where(runs.c.id == run_id, where).order_by(events.c.id)
     return tuple(map(to_event, connection.execute(query)))
 
 
@@ -171,23 +166,23 @@ def deletions_after(connection: Connection, store_id: str, event_id: int) -> tup
         .order_by(events.c.id)
     )
     rows = connection.execute(query).all()
-    mine = set(_standing(connection, store_id, sorted({row.run_id for row in rows})))
-    found = []
+    standing = set(_standing(connection, store_id, sorted({row.run_id for row in rows})))
+    deletions = []
     for row in rows:
-        if row.run_id not in mine:
+        if row.run_id not in standing:
             continue
         log, _, base = row.subject.rpartition("/")
         end = int(base) + int(row.size_bytes) if row.end_offset is None else int(row.end_offset)
         excuse = "" if row.receipt_hash else row.passage_detail
-        found.append(Deletion(log, int(base), end, excuse, int(row.lineage or 0), row.log_id or ""))
-    return tuple(found)
+        deletions.append(Deletion(log, int(base), end, excuse, int(row.lineage or 0), row.log_id or ""))
+    return tuple(deletions)
 
 
 def _standing(connection: Connection, store_id: str, run_ids: Sequence[int]) -> Iterator[int]:
     """Yield the ids of those of the given runs that belong to the store and were not undone."""
-    for some in in_parts(run_ids):
-        mine = select(runs.c.id).where(runs.c.id.in_(some), runs.c.store_id == store_id)
-        yield from connection.execute(mine.where(runs.c.id.not_in(undone_among(some)))).scalars()
+    for batch in in_parts(run_ids):
+        query = select(runs.c.id).where(runs.c.id.in_(batch), runs.c.store_id == store_id)
+        yield from connection.execute(query.where(runs.c.id.not_in(undone_among(batch)))).scalars()
 
 
 def undone_among(run_ids: Sequence[int]) -> Select[tuple[int]]:
@@ -197,9 +192,7 @@ def undone_among(run_ids: Sequence[int]) -> Select[tuple[int]]:
 
 
 _MOST_UNPACKED = 200
-"""The most reports of older releases that one query unpacks. The verdicts of further reports remain
-unknown.
-"""
+"""The most reports of older releases that one query unpacks. Further verdicts remain unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,22 +240,22 @@ def read_verdicts(
     )
     rows = connection.execute(query).all()
     verdicts = [Verdict(**row._mapping) for row in rows]
-    old = [one.run_id for one in verdicts if one.validation is None and one.unchanged_since is None]
-    unpacked = _unpacked(connection, old[:_MOST_UNPACKED])
-    for number, one in enumerate(verdicts):
-        if one.run_id in unpacked:
-            validation, lost_ranges = unpacked[one.run_id]
-            verdicts[number] = replace(one, validation=validation, lost_ranges=lost_ranges)
-    return tuple(sorted(verdicts, key=lambda one: (one.at_ms, one.run_id)))
+    old = [row.run_id for row in verdicts if row.validation is None and row.unchanged_since is None]
+    unpacked = _unpack_verdicts(connection, old[:_MOST_UNPACKED])
+    for number, verdict in enumerate(verdicts):
+        if verdict.run_id in unpacked:
+            validation, lost_ranges = unpacked[verdict.run_id]
+            verdicts[number] = replace(verdict, validation=validation, lost_ranges=lost_ranges)
+    return tuple(sorted(verdicts, key=lambda row: (row.at_ms, row.run_id)))
 
 
-def _unpacked(connection: Connection, run_ids: Sequence[int]) -> dict[int, tuple[str, int]]:
+def _unpack_verdicts(connection: Connection, run_ids: Sequence[int]) -> dict[int, tuple[str, int]]:
     query = select(reports.c.run_id, reports.c.report).where(reports.c.run_id.in_(run_ids))
-    found = {}
+    verdicts = {}
     for row in connection.execute(query) if run_ids else ():
         if row.report is not None:
-            found[row.run_id] = verdict_of(json.loads(zlib.decompress(row.report)).get("validation"))
-    return found
+            verdicts[row.run_id] = verdict_of(json.loads(zlib.decompress(row.report)).get("validation"))
+    return verdicts
 
 
 def verdict_of(validation: Mapping[str, Any] | None) -> tuple[str, int]:
@@ -270,9 +263,9 @@ def verdict_of(validation: Mapping[str, Any] | None) -> tuple[str, int]:
     if validation is None:
         return "", 0
     ranges, checks = validation.get("ranges", ()), validation.get("checks", ())
-    statuses = {one["status"] for one in (*ranges, *checks)}
-    worst = next((one for one in ("FAILURE", "WARNING") if one in statuses), "OK")
-    return worst, sum(one["where"] == "LOST" and one["status"] == "FAILURE" for one in ranges)
+    statuses = {row["status"] for row in (*ranges, *checks)}
+    worst = next((status for status in ("FAILURE", "WARNING") if status in statuses), "OK")
+    return worst, sum(row["where"] == "LOST" and row["status"] == "FAILURE" for row in ranges)
 
 
 _root, _of_root = runs.alias("root"), reports.alias("of_root")
@@ -284,9 +277,7 @@ _ANSWERED = (
     .correlate(runs, reports)
     .exists()
 )
-"""SQL condition that the earlier run's report still exists. It may expire before the run that refers to
-it.
-"""
+"""SQL condition that the earlier run's report exists. It may expire before the run that refers to it."""
 
 RUN_COLUMNS: Final = (
     runs.c.id,
@@ -335,9 +326,7 @@ class CleanupRun:
 QUIET: Final = ("nothing-to-do", "dry-run", "done")
 """Outcomes with which a run is shown only if it deleted segments."""
 _PARTS = 60
-"""Number of parts of a span. Many cleanups in one part are shown as one for each combination of causes
-and outcome.
-"""
+"""Number of parts of a span. Many cleanups in one part are shown as one per causes and outcome."""
 
 
 def read_cleanups(
@@ -356,15 +345,15 @@ def read_cleanups(
         reports.c.unchanged_since.is_(None),
         or_(reports.c.deleted_segments > 0, reports.c.outcome.not_in(QUIET)),
     )
-    told = (reports.c.causes, reports.c.deleted_segments, reports.c.freed_bytes, reports.c.outcome)
+    columns = (reports.c.causes, reports.c.deleted_segments, reports.c.freed_bytes, reports.c.outcome)
     of_runs = runs.join(reports, reports.c.run_id == runs.c.id)
-    each = select(at_ms.label("at_ms"), runs.c.run_key, *told).select_from(of_runs).where(*where)
+    each = select(at_ms.label("at_ms"), runs.c.run_key, *columns).select_from(of_runs).where(*where)
     rows = connection.execute(each.order_by(runs.c.id.desc()).limit(most + 1)).all()
     if len(rows) <= most:
-        found = [_cleanup(row, runs_told=1, until_ms=row.at_ms) for row in rows]
-        return tuple(sorted(found, key=lambda one: one.at_ms))
+        cleanups = [_cleanup(row, runs_told=1, until_ms=row.at_ms) for row in rows]
+        return tuple(sorted(cleanups, key=lambda run: run.at_ms))
     part = (at_ms - start_ms) // max(1, -(-(end_ms - start_ms) // _PARTS))
-    together = (
+    by_part = (
         select(
             func.min(at_ms).label("at_ms"),
             func.max(at_ms).label("until_ms"),
@@ -380,9 +369,9 @@ def read_cleanups(
         .group_by(part, reports.c.causes, reports.c.outcome)
         .subquery()
     )
-    query = select(together, runs.c.run_key).join(runs, runs.c.id == together.c.last_id)
+    query = select(by_part, runs.c.run_key).join(runs, runs.c.id == by_part.c.last_id)
     grouped = [_cleanup(row, runs_told=row.runs, until_ms=row.until_ms) for row in connection.execute(query)]
-    return tuple(sorted(grouped, key=lambda one: one.at_ms))
+    return tuple(sorted(grouped, key=lambda run: run.at_ms))
 
 
 def _cleanup(row: Any, *, runs_told: int, until_ms: int) -> CleanupRun:

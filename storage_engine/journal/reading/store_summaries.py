@@ -107,17 +107,17 @@ def read_summaries(
     rows = _stores(connection, names, now_ms)
     ids = [row.store_id for row in rows]
     found_levels, lagging = _levels(connection, ids, now_ms), _lagging(connection, ids)
-    last_runs, found = _last_runs(connection, ids), _findings(connection, ids)
+    last_runs, facts = _last_runs(connection, ids), _findings(connection, ids)
     last_rules, verdicts = _last_rules(connection, ids), _last_verdicts(connection, ids)
     return tuple(
         _summary(
             row,
             # A disk that is measured no more has no level now.
-            tuple(one for one in found_levels[row.store_id] if one.at_ms == row.sampled_at_ms),
+            tuple(level for level in found_levels[row.store_id] if level.at_ms == row.sampled_at_ms),
             lagging.get(row.store_id, (0, None)),
             last_runs.get(row.store_id),
             last_rules.get(row.store_id),
-            found.get(row.store_id),
+            facts.get(row.store_id),
             verdicts.get(row.store_id),
         )
         for row in rows
@@ -130,29 +130,29 @@ def _summary(
     lagging: tuple[int, int | None],
     last_run: RunRow | None,
     last_rules: RulesRow | None,
-    found: Any,
+    facts: Any,
     verdict: Any,
 ) -> StoreSummary:
-    known: dict[str, Any] = {"doctor": None, "found_at_ms": None, "lagging_groups": None}
-    if found is not None:
-        due = found.due or {}
-        known["doctor"], known["found_at_ms"] = tuple(found.doctor or ()), found.at_ms
-        known |= {"alarms": tuple(found.alarms or ()), "lost": found.lost, "lost_ranges": found.lost_ranges}
-        known |= {"due_bytes": due.get("size_bytes"), "due_unproven_bytes": due.get("unproven_bytes")}
+    values: dict[str, Any] = {"doctor": None, "found_at_ms": None, "lagging_groups": None}
+    if facts is not None:
+        due = facts.due or {}
+        values["doctor"], values["found_at_ms"] = tuple(facts.doctor or ()), facts.at_ms
+        values |= {"alarms": tuple(facts.alarms or ()), "lost": facts.lost, "lost_ranges": facts.lost_ranges}
+        values |= {"due_bytes": due.get("size_bytes"), "due_unproven_bytes": due.get("unproven_bytes")}
         # Groups whose lag could not be measured stay in the journal as they were.
-        if found.lag_error == "":
-            known["lagging_groups"], known["time_to_loss_ms"] = lagging
+        if facts.lag_error == "":
+            values["lagging_groups"], values["time_to_loss_ms"] = lagging
     if verdict is not None:
-        known |= {"validated_at_ms": verdict.at_ms, "validation": verdict.validation}
-    return filled(StoreSummary, row, levels=levels, last_run=last_run, rules=last_rules, **known)
+        values |= {"validated_at_ms": verdict.at_ms, "validation": verdict.validation}
+    return filled(StoreSummary, row, levels=levels, last_run=last_run, rules=last_rules, **values)
 
 
 def _stores(connection: Connection, names: Collection[str] | None, now_ms: int) -> list[Any]:
-    mine = samples.c.store_id == stores.c.store_id
-    last = select(func.max(samples.c.at_ms)).where(mine).correlate(stores).scalar_subquery()
+    of_store = samples.c.store_id == stores.c.store_id
+    last = select(func.max(samples.c.at_ms)).where(of_store).correlate(stores).scalar_subquery()
     oldest = (
         select(samples.c.oldest_message_ms)
-        .where(mine)
+        .where(of_store)
         .order_by(samples.c.at_ms.desc())
         .limit(1)
         .correlate(stores)
@@ -160,7 +160,7 @@ def _stores(connection: Connection, names: Collection[str] | None, now_ms: int) 
     )
     lag_bytes, lag_seconds, lag_at_ms = (
         select(column)
-        .where(mine, samples.c.at_ms >= now_ms - DAY_MS, samples.c.archive_lag_bytes.is_not(None))
+        .where(of_store, samples.c.at_ms >= now_ms - DAY_MS, samples.c.archive_lag_bytes.is_not(None))
         .order_by(samples.c.at_ms.desc())
         .limit(1)
         .correlate(stores)
@@ -187,8 +187,8 @@ def _stores(connection: Connection, names: Collection[str] | None, now_ms: int) 
 
 
 def _levels(connection: Connection, ids: Sequence[str], now_ms: int) -> dict[str, list[DiskLevel]]:
-    mine, before = levels.alias("mine"), levels.alias("before")
-    last = select(func.max(mine.c.at_ms)).where(mine.c.disk_id == disks.c.id).correlate(disks)
+    latest, before = levels.alias("mine"), levels.alias("before")
+    last = select(func.max(latest.c.at_ms)).where(latest.c.disk_id == disks.c.id).correlate(disks)
     first = (
         select(func.min(before.c.at_ms))
         .where(before.c.disk_id == disks.c.id, before.c.at_ms >= now_ms - DAY_MS)
@@ -212,10 +212,10 @@ def _levels(connection: Connection, ids: Sequence[str], now_ms: int) -> dict[str
         .outerjoin(earlier, _at(earlier, first.scalar_subquery()))
         .order_by(disks.c.path)
     )
-    found: dict[str, list[DiskLevel]] = defaultdict(list)
+    by_store: dict[str, list[DiskLevel]] = defaultdict(list)
     for store_id, *row in of_stores(connection, query, disks.c.store_id, ids):
-        found[store_id].append(DiskLevel(*row))
-    return found
+        by_store[store_id].append(DiskLevel(*row))
+    return by_store
 
 
 def _at(of_disk: Any, at_ms: ScalarSelect[Any]) -> Any:
@@ -223,9 +223,7 @@ def _at(of_disk: Any, at_ms: ScalarSelect[Any]) -> Any:
 
 
 def _lagging(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[int, int | None]]:
-    """Return for each store the groups that may lose a message within a day, and the time until the first
-    loss.
-    """
+    """Return for each store groups that may lose a message within a day, and the time to the first loss."""
     losing = func.count(case((groups.c.time_to_loss_ms <= DAY_MS, 1)))
     query = select(groups.c.store_id, losing, func.min(groups.c.time_to_loss_ms)).group_by(groups.c.store_id)
     return {
@@ -290,16 +288,16 @@ def _last_rules(connection: Connection, ids: Sequence[str]) -> dict[str, RulesRo
 
 def _findings(connection: Connection, ids: Sequence[str]) -> dict[str, Any]:
     # Of all findings only this: the rest is for the page of one store.
-    found = findings.c.findings
+    column = findings.c.findings
     query = select(
         findings.c.store_id,
         findings.c.at_ms,
-        found["doctor"].label("doctor"),
-        found["alarms"].label("alarms"),
-        found["lost"].as_string().label("lost"),
-        found["lost_ranges"].as_integer().label("lost_ranges"),
-        found["due"].label("due"),
-        found["lag_error"].as_string().label("lag_error"),
+        column["doctor"].label("doctor"),
+        column["alarms"].label("alarms"),
+        column["lost"].as_string().label("lost"),
+        column["lost_ranges"].as_integer().label("lost_ranges"),
+        column["due"].label("due"),
+        column["lag_error"].as_string().label("lag_error"),
     )
     return {row.store_id: row for row in of_stores(connection, query, findings.c.store_id, ids)}
 
@@ -307,8 +305,6 @@ def _findings(connection: Connection, ids: Sequence[str]) -> dict[str, Any]:
 def of_stores(
     connection: Connection, query: Select[Any], column: ColumnElement[Any], values: Iterable[str]
 ) -> Iterator[Any]:
-    """Yield the rows of a query whose column has one of the given values. There may be any number of
-    values.
-    """
-    for some in in_parts(values):
-        yield from connection.execute(query.where(column.in_(some)))
+    """Yield the rows of a query whose column has one of the given values. There may be any number."""
+    for batch in in_parts(values):
+        yield from connection.execute(query.where(column.in_(batch)))

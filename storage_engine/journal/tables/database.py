@@ -67,11 +67,11 @@ class JournalPlace:
         except ModuleNotFoundError as error:
             if error.name == POSTGRES.module:
                 raise POSTGRES.missing(f"journal_url {self.name}") from None
-            raise self._without_driver(error) from error
+            raise self._driver_error(error) from error
         except (ArgumentError, ImportError) as error:
-            raise self._without_driver(error) from error
+            raise self._driver_error(error) from error
 
-    def _without_driver(self, error: Exception) -> BadInputError:
+    def _driver_error(self, error: Exception) -> BadInputError:
         return BadInputError(
             f"journal_url: expected a URL whose driver is installed, found {self.name} ({error})"
         )
@@ -120,8 +120,8 @@ def read_only_engine(url: str, file: Path | None, answer_seconds: int | None = N
             execution_options=_READ_ONLY,
         )
     is_postgresql = make_url(url).get_backend_name() == "postgresql"
-    said = {"connect_timeout": answer_seconds} if is_postgresql and answer_seconds else {}
-    engine = create_engine(url, poolclass=NullPool, execution_options=_READ_ONLY, connect_args=said)
+    arguments = {"connect_timeout": answer_seconds} if is_postgresql and answer_seconds else {}
+    engine = create_engine(url, poolclass=NullPool, execution_options=_READ_ONLY, connect_args=arguments)
 
     def begin_read_only(connection: Connection) -> None:
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -203,7 +203,7 @@ class JournalDatabase:
         if read_only:
             with place.driver_errors():
                 self._engine = read_only_engine(url, self._file)
-            self._check(self._guarded(_read_version, read_only=True, any_version=True))
+            self._check(self._run_guarded(_read_version, read_only=True, any_version=True))
             return
         with place.driver_errors():
             self._engine = _engine(url)
@@ -230,11 +230,11 @@ class JournalDatabase:
         except UNREADABLE as error:
             if not (reserve and sqlite_error(error) == "SQLITE_FULL" and self._give_reserve_back()):
                 raise self._unavailable(error) from error
-        return self._guarded(work, read_only=False)
+        return self._run_guarded(work, read_only=False)
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run ``work``, which changes nothing, on one consistent state."""
-        return self._guarded(work, read_only=True)
+        return self._run_guarded(work, read_only=True)
 
     def _run(
         self,
@@ -260,7 +260,9 @@ class JournalDatabase:
                 "Use the release of storage-engine that wrote it, or another journal_url."
             )
 
-    def _guarded(self, work: Callable[[Connection], T], *, read_only: bool, any_version: bool = False) -> T:
+    def _run_guarded(
+        self, work: Callable[[Connection], T], *, read_only: bool, any_version: bool = False
+    ) -> T:
         try:
             return self._run(work, read_only=read_only, any_version=any_version)
         except UNREADABLE as error:
@@ -283,9 +285,7 @@ class JournalDatabase:
         return self._run(_read_version, read_only=True, any_version=True)
 
     def _create(self) -> None:
-        """Make the tables and record their version in one transaction. Another process may do the same at
-        the same time.
-        """
+        """Make the tables and record their version in one transaction. Others may do the same meanwhile."""
 
         def create(connection: Connection) -> None:
             metadata.create_all(connection)
@@ -299,9 +299,7 @@ class JournalDatabase:
                 raise
 
     def _upgrade(self) -> None:
-        """Upgrade an older journal to this version in one transaction. Another process may do the same at
-        the same time.
-        """
+        """Upgrade an older journal to this version in one transaction. Others may do the same meanwhile."""
 
         def upgrade(connection: Connection) -> None:
             # Locks the row where a transaction doesn't lock the whole database.

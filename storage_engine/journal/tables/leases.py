@@ -27,9 +27,7 @@ LEASE_MS = 10 * 60 * 1000
 """How long a lease is valid after its last renewal."""
 
 START_TOLERANCE_S = 5.0
-"""The tolerance for a process's start: it is computed from the boot time, which changes a little when the
-clock is corrected.
-"""
+"""The tolerance for a process's start, computed from the boot time, which a clock correction changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +46,8 @@ def take(connection: Connection, store_id: str) -> Lease:
 
     :raises TurnTakenError: another process has it, and is not known to be dead.
     """
-    named = select(stores.c.name, stores.c.broker, stores.c.real_path).where(stores.c.store_id == store_id)
-    name = store_called(*connection.execute(named).one())
+    query = select(stores.c.name, stores.c.broker, stores.c.real_path).where(stores.c.store_id == store_id)
+    name = store_called(*connection.execute(query).one())
     return _take(connection, leases.c.store_id, store_id, f"store {name}")
 
 
@@ -58,8 +56,8 @@ def take_cluster(connection: Connection, cluster: str) -> Lease:
 
     :raises TurnTakenError: another process has it, and is not known to be dead.
     """
-    known = select(cluster_leases.c.cluster).where(cluster_leases.c.cluster == cluster)
-    if connection.execute(known).first() is None:
+    query = select(cluster_leases.c.cluster).where(cluster_leases.c.cluster == cluster)
+    if connection.execute(query).first() is None:
         connection.execute(insert(cluster_leases).values(cluster=cluster, owner="", expires_at_ms=0))
     return _take(connection, cluster_leases.c.cluster, cluster, f"cluster {cluster}")
 
@@ -71,12 +69,12 @@ def _take(connection: Connection, key: Column[str], value: str, of: str) -> Leas
     if row.token is not None and is_dead(Owner.parse(row.owner)):
         free.append(table.c.token == row.token)
     lease = Lease(of, str(replace(this_process(), since_ms=now_ms, command=_command())), str(uuid.uuid4()))
-    taken = connection.execute(
+    result = connection.execute(
         update(table)
         .where(key == value, or_(*free))
         .values(owner=lease.owner, token=lease.token, expires_at_ms=now_ms + LEASE_MS)
     )
-    if not taken.rowcount:
+    if not result.rowcount:
         raise TurnTakenError(
             f"{of}: expected its lease to be free, found that {Owner.parse(row.owner).described()} has it, "
             f"for another {max(0, row.expires_at_ms - now_ms) // 1000} s at least. Nothing was changed. "
@@ -172,12 +170,11 @@ def is_dead(owner: Owner) -> bool:
     """Return whether ``owner`` is known to have ended.
 
     Only processes of this start of this machine and of this PID namespace can be seen. Nothing is known of
-    any other process: a container's process has another number here, or none, and several machines may have
-    the same name.
+    others: a container's process has another number here, or none, and machines may share a name.
     """
-    mine = this_process()
-    seen = (mine.boot_id, mine.pid_namespace)
-    if not all(seen) or (owner.boot_id, owner.pid_namespace) != seen:
+    current = this_process()
+    here = (current.boot_id, current.pid_namespace)
+    if not all(here) or (owner.boot_id, owner.pid_namespace) != here:
         return False
     if not psutil.pid_exists(owner.pid):
         return True

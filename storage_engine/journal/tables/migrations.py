@@ -122,16 +122,14 @@ MIGRATIONS: Mapping[int, Migration] = {
 
 def _add(connection: Connection, column: Column[Any]) -> None:
     """Add a column if its table doesn't have it. A table made in the same upgrade has it already."""
-    if column.name in {one["name"] for one in inspect(connection).get_columns(column.table.name)}:
+    if column.name in {info["name"] for info in inspect(connection).get_columns(column.table.name)}:
         return
     kind = column.type.compile(connection.dialect)
     connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}")
 
 
 def _rebuild_stores(connection: Connection) -> None:
-    """Copy the table into one of version 6, because SQLite can't drop a constraint. Other tables still
-    refer to it.
-    """
+    """Copy the table into one of version 6: SQLite can't drop constraints. Other tables still refer to it."""
     new, names = f"{stores.name}_new", "store_id, real_path, broker, lineage, created_at_ms, host"
     connection.exec_driver_sql(
         f"CREATE TABLE {new} (store_id VARCHAR(36) NOT NULL, real_path TEXT NOT NULL, "

@@ -100,12 +100,12 @@ def _pack(decisions: Sequence[Decision]) -> bytes:
         header["wide"] = wide
     if any(segment.companions for segment in segments):
         header["companions"] = [
-            [(*numbers([_template(segment, one)]), *_facts_of(one)) for one in segment.companions]
+            [(*numbers([_template(segment, file)]), *_facts_of(file)) for file in segment.companions]
             for segment in segments
         ]
-    said = json.dumps({**header, "texts": to_recorded(list(texts))}, separators=(",", ":")).encode()
+    head = json.dumps({**header, "texts": to_recorded(list(texts))}, separators=(",", ":")).encode()
     values = b"".join(_integers(name, column) for name, column in narrow.items())
-    return zlib.compress(len(said).to_bytes(_LENGTH_BYTES, "big") + said + values, _FASTEST)
+    return zlib.compress(len(head).to_bytes(_LENGTH_BYTES, "big") + head + values, _FASTEST)
 
 
 def _fits(name: str, values: Sequence[int]) -> bool:
@@ -124,8 +124,7 @@ def _integers(name: str, values: Sequence[int]) -> bytes:
 def unpack(packed: bytes) -> list[Decision]:
     """Return the decisions from the result of :func:`pack`.
 
-    :param packed: bytes of this version, or compressed JSON of earlier versions: columns, or a list of
-        decisions.
+    :param packed: bytes of this version, or compressed JSON of earlier ones: columns, or decisions.
     """
     with no_collection():
         content = zlib.decompress(packed)
@@ -137,7 +136,7 @@ def unpack(packed: bytes) -> list[Decision]:
         start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "big")
         header = json.loads(content[_LENGTH_BYTES:start])
         columns = _columns(header, memoryview(content)[start:])
-        texts = [Text.from_json(one) if isinstance(one, list) else one for one in header["texts"]]
+        texts = [Text.from_json(text) if isinstance(text, list) else text for text in header["texts"]]
         return list(_rows(texts, columns, header.get("companions")))
 
 
@@ -242,10 +241,10 @@ def read_plan(connection: Connection, stored: Mapping[str, Any]) -> Plan:
             decisions[index : index + 1] = [decision]
     # A plan of an older journal has one log, and names it.
     logs = head.pop("logs") if "logs" in head else [(head.pop("log"), len(decisions))]
-    return replace(from_jsonable(Plan, {**head, "logs": []}), logs=_by_log(logs, decisions))
+    return replace(from_jsonable(Plan, {**head, "logs": []}), logs=_group_plans(logs, decisions))
 
 
-def _by_log(logs: Sequence[tuple[str, int]], decisions: Sequence[Decision]) -> tuple[LogPlan, ...]:
+def _group_plans(logs: Sequence[tuple[str, int]], decisions: Sequence[Decision]) -> tuple[LogPlan, ...]:
     """
     :raises ValueError: the counts don't sum up, or a decision is on another log's segment.
     """
@@ -265,12 +264,12 @@ def difference(before: Sequence[Decision], now: Sequence[Decision]) -> dict[str,
 
     :return: None: more than :data:`CHANGES_AT_MOST` items differ.
     """
-    skip = next((i for i, one in enumerate(before) if now and one.segment.id == now[0].segment.id), 0)
-    kept = before[skip : skip + len(now)]
+    skip = next((i for i, item in enumerate(before) if now and item.segment.id == now[0].segment.id), 0)
+    old = before[skip : skip + len(now)]
     changes: list[list[Any]] = []
-    for i, one in enumerate(now):
-        if i >= len(kept) or kept[i] != one:
-            changes.append([i, to_recorded(one)])
+    for i, decision in enumerate(now):
+        if i >= len(old) or old[i] != decision:
+            changes.append([i, to_recorded(decision)])
             if len(changes) > CHANGES_AT_MOST:
                 return None
     return {"skip": skip, "count": len(now), "changes": changes}
@@ -287,12 +286,12 @@ def project(connection: Connection, run_id: int, payloads: Iterable[Mapping[str,
 
     :param payloads: payloads of results of ``ARCHIVING`` steps.
     """
-    found = [_head(payload) for payload in payloads if SEQUENCE in payload]
-    if not found:
+    new_heads = [_head(payload) for payload in payloads if SEQUENCE in payload]
+    if not new_heads:
         return
     store_id = connection.execute(select(runs.c.store_id).where(runs.c.id == run_id)).scalar_one()
     event_id = connection.execute(select(func.max(events.c.id)).where(events.c.run_id == run_id)).scalar_one()
-    for _, head in _last((event_id, head) for head in found):
+    for _, head in _last((event_id, head) for head in new_heads):
         _put(connection, store_id, event_id, head)
 
 
@@ -317,30 +316,28 @@ def heads_since(connection: Connection, store_id: str, event_id: int) -> tuple[L
     read from the events.
     """
     query = select(heads).where(heads.c.store_id == store_id).order_by(heads.c.event_id, heads.c.id)
-    known = [
+    projected = [
         (row.event_id, LakeHead(row.lake_id, row.location, row.sequence, row.row_hash, row.place))
         for row in connection.execute(query)
     ]
-    last_id = known[-1][0] if known else 0
-    later = _recorded(connection, runs.c.store_id == store_id, events.c.id > last_id)
-    found = (*known, *((number, head) for _, number, head in later))
-    return tuple(head for number, head in found if number > event_id)
+    last_id = projected[-1][0] if projected else 0
+    later = _read_heads(connection, runs.c.store_id == store_id, events.c.id > last_id)
+    all_heads = (*projected, *((number, head) for _, number, head in later))
+    return tuple(head for number, head in all_heads if number > event_id)
 
 
 def project_all(connection: Connection) -> None:
     """Fill the table of last receipts from all events of an older journal."""
     by_store: dict[str, list[tuple[int, LakeHead]]] = {}
-    for store_id, event_id, head in _recorded(connection):
+    for store_id, event_id, head in _read_heads(connection):
         by_store.setdefault(store_id, []).append((event_id, head))
-    for store_id, found in by_store.items():
-        for event_id, head in _last(found):
+    for store_id, entries in by_store.items():
+        for event_id, head in _last(entries):
             _put(connection, store_id, event_id, head)
 
 
-def _recorded(connection: Connection, *where: ColumnElement[bool]) -> Iterator[tuple[str, int, LakeHead]]:
-    """Yield the receipts that events name, the oldest first: the store's id, the event's number, and the
-    head.
-    """
+def _read_heads(connection: Connection, *where: ColumnElement[bool]) -> Iterator[tuple[str, int, LakeHead]]:
+    """Yield the receipts that events name, the oldest first: store id, event number and head."""
     query = (
         select(runs.c.store_id, events.c.id, events.c.payload)
         .join(events, events.c.run_id == runs.c.id)
@@ -353,22 +350,22 @@ def _recorded(connection: Connection, *where: ColumnElement[bool]) -> Iterator[t
             yield row.store_id, row.id, _head(row.payload)
 
 
-def _last(found: Iterable[tuple[int, LakeHead]]) -> list[tuple[int, LakeHead]]:
+def _last(entries: Iterable[tuple[int, LakeHead]]) -> list[tuple[int, LakeHead]]:
     """Return the heads, each with its event, that no later event of the lake replaces with a later receipt.
 
-    :param found: heads in the order of their events.
+    :param entries: heads in the order of their events.
     """
     last: dict[tuple[str, str], list[tuple[int, LakeHead]]] = {}
-    for event_id, head in found:
-        known = last.setdefault((head.lake_id, head.location), [])
-        known[:] = [one for one in known if one[1].sequence >= head.sequence and one[1] != head]
-        known.append((event_id, head))
-    return [one for known in last.values() for one in known]
+    for event_id, head in entries:
+        of_lake = last.setdefault((head.lake_id, head.location), [])
+        of_lake[:] = [entry for entry in of_lake if entry[1].sequence >= head.sequence and entry[1] != head]
+        of_lake.append((event_id, head))
+    return [entry for of_lake in last.values() for entry in of_lake]
 
 
-def _head(said: Mapping[str, Any]) -> LakeHead:
+def _head(data: Mapping[str, Any]) -> LakeHead:
     return LakeHead(
-        said.get("lake_id", ""), said["lake"], said[SEQUENCE], said["receipt_hash"], said.get("place", "")
+        data.get("lake_id", ""), data["lake"], data[SEQUENCE], data["receipt_hash"], data.get("place", "")
     )
 
 
@@ -379,8 +376,8 @@ MOST_VALUES = 500
 
 def in_parts(values: Iterable[Value]) -> Iterator[list[Value]]:
     """Yield values in their order, in parts that are small enough for one query."""
-    wanted = [*values]
-    return (wanted[start : start + MOST_VALUES] for start in range(0, len(wanted), MOST_VALUES))
+    items = [*values]
+    return (items[start : start + MOST_VALUES] for start in range(0, len(items), MOST_VALUES))
 
 
 Slot = tuple[str, int]
@@ -401,12 +398,12 @@ class SlotTopic(NamedTuple):
 def put_topic_days(connection: Connection, store_id: str, found: Mapping[Slot, Sequence[TopicDay]]) -> None:
     """Replace the recorded bytes of segments by topic and day."""
     rows: list[dict[str, Any]] = []
-    for (log, base_offset), held in found.items():
-        mine = {"store_id": store_id, "log": log, "base_offset": base_offset}
-        connection.execute(delete(topic_days).filter_by(**mine))
+    for (log, base_offset), days in found.items():
+        key = {"store_id": store_id, "log": log, "base_offset": base_offset}
+        connection.execute(delete(topic_days).filter_by(**key))
         rows += [
-            {**mine, "topic": one.topic, "day": one.day, "bytes": one.size_bytes, "messages": one.messages}
-            for one in held
+            {**key, "topic": row.topic, "day": row.day, "bytes": row.size_bytes, "messages": row.messages}
+            for row in days
         ]
     if rows:
         connection.execute(insert(topic_days), rows)
@@ -465,8 +462,8 @@ class RulesRow:
 
 def put_rules(connection: Connection, store_id: str, found: Mapping[str, Any]) -> None:
     """Record the rules by which a store's broker deletes, if they differ from the last recorded ones."""
-    mine = select(rules).where(rules.c.store_id == store_id).order_by(rules.c.at_ms.desc()).limit(1)
-    last, now = connection.execute(mine).first(), to_jsonable(found)
+    query = select(rules).where(rules.c.store_id == store_id).order_by(rules.c.at_ms.desc()).limit(1)
+    last, now = connection.execute(query).first(), to_jsonable(found)
     if last is not None and last.rules == now:
         return
     # A clock that was set back must not put new rules before old ones.
@@ -475,14 +472,12 @@ def put_rules(connection: Connection, store_id: str, found: Mapping[str, Any]) -
 
 
 def read_rules(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> tuple[RulesRow, ...]:
-    """Return the rules that were in force between two moments, by time. The first entry may be older than
-    the first moment.
-    """
-    mine = rules.c.store_id == store_id
-    first = select(func.max(rules.c.at_ms)).where(mine, rules.c.at_ms <= start_ms).scalar_subquery()
+    """Return the rules in force between two moments, by time. The first may be older than the first one."""
+    where = rules.c.store_id == store_id
+    first = select(func.max(rules.c.at_ms)).where(where, rules.c.at_ms <= start_ms).scalar_subquery()
     query = (
         select(rules.c.at_ms, rules.c.rules)
-        .where(mine, rules.c.at_ms >= func.coalesce(first, start_ms), rules.c.at_ms < end_ms)
+        .where(where, rules.c.at_ms >= func.coalesce(first, start_ms), rules.c.at_ms < end_ms)
         .order_by(rules.c.at_ms)
     )
     return tuple(RulesRow(row.at_ms, row.rules) for row in connection.execute(query))
@@ -494,10 +489,10 @@ Subjects = Sequence[tuple[str, Mapping[str, Any]]]
 def read_stores(connection: Connection, *where: ColumnElement[bool]) -> tuple[StoreRecord, ...]:
     """Return all stores, or the stores that meet a condition, the oldest first."""
     rows = connection.execute(select(stores).where(*where).order_by(stores.c.created_at_ms)).all()
-    mine = select(log_lineages).where(log_lineages.c.store_id.in_([row.store_id for row in rows]))
+    query = select(log_lineages).where(log_lineages.c.store_id.in_([row.store_id for row in rows]))
     of_logs: dict[str, dict[str, int]] = {}
-    for one in connection.execute(mine.order_by(log_lineages.c.log)):
-        of_logs.setdefault(one.store_id, {})[one.log] = one.lineage
+    for entry in connection.execute(query.order_by(log_lineages.c.log)):
+        of_logs.setdefault(entry.store_id, {})[entry.log] = entry.lineage
     return tuple(StoreRecord(**row._mapping, log_lineages=of_logs.get(row.store_id, {})) for row in rows)
 
 
@@ -539,9 +534,7 @@ def find_waiver_row(connection: Connection, plan_digest: str) -> Waiver | None:
 
 
 def put_archive_lag(connection: Connection, store_id: str, at_ms: int, lag: ArchiveLag) -> None:
-    """Add the archive lag to an existing sample. Its other values are not changed, and no new sample is
-    made.
-    """
+    """Add the archive lag to an existing sample. Other values stay, and no new sample is made."""
     connection.execute(
         update(samples)
         .where(samples.c.store_id == store_id, samples.c.at_ms == at_ms)

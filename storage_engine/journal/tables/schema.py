@@ -92,9 +92,7 @@ cluster_leases = Table(
     Column("token", String(36)),
     Column("expires_at_ms", BigInteger, nullable=False),
 )
-"""Leases of runs that change settings shared by all stores of a cluster. A row is made when its lease is
-first taken.
-"""
+"""Leases of runs that change a cluster's shared settings. A row is made when its lease is first taken."""
 
 runs = Table(
     "storage_engine_runs",
@@ -324,9 +322,7 @@ holds = Table(
     Column("state", JSON, nullable=False),
     Column("at_ms", BigInteger, nullable=False),
 )
-"""The state of a hold on a store beside a running broker, as its broker package stored it. No row: not
-held.
-"""
+"""The state of a hold on a store beside a running broker, as its package stored it. No row: not held."""
 
 waivers = Table(
     "storage_engine_waivers",

@@ -91,8 +91,7 @@ _HINTS = {"sasl.jaas.config": " This is a setting of the Java client: give sasl.
 def check_options(settings: Mapping[str, str]) -> None:
     """Make sure that a client's settings only describe how to reach and ask a cluster.
 
-    :raises BadInputError: a setting does something else, or contains a command for a shell. The message shows
-        no value.
+    :raises BadInputError: a setting does something else, or has a shell command. The message shows no value.
     """
     for name, value in settings.items():
         if name not in ALLOWED:
@@ -116,8 +115,7 @@ _DEFAULT_PORT, _LAST_PORT = 9092, (1 << 16) - 1
 _CONNECT_SECONDS = 1.0
 """Time limit for one address. A listener that is slower than this is not counted as missing."""
 _NO_WAY = frozenset({errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT})
-"""Errors of an address that this machine can't reach at all, such as an IPv6 address on a machine without
-IPv6."""
+"""Errors of an address that this machine can't reach at all, such as IPv6 on a machine without it."""
 
 
 def nobody_listens(bootstrap: str) -> bool:
@@ -126,17 +124,17 @@ def nobody_listens(bootstrap: str) -> bool:
 
     :param bootstrap: ``bootstrap.servers``, as librdkafka reads it.
     """
-    addresses = [one.strip() for one in bootstrap.split(",") if one.strip()]
+    addresses = [address.strip() for address in bootstrap.split(",") if address.strip()]
     return bool(addresses) and all(map(_refuses, addresses))
 
 
 def _refuses(address: str) -> bool:
-    found = _ADDRESS.match(address)
-    port = int(found["port"] or _DEFAULT_PORT) if found else 0
-    if found is None or port > _LAST_PORT:
+    parts = _ADDRESS.match(address)
+    port = int(parts["port"] or _DEFAULT_PORT) if parts else 0
+    if parts is None or port > _LAST_PORT:
         return False
     try:
-        places = socket.getaddrinfo(found["v6"] or found["host"], port, type=socket.SOCK_STREAM)
+        places = socket.getaddrinfo(parts["v6"] or parts["host"], port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         return error.errno == socket.EAI_NONAME
     except (OSError, UnicodeError):
@@ -149,9 +147,9 @@ def _answer(family: int, kind: int, place: Any) -> int | None:
     """Return the error number of a connection; 0: the connection was made; None: no answer in time, or an
     error without a number."""
     try:
-        with socket.socket(family, kind) as one:
-            one.settimeout(_CONNECT_SECONDS)
-            one.connect(place)
+        with socket.socket(family, kind) as connection:
+            connection.settimeout(_CONNECT_SECONDS)
+            connection.connect(place)
     except OSError as error:
         return error.errno
     return 0
@@ -181,8 +179,7 @@ _OURS = {"client.id": "storage-engine", "log_level": "0", "socket.timeout.ms": "
 """Default settings of every client. Settings that a user names win over them."""
 _MAX_CONFIG_BYTES = 1 << 20
 _PYTHON_ONLY = frozenset({"error_cb", "stats_cb", "throttle_cb", "on_commit", "logger"})
-"""Settings in a connection's extra that name Python functions. Airflow's Kafka provider calls them; we never
-do."""
+"""Settings in a connection's extra that name Python functions, which only Airflow's provider calls."""
 _MECHANISM = "SCRAM-SHA-512"
 """SASL mechanism for an access key whose settings name no mechanism."""
 _HIDDEN = (
@@ -202,9 +199,9 @@ def client_settings(live: LiveBroker) -> dict[str, str]:
         shows no value.
     """
     if live.name_servers or live.broker_name or live.tls_server_name:
-        said = live.name_servers or live.broker_name or live.tls_server_name
+        text = live.name_servers or live.broker_name or live.tls_server_name
         raise BadInputError(
-            f"{said}: expected only the address of a broker to name a cluster of Kafka, found a name "
+            f"{text}: expected only the address of a broker to name a cluster of Kafka, found a name "
             "server, a broker's name or a name for TLS. Nothing was changed. Leave it out."
         )
     settings = {} if not live.client_config else _config_file(Path(live.client_config))
@@ -236,9 +233,9 @@ def _config_file(path: Path) -> dict[str, str]:
     try:
         return dict(parse_properties(read_stored(path, _MAX_CONFIG_BYTES), str(path)))
     except (OSError, CorruptFileError) as error:
-        said = error.strerror if isinstance(error, OSError) else "something else"
+        reason = error.strerror if isinstance(error, OSError) else "something else"
         raise BadInputError(
-            f"{path}: expected settings of librdkafka, one name=value a line, found {said}. Nothing was "
+            f"{path}: expected settings of librdkafka, one name=value a line, found {reason}. Nothing was "
             "changed."
         ) from error
 
@@ -270,7 +267,7 @@ class Cluster:
         self._is_shut_out = False
         self._has_answered = False
         self._settings = settings
-        self.admin = self._connected(settings)
+        self.admin = self._connect(settings)
 
     def answer(self, what: str, future: Future[Answer]) -> Answer:
         """Return the answer to a request.
@@ -283,9 +280,9 @@ class Cluster:
         with self._errors(what):
             while True:
                 try:
-                    found = future.result(_POLL_SECONDS)
+                    result = future.result(_POLL_SECONDS)
                     self._has_answered = True
-                    return found
+                    return result
                 except TimeoutError:
                     self.admin.poll(0)
                     waited = time.monotonic() - begun
@@ -322,18 +319,18 @@ class Cluster:
 
         outdated_codes = (KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH)
         deadline = time.monotonic() + _ELECTION_SECONDS
-        left = keys
-        while left:
+        pending = keys
+        while pending:
             outdated: list[Key] = []
-            for key, answer in self._each(what, left, ask):
+            for key, answer in self._each(what, pending, ask):
                 code = answer.code if isinstance(answer, BrokerRefusedError) else None
                 if code in outdated_codes and time.monotonic() <= deadline:
                     outdated.append(key)
                 else:
                     yield key, answer
-            if left := outdated:
+            if pending := outdated:
                 time.sleep(_POLL_SECONDS)
-                self.admin = self._connected(self._settings)
+                self.admin = self._connect(self._settings)
 
     def _each(
         self,
@@ -394,9 +391,9 @@ class Cluster:
         if node_id is None:
             return {}
         resource = ConfigResource(ConfigResource.Type.BROKER, str(node_id))
-        (asked,) = self.admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS).values()
+        (future,) = self.admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS).values()
         try:
-            entries = self.answer("settings of the node", asked)
+            entries = self.answer("settings of the node", future)
         except BrokerRefusedError:
             # Which right is lacking is a finding of its own.
             return {}
@@ -427,29 +424,29 @@ class Cluster:
         :raises BrokerUnavailableError: no broker answers, or no broker accepts our credentials.
         """
         try:
-            return self._described()
+            return self._describe()
         except BrokerUnavailableError:
             # Who can't be reached, or doesn't let us in, is no broker that hangs.
             if self._trouble or self._is_shut_out:
                 raise
-        self.admin = self._connected(self._settings)
-        return self._described()
+        self.admin = self._connect(self._settings)
+        return self._describe()
 
-    def _described(self) -> DescribeClusterResult:
+    def _describe(self) -> DescribeClusterResult:
         return self.answer(
             "its brokers and its controller", self.admin.describe_cluster(request_timeout=TIMEOUT_SECONDS)
         )
 
-    def _connected(self, settings: Mapping[str, str]) -> AdminClient:
+    def _connect(self, settings: Mapping[str, str]) -> AdminClient:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
         try:
             return AdminClient({**_OURS, **settings, "error_cb": self._note})
         except KafkaException as error:
-            said = self.shown(error.args[0].str())
+            reason = self.shown(error.args[0].str())
             raise BadInputError(
-                f"{self.address}: expected settings that librdkafka takes, found: {said}. Nothing was "
+                f"{self.address}: expected settings that librdkafka takes, found: {reason}. Nothing was "
                 "changed."
             ) from None
 
@@ -472,19 +469,19 @@ class Cluster:
         try:
             yield
         except (KafkaException, TimeoutError) as error:
-            found = error.args[0] if isinstance(error, KafkaException) else None
+            failure = error.args[0] if isinstance(error, KafkaException) else None
             # Local errors are below 0: nobody has answered.
-            if found is not None and found.code() > 0:
+            if failure is not None and failure.code() > 0:
                 raise BrokerRefusedError(
-                    f"{self.address}: asked for {what}, the cluster refuses: {found.name()}: "
-                    f"{self.shown(found.str())}",
-                    code=found.code(),
-                    remark=self.shown(found.str()),
+                    f"{self.address}: asked for {what}, the cluster refuses: {failure.name()}: "
+                    f"{self.shown(failure.str())}",
+                    code=failure.code(),
+                    remark=self.shown(failure.str()),
                 ) from error
-            said = (str(error) or "no answer in time") if found is None else self.shown(found.str())
+            reason = (str(error) or "no answer in time") if failure is None else self.shown(failure.str())
             self.admin.poll(0)
             more = f" ({self._trouble})" if self._trouble else ""
             raise BrokerUnavailableError(
-                f"{self.address}: asked for {what}, expected an answer of the cluster, found: {said}{more}. "
-                "Check the address, and that a broker runs there."
+                f"{self.address}: asked for {what}, expected an answer of the cluster, found: "
+                f"{reason}{more}. Check the address, and that a broker runs there."
             ) from error

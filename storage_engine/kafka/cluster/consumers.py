@@ -17,8 +17,7 @@ from storage_engine.model.report.diagnosis import named_in_short
 _TOPICS, _GROUPS = ("topic", "Describe"), ("cluster", "Describe")
 """Rights that an account may lack without an error: answers then leave out positions, or groups."""
 _TAKE_OVER_SECONDS = 30.0
-"""Time that a coordinator may need to read the groups that it takes over, as it does after each start of a
-broker."""
+"""Time that a coordinator may need to read groups that it takes over, as after each start of a broker."""
 _PAUSE_SECONDS = 0.5
 
 
@@ -48,10 +47,10 @@ def listed_groups(cluster: Cluster) -> tuple[str, ...]:
     """
     deadline = time.monotonic() + _TAKE_OVER_SECONDS
     while True:
-        asked = cluster.admin.list_consumer_groups(request_timeout=TIMEOUT_SECONDS)
-        listed = cluster.answer("consumer groups", asked)
+        future = cluster.admin.list_consumer_groups(request_timeout=TIMEOUT_SECONDS)
+        listed = cluster.answer("consumer groups", future)
         if not listed.errors:
-            return tuple(sorted(one.group_id for one in listed.valid))
+            return tuple(sorted(group.group_id for group in listed.valid))
         passing = _passing_codes()
         lasting = [error for error in listed.errors if error.args[0].code() not in passing]
         if lasting or time.monotonic() > deadline:
@@ -75,30 +74,34 @@ def _missing_groups(cluster: Cluster) -> str:
         if answer.code == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return ""
         return f"whether groups are missing isn't known: {OFFSETS_TOPIC}: {answer.remark.removesuffix('.')}"
-    unled = [one.id for one in answer.partitions if one.leader is None or one.leader.id == NO_LEADER]
+    unled = [
+        partition.id
+        for partition in answer.partitions
+        if partition.leader is None or partition.leader.id == NO_LEADER
+    ]
     if not unled:
         return ""
     return f"groups are missing: {count_text(len(unled), 'partition')} of {OFFSETS_TOPIC} without a leader"
 
 
-def _of_groups(
-    cluster: Cluster, what: str, groups: Sequence[str], ask: Callable[[Sequence[str]], Any]
+def _ask_groups(
+    cluster: Cluster, subject: str, groups: Sequence[str], ask: Callable[[Sequence[str]], Any]
 ) -> Iterator[tuple[str, Any]]:
     """Yield the answer of each group's coordinator, or the error.
 
     While a coordinator takes over a group, the request is repeated.
     """
     deadline = time.monotonic() + _TAKE_OVER_SECONDS
-    passing, left = _passing_codes(), groups
-    while left:
+    passing, pending = _passing_codes(), groups
+    while pending:
         again = []
-        for group, answer in cluster.answers(what, left, ask):
+        for group, answer in cluster.answers(subject, pending, ask):
             is_passing = isinstance(answer, BrokerRefusedError) and answer.code in passing
             if is_passing and time.monotonic() <= deadline:
                 again.append(group)
             else:
                 yield group, answer
-        if left := again:
+        if pending := again:
             time.sleep(_PAUSE_SECONDS)
 
 
@@ -136,40 +139,43 @@ def group_positions(cluster: Cluster, topics: Collection[str]) -> GroupPositions
     def members(some: Sequence[str]) -> Any:
         return admin.describe_consumer_groups(list(some), request_timeout=limit)
 
-    for group, answer in _of_groups(cluster, "consumer groups", groups, members):
+    for group, answer in _ask_groups(cluster, "consumer groups", groups, members):
         if isinstance(answer, BrokerRefusedError):
             unknown[group] = answer.remark
             continue
         for member in answer.members:
-            for one in member.assignment.topic_partitions if member.assignment else ():
-                positions[group].add(one.topic)
-                if one.topic in topics:
-                    committed[group, one.topic, one.partition] = None
+            for place in member.assignment.topic_partitions if member.assignment else ():
+                positions[group].add(place.topic)
+                if place.topic in topics:
+                    committed[group, place.topic, place.partition] = None
 
     def offsets(some: Sequence[str]) -> Any:
         # The client takes one group a request; requests of several are under way at once.
         return {
             group: future
-            for one in some
+            for name in some
             for group, future in admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(one)], request_timeout=limit
+                [ConsumerGroupTopicPartitions(name)], request_timeout=limit
             ).items()
         }
 
-    for group, answer in _of_groups(cluster, "positions of consumer groups", groups, offsets):
+    for group, answer in _ask_groups(cluster, "positions of consumer groups", groups, offsets):
         if isinstance(answer, BrokerRefusedError):
             unknown[group] = answer.remark
             continue
-        for one in answer.topic_partitions:
-            positions[group].add(one.topic)
-            if one.topic in topics:
-                is_known = one.error is None and one.offset >= 0
-                committed[group, one.topic, one.partition] = one.offset if is_known else None
+        for place in answer.topic_partitions:
+            positions[group].add(place.topic)
+            if place.topic in topics:
+                is_known = place.error is None and place.offset >= 0
+                committed[group, place.topic, place.partition] = place.offset if is_known else None
     lacks = lacking_rights(cluster, sorted(topics), ())
     unseen = frozenset(
-        name for one in lacks if (one.right.resource, one.right.operation) == _TOPICS for name in one.names
+        name
+        for lack in lacks
+        if (lack.right.resource, lack.right.operation) == _TOPICS
+        for name in lack.names
     )
-    hidden = any((one.right.resource, one.right.operation) == _GROUPS for one in lacks)
+    hidden = any((lack.right.resource, lack.right.operation) == _GROUPS for lack in lacks)
     reading = {group for group, _, _ in committed}
     silent = sorted(set(groups) - reading - unknown.keys() - _elsewhere(positions, topics))
     return GroupPositions(
@@ -183,9 +189,9 @@ def group_positions(cluster: Cluster, topics: Collection[str]) -> GroupPositions
 def _notices(
     unknown: Mapping[str, str], unseen: Collection[str], silent: Sequence[str], *, hidden: bool
 ) -> Iterator[str]:
-    for why in dict.fromkeys(unknown.values()):
-        groups = named_in_short([group for group in unknown if unknown[group] == why])
-        yield f"positions of {groups} aren't known: {why.removesuffix('.')}"
+    for reason in dict.fromkeys(unknown.values()):
+        groups = named_in_short([group for group in unknown if unknown[group] == reason])
+        yield f"positions of {groups} aren't known: {reason.removesuffix('.')}"
     if hidden:
         yield "groups that the account may not see are left out: it lacks Describe on the cluster"
     if unseen:

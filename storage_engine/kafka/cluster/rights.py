@@ -1,5 +1,4 @@
-"""Rights that an account lacks to look at a node's partitions, or to hold and delete, as the cluster reports
-them."""
+"""Rights that an account lacks to look at partitions, or to hold and delete, by the cluster's word."""
 
 from __future__ import annotations
 
@@ -87,19 +86,19 @@ def lacking_rights(
     :raises BrokerUnavailableError: no broker answers.
     """
     rights = (*RIGHTS, *DELETING_RIGHTS) if deleting else RIGHTS
-    found: dict[Right, list[str]] = {}
-    for resource, name, operations in _granted(cluster, topics, groups):
+    lacking: dict[Right, list[str]] = {}
+    for resource, name, operations in _granted_operations(cluster, topics, groups):
         for right in (_OFFSETS_RIGHT,) if (resource, name) == ("topic", OFFSETS_TOPIC) else rights:
             if right.resource == resource and _key(right.operation) not in operations:
-                found.setdefault(right, []).append(name)
+                lacking.setdefault(right, []).append(name)
     return tuple(
-        Lack(right, () if right.resource == "cluster" else tuple(sorted(found[right])))
+        Lack(right, () if right.resource == "cluster" else tuple(sorted(lacking[right])))
         for right in (*rights, _OFFSETS_RIGHT)
-        if right in found
+        if right in lacking
     )
 
 
-def _granted(
+def _granted_operations(
     cluster: Cluster, topics: Sequence[str], groups: Sequence[str]
 ) -> Iterator[tuple[str, str, frozenset[str]]]:
     """Yield each resource and its name, with the operations that the account may do there."""
@@ -111,21 +110,21 @@ def _granted(
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     )
     admin, limit = cluster.admin, TIMEOUT_SECONDS
-    what = "what the account may do"
+    subject = "what the account may do"
     described = admin.describe_cluster(include_authorized_operations=True, request_timeout=limit)
-    yield "cluster", "", _operations(cluster.answer(what, described))
+    yield "cluster", "", _operations(cluster.answer(subject, described))
 
-    def of_topics(some: Sequence[str]) -> Any:
+    def ask_topics(some: Sequence[str]) -> Any:
         collection = TopicCollection(list(some))
         return admin.describe_topics(collection, include_authorized_operations=True, request_timeout=limit)
 
-    def of_groups(some: Sequence[str]) -> Any:
+    def ask_groups(some: Sequence[str]) -> Any:
         return admin.describe_consumer_groups(
             list(some), include_authorized_operations=True, request_timeout=limit
         )
 
-    for resource, names, ask in (("topic", topics, of_topics), ("group", groups, of_groups)):
-        for name, answer in cluster.answers(what, names, ask):
+    for resource, names, ask in (("topic", topics, ask_topics), ("group", groups, ask_groups)):
+        for name, answer in cluster.answers(subject, names, ask):
             if not isinstance(answer, BrokerRefusedError):
                 yield resource, name, _operations(answer)
             elif answer.code in denied:
@@ -133,7 +132,7 @@ def _granted(
 
 
 def _operations(answer: Any) -> frozenset[str]:
-    return frozenset(_key(one.name) for one in answer.authorized_operations or ())
+    return frozenset(_key(operation.name) for operation in answer.authorized_operations or ())
 
 
 def _key(operation: str) -> str:

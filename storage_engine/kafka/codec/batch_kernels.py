@@ -78,10 +78,10 @@ def fault_of(
         return FAULT_TORN
     if magic == 0 or magic == 1:
         if check != CHECK_NONE:
-            found = crc32(
+            crc = crc32(
                 crc32_function, crc32_table, at + header.LEGACY_CRC_AT + 4, size - header.LEGACY_CRC_AT - 4
             )
-            if found != load_be_u32(at + header.LEGACY_CRC_AT):
+            if crc != load_be_u32(at + header.LEGACY_CRC_AT):
                 return FAULT_CRC
         return FAULT_NONE
     if magic != header.MAGIC:
@@ -92,8 +92,8 @@ def fault_of(
     compressed = load_be_i16(at + header.ATTRIBUTES_AT) & header.CODEC_MASK != 0
     many = count < 0 or (not compressed and count > (size - header.HEADER_BYTES) // header.MIN_RECORD_BYTES)
     if check == CHECK_ALL or (check == CHECK_COMPRESSED and (compressed or many)):
-        found = crc32c(crc_function, crc_table, at + header.ATTRIBUTES_AT, size - header.ATTRIBUTES_AT)
-        if found != load_be_u32(at + header.CRC_AT):
+        crc = crc32c(crc_function, crc_table, at + header.ATTRIBUTES_AT, size - header.ATTRIBUTES_AT)
+        if crc != load_be_u32(at + header.CRC_AT):
             return FAULT_CRC
     return FAULT_COUNT if many else FAULT_NONE
 
@@ -118,8 +118,7 @@ def scan(
 ) -> None:
     """Find the batches in about ``limit`` bytes from the walk's position on, at least one.
 
-    After an impossible length, all the rest is undecodable. After a wrong CRC, the walk continues behind the
-    batch.
+    After an impossible length, the rest is undecodable. After a wrong CRC, the walk goes on behind it.
     """
     position = state[POSITION]
     run_end = state[RUN_END]
@@ -130,8 +129,8 @@ def scan(
         kind = UNDECODABLE
         fault = FAULT_NONE
         if position >= run_end:
-            left = length - position
-            fault = fault_of(at, left, crc_function, crc_table, crc32_function, crc32_table, check)
+            left_bytes = length - position
+            fault = fault_of(at, left_bytes, crc_function, crc_table, crc32_function, crc32_table, check)
             if fault in (FAULT_TORN, FAULT_SIZE):
                 run_end = length
             else:
@@ -188,8 +187,7 @@ _LARGEST_WINDOW: Final = 17 << 3
 
 @inlined
 def has_unusual_window(at: int, size: int) -> bool:
-    """Return whether a stream may refuse one of the frames at address ``at`` because of its window (RFC
-    8878)."""
+    """Return whether a stream may refuse a frame at address ``at`` because of its window (RFC 8878)."""
     end = at + size
     while at + 8 <= end:
         magic = load_u32(at)

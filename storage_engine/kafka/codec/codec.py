@@ -1,5 +1,4 @@
-"""Segments of a Kafka log ↔ Arrow: a row for each batch and each record, from which the segment can be made
-again.
+"""Segments of a Kafka log ↔ Arrow: a row for each batch and each record, to make the segment again.
 
 ``encode(decode(segment)) == segment`` for any bytes whatever. Typed columns contain as much as they can. If
 they don't give a row's exact bytes back, ``raw`` contains these bytes as well. The proof compares the encoded
@@ -72,9 +71,9 @@ class KafkaCodec(SegmentCodec):
         misplaced = [*segment.misplaced]
 
         def completed(rows: pa.Table, damages: tuple[Damage, ...]) -> tuple[pa.Table, tuple[Damage, ...]]:
-            found = (*damages, *misplaced)
+            all_damages = (*damages, *misplaced)
             misplaced.clear()
-            return segment.added_to(rows), found
+            return segment.added_to(rows), all_damages
 
         for chunk in iterate_batches(array, chunk_bytes, CrcCheck.COMPRESSED):
             # No name here holds on to rows while the next are made in their memory.
@@ -150,18 +149,18 @@ def encode_rows(rows: pa.Table, out: memoryview, first_position: int) -> int:
     target = np.frombuffer(out, np.uint8)
     if not target.flags.writeable:
         raise ValueError("the buffer to encode into is read-only")
-    there = set(rows.column_names)
-    missing = [name for name in ENCODED_COLUMNS if name not in there]
+    present = set(rows.column_names)
+    missing = [name for name in ENCODED_COLUMNS if name not in present]
     if missing:
         raise ProofError(f"rows to encode lack the columns {', '.join(missing)}")
-    rows = _typed(rows.select(list(ENCODED_COLUMNS)))
+    rows = _with_types(rows.select(list(ENCODED_COLUMNS)))
     written = _check_overlap(rows)
     for batch in rows.to_batches():
         _encode_batch(batch, target, first_position)
     return written
 
 
-def _typed(rows: pa.Table) -> pa.Table:
+def _with_types(rows: pa.Table) -> pa.Table:
     """Return rows with the kernel's types.
 
     Most columns have these types already, and a cast of all columns takes long.

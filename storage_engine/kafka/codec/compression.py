@@ -34,8 +34,7 @@ _HEADER_SUM, _EXTRA, _NAME, _COMMENT = 2, 4, 8, 16
 _TRAILER = struct.Struct("<II")
 _UINT16 = struct.Struct("<H")
 _USUAL_START: Final = bytes.fromhex("04224d18604082")
-"""First bytes of the frames that Java and librdkafka write: independent blocks of at most 64 KiB, without
-checksums."""
+"""First bytes of frames of Java and librdkafka: independent blocks of at most 64 KiB, no checksums."""
 _MAGIC: Final = _USUAL_START[:4]
 _VERSION_MASK, _VERSION = 0xC0, 0x40
 _INDEPENDENT, _BLOCK_SUMS, _CONTENT_SIZE, _CONTENT_SUM, _RESERVED = 0x20, 0x10, 0x08, 0x04, 0x03
@@ -223,7 +222,7 @@ class Decompressor:
         except ExpansionError as error:
             return sizes, error
         except _FAILURES as error:
-            return sizes, ExpansionError(f"records compressed by {CODEC_NAMES[codec]}", _in_short(error))
+            return sizes, ExpansionError(f"records compressed by {CODEC_NAMES[codec]}", _short_text(error))
         return sizes, None
 
     @functools.cached_property
@@ -286,8 +285,8 @@ class _ZstdContext:
             stop,
             sizes,
         )
-        found: list[int] = sizes[:count].tolist()
-        return found
+        result: list[int] = sizes[:count].tolist()
+        return result
 
 
 @functools.cache
@@ -295,10 +294,10 @@ def _zstd_library() -> ctypes.CDLL | None:
     """Return the library in zstandard's wheel that exports zstd's functions, after a trial call; None: there
     is none that works."""
     try:
-        found = importlib.util.find_spec("zstandard._cffi")
-        if found is None or found.origin is None:
+        spec = importlib.util.find_spec("zstandard._cffi")
+        if spec is None or spec.origin is None:
             return None
-        library = ctypes.CDLL(found.origin)
+        library = ctypes.CDLL(spec.origin)
         for name, result, arguments in _ZSTD_FUNCTIONS:
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
@@ -377,7 +376,7 @@ def _snappy_block(block: memoryview, out: memoryview) -> int:
         return int(size)
 
 
-def _in_short(error: Exception) -> str:
+def _short_text(error: Exception) -> str:
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 
 
@@ -471,11 +470,9 @@ def _descriptor(data: memoryview) -> _Descriptor:
 
 
 def _rest_of_record(content: memoryview) -> int:
-    """Return how many bytes are missing from the content's last record; 0: the content ends with a whole
-    record.
+    """Return how many bytes are missing from the content's last record; 0: it ends with a whole record.
 
-    At an empty block Kafka's stream reports its end, unless a read asks for more bytes than the stream reads
-    ahead.
+    At an empty block Kafka's stream reports its end, unless a read asks for more bytes than it reads ahead.
     """
     at = 0
     while at < len(content):

@@ -29,8 +29,7 @@ _MAX_EXPANDED_ROWS = 1 << 22
 """A table ends before a compressed batch with which it would have more rows than this. A larger first batch
 is alone in its table."""
 _GROUP_BYTES: Final = 1 << 20
-"""Bytes that are decompressed before their records are read: so few that they are still in the processor's
-cache."""
+"""Bytes that are decompressed before their records are read: few enough for the processor's cache."""
 _SHARED = {
     "producer_id": kernels.PRODUCER_ID,
     "producer_epoch": kernels.PRODUCER_EPOCH,
@@ -66,10 +65,10 @@ def decode_chunk(
         filling = _Filling(data, origin, rest, arena)
         filling.fill(decompressor)
         rest = rest.chosen(slice(filling.batches, None))
-        found = [(filling.table(), merged(filling.damages()))]
+        results = [(filling.table(), merged(filling.damages()))]
         # Neither is held on to here: their memory serves the next table.
         del filling
-        yield found.pop()
+        yield results.pop()
 
 
 class _Filling:
@@ -233,8 +232,8 @@ def table_of(memory: RowColumns, state: npt.NDArray[np.int64], content: Content)
         return pa.Array.from_buffers(kind, rows, [bits, values])
 
     def views(column: int, valid: int) -> pa.Array[Any]:
-        found: Any = [memory.bits(valid, rows), memory.buffer(column, rows * kernels.VIEW_BYTES), *buffers]
-        return pa.Array.from_buffers(pa.binary_view(), rows, found)
+        parts: Any = [memory.bits(valid, rows), memory.buffer(column, rows * kernels.VIEW_BYTES), *buffers]
+        return pa.Array.from_buffers(pa.binary_view(), rows, parts)
 
     in_batch = kernels.IN_BATCH if state[kernels.OTHERS] else None
     headers, spoiled = _headers(memory, state)
@@ -255,7 +254,7 @@ def table_of(memory: RowColumns, state: npt.NDArray[np.int64], content: Content)
         None if in_batch is None else memory.bits(in_batch, rows),
         memory.bits(kernels.IS_TRANSACTIONAL, rows),
     ]
-    found: dict[str, pa.Array[Any]] = {
+    columns: dict[str, pa.Array[Any]] = {
         "physical_offset": fixed("physical_offset", kernels.PHYSICAL_OFFSET, None),
         "size": fixed("size", kernels.SIZE, None),
         "kind": _kinds(memory, rows),
@@ -272,9 +271,9 @@ def table_of(memory: RowColumns, state: npt.NDArray[np.int64], content: Content)
         "transactional": pa.Array.from_buffers(pa.bool_(), rows, transactional),
         "raw": views(kernels.RAW, kernels.HAS_RAW) if has_raw else _nulls("raw", rows),
     }
-    found |= {name: fixed(name, column, in_batch) for name, column in _SHARED.items()}
-    found |= {name: fixed(name, column, kernels.IS_OWN) for name, column in _OWN.items()}
-    return pa.Table.from_arrays([found[name] for name in FILE_SCHEMA.names], schema=FILE_SCHEMA)
+    columns |= {name: fixed(name, column, in_batch) for name, column in _SHARED.items()}
+    columns |= {name: fixed(name, column, kernels.IS_OWN) for name, column in _OWN.items()}
+    return pa.Table.from_arrays([columns[name] for name in FILE_SCHEMA.names], schema=FILE_SCHEMA)
 
 
 def _kinds(memory: RowColumns, rows: int) -> pa.Array[Any]:
@@ -286,9 +285,9 @@ def _kinds(memory: RowColumns, rows: int) -> pa.Array[Any]:
 
 def _control(memory: RowColumns, rows: int) -> pa.Array[Any]:
     types = memory.array(kernels.CONTROL_TYPE, rows, np.int8)
-    known = np.minimum(types, len(CONTROL_TYPES) - 1)
+    capped = np.minimum(types, len(CONTROL_TYPES) - 1)
     bits = np.packbits(types >= 0, bitorder="little")
-    numbers = pa.Array.from_buffers(pa.int8(), rows, [pa.py_buffer(bits.data), pa.py_buffer(known.data)])
+    numbers = pa.Array.from_buffers(pa.int8(), rows, [pa.py_buffer(bits.data), pa.py_buffer(capped.data)])
     words: pa.Array[Any] = cast("Any", CONTROL_TYPES).take(numbers)
     return words
 
@@ -306,8 +305,7 @@ def without_values(kind: pa.DataType, rows: int) -> pa.Array[Any]:
 def _headers(
     memory: RowColumns, state: npt.NDArray[np.int64]
 ) -> tuple[pa.Array[Any], npt.NDArray[np.int64] | None]:
-    """Return the records' headers, and the rows with a header name that isn't UTF-8; None: there are no such
-    rows."""
+    """Return the records' headers, and the rows with a header name that isn't UTF-8; None: there are none."""
     rows, headers = int(state[kernels.ROWS]), int(state[kernels.HEADERS])
     kind = FILE_SCHEMA.field("headers").type
     starts: Any = memory.buffer(kernels.HEADER_START, 4 * (rows + 1))
@@ -322,8 +320,8 @@ def _headers(
     except pa.ArrowInvalid:
         # Kafka's clients give such a name with U+FFFD; the row's raw bytes have it as it is.
         coded = names.dictionary_encode()
-        known = [java_text(name) for name in coded.dictionary.to_pylist()]
-        texts = pa.array(known, pa.string()).take(coded.indices)
+        words = [java_text(name) for name in coded.dictionary.to_pylist()]
+        texts = pa.array(words, pa.string()).take(coded.indices)
         bad = pc.not_equal(texts.cast(pa.binary()), names).to_numpy(zero_copy_only=False)
         places = memory.array(kernels.HEADER_START, rows + 1, np.int32)
         spoiled = np.unique(np.searchsorted(places, np.flatnonzero(bad), side="right") - 1)

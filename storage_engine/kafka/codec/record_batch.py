@@ -72,8 +72,7 @@ class BatchChunk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batches:
-    """The batches of format 2 in a segment, one array element for each batch, and the ranges that are no
-    batch.
+    """The batches of format 2 in a segment, an array element for each, and the ranges that are no batch.
 
     :param last_offsets: the offset of a batch's last record, even if the cleaner has removed that record.
     :param legacy: number of messages of formats 0 and 1.
@@ -179,8 +178,8 @@ def read_batches(data: SegmentBytes, *, check_crc: bool = True) -> Batches:
     check = CrcCheck.ALL if check_crc else CrcCheck.NONE
     chunks = list(iterate_batches(array, max(1, len(array)), check))
     damages = merged(damage for chunk in chunks for damage in scan_damages(array, 0, chunk))
-    found = [chunk.positions[chunk.kinds == BatchKind.BATCH] for chunk in chunks]
-    positions = np.concatenate(found) if found else np.empty(0, np.int64)
+    parts = [chunk.positions[chunk.kinds == BatchKind.BATCH] for chunk in chunks]
+    positions = np.concatenate(parts) if parts else np.empty(0, np.int64)
     base_offsets = field(array, positions, header.BASE_OFFSET_AT, 8)
     return Batches(
         positions=positions,
@@ -226,19 +225,19 @@ def merged(damages: Iterator[Damage]) -> tuple[Damage, ...]:
 
     If there are too many, keep the first ones.
     """
-    found: list[Damage] = []
+    joined: list[Damage] = []
     for damage in damages:
-        last = found[-1] if found else None
+        last = joined[-1] if joined else None
         adjacent = last is not None and last.offset + last.size_bytes == damage.offset
         # What nobody has to accept never stands in the way of what somebody has to.
-        counts = len(found) < MAX_DAMAGES or (found[-1].as_written and not damage.as_written)
+        counts = len(joined) < MAX_DAMAGES or (joined[-1].as_written and not damage.as_written)
         if last is not None and adjacent and (not damage.expected or not counts):
-            found[-1] = replace(last, size_bytes=last.size_bytes + damage.size_bytes)
+            joined[-1] = replace(last, size_bytes=last.size_bytes + damage.size_bytes)
         elif counts:
             # A run that began in an earlier part of the segment has no fault of its own here.
             words = (damage.expected or "a batch", damage.found or "more of the bytes before it")
-            found.append(replace(damage, expected=words[0], found=words[1]))
-    return tuple(found)
+            joined.append(replace(damage, expected=words[0], found=words[1]))
+    return tuple(joined)
 
 
 def explained(data: npt.NDArray[np.uint8], at: int, fault: int) -> tuple[str, str]:
@@ -246,15 +245,18 @@ def explained(data: npt.NDArray[np.uint8], at: int, fault: int) -> tuple[str, st
 
     Both are "" within a run of undecodable bytes.
     """
-    left = len(data) - at
+    left_bytes = len(data) - at
     if fault == kernels.FAULT_NONE:
         return "", ""
-    if fault == kernels.FAULT_TORN and left <= header.MAGIC_AT:
-        return f"a batch, of at least {header.HEADER_BYTES} bytes", f"{left} bytes up to the end of the file"
+    if fault == kernels.FAULT_TORN and left_bytes <= header.MAGIC_AT:
+        return (
+            f"a batch, of at least {header.HEADER_BYTES} bytes",
+            f"{left_bytes} bytes up to the end of the file",
+        )
     size = _signed(data, at + header.LENGTH_AT, 4) + header.LENGTH_OVERHEAD
     magic = _signed(data, at + header.MAGIC_AT, 1)
     if fault == kernels.FAULT_TORN:
-        return f"a batch of {size} bytes", f"{left} bytes up to the end of the file"
+        return f"a batch of {size} bytes", f"{left_bytes} bytes up to the end of the file"
     if fault == kernels.FAULT_SIZE:
         least = header.HEADER_BYTES if magic == header.MAGIC else header.MIN_LEGACY_BYTES
         return f"a batch of at least {least} bytes", f"a length field that says {size}"
@@ -263,12 +265,12 @@ def explained(data: npt.NDArray[np.uint8], at: int, fault: int) -> tuple[str, st
     if fault == kernels.FAULT_CRC:
         if magic == header.MAGIC:
             crc_at, kind = header.CRC_AT, "CRC-32C"
-            found = crc32c_of(data[at + header.ATTRIBUTES_AT : at + size].tobytes())
+            crc = crc32c_of(data[at + header.ATTRIBUTES_AT : at + size].tobytes())
         else:
             crc_at, kind = header.LEGACY_CRC_AT, "CRC-32"
-            found = zlib.crc32(data[at + crc_at + 4 : at + size].tobytes())
+            crc = zlib.crc32(data[at + crc_at + 4 : at + size].tobytes())
         expected = data[at + crc_at : at + crc_at + 4].tobytes().hex()
-        return f"{kind} {expected} of the bytes behind it", f"{found:08x}"
+        return f"{kind} {expected} of the bytes behind it", f"{crc:08x}"
     count = _signed(data, at + header.RECORD_COUNT_AT, 4)
     if fault == kernels.FAULT_COUNT:
         return f"records that fit into {size} bytes", f"a count of {count}"

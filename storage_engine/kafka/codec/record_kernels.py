@@ -247,8 +247,8 @@ def decode_batches(
         first_header_value_byte = header_value_bytes
         fault = FAULT_NONE
         if kind == BATCH and not compressed:
-            found = crc32c(crc_function, crc_table, at + header.ATTRIBUTES_AT, size - header.ATTRIBUTES_AT)
-            if found != load_be_u32(at + header.CRC_AT):
+            crc = crc32c(crc_function, crc_table, at + header.ATTRIBUTES_AT, size - header.ATTRIBUTES_AT)
+            if crc != load_be_u32(at + header.CRC_AT):
                 fault = FAULT_CRC
         if kind == BATCH and fault == FAULT_NONE:
             attributes = load_be_i16(at + header.ATTRIBUTES_AT)
@@ -363,10 +363,10 @@ def decode_batches(
                 store_i32(kind_end + 4 * row + 4, text_at)
                 store_i64(offsets + 8 * row, base_offset + offset_delta)
                 timestamp = append_timestamp if by_append else base_timestamp + timestamp_delta
-                known = timestamp != header.NO_TIMESTAMP and MIN_TIMESTAMP_MS <= timestamp <= MAX_TIMESTAMP_MS
+                valid = timestamp != header.NO_TIMESTAMP and MIN_TIMESTAMP_MS <= timestamp <= MAX_TIMESTAMP_MS
                 store_i64(timestamps + 8 * row, timestamp * 1000)
-                if by_append or not known:
-                    if not known:
+                if by_append or not valid:
+                    if not valid:
                         clear_bit(word(columns, HAS_TIMESTAMP), row)
                     set_bit(word(columns, HAS_DELTA), row)
                     store_i64(word(columns, TIMESTAMP_DELTA) + 8 * row, timestamp_delta)
@@ -421,8 +421,7 @@ def copy_headers(
 ) -> bool:
     """Copy the names and values of all headers, which ``decode_batches`` has checked and counted.
 
-    :return: False if they no longer take the room that they took then: another process has changed their
-        bytes.
+    :return: False if they no longer take the same room: another process has changed their bytes.
     """
     starts = word(columns, HEADER_START)
     places = word(columns, HEADER_PLACE)

@@ -1,5 +1,4 @@
-"""The facts that a segment's rows need in addition to its bytes: topic, partition, and the outcome of its
-transactions.
+"""The facts that a segment's rows need beside its bytes: topic, partition and its transactions' outcome.
 
 They are written as JSON text where the store is, and read where its segments are decoded.
 """
@@ -66,17 +65,19 @@ class SegmentColumns:
         self.misplaced: tuple[Damage, ...] = ()
         if self._said is not None:
             batches = read_batches(data, check_crc=False)
-            own: tuple[tuple[int, int, int], ...] = ()
+            aborted: tuple[tuple[int, int, int], ...] = ()
             # Most segments have no transaction: nothing has to be followed there.
             if (batches.attributes & header.TRANSACTIONAL != 0).any():
-                there = UncommittedTransactions.of_open(map(tuple, self._said["open_before"]), base_offset)
-                own = there.continued(data, self._end).aborted
+                transactions = UncommittedTransactions.of_open(
+                    map(tuple, self._said["open_before"]), base_offset
+                )
+                aborted = transactions.continued(data, self._end).aborted
             later = map(tuple, self._said["aborted_later"])
             entries = [
-                AbortedTransaction(producer, first, last, 0) for producer, first, last in (*own, *later)
+                AbortedTransaction(producer, first, last, 0) for producer, first, last in (*aborted, *later)
             ]
             self._transactions = UncommittedTransactions.of_files(entries, (), self._end)
-            self.misplaced = tuple(_misplaced(batches, base_offset, self._end))
+            self.misplaced = tuple(_find_misplaced(batches, base_offset, self._end))
 
     def added_to(self, rows: pa.Table) -> pa.Table:
         """Return rows with topic, partition and state."""
@@ -93,11 +94,11 @@ class SegmentColumns:
             for name in ("topic", "partition"):
                 columns[name] = pa.repeat(pa.scalar(self._said[name], types[name]), rows.num_rows)
             columns["state"] = self._transactions.state_column(rows)
-        found = [columns[name] if name in columns else rows[name] for name in SCHEMA.names]
-        return pa.Table.from_arrays(found, schema=SCHEMA)
+        arrays = [columns[name] if name in columns else rows[name] for name in SCHEMA.names]
+        return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
-def _misplaced(batches: Batches, base_offset: int, end: int) -> Iterator[Damage]:
+def _find_misplaced(batches: Batches, base_offset: int, end: int) -> Iterator[Damage]:
     """Yield the first batch that doesn't begin where the previous batch ends.
 
     Either a batch is missing, or the base offset is wrong: a batch's CRC doesn't cover it

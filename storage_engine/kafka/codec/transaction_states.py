@@ -1,9 +1,7 @@
-"""The records of a log that a consumer of committed records gets: all records except those of aborted
-transactions.
+"""The records of a log that a consumer of committed records gets: all but those of aborted transactions.
 
 A record belongs to the transaction of its producer that is open at its offset. The next marker of the same
-producer ends the transaction. So it is enough to know the aborted and the open transactions. There are two
-sources:
+producer ends the transaction. So it is enough to know aborted and open transactions. There are two sources:
 
 - small files: the transaction indexes of all segments, and the producer snapshot at the offset where they end
   (:meth:`UncommittedTransactions.of_files`);
@@ -98,11 +96,11 @@ class UncommittedTransactions:
             interest up to ``end_offset``. A segment without the file has none.
         :param producers: producers in the snapshot whose name is ``end_offset``.
         """
-        ranges = [(one.producer_id, one.first_offset, one.last_offset, _NO_TIME) for one in aborted]
+        ranges = [(entry.producer_id, entry.first_offset, entry.last_offset, _NO_TIME) for entry in aborted]
         ranges += [
-            (one.producer_id, one.transaction_first_offset, _OPEN_END, one.timestamp_ms)
-            for one in producers
-            if one.transaction_first_offset is not None
+            (producer.producer_id, producer.transaction_first_offset, _OPEN_END, producer.timestamp_ms)
+            for producer in producers
+            if producer.transaction_first_offset is not None
         ]
         return cls._of(ranges, end_offset)
 
@@ -128,15 +126,14 @@ class UncommittedTransactions:
     @property
     def open(self) -> tuple[tuple[int, int, int], ...]:
         """Return the producer, first offset and newest time of each open transaction, oldest first."""
-        found = np.flatnonzero(self.last_offsets == _OPEN_END)
-        found = found[np.argsort(self.first_offsets[found], kind="stable")]
+        places = np.flatnonzero(self.last_offsets == _OPEN_END)
+        places = places[np.argsort(self.first_offsets[places], kind="stable")]
         columns = (self.producer_ids, self.first_offsets, self.written_ms)
-        return tuple(zip(*(column[found].tolist() for column in columns), strict=True))
+        return tuple(zip(*(column[places].tolist() for column in columns), strict=True))
 
     @property
     def aborted(self) -> tuple[tuple[int, int, int], ...]:
-        """Return the producer, first and last offset of each aborted transaction, in the order of the
-        markers."""
+        """Return the producer, first and last offset of each aborted transaction, in order of markers."""
         ended = np.flatnonzero(self.last_offsets != _OPEN_END)
         ended = ended[np.argsort(self.last_offsets[ended])]
         columns = (self.producer_ids, self.first_offsets, self.last_offsets)
@@ -169,10 +166,10 @@ class UncommittedTransactions:
         uncommitted = (kinds[first] == _DATA) & (kinds[last] != _COMMIT)
         first, last = first[uncommitted], last[uncommitted]
         last_offsets = np.where(kinds[last] == _ABORT, firsts[last], _OPEN_END)
-        known = (self.producer_ids, self.first_offsets, self.last_offsets, self.written_ms)
-        ended = [column[~is_open] for column in known]
-        found = (producers[first], firsts[first], last_offsets, times[last])
-        table = np.column_stack([np.concatenate(pair) for pair in zip(ended, found, strict=True)])
+        columns = (self.producer_ids, self.first_offsets, self.last_offsets, self.written_ms)
+        ended = [column[~is_open] for column in columns]
+        new = (producers[first], firsts[first], last_offsets, times[last])
+        table = np.column_stack([np.concatenate(pair) for pair in zip(ended, new, strict=True)])
         return self._of(table.tolist(), max(end_offset, self.end_offset))
 
     def states(self, producer_ids: Longs, offsets: Longs) -> npt.NDArray[np.uint8]:
@@ -183,12 +180,12 @@ class UncommittedTransactions:
         """
         if len(offsets) and offsets.max() >= self.end_offset:
             raise ValueError(f"expected offsets below {self.end_offset}, found {offsets.max()}")
-        found = np.full(len(offsets), TransactionState.COMMITTED, np.uint8)
-        known = len(self.producer_ids)
-        if not known or not len(offsets):
-            return found
+        result = np.full(len(offsets), TransactionState.COMMITTED, np.uint8)
+        count = len(self.producer_ids)
+        if not count or not len(offsets):
+            return result
         # In the common order each offset comes behind the transactions that begin at or before it.
-        behind = np.concatenate((np.zeros(known, np.int8), np.ones(len(offsets), np.int8)))
+        behind = np.concatenate((np.zeros(count, np.int8), np.ones(len(offsets), np.int8)))
         order = np.lexsort(
             (
                 behind,
@@ -196,8 +193,8 @@ class UncommittedTransactions:
                 np.concatenate((self.producer_ids, producer_ids)),
             )
         )
-        is_query = order >= known
-        queries = order[is_query] - known
+        is_query = order >= count
+        queries = order[is_query] - count
         before = (np.cumsum(~is_query) - 1)[is_query]
         queries, before = queries[before >= 0], before[before >= 0]
         inside = (self.producer_ids[before] == producer_ids[queries]) & (
@@ -205,8 +202,8 @@ class UncommittedTransactions:
         )
         queries, before = queries[inside], before[inside]
         is_open = self.last_offsets[before] == _OPEN_END
-        found[queries] = np.where(is_open, TransactionState.OPEN, TransactionState.ABORTED)
-        return found
+        result[queries] = np.where(is_open, TransactionState.OPEN, TransactionState.ABORTED)
+        return result
 
     def state_column(self, rows: pa.Table) -> pa.Array[Any]:
         """Return the states of decoded rows as words, ``committed``, ``aborted`` or ``open``.
@@ -225,7 +222,7 @@ class UncommittedTransactions:
         is_message = is_record & (attributes & header.CONTROL == 0)
         transactional = attributes & header.TRANSACTIONAL != 0
         if not transactional.any():
-            return _committed(is_message)
+            return _committed_states(is_message)
         heads = np.flatnonzero(~is_record)
         transactional = transactional[heads]
         batches: Any = pa.array(heads[transactional])
@@ -235,13 +232,13 @@ class UncommittedTransactions:
             np.asarray(rows.column("offset").take(batches)),
         )
         if not states.any():
-            return _committed(is_message)
+            return _committed_states(is_message)
         spread = states[np.cumsum(~is_record) - 1]
         codes = pa.array(spread.view(np.int8), pa.int8(), mask=~is_message)
         return pa.DictionaryArray.from_arrays(codes, STATE_WORDS).cast(pa.string())
 
 
-def _committed(is_message: npt.NDArray[np.bool_]) -> pa.Array[Any]:
+def _committed_states(is_message: npt.NDArray[np.bool_]) -> pa.Array[Any]:
     """Return the states of rows whose messages are all committed."""
     word = TransactionState.COMMITTED.name.lower().encode()
     ends = np.zeros(len(is_message) + 1, np.int32)
@@ -262,16 +259,21 @@ def check_transaction_index(
     :param path: path of the index, for messages.
     :raises CorruptFileError: index and markers differ.
     """
-    expected = [one for one in replayed.aborted if one[2] >= begin_offset]
-    found = [(one.producer_id, one.first_offset, one.last_offset) for one in index]
-    for place in range(max(len(expected), len(found))):
-        ours, theirs = expected[place : place + 1], found[place : place + 1]
+    expected = [entry for entry in replayed.aborted if entry[2] >= begin_offset]
+    entries = [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in index]
+    for place in range(max(len(expected), len(entries))):
+        ours, theirs = expected[place : place + 1], entries[place : place + 1]
         if ours != theirs:
-            raise corrupt(path, place * ENTRY_BYTES, _in_words(ours), _in_words(theirs), _INDEX_REMEDY)
+            raise corrupt(
+                path, place * ENTRY_BYTES, _entries_text(ours), _entries_text(theirs), _INDEX_REMEDY
+            )
 
 
-def _in_words(entries: Sequence[tuple[int, int, int]]) -> str:
-    return " and ".join(f"producer {one[0]}, offsets {one[1]} to {one[2]}" for one in entries) or "no entry"
+def _entries_text(entries: Sequence[tuple[int, int, int]]) -> str:
+    return (
+        " and ".join(f"producer {entry[0]}, offsets {entry[1]} to {entry[2]}" for entry in entries)
+        or "no entry"
+    )
 
 
 def _events(
@@ -282,23 +284,23 @@ def _events(
     :param damages: receives ranges that are no batch.
     """
     empty = np.empty(0, np.int64)
-    found = [(empty, empty, empty, empty)]
+    parts = [(empty, empty, empty, empty)]
     for chunk in iterate_batches(data, max(1, len(data)), CrcCheck.NONE):
         is_batch = (chunk.kinds == BatchKind.BATCH) | _has_whole_header(data, chunk)
         damages += merged(scan_damages(data, 0, chunk.chosen(~is_batch)))
         batches = chunk.chosen(is_batch)
         bases = field(data, batches.positions, header.BASE_OFFSET_AT, 8)
         attributes = field(data, batches.positions, header.ATTRIBUTES_AT, 2)
-        wanted = (bases >= begin_offset) & (bases < end_offset) & (attributes & header.TRANSACTIONAL != 0)
-        batches, bases = batches.chosen(wanted), bases[wanted]
-        is_control = attributes[wanted] & header.CONTROL != 0
+        is_inside = (bases >= begin_offset) & (bases < end_offset) & (attributes & header.TRANSACTIONAL != 0)
+        batches, bases = batches.chosen(is_inside), bases[is_inside]
+        is_control = attributes[is_inside] & header.CONTROL != 0
         kinds = np.full(len(bases), _DATA, np.int64)
         kinds[is_control] = _marker_kinds(data, batches.chosen(is_control))
-        known = kinds >= 0
+        is_event = kinds >= 0
         producers = field(data, batches.positions, header.PRODUCER_ID_AT, 8)
         times = field(data, batches.positions, header.MAX_TIMESTAMP_AT, 8)
-        found.append((producers[known], bases[known], kinds[known], times[known]))
-    producers, bases, kinds, times = (np.concatenate(values) for values in zip(*found, strict=True))
+        parts.append((producers[is_event], bases[is_event], kinds[is_event], times[is_event]))
+    producers, bases, kinds, times = (np.concatenate(values) for values in zip(*parts, strict=True))
     return producers, bases, kinds, times
 
 
@@ -309,20 +311,20 @@ def _has_whole_header(data: npt.NDArray[np.uint8], chunk: BatchChunk) -> npt.NDA
     """
     is_whole: npt.NDArray[np.bool_] = chunk.faults == FAULT_COUNT
     for i in np.flatnonzero(is_whole).tolist():
-        whole = data[int(chunk.positions[i]) :][: int(chunk.sizes[i])].tobytes()
-        is_control = int.from_bytes(whole[header.ATTRIBUTES_AT :][:2], "big") & header.CONTROL
-        crc = int.from_bytes(whole[header.CRC_AT :][:4], "big")
-        is_whole[i] = not is_control and crc == crc32c_of(whole[header.ATTRIBUTES_AT :])
+        batch = data[int(chunk.positions[i]) :][: int(chunk.sizes[i])].tobytes()
+        is_control = int.from_bytes(batch[header.ATTRIBUTES_AT :][:2], "big") & header.CONTROL
+        crc = int.from_bytes(batch[header.CRC_AT :][:4], "big")
+        is_whole[i] = not is_control and crc == crc32c_of(batch[header.ATTRIBUTES_AT :])
     return is_whole
 
 
 def _marker_kinds(data: npt.NDArray[np.uint8], markers: BatchChunk) -> Longs:
     """Return the kinds of control batches; -1: a control batch that ends no transaction."""
-    found = np.full(len(markers.positions), -1, np.int64)
+    kinds = np.full(len(markers.positions), -1, np.int64)
     for rows, _ in decode_chunk(data, 0, markers, Decompressor(), Arena()):
         words = rows.column("control")
         positions = rows.column("physical_offset").to_numpy()
         places = np.searchsorted(markers.positions, positions, side="right") - 1
         for word, kind in (("commit", _COMMIT), ("abort", _ABORT)):
-            found[places[np.asarray(pc.fill_null(pc.equal(words, word), False))]] = kind
-    return found
+            kinds[places[np.asarray(pc.fill_null(pc.equal(words, word), False))]] = kind
+    return kinds

@@ -170,7 +170,7 @@ def position_before(index: str | None, base_offset: int, offset: int) -> int:
 
 def _bisect(descriptor: int, relative: int) -> int:
     """Return the position in the last index entry at or below a relative offset. Unused entries are zero."""
-    low, high, found = 0, os.fstat(descriptor).st_size // _INDEX_ENTRY.size, 0
+    low, high, result = 0, os.fstat(descriptor).st_size // _INDEX_ENTRY.size, 0
     while low < high:
         middle = (low + high) // 2
         offset, position = _INDEX_ENTRY.unpack(
@@ -179,8 +179,8 @@ def _bisect(descriptor: int, relative: int) -> int:
         if (middle and not position) or offset > relative:
             high = middle
         else:
-            low, found = middle + 1, position
-    return found
+            low, result = middle + 1, position
+    return result
 
 
 def sha256_of_range(segments: Sequence[Segment], first: int, end: int) -> str | None:
@@ -191,7 +191,7 @@ def sha256_of_range(segments: Sequence[Segment], first: int, end: int) -> str | 
         batch's boundary.
     :raises OSError: a file can't be read.
     """
-    inside = [one for one in segments if one.base_offset < end and one.end_offset > first]
+    inside = [segment for segment in segments if segment.base_offset < end and segment.end_offset > first]
     if not inside or inside[0].base_offset > first or inside[-1].end_offset < end:
         return None
     digest = hashlib.sha256()

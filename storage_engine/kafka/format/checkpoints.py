@@ -61,7 +61,7 @@ def parse_offsets(data: bytes, path: str) -> Mapping[str, int]:
     :param path: for messages.
     :raises CorruptFileError: the version, the count or a line is wrong.
     """
-    found: dict[str, int] = {}
+    offsets: dict[str, int] = {}
     if (plain := _plain_offsets(data)) is not None:
         return plain
     for at, line in _lines(data, path, _REMEDY):
@@ -70,8 +70,8 @@ def parse_offsets(data: bytes, path: str) -> Mapping[str, int]:
         if len(words) != 3 or not words[0] or len(numbers) != 2 or None in numbers:
             raise corrupt(path, at, "topic, partition and offset", repr(line[:200]), _REMEDY)
         partition, offset = numbers
-        found[f"{words[0]}-{partition}"] = offset or 0
-    return found
+        offsets[f"{words[0]}-{partition}"] = offset or 0
+    return offsets
 
 
 def _plain_offsets(data: bytes) -> dict[str, int] | None:
@@ -104,18 +104,18 @@ def parse_leader_epochs(data: bytes, path: str) -> tuple[LeaderEpoch, ...]:
     :param path: for messages.
     :raises CorruptFileError: the version, the count or a line is wrong, or epochs or offsets don't grow.
     """
-    found: list[LeaderEpoch] = []
+    epochs: list[LeaderEpoch] = []
     for at, line in _lines(data, path, _EPOCH_REMEDY):
         words = line.split(" ")
         epoch = _number(words[0], _MAX_INT)
         start = _number(words[1], _MAX_LONG) if len(words) == 2 else None
         if epoch is None or start is None:
             raise corrupt(path, at, "epoch and start offset", repr(line[:200]), _EPOCH_REMEDY)
-        if found and (epoch <= found[-1].epoch or start < found[-1].start_offset):
-            above = f"an epoch above {found[-1].epoch} that begins at {found[-1].start_offset} or behind"
+        if epochs and (epoch <= epochs[-1].epoch or start < epochs[-1].start_offset):
+            above = f"an epoch above {epochs[-1].epoch} that begins at {epochs[-1].start_offset} or behind"
             raise corrupt(path, at, above, repr(line), _EPOCH_REMEDY)
-        found.append(LeaderEpoch(epoch, start))
-    return tuple(found)
+        epochs.append(LeaderEpoch(epoch, start))
+    return tuple(epochs)
 
 
 def offsets_text(offsets: Iterable[tuple[str, int, int]]) -> bytes:
@@ -128,7 +128,7 @@ def offsets_text(offsets: Iterable[tuple[str, int, int]]) -> bytes:
 
 def leader_epochs_text(epochs: Iterable[LeaderEpoch]) -> bytes:
     """Return the text of a log's checkpoint of epochs."""
-    return _text(f"{one.epoch} {one.start_offset}" for one in epochs)
+    return _text(f"{epoch.epoch} {epoch.start_offset}" for epoch in epochs)
 
 
 def _text(lines: Iterable[str]) -> bytes:
@@ -151,11 +151,11 @@ def _lines(data: bytes, path: str, remedy: str) -> Iterator[tuple[int, str]]:
     lines = list(_split(data))
     at, version = lines[0]
     if version != str(VERSION).encode():
-        raise corrupt(path, at, f"version {VERSION}", _shown(version), remedy)
+        raise corrupt(path, at, f"version {VERSION}", _word_text(version), remedy)
     at, count = lines[1] if len(lines) > 1 else (len(data), b"")
     expected = _number(count.decode("ascii", "replace"), _MAX_INT)
     if expected is None:
-        raise corrupt(path, at, "the number of lines", _shown(count), remedy)
+        raise corrupt(path, at, "the number of lines", _word_text(count), remedy)
     entries = lines[2:]
     if len(entries) != expected:
         raise corrupt(path, at, f"{expected} lines behind it", str(len(entries)), remedy)
@@ -163,7 +163,7 @@ def _lines(data: bytes, path: str, remedy: str) -> Iterator[tuple[int, str]]:
         try:
             yield at, line.decode()
         except UnicodeDecodeError as error:
-            raise corrupt(path, at + error.start, "UTF-8", _shown(line), remedy) from error
+            raise corrupt(path, at + error.start, "UTF-8", _word_text(line), remedy) from error
 
 
 def _split(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -174,5 +174,5 @@ def _split(data: bytes) -> Iterator[tuple[int, bytes]]:
         at += len(line) + 1
 
 
-def _shown(word: bytes) -> str:
+def _word_text(word: bytes) -> str:
     return repr(word[:60].decode("utf-8", "backslashreplace")) if word else "nothing"

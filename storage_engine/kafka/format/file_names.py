@@ -33,8 +33,7 @@ class DirectoryState(StrEnum):
     FUTURE = "future"
     """Unfinished copy of a log that is in another log directory of the node."""
     STRAY = "stray"
-    """Directory that a broker set aside at its start: the cluster has no such topic, or has it with another
-    topic id."""
+    """Directory that a broker set aside at its start: the cluster has no such topic, or another id of it."""
 
 
 class FileKind(StrEnum):
@@ -84,8 +83,7 @@ class PartitionDirectory:
 class LogFile(NamedTuple):
     """The parts of the name of a log's file.
 
-    :param offset: offset of the segment's first record. A snapshot knows the producers of all records below
-        its offset.
+    :param offset: offset of the segment's first record. A snapshot has the producers of all records below.
     """
 
     offset: int
@@ -124,14 +122,13 @@ def partition_directory(name: str) -> PartitionDirectory | None:
 
 def log_file(name: str) -> LogFile | None:
     """Return the parts of the name of a segment's file (LogFileUtils); None: it is no segment's file."""
-    found = kind_and_state(name)
+    parsed = kind_and_state(name)
     offset = offset_of(name[:OFFSET_DIGITS])
-    return None if found is None or offset is None else LogFile(offset, *found)
+    return None if parsed is None or offset is None else LogFile(offset, *parsed)
 
 
 def kind_and_state(name: str) -> tuple[FileKind, FileState] | None:
-    """Return a file's kind and state, by its name after the :data:`OFFSET_DIGITS`; None: it is no file of a
-    log."""
+    """Return a file's kind and state, by its name after the :data:`OFFSET_DIGITS`; None: no file of a log."""
     return _SUFFIXES.get(name[OFFSET_DIGITS:])
 
 

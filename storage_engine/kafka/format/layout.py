@@ -139,8 +139,8 @@ class PartitionLog:
 
     def has_lost_files(self) -> bool:
         """Return whether files that can't be made again have vanished since the log was listed."""
-        files = (one for segment in self.segments for one in (segment.log, *segment.companions))
-        return not all(os.path.exists(one.path) for one in (*files, *self.snapshots))  # noqa: PTH110
+        files = (file for segment in self.segments for file in (segment.log, *segment.companions))
+        return not all(os.path.exists(file.path) for file in (*files, *self.snapshots))  # noqa: PTH110
 
     def with_ends(self, end: int) -> Iterator[tuple[SegmentFiles, int]]:
         """Yield each segment and its end offset: the next base offset, or ``end`` for the last segment."""
@@ -215,8 +215,8 @@ class Node:
     @cached_property
     def logs(self) -> tuple[tuple[LogDirectory, PartitionLog], ...]:
         """Return all logs with their directories, by name."""
-        found = [(directory, log) for directory in self.directories for log in directory.logs]
-        return tuple(sorted(found, key=lambda one: (one[1].name.topic, one[1].name.partition)))
+        pairs = [(directory, log) for directory in self.directories for log in directory.logs]
+        return tuple(sorted(pairs, key=lambda one: (one[1].name.topic, one[1].name.partition)))
 
     @property
     def cluster_ids(self) -> frozenset[str]:
@@ -224,14 +224,16 @@ class Node:
 
     @property
     def broker_epochs(self) -> frozenset[int]:
-        """Return the broker's epochs in the markers of a clean stop: a single one if all markers are of the
-        same stop."""
+        """Return the broker's epochs in the markers of a clean stop: a single one if all are of one stop."""
         return frozenset(d.broker_epoch for d in self.directories if d.broker_epoch is not None)
 
     @property
     def left_uncleanly(self) -> bool:
-        """Return whether the last stop of a broker or a controller was unclean (KIP-966)."""
-        return len(self.broker_epochs) > 1 or any(one.left_uncleanly for one in self.directories)
+        """Return whether a marker of a clean stop is missing, or markers are of different stops (KIP-966).
+
+        True: the broker runs, or its last stop was unclean. Never true for a node that is only a controller.
+        """
+        return len(self.broker_epochs) > 1 or any(directory.left_uncleanly for directory in self.directories)
 
     @property
     def zookeeper(self) -> bool:
@@ -243,8 +245,7 @@ class Node:
 
 
 def store_around(path: Path) -> Path | None:
-    """Return the store that ``path`` belongs to: the node's file itself, or the log directory at or around
-    the path.
+    """Return the store that ``path`` belongs to: the node's file itself, or a log directory at or around it.
 
     None: there is neither.
     """
@@ -295,10 +296,10 @@ def read_node(root: Path) -> Node:
     properties = None if root.is_dir() else read_server_properties(root)
     for _ in range(_READINGS):
         try:
-            return _checked(Node(root, properties, tuple(_read_directory(path) for path in data_paths(root))))
+            return _check(Node(root, properties, tuple(_read_directory(path) for path in data_paths(root))))
         except FileNotFoundError as error:
-            gone = error
-    raise gone
+            failure = error
+    raise failure
 
 
 def read_what_is_left(root: Path) -> Node:
@@ -319,33 +320,33 @@ def read_what_is_left(root: Path) -> Node:
             failed[str(path)] = directory.fault
         else:
             directories.append(directory)
-    if any(one.meta for one in directories):
-        for one in directories:
-            if one.meta is None:
-                failed[str(one.path)] = f"expected {meta_properties.NAME} in it, found none: is it mounted?"
-        directories = [one for one in directories if one.meta]
+    if any(directory.meta for directory in directories):
+        for place in directories:
+            if place.meta is None:
+                failed[str(place.path)] = f"expected {meta_properties.NAME} in it, found none: is it mounted?"
+        directories = [directory for directory in directories if directory.meta]
     if not directories:
         return read_node(root)
-    return _checked(Node(root, read_server_properties(root), tuple(directories), failed=failed))
+    return _check(Node(root, read_server_properties(root), tuple(directories), failed=failed))
 
 
-def _checked(node: Node) -> Node:
+def _check(node: Node) -> Node:
     root = node.root
     if len(node.cluster_ids) > 1:
-        found = " and ".join(sorted(node.cluster_ids))
+        ids = " and ".join(sorted(node.cluster_ids))
         raise StoreLayoutError(
-            f"{root}: expected log directories of one cluster, found those of {found}. Nothing was "
+            f"{root}: expected log directories of one cluster, found those of {ids}. Nothing was "
             "changed. Move each directory back to its own node: no broker starts with these."
         )
-    seen: dict[str, PartitionLog] = {}
+    logs: dict[str, PartitionLog] = {}
     for log in (log for directory in node.directories for log in directory.logs):
-        other = seen.setdefault(log.name.log, log)
-        if other is not log:
-            for one in (other, log):
+        first = logs.setdefault(log.name.log, log)
+        if first is not log:
+            for place in (first, log):
                 # A broker moves it to another of its directories just now: that ends with the one gone.
-                one.path.stat()
+                place.path.stat()
             raise StoreLayoutError(
-                f"{root}: log {log.name.log}: expected one directory, found {other.path} and {log.path}. "
+                f"{root}: log {log.name.log}: expected one directory, found {first.path} and {log.path}. "
                 "Nothing was changed. Find out which directory the broker used last: it doesn't start "
                 "with both."
             )
@@ -438,8 +439,8 @@ def read_again(log: PartitionLog, read: Callable[[PartitionLog], Found]) -> tupl
         except FileNotFoundError as error:
             if not os.path.isdir(log.directory):  # noqa: PTH112  takes a third
                 return None
-            gone, log = error, _read_log(log.directory, log.name)
-    raise gone
+            failure, log = error, _read_log(log.directory, log.name)
+    raise failure
 
 
 _IN_USE = FileState.IN_USE
@@ -460,9 +461,9 @@ def _read_log(path: str, name: PartitionDirectory, readings: int = _READINGS) ->
     links: list[str] = []
     for entry in _files(path):
         file_name = entry.name
-        if (found := kind_and_state(file_name)) is None:
+        if (parsed := kind_and_state(file_name)) is None:
             continue
-        kind, state = found
+        kind, state = parsed
         digits = file_name[:OFFSET_DIGITS]
         is_file = entry.is_file(follow_symlinks=False)
         # Nothing is asked of indexes but where they are, and a node may have 100,000.

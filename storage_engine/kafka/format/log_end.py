@@ -142,8 +142,8 @@ def _heads(descriptor: int, segment: SegmentFiles, position: int) -> Iterator[Ba
 
 def _last_position(segment: SegmentFiles) -> int:
     """Return the position in the last entry of a segment's index; 0: it has no entry."""
-    found = _last_entry(segment.offset_index, _INDEX_ENTRY)
-    return 0 if found is None or not 0 <= found[1] < segment.log.size_bytes else found[1]
+    entry = _last_entry(segment.offset_index, _INDEX_ENTRY)
+    return 0 if entry is None or not 0 <= entry[1] < segment.log.size_bytes else entry[1]
 
 
 def _last_entry(path: str | None, entry: struct.Struct) -> tuple[int, int] | None:
@@ -181,8 +181,8 @@ def _last_used(descriptor: int, entry: struct.Struct) -> tuple[int, int] | None:
                 return first, second
         return None
     high = os.fstat(descriptor).st_size // entry.size - 1
-    if any(found := read(high)):
-        return found
+    if any(last := read(high)):
+        return last
     # Of an active segment 10 MiB are preallocated, and mostly zero.
     while low + 1 < high:
         middle = (low + high) // 2

@@ -54,16 +54,16 @@ def parse_meta_properties(data: bytes, path: str) -> MetaProperties:
     :raises CorruptFileError: the file contains no identity.
     """
     values = parse_properties(data, path)
-    version = _whole(values, "version", path)
+    version = _whole_number(values, "version", path)
     if version not in (ZOOKEEPER_VERSION, KRAFT_VERSION):
         raise corrupt(path, 0, "version 0 or 1", str(values.get("version", "nothing")), _REMEDY)
     node = "broker.id" if version == ZOOKEEPER_VERSION else "node.id"
-    found = MetaProperties(
-        version, values.get("cluster.id"), _whole(values, node, path), values.get("directory.id")
+    meta = MetaProperties(
+        version, values.get("cluster.id"), _whole_number(values, node, path), values.get("directory.id")
     )
-    if version == KRAFT_VERSION and (found.cluster_id is None or found.node_id is None):
+    if version == KRAFT_VERSION and (meta.cluster_id is None or meta.node_id is None):
         raise corrupt(path, 0, "cluster.id and node.id", ", ".join(values) or "nothing", _REMEDY)
-    return found
+    return meta
 
 
 def parse_properties(data: bytes, path: str) -> Mapping[str, str]:
@@ -78,7 +78,7 @@ def parse_properties(data: bytes, path: str) -> Mapping[str, str]:
         raise corrupt(path, 0, "a Java properties file", str(error), "Compare it with a backup.") from error
 
 
-def _whole(values: Mapping[str, str], name: str, path: str) -> int | None:
+def _whole_number(values: Mapping[str, str], name: str, path: str) -> int | None:
     if name not in values:
         return None
     try:
@@ -106,8 +106,8 @@ def parse_clean_shutdown(data: bytes, path: str) -> int | None:
         return None
     remedy = "Leave it: a broker treats the stop as unclean, and reads its logs again."
     try:
-        found = json.loads(data)
-        version, epoch = found["version"], found["brokerEpoch"]
+        marker = json.loads(data)
+        version, epoch = marker["version"], marker["brokerEpoch"]
     except MALFORMED as error:
         raise corrupt(path, 0, "version and brokerEpoch as JSON", repr(data[:60]), remedy) from error
     if version != 0 or not isinstance(epoch, int):

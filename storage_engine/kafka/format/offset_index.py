@@ -46,8 +46,8 @@ def parse_offset_index(data: bytes | memoryview, base_offset: int, path: str) ->
     wrong[1:] |= (relative[1:] <= relative[:-1]) | (positions[1:] <= positions[:-1])
     if wrong.any():
         i = int(np.argmax(wrong))
-        found = f"relative offset {relative[i]}, position {positions[i]}"
+        entry = f"relative offset {relative[i]}, position {positions[i]}"
         raise corrupt(
-            path, i * ENTRY_BYTES, "a larger offset and position than in the entry before", found, _REMEDY
+            path, i * ENTRY_BYTES, "a larger offset and position than in the entry before", entry, _REMEDY
         )
     return OffsetIndex(base_offset + relative, positions, len(entries))

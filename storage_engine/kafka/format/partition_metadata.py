@@ -78,10 +78,10 @@ def uuid_of(text: str, path: str, at: int) -> uuid.UUID:
     """
     if not _ID.match(text):
         raise corrupt(path, at, "an id of 22 characters of base64", repr(text[:60]), _REMEDY)
-    found = uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
-    if not found.int:
+    value = uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+    if not value.int:
         raise corrupt(path, at, "an id", "the one that stands for none", _REMEDY)
-    return found
+    return value
 
 
 def text_of(topic_id: uuid.UUID) -> str:

@@ -74,14 +74,15 @@ def same_producers(left: bytes, right: bytes, path: str) -> bool:
     """
     try:
         producers = [
-            {one.producer_id: one for one in parse_producer_snapshot(d, path)} for d in (left, right)
+            {producer.producer_id: producer for producer in parse_producer_snapshot(d, path)}
+            for d in (left, right)
         ]
     except CorruptFileError:
         return False
     first, second = producers
     return all(
-        first[one] == second[one]
-        if one in first and one in second
-        else (first.get(one) or second[one]).transaction_first_offset is None
-        for one in first.keys() | second.keys()
+        first[producer_id] == second[producer_id]
+        if producer_id in first and producer_id in second
+        else (first.get(producer_id) or second[producer_id]).transaction_first_offset is None
+        for producer_id in first.keys() | second.keys()
     )

@@ -113,7 +113,7 @@ def read_server_properties(path: Path) -> ServerProperties:
 
 def _directories_fault(directories: Collection[Path]) -> str:
     """Return the fault of a node's directories and the remedy; "": there is no fault."""
-    relative = [str(one) for one in directories if not one.is_absolute()]
+    relative = [str(path) for path in directories if not path.is_absolute()]
     if not directories:
         return (
             "neither log.dirs nor log.dir. Nothing was changed. A broker without them takes "
@@ -123,7 +123,7 @@ def _directories_fault(directories: Collection[Path]) -> str:
     if not relative:
         return ""
     started = "A broker resolves a relative path from its working directory: name it in full."
-    remedy = _PLACEHOLDER_REMEDY if any(_PLACEHOLDER in one for one in relative) else started
+    remedy = _PLACEHOLDER_REMEDY if any(_PLACEHOLDER in name for name in relative) else started
     return f"{', '.join(relative)}. Nothing was changed. {remedy}"
 
 
@@ -158,7 +158,7 @@ def retention_settings(node: Mapping[str, str], topic: Mapping[str, str]) -> Ret
         local_retention_ms=local_ms if copies else LIKE_RETENTION,
         local_retention_bytes=local_bytes if copies else LIKE_RETENTION,
         local_without_delete=copies and not policies,
-        segment_ms=number("segment.ms", "log.roll.ms", _of_hours(node, "log.roll.hours")),
+        segment_ms=number("segment.ms", "log.roll.ms", _hours_ms(node, "log.roll.hours")),
         segment_bytes=number(
             _OWN_SEGMENT_BYTES if _OWN_SEGMENT_BYTES in topic else "segment.bytes",
             "log.segment.bytes",
@@ -177,10 +177,10 @@ def _default_retention_ms(node: Mapping[str, str]) -> int:
     if "log.retention.minutes" in node:
         value, unit_ms = _number("log.retention.minutes", node["log.retention.minutes"]), _MINUTE_MS
         return UNLIMITED if value < 0 else value * unit_ms
-    return _of_hours(node, "log.retention.hours")
+    return _hours_ms(node, "log.retention.hours")
 
 
-def _of_hours(node: Mapping[str, str], name: str) -> int:
+def _hours_ms(node: Mapping[str, str], name: str) -> int:
     """Return the value of a setting in hours; a week if it isn't set."""
     value = _number(name, node.get(name, "168"))
     return UNLIMITED if value < 0 else value * _HOUR_MS

@@ -37,7 +37,7 @@ def parse_transaction_index(data: bytes, path: str) -> tuple[AbortedTransaction,
     :raises CorruptFileError: entries aren't whole, don't grow, or have another version.
     """
     check_entries(len(data), _ENTRY.size, path, _REMEDY)
-    found: list[AbortedTransaction] = []
+    entries: list[AbortedTransaction] = []
     for place, (version, *words) in enumerate(_ENTRY.iter_unpack(data)):
         at = place * _ENTRY.size
         if version != VERSION:
@@ -47,8 +47,8 @@ def parse_transaction_index(data: bytes, path: str) -> tuple[AbortedTransaction,
             raise corrupt(
                 path, at, "a range of offsets", f"[{entry.first_offset}, {entry.last_offset}]", _REMEDY
             )
-        if found and entry.last_offset <= found[-1].last_offset:
-            above = f"a last offset above {found[-1].last_offset}"
+        if entries and entry.last_offset <= entries[-1].last_offset:
+            above = f"a last offset above {entries[-1].last_offset}"
             raise corrupt(path, at, above, str(entry.last_offset), _REMEDY)
-        found.append(entry)
-    return tuple(found)
+        entries.append(entry)
+    return tuple(entries)

@@ -1,5 +1,4 @@
-"""Drift of held topics: differences between the remembered and the present state that other programs or time
-have caused.
+"""Drift of held topics: differences from the remembered state that other programs or time have caused.
 
 Pure.
 """
@@ -48,7 +47,11 @@ class FoundLogs:
     def topic_ids(self) -> Mapping[str, str]:
         """Return the ids of topics by their names, as far as the cluster tells them."""
         logs = {**self.elsewhere, **self.told}.items()
-        return {name.rpartition("-")[0]: str(one.topic_id) for name, one in logs if one.topic_id is not None}
+        return {
+            name.rpartition("-")[0]: str(partition.topic_id)
+            for name, partition in logs
+            if partition.topic_id is not None
+        }
 
     def may_be_in_failed(self, name: str, known: KnownLog) -> bool:
         """Return whether a missing log may be in a directory that can't be read."""
@@ -73,45 +76,45 @@ def all_drift(
     :param others: the remembered holds of the journal's other stores. Their changes are no drift.
     """
     for held in state.settings:
-        found = settings.get(held.topic, {}).get(held.key)
-        if found is None or held.is_ours(found) or set_by_another(others, held, found):
+        setting = settings.get(held.topic, {}).get(held.key)
+        if setting is None or held.is_ours(setting) or set_by_another(others, held, setting):
             continue
         # The settings of a topic that was made again are its maker's: nobody changed what is held.
         if logs.topic_ids.get(held.topic, held.topic_id) != held.topic_id:
             continue
-        if held.is_left and found == held.original:
+        if held.is_left and setting == held.original:
             continue
-        whose = "the topic's own" if found.is_own else "the brokers', as the topic has none of its own"
+        whose = "the topic's own" if setting.is_own else "the brokers', as the topic has none of its own"
         yield Drift(
             DriftKind.SETTING_CHANGED,
             f"topic {held.topic}: {held.key}: expected {held.ours[-1]}, which the hold has set, found "
-            f"{found.value}, {whose}: another program set it between {time_text(state.looked_at_ms)} and "
+            f"{setting.value}, {whose}: another program set it between {time_text(state.looked_at_ms)} and "
             f"{time_text(now_ms)}. Find out which program does: an operator that applies what is declared "
             "sets it "
             "again each time. Declare the value that the hold sets, or leave the key out there.",
             log=held.topic,
         )
     when = f"between {time_text(state.looked_at_ms)} and {time_text(now_ms)}"
-    for path, why in logs.failed.items():
+    for path, reason in logs.failed.items():
         yield Drift(
             DriftKind.DIRECTORY_FAILED,
-            f"log directory {path}: expected that its broker serves the logs in it, found that {why}. Mend "
-            "its disk and start the broker again, or take the directory out of log.dirs.",
+            f"log directory {path}: expected that its broker serves the logs in it, found that {reason}. "
+            "Mend its disk and start the broker again, or take the directory out of log.dirs.",
         )
-    for name, known in state.logs.items():
+    for name, log in state.logs.items():
         live = logs.told.get(name)
         if name in logs.here:
             if live is not None:
-                let_go = max(known.let_go, let_go_by_others(others, name, known.topic_id))
-                yield from _of_log(name, replace(known, let_go=let_go), live, logs.cluster_id, when)
-                yield from _by_epochs(name, known, live, logs.epochs.get(name, ()), when)
-        elif not known.is_away and not logs.may_be_in_failed(name, known):
-            yield _not_here(name, known, logs.elsewhere.get(name), logs, when)
+                let_go = max(log.let_go, let_go_by_others(others, name, log.topic_id))
+                yield from _log_drift(name, replace(log, let_go=let_go), live, logs.cluster_id, when)
+                yield from _epoch_drift(name, log, live, logs.epochs.get(name, ()), when)
+        elif not log.is_away and not logs.may_be_in_failed(name, log):
+            yield _missing_log(name, log, logs.elsewhere.get(name), logs, when)
 
 
-def _not_here(name: str, known: KnownLog, live: LivePartition | None, logs: FoundLogs, when: str) -> Drift:
+def _missing_log(name: str, log: KnownLog, live: LivePartition | None, logs: FoundLogs, when: str) -> Drift:
     node_id = logs.node_id
-    same = live is not None and live.topic_id is not None and str(live.topic_id) == known.topic_id
+    same = live is not None and live.topic_id is not None and str(live.topic_id) == log.topic_id
     if same and live is not None and node_id in live.replicas:
         return Drift(
             DriftKind.DIRECTORY_FAILED,
@@ -124,73 +127,73 @@ def _not_here(name: str, known: KnownLog, live: LivePartition | None, logs: Foun
         return Drift(
             DriftKind.REASSIGNED,
             f"log {name}: expected its directory on this node, found none: its replicas are on nodes "
-            f"{_nodes(live.replicas)}, and were on {_nodes(known.replicas)}. It moved {when}. What the lake "
+            f"{_nodes(live.replicas)}, and were on {_nodes(log.replicas)}. It moved {when}. What the lake "
             "has of it stays there. Archive it from a node that has it.",
             log=name,
         )
     if live is not None and live.topic_id is not None:
-        return _made_again(name, known, live, logs.cluster_id, when)
-    said = f", and the cluster says: {live.refused[0]}" if live is not None and live.refused else ""
-    return _no_more(
+        return _remade_topic(name, log, live, logs.cluster_id, when)
+    remark = f", and the cluster says: {live.refused[0]}" if live is not None and live.refused else ""
+    return _deleted_topic(
         name,
-        known,
+        log,
         logs.cluster_id,
-        f"log {name}: expected its directory on this node, found none{said}: its topic was deleted, or its "
+        f"log {name}: expected its directory on this node, found none{remark}: its topic was deleted, or its "
         f"replica moved to another node, {when}. The lake's records of it stay. Find out who did it.",
     )
 
 
-def _made_again(name: str, known: KnownLog, live: LivePartition, cluster_id: str, when: str) -> Drift:
+def _remade_topic(name: str, log: KnownLog, live: LivePartition, cluster_id: str, when: str) -> Drift:
     assert live.topic_id is not None
-    return _no_more(
+    return _deleted_topic(
         name,
-        known,
+        log,
         cluster_id,
-        f"log {name}: expected the topic with id {text_of(uuid.UUID(known.topic_id))}, found "
+        f"log {name}: expected the topic with id {text_of(uuid.UUID(log.topic_id))}, found "
         f"{text_of(live.topic_id)}: it was deleted and made again {when}. What the lake has of it stays "
         "there, and nothing is deleted by it. Find out who did it.",
     )
 
 
-def _no_more(name: str, known: KnownLog, cluster_id: str, said: str) -> Drift:
+def _deleted_topic(name: str, log: KnownLog, cluster_id: str, text: str) -> Drift:
     """Return the drift of a log whose topic was deleted, with the offsets that it had at the last look."""
-    first, end = max(known.log_start, known.let_go), known.high_watermark
+    first, end = max(log.log_start, log.let_go), log.high_watermark
     had = f"had records of offsets [{first}, {end})" if first < end else "had no records"
     return Drift(
         DriftKind.TOPIC_REPLACED,
-        f"{said} At the look before, it {had}; what came after that is unknown.",
+        f"{text} At the look before, it {had}; what came after that is unknown.",
         log=name,
         start_offset=first if first < end else -1,
         end_offset=end if first < end else -1,
-        log_id=_log_id(name, known, cluster_id) if first < end else "",
+        log_id=_log_id(name, log, cluster_id) if first < end else "",
     )
 
 
-def _log_id(name: str, known: KnownLog, cluster_id: str) -> str:
+def _log_id(name: str, log: KnownLog, cluster_id: str) -> str:
     """Return the log's identity, in the form of ``Receipt.log_id``; "": the cluster is unknown."""
     partition = int(name.rpartition("-")[2])
-    return log_id_text(cluster_id, uuid.UUID(known.topic_id), partition) if cluster_id else ""
+    return log_id_text(cluster_id, uuid.UUID(log.topic_id), partition) if cluster_id else ""
 
 
-def _of_log(name: str, known: KnownLog, live: LivePartition, cluster_id: str, when: str) -> Iterator[Drift]:
-    if live.topic_id is not None and str(live.topic_id) != known.topic_id:
-        yield _made_again(name, known, live, cluster_id, when)
+def _log_drift(name: str, log: KnownLog, live: LivePartition, cluster_id: str, when: str) -> Iterator[Drift]:
+    if live.topic_id is not None and str(live.topic_id) != log.topic_id:
+        yield _remade_topic(name, log, live, cluster_id, when)
         return
-    if live.replicas and set(live.replicas) != set(known.replicas):
+    if live.replicas and set(live.replicas) != set(log.replicas):
         yield Drift(
             DriftKind.REASSIGNED,
-            f"log {name}: expected replicas on nodes {_nodes(known.replicas)}, found "
+            f"log {name}: expected replicas on nodes {_nodes(log.replicas)}, found "
             f"{_nodes(live.replicas)}: it was reassigned, or is being, {when}",
             log=name,
         )
-    if live.leader is not None and live.leader != known.leader:
+    if live.leader is not None and live.leader != log.leader:
         yield Drift(
             DriftKind.LEADER_MOVED,
-            f"log {name}: expected leader {known.leader}, found {live.leader} of replicas "
+            f"log {name}: expected leader {log.leader}, found {live.leader} of replicas "
             f"{_nodes(live.replicas)}: it moved {when}",
             log=name,
         )
-    begins = max(known.log_start, known.let_go)
+    begins = max(log.log_start, log.let_go)
     if live.log_start is not None and live.log_start > begins:
         yield Drift(
             DriftKind.SEGMENT_GONE,
@@ -200,23 +203,23 @@ def _of_log(name: str, known: KnownLog, live: LivePartition, cluster_id: str, wh
             log=name,
             start_offset=begins,
             end_offset=live.log_start,
-            log_id=_log_id(name, known, cluster_id),
+            log_id=_log_id(name, log, cluster_id),
         )
-    if live.high_watermark is not None and live.high_watermark < known.high_watermark:
-        yield _cut(
+    if live.high_watermark is not None and live.high_watermark < log.high_watermark:
+        yield _cut_drift(
             name,
-            (live.high_watermark, known.high_watermark),
+            (live.high_watermark, log.high_watermark),
             f"found up to {live.high_watermark} by leader {live.leader}: records were lost {when}, as by an "
             "unclean election",
         )
 
 
-def _by_epochs(
-    name: str, known: KnownLog, live: LivePartition, epochs: tuple[LeaderEpoch, ...] | str, when: str
+def _epoch_drift(
+    name: str, log: KnownLog, live: LivePartition, epochs: tuple[LeaderEpoch, ...] | str, when: str
 ) -> Iterator[Drift]:
     """Yield drift if a later leader appended records below the end that all replicas had before, so that
     records were lost; or if the leaders' epochs can't be read."""
-    if live.topic_id is None or str(live.topic_id) != known.topic_id:
+    if live.topic_id is None or str(live.topic_id) != log.topic_id:
         return
     if isinstance(epochs, str):
         yield Drift(
@@ -227,22 +230,22 @@ def _by_epochs(
             log=name,
         )
         return
-    if known.leader_epoch < 0 or (live.high_watermark or 0) < known.high_watermark:
+    if log.leader_epoch < 0 or (live.high_watermark or 0) < log.high_watermark:
         return
-    later = [one for one in epochs if one.epoch > known.leader_epoch]
-    if later and later[0].start_offset < known.high_watermark:
-        yield _cut(
+    later = [epoch for epoch in epochs if epoch.epoch > log.leader_epoch]
+    if later and later[0].start_offset < log.high_watermark:
+        yield _cut_drift(
             name,
-            (later[0].start_offset, known.high_watermark),
+            (later[0].start_offset, log.high_watermark),
             f"found that the leader of epoch {later[0].epoch} took others from offset "
             f"{later[0].start_offset} on: records were lost {when}, by an unclean election",
         )
 
 
-def _cut(name: str, lost: tuple[int, int], found: str) -> Drift:
+def _cut_drift(name: str, lost: tuple[int, int], finding: str) -> Drift:
     return Drift(
         DriftKind.RECORDS_CUT,
-        f"log {name}: expected its replicas to have their records up to offset {lost[1]}, {found}. Nothing "
+        f"log {name}: expected its replicas to have their records up to offset {lost[1]}, {finding}. Nothing "
         "of the log is deleted unless its leader still has what is archived.",
         log=name,
         start_offset=lost[0],
@@ -265,24 +268,24 @@ def as_found(
     """
     ids, kept = logs.topic_ids, []
     for held in state.settings:
-        found = settings.get(held.topic, {}).get(held.key)
+        setting = settings.get(held.topic, {}).get(held.key)
         if ids.get(held.topic, held.topic_id) != held.topic_id:
             continue
-        if found is not None and not (held.is_ours(found) or set_by_another(others, held, found)):
+        if setting is not None and not (held.is_ours(setting) or set_by_another(others, held, setting)):
             continue
-        if found is not None and not held.is_set and found.value == held.ours[-1] and found.is_own:
+        if setting is not None and not held.is_set and setting.value == held.ours[-1] and setting.is_own:
             held = replace(held, ours=held.ours[-1:], is_set=True)
         kept.append(held)
     held_topics = {held.topic for held in kept}
     remembered = {}
-    for name, known in state.logs.items():
+    for name, log in state.logs.items():
         topic = name.rpartition("-")[0]
-        if ids.get(topic, known.topic_id) != known.topic_id:
+        if ids.get(topic, log.topic_id) != log.topic_id:
             continue
-        if name in logs.here or logs.may_be_in_failed(name, known):
-            remembered[name] = known
+        if name in logs.here or logs.may_be_in_failed(name, log):
+            remembered[name] = log
         elif topic in held_topics:
-            remembered[name] = replace(known, is_away=True)
+            remembered[name] = replace(log, is_away=True)
     return replace(state, settings=tuple(kept), logs=remembered)
 
 

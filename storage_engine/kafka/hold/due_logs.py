@@ -1,5 +1,4 @@
-"""Unproven segments of a node's logs: when its broker's rules delete them, and which were deleted without a
-proof. Pure.
+"""Unproven segments of a node's logs: when its broker deletes them, and which went without a proof. Pure.
 
 The active segment is included. By age, the time of a deletion is known. By size, it follows from the log's
 latest growth; if the growth isn't known, the time isn't either. A segment that isn't certainly safe counts as
@@ -54,29 +53,28 @@ class DueLog:
     unknown: str = ""
 
     def going(self, now_ms: int, margin_ms: float, times: float = 1) -> tuple[Segment, ...]:
-        """Return the segments that will be deleted within a margin, or within half of the retention time if
-        that is less.
+        """Return the segments that will be deleted within a margin, or half of the retention time if less.
 
         :param times: number of margins.
         """
         until_ms = now_ms + times * (margin_ms if self.span_ms is None else min(margin_ms, self.span_ms / 2))
-        return self._gone_by(until_ms)
+        return self._due_segments(until_ms)
 
-    def _gone_by(self, until_ms: float) -> tuple[Segment, ...]:
-        moments = [(one, self.at_ms.get(one.base_offset)) for one in self.unproven]
-        return tuple(one for one, at_ms in moments if at_ms is not None and at_ms <= until_ms)
+    def _due_segments(self, until_ms: float) -> tuple[Segment, ...]:
+        moments = [(segment, self.at_ms.get(segment.base_offset)) for segment in self.unproven]
+        return tuple(segment for segment, at_ms in moments if at_ms is not None and at_ms <= until_ms)
 
     def taken(self, until_ms: int) -> tuple[Segment, ...]:
         """Return the segments that will be deleted by a given time.
 
         Return all of them if size counts and the time is unknown.
         """
-        return self.unproven if self.unknown_size else self._gone_by(until_ms)
+        return self.unproven if self.unknown_size else self._due_segments(until_ms)
 
     @property
     def ranges(self) -> Ranges:
         """Return the offset ranges of the unproven segments."""
-        return joined((one.base_offset, one.end_offset) for one in self.unproven)
+        return joined((segment.base_offset, segment.end_offset) for segment in self.unproven)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,40 +96,39 @@ def due_logs(
     proven: Mapping[SegmentId, FileFacts],
     now_ms: int,
 ) -> DueLogs:
-    """Return the unproven segments of each log, with the time of their deletion under the settings before the
-    hold.
+    """Return the unproven segments of each log, with the time of deletion by the settings before the hold.
 
     :param others: the remembered holds of the journal's other stores.
     :param proven: the proven segments and their files. Another topic of the same name has other files.
     """
     settings = read_topic_settings(with_first_settings(seen.node, (state, *others)))
-    changed = {held.topic for one in (state, *others) for held in one.settings}
-    found: dict[str, DueLog] = {}
-    gone: set[str] = set()
-    for name, one in seen.known.items():
-        topic = one.log.name.topic
+    changed = {held.topic for hold in (state, *others) for held in hold.settings}
+    logs: dict[str, DueLog] = {}
+    lost_logs: set[str] = set()
+    for name, seen_log in seen.known.items():
+        topic = seen_log.log.name.topic
         kept = settings.of(topic)
         if topic in changed and topic not in settings.live:
             # The node's own metadata have what a hold has set.
             kept = "the cluster doesn't tell them, and a hold has changed them"
         if not isinstance(kept, str) and (kept.compact or kept.is_copied):
             continue
-        known = state.logs.get(name)
+        known_log = state.logs.get(name)
         try:
-            found[name] = _due_log(one, kept, proven, known, now_ms)
+            logs[name] = _due_log(seen_log, kept, proven, known_log, now_ms)
         except FileNotFoundError:
-            gone.add(name)
+            lost_logs.add(name)
         except OSError as error:
-            found[name] = _due_log(
-                one, f"a file of it can't be read: {reason_text(error)}", proven, known, now_ms
+            logs[name] = _due_log(
+                seen_log, f"a file of it can't be read: {reason_text(error)}", proven, known_log, now_ms
             )
-    return DueLogs(found, frozenset(gone))
+    return DueLogs(logs, frozenset(lost_logs))
 
 
 def _is_proven(segment: Segment, proven: Mapping[SegmentId, FileFacts]) -> bool:
     """Return whether a lake contains a segment, proven from the same file that is now on disk."""
-    found, here = proven.get(segment.id), segment.facts
-    return found is not None and (found.device, found.inode, found.size_bytes) == (
+    proof, here = proven.get(segment.id), segment.facts
+    return proof is not None and (proof.device, proof.inode, proof.size_bytes) == (
         here.device,
         here.inode,
         here.size_bytes,
@@ -139,33 +136,36 @@ def _is_proven(segment: Segment, proven: Mapping[SegmentId, FileFacts]) -> bool:
 
 
 def _due_log(
-    one: SeenLog,
+    seen_log: SeenLog,
     settings: RetentionSettings | str,
     proven: Mapping[SegmentId, FileFacts],
-    known: KnownLog | None,
+    known_log: KnownLog | None,
     now_ms: int,
 ) -> DueLog:
     # Above the high watermark, too, as that rises.
-    whole = replace(one, directory=replace(one.directory, high_watermarks={one.seen.name: one.end.offset}))
+    whole = replace(
+        seen_log,
+        directory=replace(seen_log.directory, high_watermarks={seen_log.seen.name: seen_log.end.offset}),
+    )
     unproven = tuple(
         segment
-        for segment in one.seen.segments
+        for segment in seen_log.seen.segments
         if segment.facts.size_bytes
         and (
-            segment.end_offset > one.start_offset
+            segment.end_offset > seen_log.start_offset
             # Where that can't be read, nobody knows that it holds nothing.
-            or (one.end.unread and segment.state is SegmentState.ACTIVE)
+            or (seen_log.end.unread and segment.state is SegmentState.ACTIVE)
         )
         and not _is_proven(segment, proven)
     )
-    topic = one.log.name.topic
+    topic = seen_log.log.name.topic
     if isinstance(settings, str):
         segments = log_facts(whole, RetentionSettings(retention_ms=-1), now_ms).segments
         at_once = {segment.base_offset: now_ms for segment in unproven}
-        return DueLog(topic, unproven, at_once, None, False, written(segments, known, now_ms), settings)
+        return DueLog(topic, unproven, at_once, None, False, written(segments, known_log, now_ms), settings)
     facts = log_facts(whole, settings, now_ms, until_kept=False)
-    measured = growth(facts.segments, known, now_ms)
-    bytes_per_ms = least_growth(facts.segments, known, now_ms) if measured is None else measured
+    measured = growth(facts.segments, known_log, now_ms)
+    bytes_per_ms = least_growth(facts.segments, known_log, now_ms) if measured is None else measured
     at_ms = expiry(facts, settings, now_ms, bytes_per_ms)
     unknown = settings.delete and settings.kept_bytes >= 0 and measured is None
     return DueLog(
@@ -174,7 +174,7 @@ def _due_log(
         at_ms,
         kept_span_ms(settings, bytes_per_ms),
         unknown and any(at_ms.get(segment.base_offset) != now_ms for segment in unproven),
-        written(facts.segments, known, now_ms),
+        written(facts.segments, known_log, now_ms),
     )
 
 
@@ -200,13 +200,13 @@ def active_and_expired(
 
 def joined(ranges: Iterator[tuple[int, int]]) -> Ranges:
     """Return ranges in order. Ranges that touch or overlap are joined."""
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     for first, end in sorted(ranges):
-        if found and first <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if spans and first <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(spans[-1][1], end))
         else:
-            found.append((first, end))
-    return tuple(found)
+            spans.append((first, end))
+    return tuple(spans)
 
 
 def gone_unproven(drift: Sequence[Drift], state: HoldState) -> Iterator[Drift]:
@@ -215,23 +215,23 @@ def gone_unproven(drift: Sequence[Drift], state: HoldState) -> Iterator[Drift]:
 
     :param state: as it was before the look that found the drift.
     """
-    for one in drift:
-        if one.kind is DriftKind.LEADER_MOVED:
+    for change in drift:
+        if change.kind is DriftKind.LEADER_MOVED:
             continue
-        if one.kind is not DriftKind.SEGMENT_GONE:
-            yield one
+        if change.kind is not DriftKind.SEGMENT_GONE:
+            yield change
             continue
-        known = state.logs[one.log]
+        log = state.logs[change.log]
         # What was written since the last look and went before this one, nobody has seen.
-        unseen = (known.high_watermark, max(one.end_offset, known.high_watermark))
-        for first, end in joined(iter((*known.unproven, unseen))):
-            lost = max(first, one.start_offset), min(end, one.end_offset)
+        unseen = (log.high_watermark, max(change.end_offset, log.high_watermark))
+        for first, end in joined(iter((*log.unproven, unseen))):
+            lost = max(first, change.start_offset), min(end, change.end_offset)
             if lost[0] < lost[1]:
                 yield replace(
-                    one,
-                    detail=f"log {one.log}: records of offsets [{lost[0]}, {lost[1]}) went by the broker's "
-                    "own rules, or by somebody's word, and no lake proved them when they were last looked "
-                    "at.",
+                    change,
+                    detail=f"log {change.log}: records of offsets [{lost[0]}, {lost[1]}) went by the "
+                    "broker's own rules, or by somebody's word, and no lake proved them when they were last "
+                    "looked at.",
                     start_offset=lost[0],
                     end_offset=lost[1],
                 )
@@ -248,17 +248,20 @@ def expiry(
     :param bytes_per_ms: the log's growth; None: not known, so size is ignored.
     """
     if settings.compact or settings.is_copied or not settings.delete:
-        return {one.base_offset: None for one in facts.segments}
-    found: dict[int, int | None] = {}
-    behind_bytes = sum(one.size_bytes for one in facts.segments)
+        return {segment.base_offset: None for segment in facts.segments}
+    expiries: dict[int, int | None] = {}
+    behind_bytes = sum(segment.size_bytes for segment in facts.segments)
     before_ms: int | None = now_ms
-    for one in facts.segments:
-        behind_bytes -= one.size_bytes
-        moments = [_by_age(one, settings, now_ms), _by_size(behind_bytes, settings, now_ms, bytes_per_ms)]
-        known = [at_ms for at_ms in moments if at_ms is not None]
-        before_ms = max(before_ms, min(known)) if known and before_ms is not None else None
-        found[one.base_offset] = before_ms
-    return found
+    for segment in facts.segments:
+        behind_bytes -= segment.size_bytes
+        moments = [
+            _expiry_by_age(segment, settings, now_ms),
+            _expiry_by_size(behind_bytes, settings, now_ms, bytes_per_ms),
+        ]
+        times = [at_ms for at_ms in moments if at_ms is not None]
+        before_ms = max(before_ms, min(times)) if times and before_ms is not None else None
+        expiries[segment.base_offset] = before_ms
+    return expiries
 
 
 def kept_span_ms(settings: RetentionSettings, bytes_per_ms: float | None) -> float | None:
@@ -269,17 +272,16 @@ def kept_span_ms(settings: RetentionSettings, bytes_per_ms: float | None) -> flo
     return min(spans, default=None)
 
 
-def _by_age(segment: SegmentFacts, settings: RetentionSettings, now_ms: int) -> int | None:
+def _expiry_by_age(segment: SegmentFacts, settings: RetentionSettings, now_ms: int) -> int | None:
     if settings.kept_ms < 0:
         return None
     return max(now_ms, segment.largest_timestamp_ms + settings.kept_ms + 1)
 
 
-def _by_size(
+def _expiry_by_size(
     behind_bytes: int, settings: RetentionSettings, now_ms: int, bytes_per_ms: float | None
 ) -> int | None:
-    """Return the time from which on a segment is deleted by size, when enough bytes follow it; None: never,
-    or not known."""
+    """Return the time from which on a segment is deleted by size; None: never, or not known."""
     left_bytes = settings.kept_bytes - behind_bytes
     if settings.kept_bytes < 0:
         return None
@@ -289,12 +291,11 @@ def _by_size(
 
 
 def grown_bytes(segments: Sequence[SegmentFacts], since: Written) -> int | None:
-    """Return the bytes written to a log since a given time; None: its active segment of that time no longer
-    exists."""
-    later = [one for one in segments if one.base_offset >= since.base_offset]
+    """Return the bytes written to a log since a given time; None: its active segment of then is gone."""
+    later = [segment for segment in segments if segment.base_offset >= since.base_offset]
     if not later or later[0].base_offset != since.base_offset:
         return None
-    return max(0, sum(one.size_bytes for one in later) - since.size_bytes)
+    return max(0, sum(segment.size_bytes for segment in later) - since.size_bytes)
 
 
 def growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> float | None:
@@ -306,15 +307,14 @@ def growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int
 
 
 def least_growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> float | None:
-    """Return a log's least growth rate if its remembered segment no longer exists: all present bytes were
-    written since.
+    """Return a log's least growth rate if its remembered segment is gone: all bytes were written since.
 
     :return: bytes a millisecond; None: not known.
     """
     since = None if known is None else known.written
     if since is None or now_ms <= since.at_ms:
         return None
-    return sum(one.size_bytes for one in segments) / (now_ms - since.at_ms)
+    return sum(segment.size_bytes for segment in segments) / (now_ms - since.at_ms)
 
 
 def written(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> Written | None:
@@ -362,20 +362,20 @@ def decide(
     :param wanted: topics with records that will be deleted soon and that no lake has.
     :param margin_ms: how long before its deletion a segment is held.
     """
-    ours = dict.fromkeys(held.topic for held in state.settings)
-    return {topic: _decide(topic, state, topic in wanted, look, margin_ms) for topic in ours}
+    topics = dict.fromkeys(held.topic for held in state.settings)
+    return {topic: _decide(topic, state, topic in wanted, look, margin_ms) for topic in topics}
 
 
 def _decide(topic: str, state: HoldState, is_wanted: bool, look: HoldLook, margin_ms: int) -> HoldDecision:
     if is_wanted:
-        return HoldDecision(True, _held_for_long(topic, state, look, margin_ms))
+        return HoldDecision(True, _long_hold_alarm(topic, state, look, margin_ms))
     if topic in look.deleted:
         return HoldDecision(False)
-    if why := next(unjudged(topic, state, look), ""):
+    if reason := next(unjudged(topic, state, look), ""):
         return HoldDecision(
             True,
             f"topic {topic} stays held, and can't be put back as it was, as what of it is unproven isn't "
-            f"known: {why}",
+            f"known: {reason}",
         )
     return HoldDecision(False)
 
@@ -388,21 +388,21 @@ def unjudged(topic: str, state: HoldState, look: HoldLook) -> Iterator[str]:
     for name in look.logs.gone:
         if name.rpartition("-")[0] == topic:
             yield f"log {name} lost files while it was looked at. The next look knows"
-    for name, known in state.logs.items():
+    for name, log in state.logs.items():
         if name.rpartition("-")[0] == topic and name not in look.found.here:
-            yield from _elsewhere(name, known, look)
+            yield from _absence_reasons(name, log, look)
 
 
-def _elsewhere(name: str, known: KnownLog, look: HoldLook) -> Iterator[str]:
+def _absence_reasons(name: str, log: KnownLog, look: HoldLook) -> Iterator[str]:
     live = look.found.elsewhere.get(name)
-    if looks_at(look.others, name, known.topic_id, look.now_ms):
+    if looks_at(look.others, name, log.topic_id, look.now_ms):
         return
     if live is None or live.topic_id is None:
         yield (
             f"log {name} isn't on this node any more, and the cluster doesn't tell where it is. Let its "
             "account describe the topic"
         )
-    elif str(live.topic_id) == known.topic_id:
+    elif str(live.topic_id) == log.topic_id:
         nodes = ", ".join(map(str, live.replicas)) or "none that is known"
         yield (
             f"log {name} is on other nodes, {nodes}, and no store of this journal looks at it there. Hold "
@@ -410,9 +410,8 @@ def _elsewhere(name: str, known: KnownLog, look: HoldLook) -> Iterator[str]:
         )
 
 
-def _held_for_long(topic: str, state: HoldState, look: HoldLook, margin_ms: int) -> str:
-    """Return an alarm about a topic that is held longer than a margin after its records were due; "": it
-    isn't.
+def _long_hold_alarm(topic: str, state: HoldState, look: HoldLook, margin_ms: int) -> str:
+    """Return an alarm about a topic that is held longer than a margin after its records were due; "": none.
 
     An active segment can't be archived yet, so it alone causes no alarm.
     """
@@ -435,8 +434,7 @@ def _held_for_long(topic: str, state: HoldState, look: HoldLook, margin_ms: int)
 
 
 def unheld_segments(state: HoldState, look: HoldLook, until_ms: int) -> UnheldSegments:
-    """Return the segments of each log that will be deleted, also the active one, which its broker closes for
-    that. Pure.
+    """Return the segments of each log that will be deleted, also the active one, once it is closed. Pure.
 
     If another store of the journal still needs a topic's raised settings, they stay raised. If size counts
     and a log's growth isn't known, all of its segments count.
@@ -445,14 +443,18 @@ def unheld_segments(state: HoldState, look: HoldLook, until_ms: int) -> UnheldSe
     """
     raised = {held.topic for held in state.settings}
     back = {held.topic for held in state.settings if not needed_by_others(look.others, held, look.now_ms)[0]}
-    stays, ours = raised - back, back - set(look.deleted)
-    unknown = [f"topic {topic}: {why}" for topic in sorted(ours) for why in unjudged(topic, state, look)]
+    kept, released = raised - back, back - set(look.deleted)
+    unknown = [
+        f"topic {topic}: {reason}" for topic in sorted(released) for reason in unjudged(topic, state, look)
+    ]
     unknown += [
         f"log {name}: files of it vanished at each look"
         for name in sorted(look.logs.gone)
-        if name.rpartition("-")[0] not in ours | stays
+        if name.rpartition("-")[0] not in released | kept
     ]
-    if not ours:
-        unknown += [f"log directory {path}: {why}" for path, why in look.found.failed.items()]
-    segments = (one for log in look.logs.of.values() if log.topic not in stays for one in log.taken(until_ms))
+    if not released:
+        unknown += [f"log directory {path}: {reason}" for path, reason in look.found.failed.items()]
+    segments = (
+        segment for log in look.logs.of.values() if log.topic not in kept for segment in log.taken(until_ms)
+    )
     return UnheldSegments(tuple(segments), tuple(dict.fromkeys(unknown)))

@@ -144,11 +144,13 @@ class HoldState:
 
     def has_settings(self, topic: str) -> bool:
         """Return whether we changed a setting of a topic."""
-        return any(one.topic == topic for one in self.settings)
+        return any(setting.topic == topic for setting in self.settings)
 
     def setting(self, topic: str, key: str) -> HeldSetting | None:
         """Return our change of a setting; None: we didn't change it."""
-        return next((one for one in self.settings if (one.topic, one.key) == (topic, key)), None)
+        return next(
+            (setting for setting in self.settings if (setting.topic, setting.key) == (topic, key)), None
+        )
 
 
 def load_state(memory: HoldMemory | None) -> HoldState | None:
@@ -166,17 +168,16 @@ def save_state(memory: HoldMemory, state: HoldState | None) -> None:
 def with_live(node: Node, facts: LiveFacts, address: str) -> Node:
     """Return a node as its running cluster knows it.
 
-    If a log's topic has another id by now, the answers about it are ignored: the log's files belong to a
-    deleted topic.
+    If a log's topic has another id by now, answers about it are ignored: its files belong to a deleted topic.
 
     :param address: of the cluster, for a message.
     :raises NotOnBrokerError: the directories are of another cluster.
     """
     check_cluster(node, facts.cluster_id, address)
     same = {
-        log.name.log: known
+        log.name.log: partition
         for _, log in node.logs
-        if (known := facts.partitions.get(log.name.log)) is not None and is_same_topic(log, known)
+        if (partition := facts.partitions.get(log.name.log)) is not None and is_same_topic(log, partition)
     }
     directories = tuple(_directory(directory, same) for directory in node.directories)
     return replace(node, directories=directories, live=replace(facts, partitions=same))
@@ -188,10 +189,10 @@ def check_cluster(node: Node, cluster_id: str, address: str) -> None:
     :param address: of the cluster, for a message.
     :raises NotOnBrokerError: they belong to another cluster.
     """
-    if other := node.cluster_ids - {cluster_id}:
+    if others := node.cluster_ids - {cluster_id}:
         raise NotOnBrokerError(
             f"{node.root}: expected log directories of the cluster at {address}, {cluster_id}, found "
-            f"those of {', '.join(sorted(other))}. Nothing was changed. Name a broker of their own cluster."
+            f"those of {', '.join(sorted(others))}. Nothing was changed. Name a broker of their own cluster."
         )
 
 
@@ -204,17 +205,17 @@ def with_first_settings(node: Node, states: Sequence[HoldState]) -> Node:
         return node
     partitions = dict(node.live.partitions)
     topics = {log.name.log: log.name.topic for _, log in node.logs}
-    for name, known in partitions.items():
+    for name, partition in partitions.items():
         first = {
             held.key: str(held.original.value)
             for state in states
             for held in state.settings
-            if held.topic == topics.get(name) and held.topic_id == str(known.topic_id)
-            if known.topic_settings is not None
-            and known.topic_settings.get(held.key) in {str(value) for value in held.ours}
+            if held.topic == topics.get(name) and held.topic_id == str(partition.topic_id)
+            if partition.topic_settings is not None
+            and partition.topic_settings.get(held.key) in {str(value) for value in held.ours}
         }
-        if first and known.topic_settings is not None:
-            partitions[name] = replace(known, topic_settings={**known.topic_settings, **first})
+        if first and partition.topic_settings is not None:
+            partitions[name] = replace(partition, topic_settings={**partition.topic_settings, **first})
     return replace(node, live=replace(node.live, partitions=partitions))
 
 
@@ -224,18 +225,18 @@ def from_their_starts(node: Node) -> Node:
     These segments are deleted, though the broker removes their files later.
     """
 
-    def left(log: PartitionLog, start: int | None) -> PartitionLog:
+    def cut_log(log: PartitionLog, start: int | None) -> PartitionLog:
         if start is None:
             return log
-        gone = sum(following.base_offset <= start for following in log.segments[1:])
-        return replace(log, segments=log.segments[gone:]) if gone else log
+        count = sum(following.base_offset <= start for following in log.segments[1:])
+        return replace(log, segments=log.segments[count:]) if count else log
 
-    known = {} if node.live is None else node.live.partitions
-    starts = {name: one.log_start for name, one in known.items()}
+    partitions = {} if node.live is None else node.live.partitions
+    starts = {name: partition.log_start for name, partition in partitions.items()}
     return replace(
         node,
         directories=tuple(
-            replace(directory, logs=tuple(left(log, starts.get(log.name.log)) for log in directory.logs))
+            replace(directory, logs=tuple(cut_log(log, starts.get(log.name.log)) for log in directory.logs))
             for directory in node.directories
         ),
     )
@@ -253,11 +254,11 @@ def is_same_topic(log: PartitionLog, known: LivePartition) -> bool:
         return False
 
 
-def _directory(directory: LogDirectory, known: Mapping[str, LivePartition]) -> LogDirectory:
+def _directory(directory: LogDirectory, partitions: Mapping[str, LivePartition]) -> LogDirectory:
     def offsets(one: Callable[[LivePartition], int | None]) -> dict[str, int]:
         names = (log.name.log for log in directory.logs)
-        found = ((name, one(known[name])) for name in names if name in known)
-        return {name: offset for name, offset in found if offset is not None}
+        pairs = ((name, one(partitions[name])) for name in names if name in partitions)
+        return {name: offset for name, offset in pairs if offset is not None}
 
     return replace(
         directory,

@@ -55,8 +55,7 @@ class LogAge:
         """Return by how many bytes the log may grow within some time.
 
         Twice its average growth is expected, because the future is unknown, but no more than all its growth
-        within ``span_ms``. It is no less than its latest growth: a log that has begun to grow fast may
-        continue.
+        within ``span_ms``. It is no less than its latest growth: a log that grows fast may continue.
         """
         average = min(2 * self.grown_bytes * for_ms // self.span_ms, self.grown_bytes)
         return max(average + self.segment_bytes, self.latest_bytes)
@@ -73,8 +72,7 @@ class TopicAge:
 
 
 def needed(key: str, logs: Collection[LogAge], now_ms: int, kept_ms: int) -> int:
-    """Return the smallest value of a setting with which the logs' present records stay for another
-    ``kept_ms``.
+    """Return the smallest value of a setting that keeps the logs' present records for another ``kept_ms``.
 
     For ``retention.bytes``, it allows for twice the growth until now, and for two more segments.
     """
@@ -117,26 +115,26 @@ def raised(
         None: for less than half of ``kept_ms``, the limit for settings that are ours.
     """
     for key in HELD_SETTINGS:
-        found, known = topic.settings[key], state.setting(topic.topic, key)
-        if found.value == UNLIMITED:
+        setting, held = topic.settings[key], state.setting(topic.topic, key)
+        if setting.value == UNLIMITED:
             continue
-        margin_ms = kept_ms // 2 if known is not None or first_margin_ms is None else first_margin_ms
-        if not strict and protects(key, found.value, topic.logs, now_ms, margin_ms):
+        margin_ms = kept_ms // 2 if held is not None or first_margin_ms is None else first_margin_ms
+        if not strict and protects(key, setting.value, topic.logs, now_ms, margin_ms):
             continue
-        to = UNLIMITED if strict else max(needed(key, topic.logs, now_ms, kept_ms), found.value + 1)
-        safe = protects(key, found.value, topic.logs, now_ms, 2 * interval_ms)
+        to = UNLIMITED if strict else max(needed(key, topic.logs, now_ms, kept_ms), setting.value + 1)
+        safe = protects(key, setting.value, topic.logs, now_ms, 2 * interval_ms)
         counts_from_ms = now_ms if safe else now_ms + interval_ms
-        until_then = found.value
-        if known is not None:
+        until_then = setting.value
+        if held is not None:
             # Of what isn't applied yet the cluster shows the new value all the same.
-            counts_from_ms = max(counts_from_ms, known.counts_from_ms)
-            until_then = known.least_value(found.value, now_ms)
-        if known is None:
+            counts_from_ms = max(counts_from_ms, held.counts_from_ms)
+            until_then = held.least_value(setting.value, now_ms)
+        if held is None:
             yield HeldSetting(
                 topic.topic,
                 topic.topic_id,
                 key,
-                found,
+                setting,
                 (to,),
                 is_set=False,
                 counts_from_ms=counts_from_ms,
@@ -145,10 +143,12 @@ def raised(
             )
         else:
             # Until the cluster says that it took the new one, it may have the one before.
-            before = (found.value,) if found.is_own and known.is_ours(found) and found.value != to else ()
-            before = () if found == known.original else before
+            before = (
+                (setting.value,) if setting.is_own and held.is_ours(setting) and setting.value != to else ()
+            )
+            before = () if setting == held.original else before
             yield replace(
-                known,
+                held,
                 ours=(*before, to),
                 is_set=False,
                 counts_from_ms=counts_from_ms,
@@ -157,16 +157,15 @@ def raised(
 
 
 def ends_at_ms(topics: Collection[TopicAge]) -> int | None:
-    """Return when the brokers' rules begin to delete by age, with the present settings; None: never, or not
-    known."""
-    found = [
+    """Return when the brokers' rules begin to delete by age, as settings are; None: never, or unknown."""
+    times = [
         log.oldest_ms + topic.settings[RETENTION_MS].value + 1
         for topic in topics
         if topic.settings[RETENTION_MS].value != UNLIMITED
         for log in topic.logs
         if log.oldest_ms is not None
     ]
-    return min(found, default=None)
+    return min(times, default=None)
 
 
 def bearable_ms(kept_ms: int, rooms: Collection[tuple[int, int]]) -> int:
@@ -176,7 +175,7 @@ def bearable_ms(kept_ms: int, rooms: Collection[tuple[int, int]]) -> int:
         latter count twice, because the future is unknown.
     """
     times = [fills_in_ms(room, 2 * grown, kept_ms) for room, grown in rooms if grown]
-    return min((kept_ms, *(one for one in times if one is not None)))
+    return min((kept_ms, *(ms for ms in times if ms is not None)))
 
 
 def states_of_others(memory: HoldMemory) -> tuple[HoldState, ...]:
@@ -184,35 +183,34 @@ def states_of_others(memory: HoldMemory) -> tuple[HoldState, ...]:
 
     :raises BadInputError: this release can't read one of them.
     """
-    return tuple(from_jsonable(HoldState, one, "a hold in the journal") for one in memory.of_others())
+    return tuple(from_jsonable(HoldState, entry, "a hold in the journal") for entry in memory.of_others())
 
 
 def all_states(memory: HoldMemory | None) -> tuple[HoldState, ...]:
     """Return the journal's memory of this store's hold and of other stores'."""
-    own = load_state(memory)
+    state = load_state(memory)
     others = () if memory is None else states_of_others(memory)
-    return others if own is None else (own, *others)
+    return others if state is None else (state, *others)
 
 
 def same_setting(others: Sequence[HoldState], topic_id: str, key: str) -> Iterator[HeldSetting]:
     """Yield the changes that other stores made to the same setting of the same topic."""
     for state in others:
-        for one in state.settings:
-            if (one.topic_id, one.key) == (topic_id, key):
-                yield one
+        for setting in state.settings:
+            if (setting.topic_id, setting.key) == (topic_id, key):
+                yield setting
 
 
 def set_by_another(others: Sequence[HoldState], held: HeldSetting, found: TopicSetting) -> bool:
     """Return whether another store has set a setting to its present value."""
-    return any(one.has_set(found) for one in same_setting(others, held.topic_id, held.key))
+    return any(change.has_set(found) for change in same_setting(others, held.topic_id, held.key))
 
 
 def with_first_value(others: Sequence[HoldState], change: HeldSetting) -> HeldSetting:
-    """Return a setting that is about to be changed, with the original value from before another store's
-    change."""
-    for one in same_setting(others, change.topic_id, change.key):
-        if one.has_set(change.original):
-            return replace(change, original=one.original)
+    """Return a setting that is about to be changed, with its value before another store's change."""
+    for setting in same_setting(others, change.topic_id, change.key):
+        if setting.has_set(change.original):
+            return replace(change, original=setting.original)
     return change
 
 
@@ -224,32 +222,34 @@ def relied_on(
     They are remembered as ours too. So they stay until no store needs them, and the last store undoes them.
     """
     for key in HELD_SETTINGS:
-        found, known = topic.settings[key], state.setting(topic.topic, key)
-        if known is not None and known.has_set(found):
+        setting, held = topic.settings[key], state.setting(topic.topic, key)
+        if held is not None and held.has_set(setting):
             continue
-        for one in same_setting(others, topic.topic_id, key):
-            if one.has_set(found):
+        for change in same_setting(others, topic.topic_id, key):
+            if change.has_set(setting):
                 yield replace(
-                    one,
-                    original=one.original if known is None else known.original,
-                    ours=(found.value,),
+                    change,
+                    original=change.original if held is None else held.original,
+                    ours=(setting.value,),
                     is_set=True,
                     is_left=False,
-                    since_ms=now_ms if known is None else known.since_ms,
+                    since_ms=now_ms if held is None else held.since_ms,
                 )
                 break
 
 
 def let_go_by_others(others: Sequence[HoldState], log: str, topic_id: str) -> int:
     """Return the end offset up to which other stores released a log, or are about to; -1: none did."""
-    known = [state.logs[log] for state in others if log in state.logs]
-    return max((one.let_go for one in known if one.topic_id == topic_id), default=-1)
+    logs = [state.logs[log] for state in others if log in state.logs]
+    return max((entry.let_go for entry in logs if entry.topic_id == topic_id), default=-1)
 
 
 def looks_at(others: Sequence[HoldState], log: str, topic_id: str, now_ms: int) -> bool:
     """Return whether another store has a replica of a log, and so judges the unproven segments itself."""
     return any(
-        (known := state.logs.get(log)) is not None and known.topic_id == topic_id and not known.is_away
+        (known_log := state.logs.get(log)) is not None
+        and known_log.topic_id == topic_id
+        and not known_log.is_away
         for state in others
         if state.looked_at_ms and not state.has_ended(now_ms)
     )
@@ -266,9 +266,11 @@ def needed_by_others(
     needing: list[HeldSetting] = []
     ended: list[HoldState] = []
     for state in others:
-        found = [one for one in same_setting((state,), held.topic_id, held.key) if not one.is_left]
-        if found and state.has_ended(now_ms):
+        settings = [
+            setting for setting in same_setting((state,), held.topic_id, held.key) if not setting.is_left
+        ]
+        if settings and state.has_ended(now_ms):
             ended.append(state)
         else:
-            needing += found
+            needing += settings
     return needing, ended

@@ -51,8 +51,8 @@ def log_fault(prefix: Prefix, live: LivePartition | None, cluster_id: str) -> st
         return "it belongs to an internal topic"
     if prefix.directory.meta is None or prefix.directory.meta.cluster_id != cluster_id:
         return f"its directory isn't known to be of cluster {cluster_id}"
-    if why := leader_fault(live):
-        return why
+    if fault := leader_fault(live):
+        return fault
     assert live is not None
     return _other_topic(prefix, live) or _other_policy(live)
 
@@ -72,15 +72,15 @@ def cut_to_held(plan: LogPlan, unheld: Mapping[str, str], live: LiveFacts | None
     if not plan.to_delete:
         return plan
     partition = None if live is None else live.partitions.get(plan.log)
-    if not (why := unheld.get(plan.log, "") or leader_fault(partition)):
+    if not (reason := unheld.get(plan.log, "") or leader_fault(partition)):
         return plan
-    return plan.with_going(lambda one: replace(one, reason=Reason.NOT_HELD, detail=why))
+    return plan.with_going(lambda one: replace(one, reason=Reason.NOT_HELD, detail=reason))
 
 
 def boundary_fault(prefix: Prefix, live: LivePartition) -> str:
     """Return why a log may not be cut at the end of its first segments; "": nothing forbids it."""
-    if why := beginning_fault(prefix, live):
-        return why
+    if fault := beginning_fault(prefix, live):
+        return fault
     if prefix.boundary > limit_of(live):
         return above_limit(prefix.boundary, live)
     return files_fault(prefix)
@@ -116,8 +116,8 @@ def limit_of(live: LivePartition) -> int:
 
     It is the lesser of high watermark and last stable offset. Kafka itself checks only one of them.
     """
-    known = (live.high_watermark, live.last_stable_offset)
-    return min(-1 if one is None else one for one in known)
+    offsets = (live.high_watermark, live.last_stable_offset)
+    return min(-1 if offset is None else offset for offset in offsets)
 
 
 def above_limit(boundary: int, live: LivePartition) -> str:
@@ -130,12 +130,12 @@ def above_limit(boundary: int, live: LivePartition) -> str:
 
 def _other_topic(prefix: Prefix, live: LivePartition) -> str:
     try:
-        found = read_topic_id(prefix.log.path / PARTITION_METADATA)
+        topic_id = read_topic_id(prefix.log.path / PARTITION_METADATA)
     except (StorageEngineError, OSError) as error:
         return f"its topic isn't certain: {reason_of(error)}"
-    if live.topic_id is not None and found == live.topic_id:
+    if live.topic_id is not None and topic_id == live.topic_id:
         return ""
-    return f"its files are of topic {found}, and the cluster's is {live.topic_id}"
+    return f"its files are of topic {topic_id}, and the cluster's is {live.topic_id}"
 
 
 def _other_policy(live: LivePartition) -> str:
@@ -152,18 +152,18 @@ def _other_policy(live: LivePartition) -> str:
 
 def files_fault(prefix: Prefix) -> str:
     """Return the fault of segments that should be the log's first ones; "": there is no fault."""
-    there = [files.base_offset for files in prefix.log.segments]
+    bases = [files.base_offset for files in prefix.log.segments]
     going = [segment.base_offset for segment in prefix.segments]
-    if there[: len(going)] != going or len(there) <= len(going):
+    if bases[: len(going)] != going or len(bases) <= len(going):
         return "the segments to delete aren't the log's first ones, or no segment follows them"
-    if there[len(going)] != prefix.boundary:
+    if bases[len(going)] != prefix.boundary:
         return f"no segment begins at offset {prefix.boundary}"
     for segment in prefix.segments:
         try:
-            found = FileFacts.of(segment.facts.path)
+            facts = FileFacts.of(segment.facts.path)
         except OSError as error:
             return f"{segment.facts.path}: {error.strerror}"
-        if (found.device, found.inode, found.size_bytes) != (
+        if (facts.device, facts.inode, facts.size_bytes) != (
             segment.facts.device,
             segment.facts.inode,
             segment.facts.size_bytes,

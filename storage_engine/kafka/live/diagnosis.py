@@ -33,34 +33,34 @@ def diagnose_live(settings: StoreSettings, live: LiveBroker, now_ms: int) -> Bro
     :raises BrokerError: the cluster can't be asked.
     """
     cluster = Cluster(live)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     shown: list[SettingInEffect] = []
 
     def look(root: Path) -> Node:
         node = read_node(root)
         names = [log.name for _, log in node.logs if log.name.topic != METADATA_TOPIC]
         facts = observe(cluster, names, now_ms)
-        known = with_live(node, facts, cluster.address)
-        found.extend(live_findings(node, facts))
-        found.extend(offline_findings(known))
+        live_node = with_live(node, facts, cluster.address)
+        findings.extend(live_findings(node, facts))
+        findings.extend(offline_findings(live_node))
         topics = sorted({OFFSETS_TOPIC, *(name.topic for name in names if not name.is_internal)})
         deleting = live.deletes == WE_DELETE
         lacks = lacking_rights(cluster, topics, listed_groups(cluster), deleting=deleting)
-        found.extend(one.finding for one in lacks)
+        findings.extend(lack.finding for lack in lacks)
         if deleting:
-            found.extend(waiting_files(known))
+            findings.extend(waiting_files(live_node))
         in_effect = cluster.node_settings(node_id_of(node))
         shown.extend(
             SettingInEffect(name, in_effect[name], SettingFrom.RUNNING_BROKER)
             for name in sorted(RETENTION_SETTINGS & in_effect.keys())
         )
-        return known
+        return live_node
 
-    said = diagnose(settings, now_ms, look)
+    diagnosis = diagnose(settings, now_ms, look)
     return replace(
-        said,
+        diagnosis,
         running=True,
         running_text=f"cluster at {cluster.address}",
-        settings=tuple(shown) or said.settings,
-        findings=(*said.findings, *found),
+        settings=tuple(shown) or diagnosis.settings,
+        findings=(*diagnosis.findings, *findings),
     )

@@ -42,12 +42,18 @@ def rely_on_others(
     memory: HoldMemory, state: HoldState, topics: Sequence[TopicAge], others: Sequence[HoldState], now_ms: int
 ) -> HoldState:
     """Remember that topics need their present settings, even if another store has set them."""
-    found = {(one.topic, one.key): one for topic in topics for one in relied_on(topic, state, others, now_ms)}
+    added = {
+        (setting.topic, setting.key): setting
+        for topic in topics
+        for setting in relied_on(topic, state, others, now_ms)
+    }
     needed = {topic.topic for topic in topics}
-    known = {(one.topic, one.key): one for one in state.settings} | found
+    by_key = {(setting.topic, setting.key): setting for setting in state.settings} | added
     settings = tuple(
-        replace(one, is_left=False, since_ms=now_ms) if one.is_left and one.topic in needed else one
-        for one in known.values()
+        replace(setting, is_left=False, since_ms=now_ms)
+        if setting.is_left and setting.topic in needed
+        else setting
+        for setting in by_key.values()
     )
     if settings != state.settings:
         state = replace(state, settings=settings)
@@ -108,26 +114,28 @@ def raise_settings(
     if not changes:
         return Raised(state, {}, too_short)
     others = states_of_others(memory)
-    before = {(one.topic, one.key) for one in changes}
-    kept = tuple(one for one in state.settings if (one.topic, one.key) not in before)
-    state = replace(state, settings=(*kept, *(with_first_value(others, one) for one in changes)))
+    before = {(change.topic, change.key) for change in changes}
+    kept = tuple(setting for setting in state.settings if (setting.topic, setting.key) not in before)
+    state = replace(state, settings=(*kept, *(with_first_value(others, change) for change in changes)))
     save_state(memory, state)
-    wanted: dict[str, dict[str, int | None]] = {}
+    values: dict[str, dict[str, int | None]] = {}
     for change in changes:
-        wanted.setdefault(change.topic, {})[change.key] = change.ours[-1]
+        values.setdefault(change.topic, {})[change.key] = change.ours[-1]
     still_alone()
-    refused = change_settings(cluster, wanted)
-    said = read_settings(cluster, list(wanted))
+    refused = change_settings(cluster, values)
+    answers = read_settings(cluster, list(values))
     return Raised(
-        replace(state, settings=tuple(_as_said(one, said.get(one.topic)) for one in state.settings)),
+        replace(
+            state,
+            settings=tuple(_confirm(setting, answers.get(setting.topic)) for setting in state.settings),
+        ),
         {topic: f"the cluster doesn't let us set it: {error.remark}" for topic, error in refused.items()},
         too_short,
     )
 
 
 def _too_short(bears: Bearable, interval_ms: int) -> str:
-    """Return why a hold would end before its change takes effect: because of its wanted length, or because of
-    a disk."""
+    """Return why a hold would end before its change takes effect: its wanted length, or a disk's room."""
     least_ms = _SHORTEST_INTERVALS * interval_ms
     least = (
         f"{duration_text(least_ms)}, four of the brokers' rounds "
@@ -144,11 +152,13 @@ def _too_short(bears: Bearable, interval_ms: int) -> str:
     )
 
 
-def _as_said(held: HeldSetting, said: Mapping[str, TopicSetting] | BrokerRefusedError | None) -> HeldSetting:
-    if said is None or isinstance(said, BrokerRefusedError):
+def _confirm(
+    held: HeldSetting, answer: Mapping[str, TopicSetting] | BrokerRefusedError | None
+) -> HeldSetting:
+    if answer is None or isinstance(answer, BrokerRefusedError):
         return held
-    found = said[held.key]
-    if found.is_own and found.value == held.ours[-1]:
+    setting = answer[held.key]
+    if setting.is_own and setting.value == held.ours[-1]:
         return replace(held, ours=held.ours[-1:], is_set=True)
     return held
 
@@ -191,35 +201,35 @@ def put_back(
     """
     if not wanted:
         return SettingsPutBack((), {}, ())
-    left = {(one.topic, one.key) for one in wanted}
+    keys = {(held.topic, held.key) for held in wanted}
     marked = tuple(
-        replace(one, is_left=True) if (one.topic, one.key) in left else one for one in state.settings
+        replace(held, is_left=True) if (held.topic, held.key) in keys else held for held in state.settings
     )
     save_state(memory, replace(state, settings=marked))
     others = states_of_others(memory)
-    said = read_settings(cluster, sorted({one.topic for one in wanted}))
+    answers = read_settings(cluster, sorted({held.topic for held in wanted}))
     notices: list[str] = []
     not_waited_for: list[str] = []
     unsettled: dict[str, str] = {}
     back: dict[str, dict[str, int | None]] = {}
     kept: list[HeldSetting] = []
     for held in wanted:
-        answer = said.get(held.topic)
+        answer = answers.get(held.topic)
         if is_deleted(answer) or topic_ids.get(held.topic, held.topic_id) != held.topic_id:
-            why = "the topic was deleted" if is_deleted(answer) else "it is another topic by now"
-            notices.append(f"topic {held.topic}: {held.key} was not put back: {why}")
+            reason = "the topic was deleted" if is_deleted(answer) else "it is another topic by now"
+            notices.append(f"topic {held.topic}: {held.key} was not put back: {reason}")
             continue
         if answer is None or isinstance(answer, BrokerRefusedError):
-            told = "nothing" if answer is None else answer.remark
-            unsettled[held.topic] = f"asked for its settings, the cluster answers: {told}"
+            remark = "nothing" if answer is None else answer.remark
+            unsettled[held.topic] = f"asked for its settings, the cluster answers: {remark}"
             kept.append(held)
             continue
-        found = answer[held.key]
-        if found == held.original:
+        setting = answer[held.key]
+        if setting == held.original:
             continue
-        if not (held.is_ours(found) or set_by_another(others, held, found)):
+        if not (held.is_ours(setting) or set_by_another(others, held, setting)):
             notices.append(
-                f"topic {held.topic}: {held.key} is {found.value}: another program set it, so it wasn't "
+                f"topic {held.topic}: {held.key} is {setting.value}: another program set it, so it wasn't "
                 "put back to "
                 f"{held.original.value}"
             )
@@ -227,24 +237,24 @@ def put_back(
         needing, ended = needed_by_others(others, held, now_ms)
         if needing:
             notices.append(
-                f"topic {held.topic}: {held.key} stays {found.value}: another store of this journal has a "
+                f"topic {held.topic}: {held.key} stays {setting.value}: another store of this journal has a "
                 "replica of it, still needs that, and puts it back"
             )
             kept.append(held)
-            if not any(one.has_set(found) for one in needing):
+            if not any(change.has_set(setting) for change in needing):
                 unsettled[held.topic] = f"the other store that needs it hasn't seen {held.key} as it is yet"
             continue
-        not_waited_for += (_not_waited_for(held, one.looked_at_ms) for one in ended)
+        not_waited_for += (_not_waited_for(held, hold.looked_at_ms) for hold in ended)
         back.setdefault(held.topic, {})[held.key] = held.original.value if held.original.is_own else None
     if back:
         still_alone()
         refused = change_settings(cluster, back)
         unsettled |= {
-            topic: f"the cluster doesn't let us set it: {one.remark}" for topic, one in refused.items()
+            topic: f"the cluster doesn't let us set it: {error.remark}" for topic, error in refused.items()
         }
-        kept += [one for one in wanted if one.key in back.get(one.topic, {}) and one.topic in refused]
+        kept += [held for held in wanted if held.key in back.get(held.topic, {}) and held.topic in refused]
     return SettingsPutBack(
-        tuple(replace(one, is_left=True) for one in kept), unsettled, tuple(notices), tuple(not_waited_for)
+        tuple(replace(held, is_left=True) for held in kept), unsettled, tuple(notices), tuple(not_waited_for)
     )
 
 

@@ -1,5 +1,4 @@
-"""Hold the topics of a running node: their records don't expire until we release them, as long as we renew
-the hold.
+"""Hold the topics of a running node: their records don't expire until released, as long as we renew the hold.
 
 A topic's retention.ms and retention.bytes are raised as far as the hold needs, but no further than the disks
 have room. So a hold that nobody renews ends by the brokers' own rules. Each change of a setting is remembered
@@ -77,42 +76,42 @@ def renew(live_node: LiveNode, now_ms: int) -> HoldStatus:
     """
     memory = memory_of(live_node)
     state = load_state(memory) or HoldState()
-    seen = live_node.look(now_ms)
-    with memory.alone(cluster_of(seen)) as still_alone:
-        found = observe(live_node, now_ms, remembered=state.logs, seen=seen)
-        return _renew(live_node, memory, state, found, seen, still_alone)
+    seen_node = live_node.look(now_ms)
+    with memory.alone(cluster_of(seen_node)) as still_alone:
+        node = observe(live_node, now_ms, remembered=state.logs, seen=seen_node)
+        return _renew(live_node, memory, state, node, seen_node, still_alone)
 
 
 def _renew(
     live_node: LiveNode,
     memory: HoldMemory,
     state: HoldState,
-    found: ObservedNode,
-    seen: SeenNode,
+    node: ObservedNode,
+    seen_node: SeenNode,
     still_alone: StillAlone,
 ) -> HoldStatus:
     others = states_of_others(memory)
-    drift = drift_of(state, found, memory)
+    drift = drift_of(state, node, memory)
     # First: what goes by what is remembered from here on doesn't find it any more.
     memory.record_drift(drift)
-    state = as_found(state, found.of_logs, found.settings, others)
-    state = looked_at(live_node, replace(state, logs=_known_logs(state, found, seen)), found.at_ms)
-    state = rely_on_others(memory, state, found.topics, others, found.at_ms)
+    state = as_found(state, node.of_logs, node.settings, others)
+    state = looked_at(live_node, replace(state, logs=_known_logs(state, node, seen_node)), node.at_ms)
+    state = rely_on_others(memory, state, node.topics, others, node.at_ms)
     strict = live_node.live.hold == STRICT
-    raised = raise_settings(live_node.asked, memory, state, found, still_alone, strict=strict)
+    raised = raise_settings(live_node.asked, memory, state, node, still_alone, strict=strict)
     state = raised.state
     if raised.refused:
-        found = replace(
-            found,
-            topics=tuple(one for one in found.topics if one.topic not in raised.refused),
-            unheld={**found.unheld, **raised.refused},
+        node = replace(
+            node,
+            topics=tuple(topic for topic in node.topics if topic.topic not in raised.refused),
+            unheld={**node.unheld, **raised.refused},
         )
         logs = {
-            name: known for name, known in state.logs.items() if name.rpartition("-")[0] not in raised.refused
+            name: log for name, log in state.logs.items() if name.rpartition("-")[0] not in raised.refused
         }
         state = replace(state, logs=logs)
     save_state(memory, state)
-    return _status(live_node, state, found, drift, raised.too_short)
+    return _status(live_node, state, node, drift, raised.too_short)
 
 
 def memory_of(live_node: LiveNode) -> HoldMemory:
@@ -137,21 +136,20 @@ def cluster_of(seen: SeenNode) -> str:
 
 
 def looked_at(live_node: LiveNode, state: HoldState, now_ms: int) -> HoldState:
-    """Return the state with the time of this look, and the time for which raised settings keep records after
-    it."""
+    """Return the state with the time of this look, and for how long raised settings keep records."""
     holds_for_ms = 0 if live_node.live.hold == STRICT else live_node.live.hold_hours * HOUR_MS
     return replace(state, looked_at_ms=now_ms, holds_for_ms=holds_for_ms)
 
 
-def _known_logs(state: HoldState, found: ObservedNode, seen: SeenNode) -> Mapping[str, KnownLog]:
+def _known_logs(state: HoldState, node: ObservedNode, seen_node: SeenNode) -> Mapping[str, KnownLog]:
     logs = dict(state.logs)
-    for name, live in found.of_logs.told.items():
+    for name, live in node.of_logs.told.items():
         before = state.logs.get(name)
-        if (known := known_log(live, before)) is not None:
+        if (log := known_log(live, before)) is not None:
             # How fast it grows tells what retention.bytes takes once it isn't held.
-            files = seen.known[name].log.segments if name in seen.known else ()
-            segments = [SegmentFacts(one.base_offset, one.log.size_bytes, 0) for one in files]
-            logs[name] = replace(known, written=written(segments, before, found.at_ms))
+            files = seen_node.known[name].log.segments if name in seen_node.known else ()
+            segments = [SegmentFacts(segment.base_offset, segment.log.size_bytes, 0) for segment in files]
+            logs[name] = replace(log, written=written(segments, before, node.at_ms))
     return logs
 
 
@@ -160,8 +158,8 @@ def look(live_node: LiveNode, now_ms: int) -> HoldStatus:
     memory, state = live_node.memory, load_state(live_node.memory)
     if memory is None or state is None:
         return HoldStatus(held=False, notices=("the store isn't held",))
-    found = observe(live_node, now_ms, remembered=state.logs)
-    return _status(live_node, state, found, drift_of(state, found, memory), {})
+    node = observe(live_node, now_ms, remembered=state.logs)
+    return _status(live_node, state, node, drift_of(state, node, memory), {})
 
 
 def drift_of(state: HoldState, found: ObservedNode, memory: HoldMemory) -> tuple[Drift, ...]:
@@ -171,7 +169,7 @@ def drift_of(state: HoldState, found: ObservedNode, memory: HoldMemory) -> tuple
 def _status(
     live_node: LiveNode,
     state: HoldState,
-    found: ObservedNode,
+    node: ObservedNode,
     drift: tuple[Drift, ...],
     too_short: Mapping[str, str],
 ) -> HoldStatus:
@@ -181,13 +179,15 @@ def _status(
 
     :param too_short: reasons why the hold of topics can't be made longer, by topic.
     """
-    topics = [replace(one, settings=in_effect(one, state)) for one in found.topics]
-    open_logs = {**found.unread, **dict(_open_logs(topics, state, found))}
-    held = [replace(one, logs=tuple(log for log in one.logs if log.log not in open_logs)) for one in topics]
-    held = [one for one in held if one.logs]
-    short = tuple(f"topic {topic} can't be held for longer: {why}" for topic, why in too_short.items())
-    live_node.unheld = {**_of_logs(found.unheld, found.of_logs.here), **open_logs}
-    ours = [one for one in state.settings if one.topic in found.settings]
+    topics = [replace(topic, settings=in_effect(topic, state)) for topic in node.topics]
+    open_logs = {**node.unread, **dict(_open_logs(topics, state, node))}
+    held = [
+        replace(topic, logs=tuple(log for log in topic.logs if log.log not in open_logs)) for topic in topics
+    ]
+    held = [topic for topic in held if topic.logs]
+    short = tuple(f"topic {topic} can't be held for longer: {reason}" for topic, reason in too_short.items())
+    live_node.unheld = {**_values_by_log(node.unheld, node.of_logs.here), **open_logs}
+    settings = [setting for setting in state.settings if setting.topic in node.settings]
     is_held = bool(held) or not open_logs
     ends = ends_at_ms(held) if is_held else None
     return HoldStatus(
@@ -195,64 +195,70 @@ def _status(
         ends_at_ms=ends,
         disturbances=drift,
         notices=(
-            *bears_notices({one.topic: found.bears[one.topic] for one in topics}),
+            *bears_notices({topic.topic: node.bears[topic.topic] for topic in topics}),
             *_open_notices(open_logs),
-            *(f"topic {topic} is never held or deleted from: {why}" for topic, why in found.unheld.items()),
+            *(
+                f"topic {topic} is never held or deleted from: {reason}"
+                for topic, reason in node.unheld.items()
+            ),
         ),
         deletes_from_ms=ends,
-        described=f"{count_text(len(topics), 'topic')}, {count_text(len(ours), 'setting')} of them raised",
+        described=f"{count_text(len(topics), 'topic')}, "
+        f"{count_text(len(settings), 'setting')} of them raised",
         alarms=short,
         unheld=open_logs if is_held else {},
-        lasts_ms=min((found.bears[one.topic].kept_ms for one in held), default=None),
+        lasts_ms=min((node.bears[topic.topic].kept_ms for topic in held), default=None),
     )
 
 
-def _open_logs(
-    topics: Sequence[TopicAge], state: HoldState, found: ObservedNode
-) -> Iterator[tuple[str, str]]:
+def _open_logs(topics: Sequence[TopicAge], state: HoldState, node: ObservedNode) -> Iterator[tuple[str, str]]:
     """Yield the logs that aren't held at this moment, with the reason."""
-    ours = {(one.topic, one.key): one for one in state.settings}
+    settings = {(setting.topic, setting.key): setting for setting in state.settings}
     for topic in topics:
         for key in HELD_SETTINGS:
-            value, known = topic.settings[key].value, ours.get((topic.topic, key))
-            least = value if known is None else known.least_value(value, found.at_ms)
+            value, held = topic.settings[key].value, settings.get((topic.topic, key))
+            least = value if held is None else held.least_value(value, node.at_ms)
             for log in topic.logs:
-                if protects(key, least, (log,), found.at_ms, 2 * found.interval_ms):
+                if protects(key, least, (log,), node.at_ms, 2 * node.interval_ms):
                     continue
-                if known is not None and protects(key, value, (log,), found.at_ms, 2 * found.interval_ms):
-                    counts_from = time_text(known.counts_from_ms)
-                    why = (
+                if held is not None and protects(key, value, (log,), node.at_ms, 2 * node.interval_ms):
+                    counts_from = time_text(held.counts_from_ms)
+                    reason = (
                         f"the hold counts from {counts_from} on, since brokers apply a change of settings "
                         "later "
                         "than they show it: run the same again then"
                     )
                 else:
-                    why = f"its {key} is {value}, so that the brokers may delete records of it"
-                yield log.log, why
+                    reason = f"its {key} is {value}, so that the brokers may delete records of it"
+                yield log.log, reason
 
 
 def _open_notices(open_logs: Mapping[str, str]) -> Iterator[str]:
     """Yield notices about logs that aren't held at this moment, grouped by the reason."""
     by_reason: dict[str, list[str]] = {}
-    for log, why in open_logs.items():
-        by_reason.setdefault(why, []).append(log)
-    for why, logs in by_reason.items():
-        yield f"we delete nothing of logs that aren't held now, {named_in_short(logs)}: {why}"
+    for log, reason in open_logs.items():
+        by_reason.setdefault(reason, []).append(log)
+    for reason, logs in by_reason.items():
+        yield f"we delete nothing of logs that aren't held now, {named_in_short(logs)}: {reason}"
 
 
-def _of_logs(topics: Mapping[str, str], logs: Collection[str]) -> Mapping[str, str]:
+def _values_by_log(topics: Mapping[str, str], logs: Collection[str]) -> Mapping[str, str]:
     """Return the topics' values by the names of their logs."""
     return {log: topics[topic] for log in logs if (topic := log.rpartition("-")[0]) in topics}
 
 
 def in_effect(topic: TopicAge, state: HoldState) -> Mapping[str, TopicSetting]:
     """Return a topic's settings, updated by those that were set since the cluster was asked."""
-    set_now = {one.key: one.ours[-1] for one in state.settings if one.topic == topic.topic and one.is_set}
+    set_now = {
+        setting.key: setting.ours[-1]
+        for setting in state.settings
+        if setting.topic == topic.topic and setting.is_set
+    }
     return {
         key: TopicSetting(set_now[key], is_own=True)
-        if key in set_now and _is_higher(set_now[key], found.value)
-        else found
-        for key, found in topic.settings.items()
+        if key in set_now and _is_higher(set_now[key], setting.value)
+        else setting
+        for key, setting in topic.settings.items()
     }
 
 
@@ -272,26 +278,26 @@ def end_hold(live_node: LiveNode, now_ms: int) -> HoldStatus:
     memory, state = live_node.memory, load_state(live_node.memory)
     if memory is None or state is None:
         return HoldStatus(held=False, notices=("the store wasn't held",))
-    seen = live_node.look(now_ms)
-    with memory.alone(cluster_of(seen)) as still_alone:
-        found = observe(live_node, now_ms, remembered=state.logs, seen=seen)
-        drift = drift_of(state, found, memory)
+    seen_node = live_node.look(now_ms)
+    with memory.alone(cluster_of(seen_node)) as still_alone:
+        node = observe(live_node, now_ms, remembered=state.logs, seen=seen_node)
+        drift = drift_of(state, node, memory)
         memory.record_drift(drift)
-        ids = found.of_logs.topic_ids
-        done = put_back(live_node.asked, memory, state, state.settings, ids, now_ms, still_alone)
-        left = tuple(one for one in done.kept if one.topic in done.unsettled)
-        save_state(memory, replace(state, settings=left) if left else None)
-    if left:
-        topic, why = next(iter(done.unsettled.items()))
+        ids = node.of_logs.topic_ids
+        result = put_back(live_node.asked, memory, state, state.settings, ids, now_ms, still_alone)
+        unsettled = tuple(held for held in result.kept if held.topic in result.unsettled)
+        save_state(memory, replace(state, settings=unsettled) if unsettled else None)
+    if unsettled:
+        topic, reason = next(iter(result.unsettled.items()))
         raise BrokerRefusedError(
-            f"topic {topic}: expected it as it was before the hold, found that it can't be put back: {why}. "
-            f"Settings of {named_in_short(sorted(done.unsettled))} are still ours; the others are as they "
-            "were. Grant DescribeConfigs and AlterConfigs on them, and unmanage the store again.",
-            remark=why,
+            f"topic {topic}: expected it as it was before the hold, found that it can't be put back: "
+            f"{reason}. Settings of {named_in_short(sorted(result.unsettled))} are still ours; the others "
+            "are as they were. Grant DescribeConfigs and AlterConfigs on them, and unmanage the store again.",
+            remark=reason,
         )
-    kept = {one.topic for one in done.kept}
-    expired = tuple(active_and_expired(seen, state, states_of_others(memory), kept, now_ms))
-    return HoldStatus(held=False, disturbances=drift, notices=(*done.notices, *done.ended, *expired))
+    kept = {held.topic for held in result.kept}
+    expired = tuple(active_and_expired(seen_node, state, states_of_others(memory), kept, now_ms))
+    return HoldStatus(held=False, disturbances=drift, notices=(*result.notices, *result.ended, *expired))
 
 
 _TIMES = 1.25
@@ -310,20 +316,20 @@ def hold_due(
     :raises BrokerError: the cluster doesn't answer. It may have accepted a part of the changes.
     """
     memory = memory_of(live_node)
-    state, left = load_state(memory) or HoldState(), LOOKS
+    state, looks_left = load_state(memory) or HoldState(), LOOKS
     while True:
-        left -= 1
+        looks_left -= 1
         others = states_of_others(memory)
-        seen = live_node.look(now_ms)
-        logs = due_logs(seen, state, others, proven, now_ms)
-        if logs.gone and left:
+        seen_node = live_node.look(now_ms)
+        logs = due_logs(seen_node, state, others, proven, now_ms)
+        if logs.gone and looks_left:
             continue
-        with memory.alone(cluster_of(seen)) as still_alone:
-            if [one.settings for one in others] == [one.settings for one in states_of_others(memory)]:
-                judged = _Judged(live_node, memory, state, others, seen, logs, margin_ms, now_ms)
+        with memory.alone(cluster_of(seen_node)) as still_alone:
+            if [hold.settings for hold in others] == [hold.settings for hold in states_of_others(memory)]:
+                judged = _Judged(live_node, memory, state, others, seen_node, logs, margin_ms, now_ms)
                 return _hold_due(judged, still_alone)
         # What it was judged by is another store's by now.
-        if not left:
+        if not looks_left:
             raise StoreBusyError(
                 f"{live_node.root}: expected no changes of topics' settings while they were judged, found "
                 "changes by other stores of the journal. Nothing was changed. Hold it again."
@@ -346,9 +352,9 @@ class _Judged:
 
 def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
     store, memory, state, others = judged.live_node, judged.memory, judged.state, judged.others
-    seen, logs, margin_ms, now_ms = judged.seen, judged.logs.of, judged.margin_ms, judged.now_ms
-    bears = bearable(seen, now_ms, store.live.hold_hours * HOUR_MS)
-    ours = {held.topic for held in state.settings}
+    seen_node, logs, margin_ms, now_ms = judged.seen, judged.logs.of, judged.margin_ms, judged.now_ms
+    bears = bearable(seen_node, now_ms, store.live.hold_hours * HOUR_MS)
+    held_topics = {held.topic for held in state.settings}
     near = {
         log.topic
         for log in logs.values()
@@ -356,22 +362,22 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
         if log.going(now_ms, min(margin_ms, bears[log.topic].kept_ms)) or log.unknown_size
     }
     still = {log.topic for log in logs.values() if log.going(now_ms, margin_ms, _TIMES)}
-    wanted = near | (ours & still)
+    needed = near | (held_topics & still)
     first = {name: log.unproven[0].base_offset for name, log in logs.items() if log.unproven}
-    found = observe(store, now_ms, seen=seen, topics=wanted | ours, kept_from=first)
-    told = {} if seen.node.live is None else seen.node.live.partitions
-    of_logs = found_logs(store, seen.node, told, state.logs, now_ms)
-    drift = tuple(gone_unproven(tuple(all_drift(state, of_logs, found.settings, now_ms, others)), state))
+    node = observe(store, now_ms, seen=seen_node, topics=needed | held_topics, kept_from=first)
+    partitions = {} if seen_node.node.live is None else seen_node.node.live.partitions
+    of_logs = found_logs(store, seen_node.node, partitions, state.logs, now_ms)
+    drift = tuple(gone_unproven(tuple(all_drift(state, of_logs, node.settings, now_ms, others)), state))
     # First: what goes by what is remembered from here on doesn't find it any more.
     memory.record_drift(drift)
-    state = as_found(state, of_logs, found.settings, others)
+    state = as_found(state, of_logs, node.settings, others)
     deleted = deleted_topics(store, state, of_logs)
-    remembered = {name: known for name, known in state.logs.items() if name.rpartition("-")[0] not in deleted}
-    for name, live in told.items():
-        if (known := known_log(live, state.logs.get(name))) is not None and name in logs:
-            remembered[name] = _with_due(known, logs[name])
+    remembered = {name: log for name, log in state.logs.items() if name.rpartition("-")[0] not in deleted}
+    for name, live in partitions.items():
+        if (live_log := known_log(live, state.logs.get(name))) is not None and name in logs:
+            remembered[name] = _with_due(live_log, logs[name])
     state = looked_at(store, replace(state, logs=remembered), now_ms)
-    raising = replace(found, topics=tuple(one for one in found.topics if one.topic in wanted))
+    raising = replace(node, topics=tuple(topic for topic in node.topics if topic.topic in needed))
     state = rely_on_others(memory, state, raising.topics, others, now_ms)
     strict = store.live.hold == STRICT
     raised = raise_settings(
@@ -379,34 +385,34 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
     )
     state = raised.state
     too_short = {
-        topic: why.partition(" No setting was changed.")[0].removesuffix(".")
-        for topic, why in raised.too_short.items()
+        topic: reason.partition(" No setting was changed.")[0].removesuffix(".")
+        for topic, reason in raised.too_short.items()
     }
-    refused = {**found.unheld, **raised.refused, **too_short}
+    refused = {**node.unheld, **raised.refused, **too_short}
     look = HoldLook(now_ms, judged.logs, of_logs, deleted, others)
-    decisions = decide(state, wanted, look, margin_ms)
+    decisions = decide(state, needed, look, margin_ms)
     done = tuple(held for held in state.settings if not decisions[held.topic].stays)
     back = put_back(store.asked, memory, state, done, of_logs.topic_ids, now_ms, still_alone)
-    stays = tuple(replace(held, is_left=False) for held in state.settings if decisions[held.topic].stays)
-    state = replace(state, settings=(*stays, *back.kept))
+    kept = tuple(replace(held, is_left=False) for held in state.settings if decisions[held.topic].stays)
+    state = replace(state, settings=(*kept, *back.kept))
     save_state(memory, state)
     held = [
-        replace(one, settings=in_effect(one, state))
-        for one in raising.topics
-        if state.has_settings(one.topic)
+        replace(topic, settings=in_effect(topic, state))
+        for topic in raising.topics
+        if state.has_settings(topic.topic)
     ]
-    ends = {one.topic: ends_ms for one in held if (ends_ms := ends_at_ms((one,))) is not None}
-    unheld = {topic: why for topic, why in refused.items() if topic in wanted}
+    ends = {topic.topic: ends_ms for topic in held if (ends_ms := ends_at_ms((topic,))) is not None}
+    unheld = {topic: reason for topic, reason in refused.items() if topic in needed}
     unheld |= {
         log.topic: f"its disks bear a hold of {duration_text(bears[log.topic].kept_ms)} and no longer, so "
         "that it is held from then on"
         for log in logs.values()
-        if log.topic not in wanted
+        if log.topic not in needed
     }
     return replace(
         described(state),
         disturbances=drift,
-        due=tuple(_due(logs, state, (now_ms, margin_ms), unheld, found.unread, ends)),
+        due=tuple(_due(logs, state, (now_ms, margin_ms), unheld, node.unread, ends)),
         notices=(*bears_notices(bears), *_notices(logs), *back.notices),
         ends_at_ms=min(ends.values(), default=None),
         lasts_ms=min((bears[topic].kept_ms for topic in ends), default=None),
@@ -419,16 +425,16 @@ def deleted_topics(live_node: LiveNode, state: HoldState, found: FoundLogs) -> f
     unknown = {
         name.rpartition("-")[0] for name in state.logs if name not in found.here
     } - found.topic_ids.keys()
-    said = read_settings(live_node.asked, sorted(unknown)) if unknown else {}
-    return frozenset(topic for topic, answer in said.items() if is_deleted(answer))
+    answers = read_settings(live_node.asked, sorted(unknown)) if unknown else {}
+    return frozenset(topic for topic, answer in answers.items() if is_deleted(answer))
 
 
 def _alarms(decisions: Mapping[str, HoldDecision], logs: DueLogs, back: SettingsPutBack) -> Iterator[str]:
-    yield from (one.alarm for one in decisions.values() if one.alarm)
-    for topic, why in back.unsettled.items():
-        yield f"topic {topic} isn't needed to be held any more, and can't be put back as it was: {why}"
+    yield from (decision.alarm for decision in decisions.values() if decision.alarm)
+    for topic, reason in back.unsettled.items():
+        yield f"topic {topic} isn't needed to be held any more, and can't be put back as it was: {reason}"
     yield from back.ended
-    held = {topic for topic, one in decisions.items() if one.stays}
+    held = {topic for topic, decision in decisions.items() if decision.stays}
     for name in sorted(logs.gone):
         if name.rpartition("-")[0] not in held:
             yield f"it is unknown what of log {name} is deleted soon: files of it vanished at each look"
@@ -437,16 +443,16 @@ def _alarms(decisions: Mapping[str, HoldDecision], logs: DueLogs, back: Settings
 def described(state: HoldState | None) -> HoldStatus:
     """Return the remembered status of a node whose broker deletes by its own rules."""
     settings = () if state is None else state.settings
-    topics = dict.fromkeys(one.topic for one in settings if not one.is_left)
-    left = dict.fromkeys(one.topic for one in settings if one.topic not in topics)
+    topics = dict.fromkeys(setting.topic for setting in settings if not setting.is_left)
+    unneeded = dict.fromkeys(setting.topic for setting in settings if setting.topic not in topics)
     text = f"held until their unarchived segments are archived: {named_in_short(list(topics))}"
-    said = text if topics else NOT_HELD
-    if left:
-        said += f"; raised still, and not needed to be: {named_in_short(list(left))}"
+    description = text if topics else NOT_HELD
+    if unneeded:
+        description += f"; raised still, and not needed to be: {named_in_short(list(unneeded))}"
     ends_at_ms = None if state is None or not topics else state.ends_at_ms
     lasts_ms = None if ends_at_ms is None or state is None else state.holds_for_ms
     return HoldStatus(
-        held=False, left_to_broker=True, described=said, ends_at_ms=ends_at_ms, lasts_ms=lasts_ms
+        held=False, left_to_broker=True, described=description, ends_at_ms=ends_at_ms, lasts_ms=lasts_ms
     )
 
 
@@ -473,22 +479,22 @@ def _due(
     for held in state.settings:
         counts[held.topic] = max(counts.get(held.topic, 0), held.counts_from_ms)
     for name, log in logs.items():
-        why = unheld.get(log.topic, "") or unread.get(name, "")
+        reason = unheld.get(log.topic, "") or unread.get(name, "")
         # How fast it grows isn't known: it may go at once.
-        going = log.unproven if why and log.unknown_size else log.going(*within)
+        going = log.unproven if reason and log.unknown_size else log.going(*within)
         if not going:
             continue
-        at_ms = min(log.at_ms[one.base_offset] or within[0] for one in going)
-        if why:
+        at_ms = min(log.at_ms[segment.base_offset] or within[0] for segment in going)
+        if reason:
             at_ms = max(at_ms, ends.get(log.topic, 0))
         elif counts.get(log.topic, 0) > at_ms:
-            why = (
+            reason = (
                 f"the hold counts from {time_text(counts[log.topic])} on, as brokers apply a change of "
                 "settings later than they show it"
             )
-        if why and at_ms <= sum(within):
-            size = sum(one.facts.size_bytes for one in going)
-            yield DueRange(name, going[0].base_offset, going[-1].end_offset, size, at_ms, why)
+        if reason and at_ms <= sum(within):
+            size = sum(segment.facts.size_bytes for segment in going)
+            yield DueRange(name, going[0].base_offset, going[-1].end_offset, size, at_ms, reason)
 
 
 def _notices(logs: Mapping[str, DueLog]) -> Iterator[str]:
@@ -509,11 +515,11 @@ def look_for_unheld(live_node: LiveNode, now_ms: int, until_ms: int) -> UnheldSe
     state = load_state(live_node.memory) or HoldState()
     others = () if live_node.memory is None else states_of_others(live_node.memory)
     for _ in range(LOOKS):
-        seen = live_node.look(now_ms)
-        logs = due_logs(seen, state, others, {}, now_ms)
+        seen_node = live_node.look(now_ms)
+        logs = due_logs(seen_node, state, others, {}, now_ms)
         if not logs.gone:
             break
-    told = {} if seen.node.live is None else seen.node.live.partitions
-    found = found_logs(live_node, seen.node, told, state.logs, now_ms)
-    deleted = deleted_topics(live_node, state, found)
-    return unheld_segments(state, HoldLook(now_ms, logs, found, deleted, others), until_ms)
+    partitions = {} if seen_node.node.live is None else seen_node.node.live.partitions
+    log_states = found_logs(live_node, seen_node.node, partitions, state.logs, now_ms)
+    deleted = deleted_topics(live_node, state, log_states)
+    return unheld_segments(state, HoldLook(now_ms, logs, log_states, deleted, others), until_ms)

@@ -45,15 +45,15 @@ class TopicsHold(StoreHold):
     node: LiveNode
 
     def renew(self, now_ms: int) -> HoldStatus:
-        return hold.renew(self.node, now_ms) if self.node.is_ours else self._described()
+        return hold.renew(self.node, now_ms) if self.node.is_ours else self._describe()
 
     def hold_due(self, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int) -> HoldStatus:
         return hold.hold_due(self.node, proven, margin_ms, now_ms)
 
     def status(self, now_ms: int) -> HoldStatus:
-        return hold.look(self.node, now_ms) if self.node.is_ours else self._described()
+        return hold.look(self.node, now_ms) if self.node.is_ours else self._describe()
 
-    def _described(self) -> HoldStatus:
+    def _describe(self) -> HoldStatus:
         return hold.described(load_state(self.node.memory))
 
     def holds(self, log: str) -> bool:
@@ -130,13 +130,13 @@ class LiveKafkaStore(KafkaStore):
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         """Decide as the broker would. If we delete, delete only segments that may be archived."""
-        found = KafkaStore.plan(self, snapshot, now_ms, request)
+        decided = KafkaStore.plan(self, snapshot, now_ms, request)
         if not self.node.is_ours:
-            return found
-        logs = self.cut_to_archivable(snapshot, found.logs)
+            return decided
+        logs = self.cut_to_archivable(snapshot, decided.logs)
         live = self.node.node_of(snapshot, now_ms).live
         logs = tuple(cut_to_held(log, self.node.unheld, live) for log in logs)
-        return replace(found, logs=as_asked(logs, snapshot, request))
+        return replace(decided, logs=as_asked(logs, snapshot, request))
 
     @property
     def dependents(self) -> None:
@@ -161,10 +161,10 @@ def running_cluster(live: LiveBroker) -> RunningBroker:
     :raises BrokerError: it doesn't answer.
     """
     cluster = Cluster(live)
-    found = cluster.described()
-    brokers = count_text(len(found.nodes), "broker")
+    answer = cluster.described()
+    brokers = count_text(len(answer.nodes), "broker")
     return RunningBroker(
         address=cluster.address,
-        name=found.cluster_id or "",
-        described=f"Cluster {found.cluster_id} of {brokers} at {cluster.address}",
+        name=answer.cluster_id or "",
+        described=f"Cluster {answer.cluster_id} of {brokers} at {cluster.address}",
     )

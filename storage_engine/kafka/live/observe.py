@@ -45,22 +45,26 @@ def observe(cluster: Cluster, partitions: Collection[PartitionDirectory], now_ms
     :raises BrokerRefusedError: the account may not even ask which cluster it is.
     """
     described = cluster.described()
-    topics = _topics(cluster, sorted({one.topic for one in partitions}))
-    asked = {
-        one.log: _of_topic(topics[one.topic], one.partition)
-        for one in partitions
-        if one.partition in topics[one.topic].partitions or topics[one.topic].refused
+    topics = _topics(cluster, sorted({partition.topic for partition in partitions}))
+    answers = {
+        partition.log: _live_partition(topics[partition.topic], partition.partition)
+        for partition in partitions
+        if partition.partition in topics[partition.topic].partitions or topics[partition.topic].refused
     }
-    led = [one for one in partitions if (known := asked.get(one.log)) and known.leader is not None]
+    led = [
+        partition
+        for partition in partitions
+        if (live := answers.get(partition.log)) and live.leader is not None
+    ]
     for name, refused, offsets, epochs in _offsets(cluster, led):
         for log, offset in offsets.items():
-            asked[log] = replace(asked[log], **{name: offset})  # type: ignore[arg-type]
+            answers[log] = replace(answers[log], **{name: offset})  # type: ignore[arg-type]
         if name == "high_watermark":
             for log, epoch in epochs.items():
-                asked[log] = replace(asked[log], leader_epoch=epoch)
-        for log, why in refused.items():
-            asked[log] = replace(asked[log], refused=(*asked[log].refused, f"{name}: {why}"))
-    return LiveFacts(now_ms, described.cluster_id or "", asked)
+                answers[log] = replace(answers[log], leader_epoch=epoch)
+        for log, reason in refused.items():
+            answers[log] = replace(answers[log], refused=(*answers[log].refused, f"{name}: {reason}"))
+    return LiveFacts(now_ms, described.cluster_id or "", answers)
 
 
 @dataclass(slots=True)
@@ -78,32 +82,32 @@ class _Topic:
 
 
 def _topics(cluster: Cluster, names: Sequence[str]) -> dict[str, _Topic]:
-    found = {name: _Topic() for name in names}
+    topics = {name: _Topic() for name in names}
     for name, answer in cluster.topics("topics", names):
         if isinstance(answer, BrokerRefusedError):
-            found[name].refused = (f"topic: {answer.remark}",)
+            topics[name].refused = (f"topic: {answer.remark}",)
             continue
-        found[name].topic_id = _uuid(answer.topic_id)
-        found[name].partitions = {
-            one.id: (
-                None if one.leader is None or one.leader.id == NO_LEADER else one.leader.id,
-                tuple(node.id for node in one.replicas),
-                tuple(node.id for node in one.isr),
+        topics[name].topic_id = _uuid(answer.topic_id)
+        topics[name].partitions = {
+            partition.id: (
+                None if partition.leader is None or partition.leader.id == NO_LEADER else partition.leader.id,
+                tuple(node.id for node in partition.replicas),
+                tuple(node.id for node in partition.isr),
             )
-            for one in answer.partitions
+            for partition in answer.partitions
         }
-    known = [name for name in names if found[name].partitions]
-    for name, answer in cluster.topic_settings(known):
-        topic = found[name]
+    existing = [name for name in names if topics[name].partitions]
+    for name, answer in cluster.topic_settings(existing):
+        topic = topics[name]
         if isinstance(answer, BrokerRefusedError):
             topic.refused = (*topic.refused, f"settings: {answer.remark}")
             continue
         topic.settings = {entry.name: entry.value for entry in answer.values() if entry.value is not None}
         topic.own_settings = frozenset(entry.name for entry in answer.values() if is_topics_own(entry))
-    return found
+    return topics
 
 
-def _of_topic(topic: _Topic, partition: int) -> LivePartition:
+def _live_partition(topic: _Topic, partition: int) -> LivePartition:
     leader, replicas, in_sync = topic.partitions.get(partition, (None, (), ()))
     return LivePartition(
         topic_id=topic.topic_id,
@@ -116,9 +120,11 @@ def _of_topic(topic: _Topic, partition: int) -> LivePartition:
     )
 
 
-def _uuid(found: Any) -> uuid.UUID | None:
+def _uuid(answer: Any) -> uuid.UUID | None:
     """Return a topic's id; None: the cluster is older than 2.8, or doesn't tell it."""
-    bits = ((found.get_most_significant_bits() & _MASK) << 64) | (found.get_least_significant_bits() & _MASK)
+    bits = ((answer.get_most_significant_bits() & _MASK) << 64) | (
+        answer.get_least_significant_bits() & _MASK
+    )
     return uuid.UUID(int=bits) if bits else None
 
 
@@ -128,15 +134,14 @@ _MASK = (1 << 64) - 1
 def _offsets(
     cluster: Cluster, partitions: Sequence[PartitionDirectory]
 ) -> Iterable[tuple[str, Mapping[str, str], Mapping[str, int], Mapping[str, int]]]:
-    """Yield, for each kind of offset: its name, the reasons of refusals, the offsets and the leaders' epochs,
-    each by log.
+    """Yield, for each kind of offset: its name, refusals' reasons, offsets and leaders' epochs, each by log.
 
     The log's start is asked for last. It only grows, so all records below it are certainly deleted.
     """
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import OffsetSpec
 
-    keys = [TopicPartition(one.topic, one.partition) for one in partitions]
+    keys = [TopicPartition(partition.topic, partition.partition) for partition in partitions]
     kinds = (
         ("last_stable_offset", OffsetSpec.latest(), IsolationLevel.READ_COMMITTED),
         ("high_watermark", OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED),
@@ -199,10 +204,10 @@ def live_findings(node: Node, facts: LiveFacts) -> Iterator[Finding]:
     """
     node_id = node_id_of(node)
     for _, log in node.logs:
-        known = facts.partitions.get(log.name.log)
-        if known is None:
+        partition = facts.partitions.get(log.name.log)
+        if partition is None:
             continue
-        if not is_same_topic(log, known):
+        if not is_same_topic(log, partition):
             yield Finding(
                 Severity.URGENT,
                 "topic-id",
@@ -210,35 +215,35 @@ def live_findings(node: Node, facts: LiveFacts) -> Iterator[Finding]:
                 "made again, and these files are of the deleted topic",
                 "keep the directory: it has the only copy of its records",
             )
-        elif known.replicas:
-            yield from _partition(log.name.log, known, node_id)
+        elif partition.replicas:
+            yield from _partition(log.name.log, partition, node_id)
     yield from _unknown(facts)
 
 
-def _partition(name: str, known: LivePartition, node_id: int | None) -> Iterator[Finding]:
-    if known.leader is None:
+def _partition(name: str, partition: LivePartition, node_id: int | None) -> Iterator[Finding]:
+    if partition.leader is None:
         yield Finding(
             Severity.URGENT,
             "no-leader",
             f"log {name}: no replica leads it: nothing is written, and how far it is replicated isn't known",
-            "start one of its replicas: " + ", ".join(map(str, known.replicas)),
+            "start one of its replicas: " + ", ".join(map(str, partition.replicas)),
         )
-    behind = [one for one in known.replicas if one not in known.in_sync]
-    if behind and known.leader is not None:
+    behind = [replica for replica in partition.replicas if replica not in partition.in_sync]
+    if behind and partition.leader is not None:
         nodes = ("node " if len(behind) == 1 else "nodes ") + ", ".join(map(str, behind))
         yield Finding(
             Severity.WARNING,
             "not-in-sync",
-            f"log {name}: its replica on {nodes} isn't in sync with leader {known.leader}: the high "
+            f"log {name}: its replica on {nodes} isn't in sync with leader {partition.leader}: the high "
             "watermark may be left behind, and nothing above it is deleted",
             f"look at the broker of {nodes}: is it running, and does it reach the leader?",
         )
-    if node_id is not None and node_id not in known.replicas:
+    if node_id is not None and node_id not in partition.replicas:
         yield Finding(
             Severity.WARNING,
             "no-replica",
             f"log {name}: by the cluster's answer node {node_id} has no replica of it, only "
-            f"{', '.join(map(str, known.replicas))}: it deletes the directory when it notices",
+            f"{', '.join(map(str, partition.replicas))}: it deletes the directory when it notices",
         )
 
 
@@ -254,9 +259,9 @@ def offline_directories(node: Node) -> Iterator[Path]:
         return
     served: dict[Path, list[bool]] = defaultdict(list)
     for directory, log in node.logs:
-        known = live.partitions.get(log.name.log)
-        if known is not None and node_id in known.replicas:
-            served[directory.path].append(node_id in known.in_sync or known.leader == node_id)
+        partition = live.partitions.get(log.name.log)
+        if partition is not None and node_id in partition.replicas:
+            served[directory.path].append(node_id in partition.in_sync or partition.leader == node_id)
     if any(map(any, served.values())):
         yield from (path for path, of_logs in served.items() if not any(of_logs))
 
@@ -279,7 +284,11 @@ def waiting_files(node: Node) -> Iterator[Finding]:
 
     :param node: with its cluster's answers.
     """
-    starts = {} if node.live is None else {name: one.log_start for name, one in node.live.partitions.items()}
+    starts = (
+        {}
+        if node.live is None
+        else {name: partition.log_start for name, partition in node.live.partitions.items()}
+    )
     waiting = [
         (log.name.log, files.log.size_bytes)
         for _, log in node.logs
@@ -301,20 +310,19 @@ def waiting_files(node: Node) -> Iterator[Finding]:
 def _unknown(facts: LiveFacts) -> Iterator[Finding]:
     """Yield findings about facts that the cluster didn't tell, grouped by the reason."""
     refused: dict[str, list[str]] = defaultdict(list)
-    for name, known in facts.partitions.items():
-        for why in known.refused:
-            refused[why].append(name)
-    for why, names in refused.items():
-        what = (
-            f"the cluster doesn't tell all of {count_text(len(names), 'log')}, {named_in_short(names)}: {why}"
-        )
-        yield Finding(Severity.WARNING, "live-unknown", what.removesuffix("."))
+    for name, partition in facts.partitions.items():
+        for reason in partition.refused:
+            refused[reason].append(name)
+    for reason, names in refused.items():
+        logs = f"{count_text(len(names), 'log')}, {named_in_short(names)}"
+        text = f"the cluster doesn't tell all of {logs}: {reason}"
+        yield Finding(Severity.WARNING, "live-unknown", text.removesuffix("."))
 
 
 def node_id_of(node: Node) -> int | None:
     """Return the node's own id; None: no directory contains it."""
-    said = (one.meta.node_id for one in node.directories if one.meta is not None)
-    return next((one for one in said if one is not None), None)
+    ids = (directory.meta.node_id for directory in node.directories if directory.meta is not None)
+    return next((node_id for node_id in ids if node_id is not None), None)
 
 
 @dataclass(slots=True)

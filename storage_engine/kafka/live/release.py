@@ -84,7 +84,7 @@ def delete_segments(
             "Hold it first."
         )
     prefixes = list(_prefixes(live_node, segments))
-    facts = observe(live_node.asked, [one.name for one in prefixes], clock_ms())
+    facts = observe(live_node.asked, [prefix.name for prefix in prefixes], clock_ms())
     node_id = node_id_of(live_node.seen.node) if live_node.seen is not None else None
     witnesses: dict[tuple[str, int], Witness] = {}
     cuts: list[Cut] = []
@@ -92,8 +92,8 @@ def delete_segments(
     for prefix in prefixes:
         live = facts.partitions.get(prefix.name.log)
         try:
-            if why := why_not(prefix, live, state, node_id, facts.cluster_id):
-                raise refused(prefix, why)
+            if reason := why_not(prefix, live, state, node_id, facts.cluster_id):
+                raise refused(prefix, reason)
             assert live is not None
             assert live.high_watermark is not None
             witnesses[prefix.key] = witness_of(prefix, prefix.boundary, live.high_watermark)
@@ -101,9 +101,9 @@ def delete_segments(
             refusals.append(error)
             continue
         cuts.append(Cut(prefix, live))
-    other = other_than(live_node.asked, witnesses, meanwhile)
-    refusals += [refused(prefix, other[prefix.key]) for prefix in prefixes if prefix.key in other]
-    if cuts := [one for one in cuts if one.prefix.key not in other]:
+    differences = other_than(live_node.asked, witnesses, meanwhile)
+    refusals += [refused(prefix, differences[prefix.key]) for prefix in prefixes if prefix.key in differences]
+    if cuts := [log_cut for log_cut in cuts if log_cut.prefix.key not in differences]:
         cut_remembered(live_node.asked, live_node.root, live_node.memory, cuts, meanwhile, is_held=True)
     if refusals:
         raise refusals[0]
@@ -119,10 +119,10 @@ def below_start(live_node: LiveNode, segments: Sequence[Segment]) -> frozenset[S
     """
     prefixes = list(_prefixes(live_node, segments))
     starts = starts_of(live_node.asked, prefixes)
-    known = (load_state(live_node.memory) or HoldState()).logs
+    logs = (load_state(live_node.memory) or HoldState()).logs
     for prefix in prefixes:
         name = prefix.name.log
-        was_cut = name in known and known[name].let_go >= prefix.segments[0].end_offset
+        was_cut = name in logs and logs[name].let_go >= prefix.segments[0].end_offset
         if was_cut and name not in starts:
             raise BrokerUnavailableError(
                 f"{live_node.asked.address}: asked where log {name} begins, expected its leader's answer, "
@@ -130,7 +130,7 @@ def below_start(live_node: LiveNode, segments: Sequence[Segment]) -> frozenset[S
                 "which finds out.",
                 may_have_acted=True,
             )
-    return frozenset(one.id for one in segments if one.end_offset <= starts.get(one.log, -1))
+    return frozenset(segment.id for segment in segments if segment.end_offset <= starts.get(segment.log, -1))
 
 
 def _prefixes(live_node: LiveNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
@@ -144,14 +144,14 @@ def prefixes_of(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]
     :raises ChangedUnderUsError: the node no longer has a log.
     """
     for name, of_log in by_log(segments).items():
-        one = seen.known.get(name)
-        if one is None:
+        seen_log = seen.known.get(name)
+        if seen_log is None:
             raise ChangedUnderUsError(
                 f"log {name}: expected it among the node's logs, found none. Nothing of it was deleted. Plan "
                 "again.",
                 path=of_log[0].facts.path,
             )
-        yield Prefix(one.log.name, one.directory, one.log, tuple(of_log))
+        yield Prefix(seen_log.log.name, seen_log.directory, seen_log.log, tuple(of_log))
 
 
 def why_not(
@@ -162,21 +162,21 @@ def why_not(
     :param live: the cluster's present facts about the log.
     :param node_id: id of the node whose files were proven.
     """
-    if why := log_fault(prefix, live, cluster_id):
-        return why
+    if fault := log_fault(prefix, live, cluster_id):
+        return fault
     assert live is not None
-    known = state.logs.get(prefix.name.log)
-    if known is None:
+    log = state.logs.get(prefix.name.log)
+    if log is None:
         return "it isn't held"
-    if str(live.topic_id) != known.topic_id:
-        return f"its topic has id {live.topic_id} by now, and {known.topic_id} was held"
+    if str(live.topic_id) != log.topic_id:
+        return f"its topic has id {live.topic_id} by now, and {log.topic_id} was held"
     if node_id is None or node_id not in live.in_sync:
         return (
             f"its replica on this node, {node_id}, isn't in sync with leader {live.leader}: the leader's "
             "records may differ from the proven ones"
         )
-    if live.leader_epoch is None or live.leader_epoch < known.leader_epoch:
-        return f"its leader's epoch is {live.leader_epoch}, and it was {known.leader_epoch} before"
+    if live.leader_epoch is None or live.leader_epoch < log.leader_epoch:
+        return f"its leader's epoch is {live.leader_epoch}, and it was {log.leader_epoch} before"
     if live.log_start is not None and live.log_start >= prefix.segments[0].end_offset:
         return f"its leader begins at {live.log_start} already"
     return boundary_fault(prefix, live)
@@ -188,19 +188,19 @@ def witness_of(prefix: Prefix, offset: int, high_watermark: int) -> Witness:
     :param offset: records below it must be the same.
     :raises ChangedUnderUsError: there is no such batch, or a file can't be read.
     """
-    there = [files for files in prefix.log.segments if files.base_offset >= prefix.segments[0].base_offset]
-    begun = [place for place, files in enumerate(there) if files.base_offset < offset]
+    segments = [files for files in prefix.log.segments if files.base_offset >= prefix.segments[0].base_offset]
+    begun = [place for place, files in enumerate(segments) if files.base_offset < offset]
     try:
-        found = find_witness(there[begun[-1] if begun else 0 :], offset, high_watermark)
+        witness = find_witness(segments[begun[-1] if begun else 0 :], offset, high_watermark)
     except OSError as error:
         raise refused(prefix, f"a file can't be read: {reason_text(error)}") from error
-    if found is None:
+    if witness is None:
         raise refused(
             prefix,
             "there is no record at its end or later by which its leader could show that it has the same "
             "records: it is deleted once there is one",
         )
-    return found
+    return witness
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ def settled_starts(
     ends = time.monotonic() + UNKNOWN_SECONDS
     while True:
         starts = starts_of(cluster, prefixes)
-        left = [
+        unsettled = [
             prefix
             for prefix in prefixes
             if starts.get(prefix.name.log, -1) < prefix.boundary
@@ -284,15 +284,15 @@ def settled_starts(
                 and refused[prefix.key].code in _DONE_NOTHING
             )
         ]
-        if not left:
+        if not unsettled:
             return starts
         if time.monotonic() >= ends:
-            first = left[0]
-            said = refused.get(first.key)
+            first = unsettled[0]
+            answer = refused.get(first.key)
             raise BrokerUnavailableError(
                 f"{cluster.address}: log {first.name.log}: expected its leader to begin at offset "
                 f"{first.boundary}, found {starts.get(first.name.log, 'no answer')} after "
-                f"{UNKNOWN_SECONDS:.0f} s{f' ({said.remark})' if said else ''}. Records from that offset "
+                f"{UNKNOWN_SECONDS:.0f} s{f' ({answer.remark})' if answer else ''}. Records from that offset "
                 "on stay. Records below it may be deleted at any time. Run the same command again, which "
                 "continues.",
                 may_have_acted=True,
@@ -305,19 +305,19 @@ def starts_of(cluster: Cluster, prefixes: Sequence[Prefix]) -> Mapping[str, int]
     """Ask leaders for their log starts. A log whose leader doesn't answer is left out."""
     from confluent_kafka.admin import OffsetSpec
 
-    found = _offsets(cluster, prefixes, "the beginnings of logs", OffsetSpec.earliest())
-    return {name: answer.offset for name, answer in found.items()}
+    answers = _offsets(cluster, prefixes, "the beginnings of logs", OffsetSpec.earliest())
+    return {name: answer.offset for name, answer in answers.items()}
 
 
 def leaders_of(cluster: Cluster, prefixes: Sequence[Prefix]) -> Mapping[str, Led]:
     """Ask leaders for their epochs. A log whose leader doesn't answer is left out."""
     from confluent_kafka.admin import OffsetSpec
 
-    found = _offsets(cluster, prefixes, "the leaders of logs", OffsetSpec.latest())
-    return {name: Led(answer.leader_epoch, answer.offset) for name, answer in found.items()}
+    answers = _offsets(cluster, prefixes, "the leaders of logs", OffsetSpec.latest())
+    return {name: Led(answer.leader_epoch, answer.offset) for name, answer in answers.items()}
 
 
-def _offsets(cluster: Cluster, prefixes: Sequence[Prefix], what: str, spec: Any) -> dict[str, Any]:
+def _offsets(cluster: Cluster, prefixes: Sequence[Prefix], subject: str, spec: Any) -> dict[str, Any]:
     from confluent_kafka import IsolationLevel, TopicPartition
 
     def ask(some: Sequence[TopicPartition]) -> Any:
@@ -327,15 +327,15 @@ def _offsets(cluster: Cluster, prefixes: Sequence[Prefix], what: str, spec: Any)
             request_timeout=OPERATION_SECONDS,
         )
 
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     try:
         keys = [TopicPartition(*prefix.key) for prefix in prefixes]
-        for key, answer in cluster.answers(what, keys, ask):
+        for key, answer in cluster.answers(subject, keys, ask):
             if not isinstance(answer, BrokerRefusedError):
-                found[f"{key.topic}-{key.partition}"] = answer
+                answers[f"{key.topic}-{key.partition}"] = answer
     except BrokerUnavailableError:
         pass
-    return found
+    return answers
 
 
 def check_not_too_far(root: Path, prefixes: Sequence[Prefix], starts: Mapping[str, int]) -> None:
@@ -371,8 +371,7 @@ def cut_remembered(
     *,
     is_held: bool,
 ) -> None:
-    """Ask leaders to move their log starts to the boundaries, after the request is remembered. Then check the
-    result.
+    """Remember the request, ask leaders to move their log starts to the boundaries, and check the result.
 
     :param root: the store's, for messages.
     :param memory: memory of the request: without it, other stores would report the deletion as another
@@ -384,24 +383,24 @@ def cut_remembered(
     :raises ReleasedTooMuchError: the leader of a held log begins after the boundary, or a leader may have had
         other records.
     """
-    prefixes = [one.prefix for one in cuts]
+    prefixes = [log_cut.prefix for log_cut in cuts]
     led = leaders_of(cluster, prefixes)
-    for one in cuts:
-        if why := moved(one, led.get(one.prefix.name.log)):
-            raise refused(one.prefix, why)
+    for log_cut in cuts:
+        if reason := moved(log_cut, led.get(log_cut.prefix.name.log)):
+            raise refused(log_cut.prefix, reason)
     state = load_state(memory) or HoldState()
     _remember(memory, state, cuts)
-    said = cut(cluster, prefixes)
-    starts = settled_starts(cluster, prefixes, said, meanwhile)
+    refusals = cut(cluster, prefixes)
+    starts = settled_starts(cluster, prefixes, refusals, meanwhile)
     if is_held:
         check_not_too_far(root, prefixes, starts)
-    undone = [one for one in cuts if starts[one.prefix.name.log] < one.prefix.boundary]
-    names = {one.prefix.name.log for one in undone}
-    done = [one for one in cuts if one.prefix.name.log not in names]
-    _check_cut_as_proven(cluster, root, done, meanwhile)
+    undone = [log_cut for log_cut in cuts if starts[log_cut.prefix.name.log] < log_cut.prefix.boundary]
+    names = {log_cut.prefix.name.log for log_cut in undone}
+    moved_cuts = [log_cut for log_cut in cuts if log_cut.prefix.name.log not in names]
+    _check_cut_as_proven(cluster, root, moved_cuts, meanwhile)
     if undone:
-        _remember(memory, state, done)
-        raise refused(undone[0].prefix, f"the cluster refuses: {said[undone[0].prefix.key].remark}")
+        _remember(memory, state, moved_cuts)
+        raise refused(undone[0].prefix, f"the cluster refuses: {refusals[undone[0].prefix.key].remark}")
 
 
 def moved(one: Cut, led: Led | None) -> str:
@@ -417,10 +416,10 @@ def _remember(memory: HoldMemory | None, state: HoldState, cuts: Sequence[Cut]) 
     if memory is None:
         return
     logs = dict(state.logs)
-    for one in cuts:
-        name = one.prefix.name.log
-        if (known := logs.get(name) or known_log(one.live, None)) is not None:
-            logs[name] = replace(known, let_go=max(known.let_go, one.prefix.boundary))
+    for log_cut in cuts:
+        name = log_cut.prefix.name.log
+        if (log := logs.get(name) or known_log(log_cut.live, None)) is not None:
+            logs[name] = replace(log, let_go=max(log.let_go, log_cut.prefix.boundary))
     save_state(memory, replace(state, logs=logs))
 
 
@@ -431,29 +430,32 @@ def _check_cut_as_proven(
 
     :raises ReleasedTooMuchError: a new leader may have had other records.
     """
-    led = leaders_of(cluster, [one.prefix for one in cuts])
+    led = leaders_of(cluster, [log_cut.prefix for log_cut in cuts])
     changed = {
-        one.prefix.key: (one, why) for one in cuts if (why := moved(one, led.get(one.prefix.name.log)))
+        log_cut.prefix.key: (log_cut, reason)
+        for log_cut in cuts
+        if (reason := moved(log_cut, led.get(log_cut.prefix.name.log)))
     }
     faults: dict[tuple[str, int], str] = {}
     witnesses: dict[tuple[str, int], Witness] = {}
-    for key, (one, why) in changed.items():
-        known = led.get(one.prefix.name.log)
+    for key, (log_cut, reason) in changed.items():
+        leader = led.get(log_cut.prefix.name.log)
         try:
             # Records below the boundary can't be read any more: the first one behind it tells.
             witnesses[key] = witness_of(
-                one.prefix, one.prefix.boundary + 1, -1 if known is None else known.high_watermark
+                log_cut.prefix, log_cut.prefix.boundary + 1, -1 if leader is None else leader.high_watermark
             )
         except ChangedUnderUsError:
-            faults[key] = why
+            faults[key] = reason
     faults |= other_than(cluster, witnesses, meanwhile)
     for key, fault in faults.items():
-        one, why = changed[key]
+        log_cut, reason = changed[key]
         raise ReleasedTooMuchError(
-            f"{root}: log {one.prefix.name.log}: expected its leader of epoch {one.live.leader_epoch} to "
-            f"begin at offset {one.prefix.boundary}, found that {why}, and no record shows that it had the "
-            f"proven records ({fault}). Its records below offset {one.prefix.boundary} are deleted. "
-            "Compare the lake with what producers sent, and look for an unclean election."
+            f"{root}: log {log_cut.prefix.name.log}: expected its leader of epoch "
+            f"{log_cut.live.leader_epoch} to begin at offset {log_cut.prefix.boundary}, found that {reason}, "
+            f"and no record shows that it had the proven records ({fault}). Its records below offset "
+            f"{log_cut.prefix.boundary} are deleted. Compare the lake with what producers sent, and look for "
+            "an unclean election."
         )
 
 
@@ -470,8 +472,7 @@ class Witness:
 
 
 def find_witness(segments: Sequence[SegmentFiles], boundary: int, high_watermark: int) -> Witness | None:
-    """Return the first batch that ends at or after a boundary and that the leader serves to consumers; None:
-    there is none.
+    """Return the first batch that ends at or after a boundary and that consumers get; None: there is none.
 
     :param segments: segments of a log, from the segment that ends at the boundary on.
     :raises OSError: a file can't be read.
@@ -501,49 +502,49 @@ def other_than(
     """
     from confluent_kafka import Consumer, TopicPartition
 
-    why = dict.fromkeys(witnesses, f"its leader gave no record in {_SECONDS:.0f} s")
+    reasons = dict.fromkeys(witnesses, f"its leader gave no record in {_SECONDS:.0f} s")
     if not witnesses:
-        return why
+        return reasons
     consumer = Consumer(cluster.consumer_settings())
     ends = time.monotonic() + _SECONDS
-    left = dict(witnesses)
+    pending = dict(witnesses)
     try:
-        consumer.assign([TopicPartition(*key, one.offset) for key, one in witnesses.items()])
-        while left and time.monotonic() < ends:
+        consumer.assign([TopicPartition(*key, witness.offset) for key, witness in witnesses.items()])
+        while pending and time.monotonic() < ends:
             meanwhile()
             message = consumer.poll(_POLL_SECONDS)
             if message is None:
                 continue
             if (error := message.error()) is not None:
-                said = cluster.shown(error.str())
-                for key in _about(message.topic(), message.partition(), left):
-                    why[key] = f"its leader gives no record of offset {left.pop(key).offset}: {said}"
+                text = cluster.shown(error.str())
+                for key in _logs_of_error(message.topic(), message.partition(), pending):
+                    reasons[key] = f"its leader gives no record of offset {pending.pop(key).offset}: {text}"
                 continue
             key = (str(message.topic()), int(message.partition() or 0))
-            witness = left.pop(key, None)
+            witness = pending.pop(key, None)
             if witness is None:
                 continue
-            found = Witness(int(message.offset() or 0), _epoch_of(message.leader_epoch()))
-            if found == witness:
-                del why[key]
+            record = Witness(int(message.offset() or 0), _epoch_of(message.leader_epoch()))
+            if record == witness:
+                del reasons[key]
             else:
-                why[key] = (
-                    f"its leader has a record of epoch {found.epoch} at offset {found.offset}, and the "
+                reasons[key] = (
+                    f"its leader has a record of epoch {record.epoch} at offset {record.offset}, and the "
                     f"file has a record of epoch {witness.epoch} at offset {witness.offset}: another "
                     "leader appended other records"
                 )
     finally:
         consumer.close()
-    return why
+    return reasons
 
 
-def _about(
-    topic: str | None, partition: int | None, left: Mapping[tuple[str, int], Witness]
+def _logs_of_error(
+    topic: str | None, partition: int | None, pending: Mapping[tuple[str, int], Witness]
 ) -> list[tuple[str, int]]:
     """Return the logs that an error concerns. An error about a whole topic names no partition."""
-    whole = partition is None or partition < 0
-    return [key for key in left if key[0] == topic and (whole or key[1] == partition)]
+    is_whole = partition is None or partition < 0
+    return [key for key in pending if key[0] == topic and (is_whole or key[1] == partition)]
 
 
-def _epoch_of(found: int | None) -> int:
-    return -1 if found is None else found
+def _epoch_of(epoch: int | None) -> int:
+    return -1 if epoch is None else epoch

@@ -38,8 +38,7 @@ _DEFAULT_INTERVAL_MS = 300_000
 
 
 _NO_SUCH_TOPIC = 3
-"""UNKNOWN_TOPIC_OR_PARTITION of Kafka's protocol (Errors). An account without the right to know gets another
-code."""
+"""UNKNOWN_TOPIC_OR_PARTITION of Kafka's protocol (Errors). Without the right to know, the code is another."""
 
 
 def is_deleted(answer: object) -> bool:
@@ -56,13 +55,13 @@ def read_settings(
 
     :raises BrokerUnavailableError: no broker answers.
     """
-    found: dict[str, Mapping[str, TopicSetting] | BrokerRefusedError] = {}
+    settings: dict[str, Mapping[str, TopicSetting] | BrokerRefusedError] = {}
     for name, answer in cluster.topic_settings(topics):
         if isinstance(answer, BrokerRefusedError):
-            found[name] = answer
+            settings[name] = answer
             continue
         missing = [key for key in HELD_SETTINGS if key not in answer or answer[key].value is None]
-        found[name] = (
+        settings[name] = (
             BrokerRefusedError(
                 f"{cluster.address}: asked for settings of topic {name}, the cluster doesn't say "
                 f"{', '.join(missing)}",
@@ -73,7 +72,7 @@ def read_settings(
                 key: TopicSetting(int(answer[key].value), is_topics_own(answer[key])) for key in HELD_SETTINGS
             }
         )
-    return found
+    return settings
 
 
 def change_settings(
@@ -117,8 +116,8 @@ def check_interval_ms(cluster: Cluster, node_id: int | None, properties: Mapping
     :param properties: settings in the node's own file.
     :raises BrokerUnavailableError: no broker answers.
     """
-    said = {**properties, **cluster.node_settings(node_id)}.get(CHECK_INTERVAL, "")
-    return int(said) if said.strip().isdecimal() else _DEFAULT_INTERVAL_MS
+    text = {**properties, **cluster.node_settings(node_id)}.get(CHECK_INTERVAL, "")
+    return int(text) if text.strip().isdecimal() else _DEFAULT_INTERVAL_MS
 
 
 _KEPT_FREE_PERCENT: Final = 10
@@ -187,7 +186,7 @@ class ObservedNode:
 
     @property
     def settings(self) -> FoundSettings:
-        return {one.topic: one.settings for one in self.topics}
+        return {topic.topic: topic.settings for topic in self.topics}
 
 
 def observe(
@@ -214,19 +213,19 @@ def observe(
     settings = read_topic_settings(node)
     unheld: dict[str, str] = {}
     by_topic: dict[str, list[SeenLog]] = {}
-    for one in seen.known.values():
-        topic = one.log.name.topic
+    for seen_log in seen.known.values():
+        topic = seen_log.log.name.topic
         if topics is not None and topic not in topics:
             continue
-        why = _cannot_be_held(settings.of(topic), partitions.get(one.seen.name))
-        if why:
-            unheld[topic] = why
-        by_topic.setdefault(topic, []).append(one)
-    asked = [topic for topic in by_topic if topic not in unheld]
-    said = read_settings(live_node.asked, asked)
+        reason = _cannot_be_held(settings.of(topic), partitions.get(seen_log.seen.name))
+        if reason:
+            unheld[topic] = reason
+        by_topic.setdefault(topic, []).append(seen_log)
+    candidates = [topic for topic in by_topic if topic not in unheld]
+    answers = read_settings(live_node.asked, candidates)
     unheld |= {
         topic: f"its settings aren't known: {answer.remark}"
-        for topic, answer in said.items()
+        for topic, answer in answers.items()
         if isinstance(answer, BrokerRefusedError)
     }
     properties = node.properties.values if node.properties is not None else {}
@@ -237,21 +236,21 @@ def observe(
     ages: list[TopicAge] = []
     logs: dict[str, LivePartition] = {}
     unread: dict[str, str] = {}
-    for topic in asked:
-        answer = said.get(topic)
+    for topic in candidates:
+        answer = answers.get(topic)
         if topic in unheld or answer is None or isinstance(answer, BrokerRefusedError):
             continue
         kept = settings.of(topic)
         assert isinstance(kept, RetentionSettings)
-        known = {one.seen.name: partitions[one.seen.name] for one in by_topic[topic]}
-        logs |= known
-        topic_id = next(iter(known.values())).topic_id
+        live_logs = {seen_log.seen.name: partitions[seen_log.seen.name] for seen_log in by_topic[topic]}
+        logs |= live_logs
+        topic_id = next(iter(live_logs.values())).topic_id
         log_ages = []
-        for one in by_topic[topic]:
-            name, log = one.seen.name, _from(one.log, kept_from)
+        for seen_log in by_topic[topic]:
+            name, log = seen_log.seen.name, _from(seen_log.log, kept_from)
             try:
                 if log.segments:
-                    replicas = len(known[name].replicas)
+                    replicas = len(live_logs[name].replicas)
                     log_ages.append(_age(log, replicas, kept.segment_bytes, now_ms, spans_ms))
             except OSError as error:
                 unread[name] = (
@@ -281,23 +280,25 @@ def found_logs(
     )
     epochs: dict[str, tuple[LeaderEpoch, ...] | str] = {}
     for name, live in told.items():
-        known = remembered.get(name)
-        if known is None or live.leader_epoch is None or live.leader_epoch <= known.leader_epoch:
+        known_log = remembered.get(name)
+        if known_log is None or live.leader_epoch is None or live.leader_epoch <= known_log.leader_epoch:
             continue
         try:
             epochs[name] = read_leader_epochs(here[name].path / LEADER_EPOCHS)
         except (StorageEngineError, OSError) as error:
             epochs[name] = reason_of(error)
     cluster_id = "" if node.live is None else node.live.cluster_id
-    return FoundLogs(told, frozenset(here), elsewhere, epochs, _failed(node), node_id_of(node), cluster_id)
+    return FoundLogs(
+        told, frozenset(here), elsewhere, epochs, _find_failed(node), node_id_of(node), cluster_id
+    )
 
 
-def _failed(node: Node) -> Mapping[str, str]:
+def _find_failed(node: Node) -> Mapping[str, str]:
     """Return the faults of directories that can't be read, or that their broker no longer serves."""
     unread = {
-        path: f"it can't be read: {why}. What its logs have is unknown, and nothing of the node is planned, "
-        "archived or deleted until it is back"
-        for path, why in node.failed.items()
+        path: f"it can't be read: {reason}. What its logs have is unknown, and nothing of the node is "
+        "planned, archived or deleted until it is back"
+        for path, reason in node.failed.items()
     }
     offline = {str(path): f"{NOT_SERVED}. Nothing of these is deleted" for path in offline_directories(node)}
     return {**unread, **offline}
@@ -321,8 +322,10 @@ def _from(log: PartitionLog, kept_from: Mapping[str, int] | None) -> PartitionLo
     if kept_from is None:
         return log
     first = kept_from.get(log.name.log)
-    stays = () if first is None else tuple(one for one in log.segments if one.base_offset >= first)
-    return replace(log, segments=stays)
+    segments = (
+        () if first is None else tuple(segment for segment in log.segments if segment.base_offset >= first)
+    )
+    return replace(log, segments=segments)
 
 
 def _age(
@@ -362,7 +365,7 @@ def bearable(seen: SeenNode, now_ms: int, wanted_ms: int) -> Mapping[str, Bearab
         grown[disk.device] = grown.get(disk.device, 0) + _written_bytes(log, now_ms - wanted_ms)
         devices.setdefault(log.name.topic, set()).add(disk.device)
     limits = {device: _limit(disk, grown[device], wanted_ms) for device, disk in disks.items()}
-    return {topic: shortest(wanted_ms, [limits[one] for one in of]) for topic, of in devices.items()}
+    return {topic: shortest(wanted_ms, [limits[device] for device in of]) for topic, of in devices.items()}
 
 
 def _limit(disk: DiskUsage, grown_bytes: int, wanted_ms: int) -> DiskLimit | None:
@@ -378,13 +381,15 @@ def shortest(wanted_ms: int, limits: Collection[DiskLimit | None]) -> Bearable:
 
     :param limits: of each disk; None: its level is unknown.
     """
-    known = [one for one in limits if one is not None]
-    if len(known) < len(limits):
+    known_limits = [limit for limit in limits if limit is not None]
+    if len(known_limits) < len(limits):
         unknown = (
             "the level of its disk is unknown, and so is the time for which the disk has room for a hold"
         )
         return Bearable(wanted_ms, wanted_ms, (unknown,))
-    times = [(bearable_ms(wanted_ms, [(one.fillable_bytes, one.grown_bytes)]), one) for one in known]
+    times = [
+        (bearable_ms(wanted_ms, [(limit.fillable_bytes, limit.grown_bytes)]), limit) for limit in known_limits
+    ]
     kept_ms, limit = min(times, key=lambda one: one[0], default=(wanted_ms, None))
     if limit is None or kept_ms == wanted_ms:
         return Bearable(wanted_ms, wanted_ms)
@@ -397,4 +402,4 @@ def shortest(wanted_ms: int, limits: Collection[DiskLimit | None]) -> Bearable:
 
 def bears_notices(bears: Mapping[str, Bearable]) -> tuple[str, ...]:
     """Return the notices about the room for holds, each sentence once."""
-    return tuple(dict.fromkeys(notice for one in bears.values() for notice in one.notices))
+    return tuple(dict.fromkeys(notice for room in bears.values() for notice in room.notices))

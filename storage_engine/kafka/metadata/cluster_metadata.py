@@ -39,8 +39,7 @@ _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint\Z", re.ASCII)
 _FOOTER = "snapshot-footer"
 _MAX_BYTES = 1 << 30
 _Values = Generator[tuple[Path, bytes], None, tuple[int, str | None]]
-"""Values of records. Returns the offset after the last record and, if the last one is a control record, its
-kind."""
+"""Values of records. Returns the offset after the last record and, if that is a control record, its kind."""
 
 
 def metadata_values(directory: Path) -> Iterator[tuple[Path, bytes]]:
@@ -59,8 +58,8 @@ def metadata_values(directory: Path) -> Iterator[tuple[Path, bytes]]:
     snapshots = [name for name in names if _SNAPSHOT.match(name)]
     begin = int(snapshots[-1][:20]) if snapshots else 0
     if not segments or segments[0][0] > begin:
-        found = f"they begin at {segments[0][0]}" if segments else "none"
-        raise corrupt(directory, 0, f"segments that begin at or before offset {begin}", found, REMEDY)
+        begin_text = f"they begin at {segments[0][0]}" if segments else "none"
+        raise corrupt(directory, 0, f"segments that begin at or before offset {begin}", begin_text, REMEDY)
     if snapshots:
         path = directory / snapshots[-1]
         _, last = yield from _values(path, 0, 0)
@@ -72,13 +71,13 @@ def metadata_values(directory: Path) -> Iterator[tuple[Path, bytes]]:
             raise corrupt(path, 0, f"offset {end}, where the segment before ends", f"{base}", REMEDY)
         end, _ = yield from _values(path, base, begin)
     # A broker writes a producer snapshot where a segment ends, and at the log's end when it stops.
-    known = max((file.offset for _, file in files if file.kind is FileKind.SNAPSHOT), default=1)
-    if end < max(known, begin):
+    newest = max((file.offset for _, file in files if file.kind is FileKind.SNAPSHOT), default=1)
+    if end < max(newest, begin):
         path = segments[-1][1]
         raise corrupt(
             path,
             path.stat().st_size,
-            f"records up to offset {max(known, begin)}",
+            f"records up to offset {max(newest, begin)}",
             f"the end at {end}",
             REMEDY,
         )
@@ -94,8 +93,8 @@ def _values(path: Path, base: int, begin: int) -> _Values:
 
     end, last = base, None
     for rows, damages in CODEC.decode(memoryview(read_stored(path, _MAX_BYTES)), 0):
-        for one in damages:
-            raise corrupt(path, one.offset, one.expected, one.found, REMEDY)
+        for damage in damages:
+            raise corrupt(path, damage.offset, damage.expected, damage.found, REMEDY)
         # A batch alone has all of these, its records don't.
         batches = rows.select(["physical_offset", "base_offset", "last_offset_delta"]).drop_null()
         for at, first, delta in zip(*(column.to_pylist() for column in batches.columns), strict=True):
@@ -116,8 +115,7 @@ _PARTITION_CHANGE = 5
 _NEWEST_PARTITION = 2
 _LEADER_TAG, _REPLICAS_TAG, _REMOVING_TAG, _ADDING_TAG, _SAME_LEADER = 1, 2, 3, 4, -2
 _VERSION_FEATURE, _NEWEST_VERSION = "metadata.version", 33
-"""The newest version that Kafka 4.4 knows (MetadataVersion). Later versions may keep settings in other
-records."""
+"""The newest version of Kafka 4.4 (MetadataVersion). Later ones may keep settings in other records."""
 _ALWAYS = frozenset({_TOPIC, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL})
 _OF_PARTITIONS = frozenset({_PARTITION, _PARTITION_CHANGE})
 _OF_BROKER, _OF_TOPIC = 4, 2
@@ -179,16 +177,16 @@ def read_cluster_metadata(directory: Path, *, partition_states: bool = False) ->
     :raises UnsupportedLayoutError: records have an unknown version.
     :raises OSError: it can't be read.
     """
-    found = ClusterMetadata()
+    metadata = ClusterMetadata()
     kinds = _ALWAYS | _OF_PARTITIONS if partition_states else _ALWAYS
     for path, value in metadata_values(directory):
         if len(value) < _BEGIN.size or value[1] != _PARTITION or max(value[:3]) >= _SEVERAL_BYTES:
-            _apply(found, kinds, value, path)
+            _apply(metadata, kinds, value, path)
             continue
         # Nearly all are of a partition, and begin alike.
         _, _, version, number, topic_id = _BEGIN.unpack_from(value)
-        _put(found, kinds, version, number, _uuid_of(topic_id), value[_BEGIN.size :], path)
-    return found
+        _put(metadata, kinds, version, number, _uuid_of(topic_id), value[_BEGIN.size :], path)
+    return metadata
 
 
 @lru_cache(maxsize=256)
@@ -251,7 +249,7 @@ class _Reader:
         return None if size == 0 else self.take(size - 1).decode("utf-8", "replace")
 
 
-def _apply(found: ClusterMetadata, kinds: Set[int], value: bytes, path: Path) -> None:
+def _apply(metadata: ClusterMetadata, kinds: Set[int], value: bytes, path: Path) -> None:
     reader = _Reader(value, path)
     reader.varint()
     kind, version = reader.varint(), reader.varint()
@@ -259,13 +257,13 @@ def _apply(found: ClusterMetadata, kinds: Set[int], value: bytes, path: Path) ->
         # Whatever their version, they begin with these.
         number, topic_id = reader.number(), reader.id()
     if kind == _PARTITION:
-        _put(found, kinds, version, number, topic_id, *reader.rest())
+        _put(metadata, kinds, version, number, topic_id, *reader.rest())
     if kind == _PARTITION or kind not in kinds:
         return
     _check_version(kind, version, path)
     if kind == _PARTITION_CHANGE:
-        before = found.partition_states.get((topic_id, number), PartitionState((), 0))
-        found.partition_states[topic_id, number] = _changed(reader, before)
+        before = metadata.partition_states.get((topic_id, number), PartitionState((), 0))
+        metadata.partition_states[topic_id, number] = _parse_change(reader, before)
     elif kind == _FEATURE_LEVEL:
         feature, level = reader.text(), int.from_bytes(reader.take(2), "big", signed=True)
         if feature == _VERSION_FEATURE and level > _NEWEST_VERSION:
@@ -275,42 +273,42 @@ def _apply(found: ClusterMetadata, kinds: Set[int], value: bytes, path: Path) ->
             )
     elif kind == _TOPIC:
         name = reader.text() or ""
-        found.topic_ids[name] = reader.id()
+        metadata.topic_ids[name] = reader.id()
     elif kind == _REMOVE_TOPIC:
-        gone = reader.id()
-        found.partitions.pop(gone, None)
-        for name in [name for name, topic_id in found.topic_ids.items() if topic_id == gone]:
-            del found.topic_ids[name]
-            found.topic_settings.pop(name, None)
+        removed = reader.id()
+        metadata.partitions.pop(removed, None)
+        for name in [name for name, topic_id in metadata.topic_ids.items() if topic_id == removed]:
+            del metadata.topic_ids[name]
+            metadata.topic_settings.pop(name, None)
     else:
         resource = int.from_bytes(reader.take(1), "big", signed=True)
         name, setting, text = reader.text() or "", reader.text() or "", reader.text()
         if resource in (_OF_TOPIC, _OF_BROKER):
-            settings = found.topic_settings if resource == _OF_TOPIC else found.node_settings
-            own = settings.setdefault(name, {})
+            settings = metadata.topic_settings if resource == _OF_TOPIC else metadata.node_settings
+            values = settings.setdefault(name, {})
             if text is None:
-                own.pop(setting, None)
+                values.pop(setting, None)
             else:
-                own[setting] = text
+                values[setting] = text
 
 
 def _put(
-    found: ClusterMetadata,
+    metadata: ClusterMetadata,
     kinds: Set[int],
     version: int,
     number: int,
     topic_id: uuid.UUID,
-    rest: bytes,
+    data: bytes,
     path: Path,
 ) -> None:
     """Apply a PartitionRecord.
 
-    :param rest: the bytes behind the topic's id.
+    :param data: the bytes behind the topic's id.
     """
-    found.partitions.setdefault(topic_id, set()).add(number)
+    metadata.partitions.setdefault(topic_id, set()).add(number)
     if _PARTITION in kinds:
         _check_version(_PARTITION, version, path)
-        found.partition_states[topic_id, number] = _made(rest, path)
+        metadata.partition_states[topic_id, number] = _parse_partition(data, path)
 
 
 def _check_version(kind: int, version: int, path: Path) -> None:
@@ -323,7 +321,7 @@ def _check_version(kind: int, version: int, path: Path) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _made(data: bytes, path: Path) -> PartitionState:
+def _parse_partition(data: bytes, path: Path) -> PartitionState:
     """Parse the fields after the partition's id in a PartitionRecord.
 
     They are cached: many partitions have the same.
@@ -334,7 +332,7 @@ def _made(data: bytes, path: Path) -> PartitionState:
     return PartitionState(replicas, reader.number(), removing, adding)
 
 
-def _changed(reader: _Reader, before: PartitionState) -> PartitionState:
+def _parse_change(reader: _Reader, before: PartitionState) -> PartitionState:
     """Parse the fields after the partition's id in a PartitionChangeRecord (PartitionRegistration#merge)."""
     state = before
     for tag, value in reader.tagged():
@@ -352,8 +350,7 @@ def _changed(reader: _Reader, before: PartitionState) -> PartitionState:
 def replica_fault(
     metadata: ClusterMetadata, topic_id: uuid.UUID, partition: int, node_id: int, replicas_stopped: str
 ) -> tuple[Reason, str] | None:
-    """Return why no segment of a log may be deleted because of its replicas; None: nothing forbids a
-    deletion.
+    """Return why no segment of a log may be deleted because of its replicas; None: nothing forbids it.
 
     :param metadata: with the states of partitions.
     :param node_id: id of the node that has the log.
@@ -373,7 +370,7 @@ def replica_fault(
             Reason.UNKNOWN,
             f"its replicas are being reassigned ({_moving_text(state)}): wait until that is done",
         )
-    others = tuple(one for one in state.replicas if one != node_id)
+    others = tuple(node for node in state.replicas if node != node_id)
     if others and not replicas_stopped.strip():
         return Reason.REPLICAS_ELSEWHERE, (
             f"{nodes_text(others)} {'have' if len(others) > 1 else 'has'} a replica, and no option says "
@@ -385,10 +382,10 @@ def replica_fault(
 
 def nodes_text(nodes: tuple[int, ...]) -> str:
     """Name nodes by their numbers."""
-    numbers = [str(one) for one in sorted(nodes)]
+    numbers = [str(number) for number in sorted(nodes)]
     return f"node {numbers[0]}" if len(numbers) == 1 else f"nodes {', '.join(numbers[:-1])} and {numbers[-1]}"
 
 
 def _moving_text(state: PartitionState) -> str:
-    said = [("added", state.adding), ("removed", state.removing)]
-    return ", ".join(f"{nodes_text(nodes)} {what}" for what, nodes in said if nodes)
+    moves = [("added", state.adding), ("removed", state.removing)]
+    return ", ".join(f"{nodes_text(nodes)} {verb}" for verb, nodes in moves if nodes)

@@ -1,7 +1,6 @@
 """Positions of consumer groups, read from the records of ``__consumer_offsets`` on a node's disk.
 
-Each group has its records in one partition of that topic. So a node knows only the groups of its own
-partitions.
+Each group's records are in one partition of that topic. So a node knows only its own partitions' groups.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def read_consumer_offsets(
     :param may_be_torn: a broker may be writing the ends of the logs, or didn't stop cleanly. Then an
         incomplete batch at an end is no fault: it was never acknowledged.
     """
-    found = CommittedOffsets()
+    offsets = CommittedOffsets()
     for directory, log in logs:
         faults = [directory.fault] if directory.fault else []
         try:
@@ -89,15 +88,14 @@ def read_consumer_offsets(
         if faults:
             of_log.offsets = dict.fromkeys(of_log.offsets)
             groups = named_in_short(sorted(of_log.groups)) if of_log.groups else "its groups"
-            found.unknown.append(f"positions of {groups} in {log.name.log} aren't known: {faults[0]}")
-        found.offsets |= of_log.offsets
-        found.groups |= of_log.groups
-    return found
+            offsets.unknown.append(f"positions of {groups} in {log.name.log} aren't known: {faults[0]}")
+        offsets.offsets |= of_log.offsets
+        offsets.groups |= of_log.groups
+    return offsets
 
 
 def _newest(log: PartitionLog, faults: list[str], *, may_be_torn: bool) -> Mapping[bytes, bytes | None]:
-    """Return the newest value of each key of a log, oldest first, without records of aborted and open
-    transactions.
+    """Return the newest value of each key of a log, oldest first, without aborted and open transactions.
 
     :param faults: receives ranges that are no whole batch.
     """
@@ -119,7 +117,7 @@ def _newest(log: PartitionLog, faults: list[str], *, may_be_torn: bool) -> Mappi
 def _records(
     log: PartitionLog, faults: list[str], *, may_be_torn: bool
 ) -> tuple[list[pa.Array[Any]], list[pa.Array[Any]]]:
-    segments = [read_stored(Path(one.log.path), _MAX_SEGMENT_BYTES) for one in log.segments]
+    segments = [read_stored(Path(segment.log.path), _MAX_SEGMENT_BYTES) for segment in log.segments]
     transactions = UncommittedTransactions.none(0)
     for data, (_, end) in zip(segments, log.with_ends(_END), strict=True):
         transactions = transactions.continued(data, end)
@@ -143,16 +141,16 @@ def _records(
 
 def _bytes(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
     # A column of views can't be filtered.
-    whole = column.cast(pa.binary()).combine_chunks()
-    return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
+    joined = column.cast(pa.binary()).combine_chunks()
+    return joined.chunk(0) if isinstance(joined, pa.ChunkedArray) else joined
 
 
-def _take(found: CommittedOffsets, key: bytes, value: bytes | None, path: Path) -> None:
+def _take(offsets: CommittedOffsets, key: bytes, value: bytes | None, path: Path) -> None:
     version = int.from_bytes(key[:2], "big")
     if version not in (*_OFFSET_KEYS, *_GROUP_KEYS) or value is None:
         return
     group, at = _read_text(key, 2, path)
-    found.groups.add(group)
+    offsets.groups.add(group)
     if version in _GROUP_KEYS:
         return
     topic, at = _read_text(key, at, path)
@@ -161,7 +159,7 @@ def _take(found: CommittedOffsets, key: bytes, value: bytes | None, path: Path) 
     if len(value) < _VALUE.size or not 0 <= int.from_bytes(value[:2], "big") <= _MAX_VALUE_VERSION:
         expected = f"a committed offset of a version up to {_MAX_VALUE_VERSION}"
         raise corrupt(path, 0, expected, f"{len(value)} bytes that begin with {value[:2].hex()}", _REMEDY)
-    found.offsets[group, topic, _PARTITION.unpack_from(key, at)[0]] = _VALUE.unpack_from(value)[1]
+    offsets.offsets[group, topic, _PARTITION.unpack_from(key, at)[0]] = _VALUE.unpack_from(value)[1]
 
 
 def _read_text(key: bytes, at: int, path: Path) -> tuple[str, int]:
@@ -170,11 +168,11 @@ def _read_text(key: bytes, at: int, path: Path) -> tuple[str, int]:
     end = begin + int.from_bytes(key[at:begin], "big", signed=True)
     if not begin <= end <= len(key):
         raise _bad_key(key, at, path)
-    return _decoded(key[begin:end]), end
+    return _decode_name(key[begin:end]), end
 
 
 @lru_cache(maxsize=1 << 12)
-def _decoded(name: bytes) -> str:
+def _decode_name(name: bytes) -> str:
     """Return the name of a group or topic. It is cached, because each partition repeats it."""
     return name.decode("utf-8", "replace")
 

@@ -24,8 +24,8 @@ def link_fault(log: PartitionLog) -> str:
     A broker follows a link, but we don't: we would miss the files behind it.
     """
     for link in log.links:
-        found = kind_and_state(Path(link).name)
-        if found is not None and found[1] is not FileState.DELETED:
+        parsed = kind_and_state(Path(link).name)
+        if parsed is not None and parsed[1] is not FileState.DELETED:
             return (
                 f"{link}: expected a file of the node itself, found a symbolic link to "
                 f"{Path(link).readlink()}; replace the link with its target"
@@ -35,23 +35,23 @@ def link_fault(log: PartitionLog) -> str:
 
 def topic_fault(log: PartitionLog, topics: TopicSettings) -> str:
     """Return why a log isn't of the topic that now has its name; "": it is, or the topic's id is unknown."""
-    known = topics.metadata.topic_ids.get(log.name.topic)
-    if known is None:
+    topic_id = topics.metadata.topic_ids.get(log.name.topic)
+    if topic_id is None:
         return ""
     path = f"{log.directory}/{NAME}"
     try:
-        if has_topic_id(path, known):
+        if has_topic_id(path, topic_id):
             return ""
-        found = read_topic_id(path)
+        own_id = read_topic_id(path)
     except FileNotFoundError:
         return f"{path}: expected the topic's id, found no file; a broker would set the log aside"
     except CorruptFileError as error:
         return reason_of(error)
     except OSError as error:
         return f"{path}: expected the topic's id, found {error.strerror}"
-    if found == known:
+    if own_id == topic_id:
         return ""
-    return f"{path} has topic id {text_of(found)}, and the cluster's metadata have {text_of(known)}"
+    return f"{path} has topic id {text_of(own_id)}, and the cluster's metadata have {text_of(topic_id)}"
 
 
 def start_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
@@ -119,13 +119,13 @@ def own_ends(directory: LogDirectory, log: PartitionLog, bases: Collection[int])
     :param bases: of the segments to look at.
     :raises OSError: a segment can't be read.
     """
-    found = {}
+    ends = {}
     for segment, following in pairwise(log.segments):
         if segment.base_offset in bases:
             end = segment_end(segment)
             if end < following.base_offset and not _is_whole(directory, log, end, following):
-                found[segment.base_offset] = end
-    return found
+                ends[segment.base_offset] = end
+    return ends
 
 
 def _is_whole(directory: LogDirectory, log: PartitionLog, end: int, following: SegmentFiles) -> bool:
@@ -149,9 +149,9 @@ def holes(directory: LogDirectory, log: PartitionLog, segments: Sequence[Segment
         end = segment_end(segment)
         if _is_whole(directory, log, end, following):
             continue
-        what = "is missing" if end < following.base_offset else "is there twice"
+        fault = "is missing" if end < following.base_offset else "is there twice"
         first, last = sorted((end, following.base_offset))
         yield (
             f"{segment.log.path} ends at offset {end}, and the next segment begins at "
-            f"{following.base_offset}: [{first}, {last}) {what}"
+            f"{following.base_offset}: [{first}, {last}) {fault}"
         )

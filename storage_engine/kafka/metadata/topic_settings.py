@@ -41,9 +41,9 @@ class TopicSettings:
     def of(self, topic: str) -> RetentionSettings | str:
         """Return how long a topic's segments stay; text: why that is unknown."""
         # Asked of each log, and a topic may have thousands.
-        if (known := self._known.get(topic)) is None:
-            known = self._known[topic] = self._of(topic)
-        return known
+        if (settings := self._known.get(topic)) is None:
+            settings = self._known[topic] = self._of(topic)
+        return settings
 
     def _of(self, topic: str) -> RetentionSettings | str:
         if topic in self.live:
@@ -60,8 +60,7 @@ class TopicSettings:
         return not isinstance(topic, str) and topic.remote
 
     def values(self, topic: str) -> Mapping[str, str]:
-        """Return a topic's settings by Kafka's names: all settings if its running cluster reports them, else
-        its own."""
+        """Return a topic's settings by Kafka's names: all if its cluster reports them, else its own."""
         return self.live.get(topic) or self.metadata.topic_settings.get(topic, {})
 
 
@@ -92,17 +91,19 @@ def read_topic_settings(node: Node) -> TopicSettings:
                 metadata = read_cluster_metadata(directory)
             except (StorageEngineError, OSError) as error:
                 unknown = f"the cluster's metadata can't be read: {reason_text(error)}"
-    own = {} if properties is None else properties.values
+    node_settings = {} if properties is None else properties.values
     while_running = metadata.settings_of_node(properties.node_id) if properties is not None else {}
     live = _live(node)
     if node.live is not None:
         topics = {log.name.log: log.name.topic for _, log in node.logs}
-        known = node.live.partitions.items()
-        metadata.topic_ids |= {topics[log]: one.topic_id for log, one in known if one.topic_id is not None}
+        partitions = node.live.partitions.items()
+        metadata.topic_ids |= {
+            topics[log]: partition.topic_id for log, partition in partitions if partition.topic_id is not None
+        }
     if live and all(log.name.topic in live or log.name.is_internal for _, log in node.logs):
         unknown = ""
     only = frozenset(_only_replicas(node, metadata))
-    return TopicSettings({**own, **while_running}, metadata, unknown, live, replicas_unknown, only)
+    return TopicSettings({**node_settings, **while_running}, metadata, unknown, live, replicas_unknown, only)
 
 
 def _only_replicas(node: Node, metadata: ClusterMetadata) -> Iterator[str]:
@@ -134,7 +135,7 @@ def _live(node: Node) -> dict[str, Mapping[str, str]]:
     if node.live is None:
         return {}
     return {
-        log.name.topic: known.topic_settings
+        log.name.topic: partition.topic_settings
         for _, log in node.logs
-        if (known := node.live.partitions.get(log.name.log)) and known.topic_settings is not None
+        if (partition := node.live.partitions.get(log.name.log)) and partition.topic_settings is not None
     }

@@ -85,7 +85,7 @@ def due(log: PartitionLog, cleaned_to: int, settings: CleanerSettings, first_ope
     :raises OSError: a segment can't be read.
     """
     closed = log.segments[:-1]
-    clean_bytes = sum(one.log.size_bytes for one in closed if one.base_offset < cleaned_to)
+    clean_bytes = sum(segment.log.size_bytes for segment in closed if segment.base_offset < cleaned_to)
     dirty_bytes, since_ms = 0, None
     for segment, following in zip(log.segments, log.segments[1:], strict=False):
         if segment.base_offset < cleaned_to:
@@ -127,10 +127,10 @@ def cleaner_findings(
                 "set it to true: internal topics need it, too",
             )
             continue
-        yield from _of_directory(directory, logs, topics, first_open, at_ms)
+        yield from _directory_findings(directory, logs, topics, first_open, at_ms)
 
 
-def _of_directory(
+def _directory_findings(
     directory: LogDirectory,
     logs: list[PartitionLog],
     topics: TopicSettings,
@@ -139,25 +139,25 @@ def _of_directory(
 ) -> Iterator[Finding]:
     if directory.fault:
         return
-    found: list[Due] = []
+    overdue: list[Due] = []
     for log in logs:
         cleaned_to = directory.cleaned_to.get(log.name.log, log.segments[0].base_offset)
         try:
             settings = cleaner_settings(topics.node, topics.values(log.name.topic))
-            one = due(log, cleaned_to, settings, first_open.get(log.name.log))
+            log_due = due(log, cleaned_to, settings, first_open.get(log.name.log))
         except (BrokerConfigError, FileNotFoundError):
             # The broker takes its own, or is just deleting: nothing is due for certain.
             continue
-        if one is not None and at_ms - one.since_ms > _PATIENCE_MS:
-            found.append(one)
-    if not found or _is_at_work(logs, at_ms):
+        if log_due is not None and at_ms - log_due.since_ms > _PATIENCE_MS:
+            overdue.append(log_due)
+    if not overdue or _is_at_work(logs, at_ms):
         return
     checkpoint = directory.path / checkpoints.CLEANER
     wrote_ms = checkpoint.stat().st_mtime_ns // _MILLION if checkpoint.exists() else None
-    dead = [one for one in found if wrote_ms is None or wrote_ms < one.since_ms]
+    dead = [late for late in overdue if wrote_ms is None or wrote_ms < late.since_ms]
     if dead:
-        worst = [_text(one) for one in sorted(dead, key=lambda one: -one.dirty_bytes)]
-        since = time_text(min(one.since_ms for one in dead))
+        worst = [_text(late) for late in sorted(dead, key=lambda log_due: -log_due.dirty_bytes)]
+        since = time_text(min(late.since_ms for late in dead))
         when = "never" if wrote_ms is None else f"last at {time_text(wrote_ms)}"
         yield Finding(
             Severity.WARNING,
@@ -167,19 +167,21 @@ def _of_directory(
             "look for the error of kafka-log-cleaner-thread in the broker's log-cleaner.log; after a "
             "restart it cleans again until the same error occurs",
         )
-    skipped = [one for one in found if one not in dead and at_ms - one.since_ms > _SKIPPED_MS]
-    for one in sorted(skipped, key=lambda one: -one.dirty_bytes)[:3]:
+    skipped = [late for late in overdue if late not in dead and at_ms - late.since_ms > _SKIPPED_MS]
+    for log_due in sorted(skipped, key=lambda one: -one.dirty_bytes)[:3]:
         yield Finding(
             Severity.WARNING,
             "cleaner-skips",
-            f"log {_text(one)} should have been cleaned since {time_text(one.since_ms)}, and the cleaner "
-            "cleans other logs: it skips this log because of an error",
+            f"log {_text(log_due)} should have been cleaned since {time_text(log_due.since_ms)}, and the "
+            "cleaner cleans other logs: it skips this log because of an error",
             "look for uncleanable partitions in the broker's log-cleaner.log",
         )
 
 
-def _text(one: Due) -> str:
-    return f"{one.log} ({bytes_text(one.dirty_bytes)} of {bytes_text(one.size_bytes)} not cleaned)"
+def _text(log_due: Due) -> str:
+    return (
+        f"{log_due.log} ({bytes_text(log_due.dirty_bytes)} of {bytes_text(log_due.size_bytes)} not cleaned)"
+    )
 
 
 def _is_compacted(log: PartitionLog, topics: TopicSettings) -> bool:

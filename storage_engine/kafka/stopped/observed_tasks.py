@@ -66,46 +66,45 @@ def deleted_segments(node: Node, delays_ms: Callable[[str], int | None], now_ms:
             kept.append(f"{log.path}: {_files_text(files)} stay beside {unfinished[0]}")
         elif delay_ms is None:
             kept.append(f"{log.path}: {_files_text(files)} stay, as the topic's settings aren't known")
-        elif young := [one for one in files if renamed_ms(one) + delay_ms >= now_ms]:
+        elif young := [file for file in files if renamed_ms(file) + delay_ms >= now_ms]:
             kept.append(f"{log.path}: {_files_text(young)} stay until their delay is over")
         else:
-            may += _by_segment(log, files)
+            may += _group_by_segment(log, files)
     return may, kept
 
 
-def _by_segment(log: PartitionLog, files: list[FileFacts]) -> Iterator[LeftOver]:
+def _group_by_segment(log: PartitionLog, files: list[FileFacts]) -> Iterator[LeftOver]:
     """Yield a log's deleted segments, oldest first.
 
     Leave out segments with a symbolic link, and snapshots whose segment is still in use.
     """
     in_use = {segment.base_offset for segment in log.segments}
-    linked = {found.offset for path in log.links if (found := log_file(Path(path).name)) is not None}
+    linked = {file.offset for path in log.links if (file := log_file(Path(path).name)) is not None}
     of_segment: dict[int, list[FileFacts]] = {}
     for facts in files:
-        found = log_file(Path(facts.path).name)
-        if found is not None and not (found.kind is FileKind.SNAPSHOT and found.offset in in_use):
-            of_segment.setdefault(found.offset, []).append(facts)
-    for offset, mine in sorted(of_segment.items()):
+        file = log_file(Path(facts.path).name)
+        if file is not None and not (file.kind is FileKind.SNAPSHOT and file.offset in in_use):
+            of_segment.setdefault(file.offset, []).append(facts)
+    for offset, group in sorted(of_segment.items()):
         if offset not in linked:
-            ordered = sorted(mine, key=_order)
-            yield LeftOver(f"{log.path}/{offset:020d}", tuple(_left_file(log, one) for one in ordered))
+            ordered = sorted(group, key=_order)
+            yield LeftOver(f"{log.path}/{offset:020d}", tuple(_left_file(log, facts) for facts in ordered))
 
 
 def _order(facts: FileFacts) -> tuple[int, str]:
-    """Return a file's place in the order of deletion: the log file first, as when a segment in use is
-    deleted."""
-    found = log_file(Path(facts.path).name)
-    kind = _OWN.index(found.kind) if found is not None and found.kind in _OWN else len(_OWN)
+    """Return a file's place in the order of deletion: the log file first, as for a segment in use."""
+    file = log_file(Path(facts.path).name)
+    kind = _OWN.index(file.kind) if file is not None and file.kind in _OWN else len(_OWN)
     return kind, facts.path
 
 
 def _left_file(log: PartitionLog, facts: FileFacts) -> LeftFile:
     name = Path(facts.path).name
-    found = log_file(name)
-    if found is None or found.kind not in _OWN or not facts.size_bytes:
+    file = log_file(name)
+    if file is None or file.kind not in _OWN or not facts.size_bytes:
         return LeftFile(facts)
-    segment = SegmentId(log.name.log, found.offset)
-    if found.kind is FileKind.LOG:
+    segment = SegmentId(log.name.log, file.offset)
+    if file.kind is FileKind.LOG:
         return LeftFile(facts, segment)
     return LeftFile(facts, segment, name.removesuffix(f".{FileState.DELETED.value}"))
 
@@ -121,21 +120,21 @@ def deleted_logs(node: Node, metadata: ClusterMetadata | str, delay_ms: int | No
         if log.links:
             kept += map(_link_text, log.links)
             continue
-        files, why = _all_files(log.path)
-        if not why and files:
-            why = still_known(log, metadata)
-        if not why:
-            why = _delay_left(log, delay_ms, now_ms)
-        if why:
-            kept.append(f"{log.path}: {why}")
+        files, reason = _all_files(log.path)
+        if not reason and files:
+            reason = still_known(log, metadata)
+        if not reason:
+            reason = _delay_reason(log, delay_ms, now_ms)
+        if reason:
+            kept.append(f"{log.path}: {reason}")
             continue
         ordered = sorted(files, key=lambda one: (one.path.endswith(PARTITION_METADATA), *_order(one)))
-        proven = tuple(_left_file(log, one) for one in ordered)
+        proven = tuple(_left_file(log, facts) for facts in ordered)
         may.append(LeftOver(str(log.path), proven, str(log.path), TOPIC_IS_GONE, log.name.topic))
     return may, kept
 
 
-def _delay_left(log: PartitionLog, delay_ms: int | None, now_ms: int) -> str:
+def _delay_reason(log: PartitionLog, delay_ms: int | None, now_ms: int) -> str:
     if delay_ms is None:
         return "log.segment.delete.delay.ms of the node can't be read"
     over = log.path.stat().st_ctime_ns // 1_000_000 + delay_ms < now_ms
@@ -150,15 +149,15 @@ def deleted_directories(node: Node) -> Iterator[PartitionLog]:
 
 def _all_files(path: Path) -> tuple[list[FileFacts], str]:
     """Return the files of a directory, and why it isn't a broker's log; "": it is one."""
-    found = []
+    files = []
     with os.scandir(path) as entries:
         for entry in entries:
             facts = FileFacts.of_stat(entry.path, entry.stat(follow_symlinks=False))
-            known = entry.name in (PARTITION_METADATA, LEADER_EPOCHS) or log_file(entry.name) is not None
-            if not known or not stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
+            is_log = entry.name in (PARTITION_METADATA, LEADER_EPOCHS) or log_file(entry.name) is not None
+            if not is_log or not stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
                 return [], f"{entry.name} in it is no file of a log"
-            found.append(facts)
-    return found, ""
+            files.append(facts)
+    return files, ""
 
 
 def still_known(log: PartitionLog, metadata: ClusterMetadata | str) -> str:
@@ -182,10 +181,10 @@ def remove(left: LeftOver, check: Callable[[], None], meanwhile: Callable[[], ob
     """
     path = Path(left.directory or Path(left.what).parent)
     with durable.opened(path, _FLAGS) as descriptor:
-        for one in left.files:
+        for file in left.files:
             meanwhile()
             check()
-            _unlink(one.facts, descriptor)
+            _unlink(file.facts, descriptor)
             os.fsync(descriptor)
     if left.directory:
         with durable.opened(path.parent, _FLAGS) as above:
@@ -195,11 +194,11 @@ def remove(left: LeftOver, check: Callable[[], None], meanwhile: Callable[[], ob
 
 def _unlink(facts: FileFacts, directory: int) -> None:
     name = Path(facts.path).name
-    found = FileFacts.of_stat(facts.path, os.stat(name, dir_fd=directory, follow_symlinks=False))
-    if found != facts:
+    current = FileFacts.of_stat(facts.path, os.stat(name, dir_fd=directory, follow_symlinks=False))
+    if current != facts:
         raise ChangedUnderUsError(
-            f"{facts.path}: expected it as it was a moment ago, {facts}, found {found}: somebody changes the "
-            "node's files while its broker is stopped. It was not deleted. Find out who does.",
+            f"{facts.path}: expected it as it was a moment ago, {facts}, found {current}: somebody changes "
+            "the node's files while its broker is stopped. It was not deleted. Find out who does.",
             path=facts.path,
         )
     os.unlink(name, dir_fd=directory)
@@ -211,8 +210,7 @@ def renamed_ms(facts: FileFacts) -> int:
 
 
 def delays(topics: Mapping[str, str], topic: Mapping[str, str]) -> int | None:
-    """Return the delay, in milliseconds, after which a topic's deleted files are removed; None: it can't be
-    read.
+    """Return the delay, in milliseconds, after which a topic's deleted files are removed; None: unreadable.
 
     :param topics: settings of the node.
     :param topic: settings of the topic. They win.
@@ -242,17 +240,17 @@ def words_for_nothing(node: Node, topics: Collection[str]) -> Iterator[str]:
         return
     settings = read_topic_settings(node)
     for topic in topics:
-        left = [log for log in deleted_directories(node) if log.name.topic == topic]
+        logs = [log for log in deleted_directories(node) if log.name.topic == topic]
         # Where it isn't known whether it is gone, nothing goes, and the task says so.
-        if any(settings.unknown or not still_known(log, settings.metadata) for log in left):
+        if any(settings.unknown or not still_known(log, settings.metadata) for log in logs):
             continue
-        if found := _found(node, settings, topic):
+        if place := _place_of_topic(node, settings, topic):
             raise BadInputError(
-                f"topic {topic}: expected a deleted topic, found that {found}. No deleted topic of this name "
+                f"topic {topic}: expected a deleted topic, found that {place}. No deleted topic of this name "
                 f"has left a -delete directory, either. Nothing was removed. Leave out --deleted-topic "
                 f"{topic}."
             )
-        if not left:
+        if not logs:
             names = {log.name.topic for log in deleted_directories(node)}
             yield (
                 f"Topic {topic}: no -delete directory of this node has its name, so nothing of it is left to "
@@ -260,7 +258,7 @@ def words_for_nothing(node: Node, topics: Collection[str]) -> Iterator[str]:
             )
 
 
-def _found(node: Node, settings: TopicSettings, topic: str) -> str:
+def _place_of_topic(node: Node, settings: TopicSettings, topic: str) -> str:
     """Return where a topic still exists, as a clause; "": it doesn't exist, as far as is known."""
     if (topic_id := settings.metadata.topic_ids.get(topic)) is not None:
         return f"the cluster's metadata have it, with id {text_of(topic_id)}"
@@ -269,8 +267,7 @@ def _found(node: Node, settings: TopicSettings, topic: str) -> str:
 
 
 OVERDUE_MS = HOUR_MS
-"""Grace after the delay of a minute. A removal that is later than this has failed; the broker's log tells the
-reason."""
+"""Grace after the delay of a minute. A later removal has failed; the broker's log tells the reason."""
 _LOOK = "Look into the broker's log for why"
 CLEANUP_LOGS = "cleanupLogs"
 FLUSH_DIRTY_LOGS = "flushDirtyLogs"
@@ -288,10 +285,12 @@ def tasks_of(node: Node, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, .
     :raises OSError: a file can't be read.
     """
     topics = read_topic_settings(node)
-    whole = replace(node, directories=tuple(one for one in node.directories if not one.fault))
+    readable = replace(
+        node, directories=tuple(directory for directory in node.directories if not directory.fault)
+    )
     if runs(node):
-        return observed_tasks(whole, topics, now_ms, limits)
-    return stopped_tasks(whole, topics, now_ms, stopped_node(node, topics))
+        return observed_tasks(readable, topics, now_ms, limits)
+    return stopped_tasks(readable, topics, now_ms, stopped_node(node, topics))
 
 
 def observed_tasks(
@@ -322,9 +321,9 @@ def _cleanup(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
         if (delay_ms := delays_ms[log.name.topic]) is not None
         and renamed_ms(facts) + delay_ms + OVERDUE_MS < now_ms
     ]
-    found = f"{count_text(len(files), '.deleted file')}, {bytes_text(sum(f.size_bytes for _, f in files))}"
+    sizes = f"{count_text(len(files), '.deleted file')}, {bytes_text(sum(f.size_bytes for _, f in files))}"
     unknown = sorted(topic for topic, delay_ms in delays_ms.items() if delay_ms is None)
-    said = f"file.delete.delay.ms isn't known of {named_in_short(unknown)}" if unknown else ""
+    unknown_text = f"file.delete.delay.ms isn't known of {named_in_short(unknown)}" if unknown else ""
     overdue: tuple[str, ...] = ()
     if late:
         since = duration_text(now_ms - min(map(renamed_ms, late)))
@@ -332,14 +331,13 @@ def _cleanup(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
             f"{late[0].path}: expected it gone after file.delete.delay.ms, found it and "
             f"{len(late) - 1} more after {since}. {_LOOK} they can't be removed",
         )
-    return BrokerTask(CLEANUP_LOGS, (found, said) if said else (found,), overdue)
+    return BrokerTask(CLEANUP_LOGS, (sizes, unknown_text) if unknown_text else (sizes,), overdue)
 
 
 def _flush(node: Node, topics: TopicSettings, limits: TaskLimits) -> BrokerTask:
     """Measure the bytes after recovery points.
 
-    A log's recovery point moves when a segment is closed, or by ``flush.ms`` and ``flush.messages`` if these
-    are set.
+    A log's recovery point moves when a segment is closed, or by ``flush.ms`` and ``flush.messages`` if set.
     """
     behind = sorted(((_unflushed(directory, log), log) for directory, log in managed_logs(node)), key=_size)
     total = sum(size for size, _ in behind)
@@ -354,8 +352,8 @@ def _flush(node: Node, topics: TopicSettings, limits: TaskLimits) -> BrokerTask:
     return BrokerTask(FLUSH_DIRTY_LOGS, (f"{bytes_text(total)} behind recovery points",), tuple(overdue[:1]))
 
 
-def _size(one: tuple[int, PartitionLog]) -> int:
-    return one[0]
+def _size(pair: tuple[int, PartitionLog]) -> int:
+    return pair[0]
 
 
 def _unflushed(directory: LogDirectory, log: PartitionLog) -> int:
@@ -385,8 +383,8 @@ def _checkpoint(node: Node, task: str, names: tuple[str, ...], now_ms: int, limi
         for path, age in ages.items()
         if age > limits.checkpoint_ms
     )
-    found = "no checkpoint" if oldest is None else f"written {duration_text(oldest)} ago"
-    return BrokerTask(task, (found,), overdue)
+    age_text = "no checkpoint" if oldest is None else f"written {duration_text(oldest)} ago"
+    return BrokerTask(task, (age_text,), overdue)
 
 
 def _ages(node: Node, names: tuple[str, ...], now_ms: int) -> Iterator[tuple[str, int]]:
@@ -403,29 +401,29 @@ def _starts(node: Node, now_ms: int, limits: TaskLimits) -> BrokerTask:
 
     A checkpoint is written within a minute.
     """
-    said = _checkpoint(node, CHECKPOINT_STARTS, (LOG_START,), now_ms, limits)
+    task = _checkpoint(node, CHECKPOINT_STARTS, (LOG_START,), now_ms, limits)
     live = {} if node.live is None else node.live.partitions
     behind, records = 0, 0
     for directory, log in managed_logs(node):
-        known = live.get(log.name.log)
-        if known is None or known.log_start is None or not log.segments:
+        partition = live.get(log.name.log)
+        if partition is None or partition.log_start is None or not log.segments:
             continue
         start = max(offsets_in(directory, LOG_START).get(log.name.log, 0), log.segments[0].base_offset)
-        behind += start < known.log_start
-        records += max(known.log_start - start, 0)
+        behind += start < partition.log_start
+        records += max(partition.log_start - start, 0)
     if node.live is None:
         compared = "not compared with leaders: no broker was asked"
     else:
         compared = f"{count_text(behind, 'start')} behind the leader's, by {count_text(records, 'offset')}"
-    return BrokerTask(CHECKPOINT_STARTS, (*said.found, compared), said.overdue)
+    return BrokerTask(CHECKPOINT_STARTS, (*task.found, compared), task.overdue)
 
 
 def _deleted_logs(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
     logs = list(deleted_directories(node))
-    found = (count_text(len(logs), "-delete directory"),)
+    count = (count_text(len(logs), "-delete directory"),)
     delay_ms = delays(topics.node, {})
     if delay_ms is None:
-        return BrokerTask(DELETE_LOGS, (*found, "log.segment.delete.delay.ms of the node can't be read"))
+        return BrokerTask(DELETE_LOGS, (*count, "log.segment.delete.delay.ms of the node can't be read"))
     overdue = []
     for log in logs:
         since_ms = now_ms - log.path.lstat().st_ctime_ns // 1_000_000
@@ -434,7 +432,7 @@ def _deleted_logs(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
                 f"{log.path}: expected it gone {duration_text(delay_ms)} after its log was deleted, found it "
                 f"after {duration_text(since_ms)}. {_LOOK} it can't be removed"
             )
-    return BrokerTask(DELETE_LOGS, found, tuple(overdue[:1]))
+    return BrokerTask(DELETE_LOGS, count, tuple(overdue[:1]))
 
 
 def stopped_tasks(
@@ -446,18 +444,18 @@ def stopped_tasks(
     :param stopped: the state of all of its directories, or why no file may be deleted.
     :raises OSError: a file can't be read.
     """
-    why = "" if isinstance(stopped, StoppedNode) else stopped[1]
-    metadata = stopped.metadata if isinstance(stopped, StoppedNode) else why
+    reason = "" if isinstance(stopped, StoppedNode) else stopped[1]
+    metadata = stopped.metadata if isinstance(stopped, StoppedNode) else reason
     segments = deleted_segments(node, partial(delay_of, topics), now_ms)
     logs = deleted_logs(node, metadata, delays(topics.node, {}), now_ms)
-    known = {log.name.log: known_end(directory, log) for directory, log in managed_logs(node)}
-    ends = {name: end.offset for name, end in known.items() if not end.unread}
+    log_ends = {log.name.log: known_end(directory, log) for directory, log in managed_logs(node)}
+    ends = {name: end.offset for name, end in log_ends.items() if not end.unread}
     return (
-        _removing(CLEANUP_LOGS, segments, ".deleted segment", why),
-        _flushed(node),
+        _removal_task(CLEANUP_LOGS, segments, ".deleted segment", reason),
+        _stopped_flush(node),
         _recovery(node, ends),
         _stopped_starts(node, ends),
-        _removing(DELETE_LOGS, logs, "-delete directory", why),
+        _removal_task(DELETE_LOGS, logs, "-delete directory", reason),
     )
 
 
@@ -473,18 +471,18 @@ def delay_of(topics: TopicSettings, topic: str) -> int | None:
     return delays(topics.node, topics.values(topic))
 
 
-def _removing(name: str, found: Found, what: str, why: str) -> BrokerTask:
-    may, kept = found
-    size_bytes = sum(one.size_bytes for one in may)
-    said = f"no {what} goes now" if kept else f"no {what} is left over"
+def _removal_task(name: str, left_over: Found, kind: str, reason: str) -> BrokerTask:
+    may, kept = left_over
+    size_bytes = sum(item.size_bytes for item in may)
+    text = f"no {kind} goes now" if kept else f"no {kind} is left over"
     if may:
-        said = f"{count_text(len(may), what)} left, {bytes_text(size_bytes)}"
-    if why and may:
-        return BrokerTask(name, (said,), kept=(*kept, f"nothing goes: {why}"))
-    return BrokerTask(name, (said,), left=tuple(may), kept=tuple(kept))
+        text = f"{count_text(len(may), kind)} left, {bytes_text(size_bytes)}"
+    if reason and may:
+        return BrokerTask(name, (text,), kept=(*kept, f"nothing goes: {reason}"))
+    return BrokerTask(name, (text,), left=tuple(may), kept=tuple(kept))
 
 
-def _flushed(node: Node) -> BrokerTask:
+def _stopped_flush(node: Node) -> BrokerTask:
     count = count_text(len(managed_logs(node)), "log")
     if node.left_uncleanly:
         unclean = "the last stop wasn't clean: its broker checks the unflushed part when it starts"
@@ -498,16 +496,16 @@ def _recovery(node: Node, ends: Mapping[str, int]) -> BrokerTask:
     for directory, log in managed_logs(node):
         point = offsets_in(directory, RECOVERY_POINT).get(log.name.log)
         if log.name.log in ends and point != ends[log.name.log]:
-            said = "none" if point is None else str(point)
+            point_text = "none" if point is None else str(point)
             wrong.append(
                 f"{directory.path / RECOVERY_POINT}: log {log.name.log}: expected its end "
-                f"{ends[log.name.log]}, as after a clean stop, found {said}"
+                f"{ends[log.name.log]}, as after a clean stop, found {point_text}"
             )
     count = len(ends)
-    found = (f"{count - len(wrong)} of {count_text(count, 'recovery point')} at the log's end",)
+    summary = (f"{count - len(wrong)} of {count_text(count, 'recovery point')} at the log's end",)
     # After another stop the broker reads all above its recovery points again.
     overdue = () if node.left_uncleanly else _first(wrong)
-    return BrokerTask(CHECKPOINT_RECOVERY, found, overdue)
+    return BrokerTask(CHECKPOINT_RECOVERY, summary, overdue)
 
 
 def _stopped_starts(node: Node, ends: Mapping[str, int]) -> BrokerTask:
@@ -527,11 +525,11 @@ def _stopped_starts(node: Node, ends: Mapping[str, int]) -> BrokerTask:
                 f"{directory.path / LOG_START}: log {log.name.log}: expected a start up to its end "
                 f"{ends[log.name.log]}, found {start}: its broker would delete all of it"
             )
-    found = (
+    summary = (
         f"{count_text(entries, 'start')} in checkpoints, {inside} inside a first segment, "
         f"{len(wrong)} above an end",
     )
-    return BrokerTask(CHECKPOINT_STARTS, found, _first(wrong))
+    return BrokerTask(CHECKPOINT_STARTS, summary, _first(wrong))
 
 
 def _first(sentences: Sequence[str]) -> tuple[str, ...]:

@@ -78,13 +78,13 @@ def _check_is_oldest(segment: Segment) -> None:
     :raises ChangedUnderUsError: it isn't, or the next segment is missing.
     """
     path = Path(segment.facts.path)
-    there = sorted(offset for offset, kind, _ in _files_in_use(path.parent) if kind is FileKind.LOG)
+    offsets = sorted(offset for offset, kind, _ in _files_in_use(path.parent) if kind is FileKind.LOG)
     expected = [segment.base_offset, segment.end_offset]
-    if segment.state is SegmentState.SEALED and there[:2] == expected:
+    if segment.state is SegmentState.SEALED and offsets[:2] == expected:
         return
     raise ChangedUnderUsError(
         f"{path}: expected the oldest segment of its log, with the next one at {segment.end_offset}, found "
-        f"segments at {', '.join(map(str, there[:3])) or 'no offset'}. It was not deleted; older segments "
+        f"segments at {', '.join(map(str, offsets[:3])) or 'no offset'}. It was not deleted; older segments "
         "of the plan may have been. Find out who changes the node's files while its broker is stopped.",
         path=str(path),
     )
@@ -102,8 +102,8 @@ def indexes_below(node: Node, min_offsets: Mapping[str, int]) -> Iterator[Depend
             continue
         for offset, kind, path in sorted(_files_in_use(log.path)):
             if kind in _INDEXES and offset < min_offsets[name]:
-                why = f"its segment lies below the log's start {min_offsets[name]}"
-                yield DependentFile(_INDEXES[kind], FileFacts.of(path), why)
+                reason = f"its segment lies below the log's start {min_offsets[name]}"
+                yield DependentFile(_INDEXES[kind], FileFacts.of(path), reason)
 
 
 def delete_indexes(
@@ -141,7 +141,7 @@ def signs_of_a_run(log_directories: Sequence[Path], logs: Iterable[Path]) -> Ite
     for log in logs:
         yield from (log / name for name in _LOG_SIGNS)
         # The broker writes to this one.
-        newest = max((one for one in _files_in_use(log) if one[1] is FileKind.LOG), default=None)
+        newest = max((file for file in _files_in_use(log) if file[1] is FileKind.LOG), default=None)
         if newest is not None:
             yield Path(newest[2])
 
@@ -149,9 +149,9 @@ def signs_of_a_run(log_directories: Sequence[Path], logs: Iterable[Path]) -> Ite
 def _files_in_use(directory: Path) -> Iterator[tuple[int, FileKind, str]]:
     with os.scandir(directory) as entries:
         for entry in entries:
-            found = log_file(entry.name)
-            if found is not None and found.state is FileState.IN_USE and entry.is_file(follow_symlinks=False):
-                yield found.offset, found.kind, entry.path
+            file = log_file(entry.name)
+            if file is not None and file.state is FileState.IN_USE and entry.is_file(follow_symlinks=False):
+                yield file.offset, file.kind, entry.path
 
 
 Fault = tuple[Reason, str]
@@ -195,11 +195,11 @@ def cut_to_stopped(
             stopped.metadata, topic_id, log.name.partition, stopped.node_id, replicas_stopped
         )
 
-    def decided(plan: LogPlan) -> LogPlan:
-        why = fault_of(logs[plan.log]) if plan.to_delete else None
-        return plan if why is None else kept(plan, why)
+    def cut_plan(plan: LogPlan) -> LogPlan:
+        fault = fault_of(logs[plan.log]) if plan.to_delete else None
+        return plan if fault is None else kept(plan, fault)
 
-    return tuple(map(decided, plans))
+    return tuple(map(cut_plan, plans))
 
 
 _CRASHED: Fault = (
@@ -222,12 +222,15 @@ def read_stopped(node: Node, topics: TopicSettings | None = None) -> StoppedNode
     if node.properties is None or node.zookeeper:
         why = "no segment is deleted in a cluster with ZooKeeper, or if only a log directory is named"
         return Reason.UNKNOWN, why
-    for one in node.directories:
-        if one.fault and one.path == node.properties.metadata_dir:
-            return Reason.UNKNOWN, f"no broker starts without the directory of its metadata: {one.fault}"
+    for directory in node.directories:
+        if directory.fault and directory.path == node.properties.metadata_dir:
+            return (
+                Reason.UNKNOWN,
+                f"no broker starts without the directory of its metadata: {directory.fault}",
+            )
     # Nothing of a directory that its broker goes on without is deleted, whosever it is.
-    metas = [one.meta for one in node.directories if not one.fault]
-    ids = {(one.cluster_id, one.node_id) if one is not None else None for one in metas}
+    metas = [directory.meta for directory in node.directories if not directory.fault]
+    ids = {(meta.cluster_id, meta.node_id) if meta is not None else None for meta in metas}
     first, *others = ids or {None}
     if others or first is None or first[1] is None or str(first[1]) != node.properties.node_id:
         why = "its log directories don't say, all alike, which node of which cluster they are of"
@@ -238,7 +241,9 @@ def read_stopped(node: Node, topics: TopicSettings | None = None) -> StoppedNode
         metadata, unknown = topics.metadata, topics.replicas_unknown
     if unknown:
         return Reason.UNKNOWN, unknown
-    copied = frozenset(log.name.log for one in node.directories for log in one.aside if _is_copy(log))
+    copied = frozenset(
+        log.name.log for directory in node.directories for log in directory.aside if _is_copy(log)
+    )
     return StoppedNode(first[1], metadata, copied)
 
 
@@ -263,7 +268,7 @@ def _is_copy(log: PartitionLog) -> bool:
 
 def kept(plan: LogPlan, fault: Fault) -> LogPlan:
     """Return a log's plan without deletions. The fault becomes the reason to keep each segment."""
-    reason, why = fault
+    reason, detail = fault
     return plan.with_going(
-        lambda one: replace(one, reason=reason, detail=f"{why} (by its broker's rules: {one.detail})")
+        lambda one: replace(one, reason=reason, detail=f"{detail} (by its broker's rules: {one.detail})")
     )

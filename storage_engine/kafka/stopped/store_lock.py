@@ -1,15 +1,12 @@
-"""Locks that keep brokers away from a stopped node's log directories. They are the locks that a broker takes
-itself.
+"""Locks that keep brokers away from a stopped node's log directories: those that a broker takes itself.
 
 A broker that starts takes a POSIX lock on the whole file ``.lock`` in each of its directories (FileLock).
-When it stops, it first releases the lock and then removes the file. So a locked file may no longer have a
-name, and then it keeps nobody out. Therefore the name is checked after locking, and again before each
-deletion.
+When it stops, it first releases the lock and then removes the file. So a locked file may have no name any
+more, and keeps nobody out. Therefore the name is checked after locking, and again before each deletion.
 
 We take a lock of the open file description, which conflicts with a broker's lock. It isn't released if
 another descriptor of the file is closed. The file stays when the block ends: a broker may have opened it
-without locking it yet. If we removed it, that broker would run on a file without a name, and nobody could see
-that it runs.
+without locking it yet. If we removed it, that broker would run on a file without a name, unseen.
 """
 
 from __future__ import annotations
@@ -83,13 +80,13 @@ def lock(directories: Sequence[Path]) -> Iterator[LockedDirectories]:
         be opened.
     """
     with ExitStack() as locks:
-        files = tuple((path / LOCK, locks.enter_context(_locked(path))) for path in directories)
+        files = tuple((path / LOCK, locks.enter_context(_hold_lock(path))) for path in directories)
         notices = _check_nobody_else(directories)
         yield LockedDirectories(notices, 1, files=files)
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[int]:
+def _hold_lock(directory: Path) -> Iterator[int]:
     real = os.path.realpath(directory)
     with _guard:
         if real in held_here:
@@ -131,9 +128,9 @@ def _take(directory: Path) -> int:
                     f"{path}: expected it to be unlocked, found it locked by another run of storage-engine. "
                     "Nothing was changed. Wait until it is done."
                 ) from error
-            who = process_text(None if kind == fcntl.F_UNLCK else pid)
+            holder = process_text(None if kind == fcntl.F_UNLCK else pid)
             raise StoreBusyError(
-                f"{path}: expected it to be unlocked, found it locked by {who}: a broker runs on this "
+                f"{path}: expected it to be unlocked, found it locked by {holder}: a broker runs on this "
                 "directory, or another run works on it. Nothing was changed. Stop it or wait for it."
             ) from error
         os.close(descriptor)
@@ -182,28 +179,26 @@ def _remedy(error: OSError) -> str:
 
 
 def _settle(descriptor: int, directory: Path) -> None:
-    """Give a lock file that root makes to the broker's user: the broker must be able to open it when it
-    starts."""
+    """Give a lock file that root makes to the broker's user: a broker that starts must be able to open it."""
     try:
-        own = (directory / meta_properties.NAME).lstat()
+        owner = (directory / meta_properties.NAME).lstat()
     except FileNotFoundError:
         return
     if os.geteuid() == 0:
-        os.fchown(descriptor, own.st_uid, own.st_gid)
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def _has_name(path: Path, descriptor: int) -> bool:
     here = os.fstat(descriptor)
     try:
-        there = path.lstat()
+        named = path.lstat()
     except FileNotFoundError:
         return False
-    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+    return (here.st_dev, here.st_ino) == (named.st_dev, named.st_ino)
 
 
 def _check_nobody_else(directories: Sequence[Path]) -> tuple[str, ...]:
-    """Make sure that no other process uses the node's files: a broker goes on even if its lock file is
-    removed.
+    """Make sure that no other process uses the node's files: a broker goes on without its lock file.
 
     :return: notices about processes that can't be checked.
     :raises StoreBusyError: another process uses the files, or may use them.
@@ -282,12 +277,12 @@ def whole_file(descriptor: int, operation: int, kind: int) -> tuple[int, int]:
     :return: the kind of the conflicting lock, and the process that has it; below 1: a process that can't be
         seen.
     """
-    asked = _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0)
-    found, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(descriptor, operation, asked))
-    return int(found), int(process)
+    request = _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0)
+    conflict, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(descriptor, operation, request))
+    return int(conflict), int(process)
 
 
 def runs(node: Node) -> bool:
     """Return whether a broker runs on a node's directories. Locks of our own runs don't count."""
-    locked = [one.path for one in node.directories if lock_holder(one.path) is not None]
+    locked = [directory.path for directory in node.directories if lock_holder(directory.path) is not None]
     return node.live is not None or not all(map(is_locked_by_us, locked))

@@ -74,7 +74,11 @@ def absences(node: Node, logs: Mapping[str, LogIdentity]) -> dict[str, Absence]:
     :raises OSError: a file can't be read.
     """
     metadata, end = _metadata(node), _metadata_end(node)
-    known = {} if isinstance(metadata, str) else {text_of(one): one for one in metadata.topic_ids.values()}
+    by_text = (
+        {}
+        if isinstance(metadata, str)
+        else {text_of(topic_id): topic_id for topic_id in metadata.topic_ids.values()}
+    )
 
     def absence(name: str, log: LogIdentity) -> Absence:
         if node.failed:
@@ -92,18 +96,18 @@ def absences(node: Node, logs: Mapping[str, LogIdentity]) -> dict[str, Absence]:
         elif cluster_of(log.log_id) not in node.cluster_ids:
             return _unknown(f"{_UNTOLD}: the node is of another cluster than the log was")
         else:
-            topic_id = known.get(topic_of(log.log_id))
+            topic_id = by_text.get(topic_of(log.log_id))
         if topic_id is None:
             return Absence(True, "its topic was deleted")
-        told = _by_replicas(node, metadata, topic_id, int(number))
-        aside = "" if told.is_right else aside_path(node, name, log.log_id)
-        return _unknown(f"its broker has set it aside as {aside}") if aside else told
+        result = _judge_by_replicas(node, metadata, topic_id, int(number))
+        aside = "" if result.is_right else aside_path(node, name, log.log_id)
+        return _unknown(f"its broker has set it aside as {aside}") if aside else result
 
     return {name: absence(name, log) for name, log in logs.items()}
 
 
-def _unknown(why: str) -> Absence:
-    return Absence(False, why, is_unknown=True)
+def _unknown(reason: str) -> Absence:
+    return Absence(False, reason, is_unknown=True)
 
 
 def _metadata(node: Node) -> ClusterMetadata | str:
@@ -116,7 +120,7 @@ def _metadata(node: Node) -> ClusterMetadata | str:
     return unknown or metadata
 
 
-def _by_replicas(node: Node, metadata: ClusterMetadata, topic_id: uuid.UUID, number: int) -> Absence:
+def _judge_by_replicas(node: Node, metadata: ClusterMetadata, topic_id: uuid.UUID, number: int) -> Absence:
     assert node.properties is not None
     state = metadata.partition_states.get((topic_id, number))
     if state is None or not state.replicas:
@@ -127,15 +131,14 @@ def _by_replicas(node: Node, metadata: ClusterMetadata, topic_id: uuid.UUID, num
 
 
 def missing_logs(node: Node, topics: TopicSettings) -> tuple[str, ...]:
-    """Return the names of logs that have no directory on a node, though its copy of the metadata names a
-    replica here.
+    """Return the names of logs without a directory on a node, though its own metadata have a replica here.
 
     Return none if that is unknown or if directories have failed, which is reported elsewhere. A log that its
     broker has set aside is not missing.
 
     :param topics: the node's topics, read from its files only.
     """
-    node_ids = {one.meta.node_id for one in node.directories if one.meta is not None}
+    node_ids = {directory.meta.node_id for directory in node.directories if directory.meta is not None}
     if topics.replicas_unknown or node.failed or len(node_ids) != 1:
         return ()
     (node_id,) = node_ids
@@ -143,15 +146,15 @@ def missing_logs(node: Node, topics: TopicSettings) -> tuple[str, ...]:
     cluster_id = next(iter(node.cluster_ids), "")
     return tuple(
         name
-        for name, (topic_id, partition) in sorted(_expected(topics.metadata, node_id).items())
+        for name, (topic_id, partition) in sorted(_expected_logs(topics.metadata, node_id).items())
         if name not in here
         # A topic that was made just now has its directory by now.
-        and not any((one.path / name).is_dir() for one in node.directories)
+        and not any((directory.path / name).is_dir() for directory in node.directories)
         and not aside_path(node, name, log_id_text(cluster_id, topic_id, partition))
     )
 
 
-def _expected(metadata: ClusterMetadata, node_id: int | None) -> dict[str, tuple[uuid.UUID, int]]:
+def _expected_logs(metadata: ClusterMetadata, node_id: int | None) -> dict[str, tuple[uuid.UUID, int]]:
     """Return the logs that a node should have a replica of, by its copy of the metadata.
 
     A replica that is being added or removed doesn't count.

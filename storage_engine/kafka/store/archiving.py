@@ -79,18 +79,18 @@ def archivable_segments(
     if not below:
         return (), f"it reaches above the high watermark {watermark}, until all replicas in sync have it"
     try:
-        found = _oldest_open(log, below[-1].end_offset, seen.max_offset)
+        txn = _oldest_open(log, below[-1].end_offset, seen.max_offset)
     except (StorageEngineError, OSError) as error:
         raise StoreLayoutError(
             f"log {seen.name}: expected its open transactions, found that they aren't known: "
             f"{reason_of(error)}"
         ) from error
-    first_open = None if found is None else found.first_offset
+    first_open = None if txn is None else txn.first_offset
     if (stable_offset := directory.stable_offsets.get(seen.name)) is not None:
         first_open = stable_offset if first_open is None else min(first_open, stable_offset)
     stable = tuple(segment for segment in below if first_open is None or segment.end_offset <= first_open)
     if len(stable) < len(below):
-        by = f" of producer {found.producer_id}" if found and found.first_offset == first_open else ""
+        by = f" of producer {txn.producer_id}" if txn and txn.first_offset == first_open else ""
         return stable, f"a transaction{by} is open from offset {first_open} on, until it ends"
     if len(below) < len(sealed):
         return (
@@ -105,30 +105,29 @@ def archivable_of_logs(
     logs: Mapping[str, tuple[LogDirectory, PartitionLog]],
     settings: TopicSettings,
 ) -> Archivable:
-    """Return the segments of some logs that may be archived now. A log with a fault doesn't keep other logs
-    out.
+    """Return the segments of some logs that may be archived now. A log with a fault keeps no other log out.
 
     :param logs: the present logs with their directories, by name. It may contain more logs.
     """
     segments: list[Segment] = []
     kept_out: dict[str, str] = {}
     refused: dict[str, str] = {}
-    for one in seen:
-        if one.name not in logs:
-            kept_out[one.name] = WENT
+    for log in seen:
+        if log.name not in logs:
+            kept_out[log.name] = WENT
             continue
         try:
-            found, reason = archivable_segments(one, *logs[one.name], settings)
+            chosen, reason = archivable_segments(log, *logs[log.name], settings)
         except (StoreLayoutError, FileNotFoundError) as error:
             # What is wrong with a log that its broker deletes from just now may be wrong for that alone.
-            if logs[one.name][1].has_lost_files():
-                kept_out[one.name] = WENT
+            if logs[log.name][1].has_lost_files():
+                kept_out[log.name] = WENT
             else:
-                refused[one.name] = str(error)
+                refused[log.name] = str(error)
             continue
-        segments += found
+        segments += chosen
         if reason:
-            kept_out[one.name] = reason
+            kept_out[log.name] = reason
     return Archivable(tuple(segments), kept_out, refused)
 
 
@@ -156,17 +155,17 @@ def _fault(directory: LogDirectory, log: PartitionLog, settings: TopicSettings, 
         return (
             link_fault(log)
             or topic_fault(log, settings)
-            or _unnamed(log)
+            or _topic_id_fault(log)
             or start_fault(directory, log, end)
             or next(emptied(directory, log), "")
             or epochs_fault(directory, log, end)
         )
     except OSError as error:
-        why = reason_text(error)
-        return f"log {log.name.log}: expected its small files, found one that can't be read: {why}"
+        reason = reason_text(error)
+        return f"log {log.name.log}: expected its small files, found one that can't be read: {reason}"
 
 
-def _unnamed(log: PartitionLog) -> str:
+def _topic_id_fault(log: PartitionLog) -> str:
     path = f"{log.directory}/{PARTITION_METADATA}"
     return "" if os.path.exists(path) else f"{path}: expected the topic's id, found no file"  # noqa: PTH110  takes a third
 
@@ -176,10 +175,13 @@ def _oldest_open(log: PartitionLog, end: int, log_end: int) -> OpenTransaction |
 
     Mostly the snapshot at that offset shows that no transaction was open there. Then nothing else is read.
     """
-    there = any(one.path.endswith(f"/{end:020d}.snapshot") for one in log.snapshots)
-    if there and not open_transactions(log, end):
+    has_snapshot = any(snapshot.path.endswith(f"/{end:020d}.snapshot") for snapshot in log.snapshots)
+    if has_snapshot and not open_transactions(log, end):
         return None
-    return next((one for one in open_transactions(log, log_end) if one.first_offset < end), None)
+    return next(
+        (txn for txn in open_transactions(log, log_end) if txn.first_offset < end),
+        None,
+    )
 
 
 def contexts_of(
@@ -211,7 +213,7 @@ def contexts_of(
     epochs, log_start = _epochs(log), directory.log_starts.get(log.name.log, 0)
     for segment in segments:
         first, end = segment.base_offset, segment.end_offset
-        open_before = tuple((one.producer_id, one.first_offset) for one in open_transactions(log, first))
+        open_before = tuple((txn.producer_id, txn.first_offset) for txn in open_transactions(log, first))
         _check_transaction_index(segment, open_before, forgotten_below(log, first))
         yield (
             segment.id,
@@ -246,24 +248,26 @@ def _check_transaction_index(
     :param forgotten: if a transaction began below this offset, only the index tells where.
     :raises CorruptFileError: index and markers differ.
     """
-    indexes = (one for one in segment.companions if one.path.endswith(_INDEX_SUFFIX) and one.size_bytes)
+    indexes = (file for file in segment.companions if file.path.endswith(_INDEX_SUFFIX) and file.size_bytes)
     if (index := next(indexes, None)) is None:
         return
     from storage_engine.kafka.codec.transaction_states import UncommittedTransactions, check_transaction_index
 
-    found = parse_transaction_index(read_stored(Path(index.path)), index.path)
-    began_below = [(one.producer_id, one.first_offset) for one in found if one.first_offset < forgotten]
-    known = UncommittedTransactions.of_open([*open_before, *began_below], segment.base_offset)
+    entries = parse_transaction_index(read_stored(Path(index.path)), index.path)
+    began_below = [
+        (entry.producer_id, entry.first_offset) for entry in entries if entry.first_offset < forgotten
+    ]
+    transactions = UncommittedTransactions.of_open([*open_before, *began_below], segment.base_offset)
     with mapped(segment.facts.path) as data:
-        known = known.continued(data, segment.end_offset)
-    check_transaction_index(found, known, segment.base_offset, index.path)
+        transactions = transactions.continued(data, segment.end_offset)
+    check_transaction_index(entries, transactions, segment.base_offset, index.path)
 
 
 def _evidence(epochs: Sequence[LeaderEpoch], first: int, end: int, log_start: int) -> dict[str, Any]:
     """Return a segment's evidence for its receipt, beside its bytes: the leaders' epochs, and the log's start
     if it is inside the segment."""
-    found: dict[str, Any] = {"leader_epochs": [[one.epoch, one.start_offset] for one in epochs]}
-    return {**found, START_EVIDENCE: log_start} if first < log_start < end else found
+    evidence: dict[str, Any] = {"leader_epochs": [[epoch.epoch, epoch.start_offset] for epoch in epochs]}
+    return {**evidence, START_EVIDENCE: log_start} if first < log_start < end else evidence
 
 
 def log_id_of(directory: LogDirectory, log: PartitionLog) -> str:
@@ -282,10 +286,9 @@ def _epochs(log: PartitionLog) -> tuple[LeaderEpoch, ...]:
 
 
 def epochs_in(epochs: Sequence[LeaderEpoch], first: int, end: int) -> tuple[LeaderEpoch, ...]:
-    """Return the epochs of the offsets [first, end): the epoch at the first offset, and those that begin
-    after it."""
-    before = [one for one in epochs if one.start_offset <= first]
-    return (*before[-1:], *(one for one in epochs if first < one.start_offset < end))
+    """Return the epochs of the offsets [first, end): the one at the first offset, and later ones."""
+    before = [epoch for epoch in epochs if epoch.start_offset <= first]
+    return (*before[-1:], *(epoch for epoch in epochs if first < epoch.start_offset < end))
 
 
 def contradiction_of(log: PartitionLog, log_id: str, log_end: int, receipts: Sequence[Receipt]) -> str:
@@ -307,21 +310,21 @@ def contradiction_of(log: PartitionLog, log_id: str, log_end: int, receipts: Seq
         return f"it ends at {log_end}, and offsets up to {last.end} are archived"
     epochs = _epochs(log)
     for receipt in receipts:
-        known = [LeaderEpoch(*words) for words in receipt.known.get("leader_epochs", ())]
+        archived = [LeaderEpoch(*words) for words in receipt.known.get("leader_epochs", ())]
         # What lies below the log's first epoch was deleted, and is told by nobody.
         first = max(receipt.base_offset, epochs[0].start_offset if epochs else receipt.end)
-        if first < receipt.end and _steps(known, first, receipt.end) != _steps(epochs, first, receipt.end):
+        if first < receipt.end and _steps(archived, first, receipt.end) != _steps(epochs, first, receipt.end):
             return (
                 f"its leaders' epochs of offsets [{first}, {receipt.end}) are "
                 f"{_epochs_text(epochs, first, receipt.end)}, and the archived ones are "
-                f"{_epochs_text(known, first, receipt.end)}"
+                f"{_epochs_text(archived, first, receipt.end)}"
             )
     return ""
 
 
 def _steps(epochs: Sequence[LeaderEpoch], first: int, end: int) -> list[tuple[int, int]]:
     """Return the epochs of [first, end), each with the offset from which on it was in force."""
-    return [(one.epoch, max(one.start_offset, first)) for one in epochs_in(epochs, first, end)]
+    return [(epoch.epoch, max(epoch.start_offset, first)) for epoch in epochs_in(epochs, first, end)]
 
 
 def _epochs_text(epochs: Sequence[LeaderEpoch], first: int, end: int) -> str:
@@ -330,8 +333,7 @@ def _epochs_text(epochs: Sequence[LeaderEpoch], first: int, end: int) -> str:
 
 
 def _aborted_later(log: PartitionLog, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the transactions that were open at an offset and were aborted after it: producer, first and last
-    offset.
+    """Yield transactions that were open at an offset and aborted after it: producer, first and last offset.
 
     Mostly the snapshot at that offset shows that no transaction was open. Then nothing is read.
     """
@@ -340,34 +342,39 @@ def _aborted_later(log: PartitionLog, end: int) -> Iterator[tuple[int, int, int]
     # NumPy and the kernels, which a log without transactions needs for nothing here.
     from storage_engine.kafka.codec.transaction_states import UncommittedTransactions
 
-    found = UncommittedTransactions.of_open(((it.producer_id, it.first_offset) for it in open_there), end)
+    transactions = UncommittedTransactions.of_open(
+        ((txn.producer_id, txn.first_offset) for txn in open_there), end
+    )
     for files, behind in log.with_ends(_LAST_OFFSET):
         if files.base_offset < end or not files.log.size_bytes:
             continue
         with mapped(files.log.path) as data:
-            found = found.continued(data, behind)
-        first_open = found.first_open_offset
+            transactions = transactions.continued(data, behind)
+        first_open = transactions.first_open_offset
         if first_open is None or first_open >= end:
             break
-    yield from (one for one in found.aborted if one[1] < end)
+    yield from (entry for entry in transactions.aborted if entry[1] < end)
 
 
 def archivable_of_node(node: Node, topics: TopicSettings, seen: Iterable[LogSnapshot]) -> Archivable:
     """Return the segments of a node's logs that may be archived now, and why other segments may not."""
-    logs = {log.name.log: (directory, log) for directory, log in _as_its_broker_knows(node)}
+    logs = {log.name.log: (directory, log) for directory, log in _logs_by_own_marks(node)}
     return archivable_of_logs(seen, logs, topics)
 
 
-def _as_its_broker_knows(node: Node) -> Iterator[tuple[LogDirectory, PartitionLog]]:
-    """Yield logs with their directories. For a stopped broker, the high watermarks are those of its own
-    checkpoint.
+def _logs_by_own_marks(node: Node) -> Iterator[tuple[LogDirectory, PartitionLog]]:
+    """Yield logs with their directories. A stopped broker's high watermarks are those of its own checkpoint.
 
     Its leaders' high watermarks don't apply to this copy: the end of the copy may differ from the leader's
     log, and is cut off at the next start.
     """
-    own: dict[Path, LogDirectory] = {}
+    by_path: dict[Path, LogDirectory] = {}
     if node.live is not None:
-        stopped = [one.path for one in node.directories if lock_holder(one.path) is None]
-        own = {one.path: one for one in read_node(node.root).directories if one.path in stopped}
+        stopped = [directory.path for directory in node.directories if lock_holder(directory.path) is None]
+        by_path = {
+            directory.path: directory
+            for directory in read_node(node.root).directories
+            if directory.path in stopped
+        }
     for directory, log in node.logs:
-        yield own.get(directory.path, directory), log
+        yield by_path.get(directory.path, directory), log

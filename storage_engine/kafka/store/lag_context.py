@@ -32,31 +32,35 @@ def lag_context(
     :param going: the segments that a plan deletes.
     :raises FileNotFoundError: a file vanished.
     """
-    found: dict[str, LogOfLag] = {}
-    for one, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):
-        if one.seen.name in read and one.log.segments:
-            found[one.seen.name] = _log(one, seen.node, going, *_times(one, settings, now_ms))
-    return LagContext(found)
+    logs: dict[str, LogOfLag] = {}
+    for seen_log, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):
+        if seen_log.seen.name in read and seen_log.log.segments:
+            logs[seen_log.seen.name] = _log(seen_log, seen.node, going, *_times(seen_log, settings, now_ms))
+    return LagContext(logs)
 
 
 def reading_context(seen: SeenNode, snapshot: StoreSnapshot, read: Collection[str]) -> LagContext:
     """Return the logs in which offsets are looked up, without the times until age allows deletions."""
-    known = {
-        one.name: replace(seen.known[one.name], seen=one) for one in snapshot.logs if one.name in seen.known
+    seen_logs = {
+        log.name: replace(seen.known[log.name], seen=log) for log in snapshot.logs if log.name in seen.known
     }
     return LagContext(
-        {name: _log(one, seen.node) for name, one in known.items() if name in read and one.log.segments}
+        {
+            name: _log(seen_log, seen.node)
+            for name, seen_log in seen_logs.items()
+            if name in read and seen_log.log.segments
+        }
     )
 
 
 def _times(
-    one: SeenLog, settings: RetentionSettings | str, now_ms: int
+    seen_log: SeenLog, settings: RetentionSettings | str, now_ms: int
 ) -> tuple[Mapping[int, int | None], int | None]:
     """Return the ms until age allows each segment's deletion, and the newest record's timestamp."""
     newest_ms = None
     try:
-        newest_ms = _newest_ms(one)
-        return {} if isinstance(settings, str) else _losses(one, settings, now_ms), newest_ms
+        newest_ms = _newest_ms(seen_log)
+        return {} if isinstance(settings, str) else _losses(seen_log, settings, now_ms), newest_ms
     except FileNotFoundError:
         raise
     except OSError:
@@ -64,9 +68,9 @@ def _times(
         return {}, newest_ms
 
 
-def _newest_ms(one: SeenLog) -> int | None:
+def _newest_ms(seen_log: SeenLog) -> int | None:
     """Return the timestamp of a log's newest record; None: it has none."""
-    segments = one.log.segments
+    segments = seen_log.log.segments
     for files in reversed(segments):
         if files.log.size_bytes:
             return segment_facts(files, active=files is segments[-1]).largest_timestamp_ms
@@ -74,19 +78,23 @@ def _newest_ms(one: SeenLog) -> int | None:
 
 
 def _log(
-    one: SeenLog,
+    seen_log: SeenLog,
     node: Node,
     going: frozenset[SegmentId] = frozenset(),
     losses: Mapping[int, int | None] = MappingProxyType({}),
     newest_ms: int | None = None,
 ) -> LogOfLag:
-    name = one.seen.name
-    known = None if node.live is None else node.live.partitions.get(name)
-    is_told = known is not None and known.high_watermark is not None
-    end = known.high_watermark if known is not None and known.high_watermark is not None else one.end.offset
+    name = seen_log.seen.name
+    partition = None if node.live is None else node.live.partitions.get(name)
+    is_told = partition is not None and partition.high_watermark is not None
+    end = (
+        partition.high_watermark
+        if partition is not None and partition.high_watermark is not None
+        else seen_log.end.offset
+    )
     return LogOfLag(
         name,
-        one.start_offset,
+        seen_log.start_offset,
         end,
         newest_ms,
         tuple(
@@ -98,19 +106,18 @@ def _log(
                 (is_going := SegmentId(name, files.base_offset) in going),
                 0 if is_going else losses.get(files.base_offset),
             )
-            for files in one.log.segments
+            for files in seen_log.log.segments
         ),
-        is_end_known=is_told or not one.end.unread,
+        is_end_known=is_told or not seen_log.end.unread,
     )
 
 
-def _losses(one: SeenLog, settings: RetentionSettings, now_ms: int) -> Mapping[int, int | None]:
+def _losses(seen_log: SeenLog, settings: RetentionSettings, now_ms: int) -> Mapping[int, int | None]:
     """Return the ms until age allows each segment's deletion.
 
-    The active segment is included if all older segments have a time: the broker closes it once all records
-    have expired.
+    The active segment is included if all older ones have a time: the broker closes it once all have expired.
     """
-    facts = log_facts(one, settings, now_ms, until_kept=False)
+    facts = log_facts(seen_log, settings, now_ms, until_kept=False)
     moments = dict(deletes_at_ms(facts, settings, now_ms))
     by_age = settings.delete and not settings.compact and settings.kept_ms >= 0
     if by_age and len(moments) == len(facts.segments) - 1:

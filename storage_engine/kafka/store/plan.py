@@ -48,8 +48,7 @@ DELETED_BY = {
 
 
 def active_text(end: LogEnd, log: PartitionLog, settings: RetentionSettings, now_ms: int) -> str:
-    """Return what closes a log's active segment (LogSegment#shouldRoll). Before that, no record in it is
-    deleted.
+    """Return what closes a log's active segment (LogSegment#shouldRoll). Until then, all its records stay.
 
     Time alone doesn't close a segment: the broker checks the time only when a record arrives.
     """
@@ -87,8 +86,7 @@ def kept_because(
 ) -> tuple[Reason, str]:
     """Return why the first segment that stays in a log does so.
 
-    :param is_only_replica: no other node has a replica. Then a high watermark below the log's end is only
-        outdated.
+    :param is_only_replica: no other node has a replica: a high watermark below the end is only outdated.
     """
     at_start, by_size, by_age = found.halts
     if is_only_replica and Stop.HIGH_WATERMARK in {halt.stop for halt in found.halts}:
@@ -98,12 +96,12 @@ def kept_because(
         )
     # What keeps a segment by its time tells more than the size that it may have.
     halts = (at_start, by_age, by_size)
-    said = [text for halt in halts if (text := _sentence(halt, fact, facts, settings, found))]
-    return _reason(found, settings), "; ".join(dict.fromkeys(said))
+    sentences = [text for halt in halts if (text := _sentence(halt, fact, facts, settings, found))]
+    return _reason(found, settings), "; ".join(dict.fromkeys(sentences))
 
 
-def _reason(found: RetentionPass, settings: RetentionSettings) -> Reason:
-    stops = [halt.stop for halt in found.halts]
+def _reason(result: RetentionPass, settings: RetentionSettings) -> Reason:
+    stops = [halt.stop for halt in result.halts]
     if Stop.UNKNOWN in stops:
         return Reason.UNKNOWN
     if Stop.HIGH_WATERMARK in stops:
@@ -118,7 +116,7 @@ def _reason(found: RetentionPass, settings: RetentionSettings) -> Reason:
 
 
 def _sentence(
-    halt: Halt, fact: SegmentFacts, facts: LogFacts, settings: RetentionSettings, found: RetentionPass
+    halt: Halt, fact: SegmentFacts, facts: LogFacts, settings: RetentionSettings, result: RetentionPass
 ) -> str:
     """Return a clause about why a rule stops at a segment; "": there is nothing to say."""
     if halt.stop is Stop.UNKNOWN:
@@ -130,29 +128,32 @@ def _sentence(
     if halt.rule is Rule.LOG_START:
         return ""
     if halt.rule is Rule.SIZE:
-        return _of_size(fact, facts, settings, found)
+        return _size_text(fact, facts, settings, result)
     name = "retention.ms" if settings.kept_ms == settings.retention_ms else "local.retention.ms"
     if halt.stop is Stop.OFF:
         return f"{name} is off"
     newest = time_text(fact.largest_timestamp_ms)
-    goes = time_text(fact.largest_timestamp_ms + settings.kept_ms)
+    end = time_text(fact.largest_timestamp_ms + settings.kept_ms)
     if halt.stop is Stop.FUTURE:
         return (
             f"its newest record is of {newest}, in the future, and keeps this and all newer segments until "
-            f"{goes}"
+            f"{end}"
         )
-    return f"{name} {settings.kept_ms}: its newest record is of {newest}, so it stays until {goes}"
+    return f"{name} {settings.kept_ms}: its newest record is of {newest}, so it stays until {end}"
 
 
-def _of_size(fact: SegmentFacts, facts: LogFacts, settings: RetentionSettings, found: RetentionPass) -> str:
+def _size_text(
+    fact: SegmentFacts, facts: LogFacts, settings: RetentionSettings, result: RetentionPass
+) -> str:
     name = "retention.bytes" if settings.kept_bytes == settings.retention_bytes else "local.retention.bytes"
     if settings.kept_bytes < 0:
         return f"{name} is off"
-    left = sum(one.size_bytes for one in facts.segments[len(found.deletions) :])
+    left_bytes = sum(segment.size_bytes for segment in facts.segments[len(result.deletions) :])
     bound = f"{name} {bytes_text(settings.kept_bytes)}"
-    if left < settings.kept_bytes:
-        return f"{bound} isn't reached: the log has {bytes_text(left)}"
-    return f"{bound}: the log has {bytes_text(left)}, and {bytes_text(left - fact.size_bytes)} without it"
+    if left_bytes < settings.kept_bytes:
+        return f"{bound} isn't reached: the log has {bytes_text(left_bytes)}"
+    without = bytes_text(left_bytes - fact.size_bytes)
+    return f"{bound}: the log has {bytes_text(left_bytes)}, and {without} without it"
 
 
 _ACTIVE = "the broker writes to it"
@@ -170,8 +171,8 @@ class SeenLog:
     @property
     def high_watermark(self) -> int | None:
         """Return the offset below which all replicas in sync have the records; None: not known."""
-        found = self.directory.high_watermarks.get(self.seen.name)
-        return None if found is None else min(found, self.end.offset)
+        watermark = self.directory.high_watermarks.get(self.seen.name)
+        return None if watermark is None else min(watermark, self.end.offset)
 
     @property
     def start_offset(self) -> int:
@@ -197,27 +198,27 @@ def plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | 
     ):
         return undecided(one.seen, Reason.REFUSED, fault)
     if isinstance(settings, str):
-        why = f"how long the topic's segments stay isn't known: {settings}"
-        return undecided(one.seen, Reason.UNKNOWN, why)
+        reason = f"how long the topic's segments stay isn't known: {settings}"
+        return undecided(one.seen, Reason.UNKNOWN, reason)
     active = f"{_ACTIVE}; {active_text(one.end, one.log, settings, now_ms)}"
     if settings.compact:
-        return undecided(one.seen, Reason.COMPACTED, _compacted(one, settings, topics, now_ms), active)
+        return undecided(one.seen, Reason.COMPACTED, _compaction(one, settings, topics, now_ms), active)
     if not one.log.segments:
         return LogPlan(one.seen.name, ())
     if settings.local_without_delete:
         settings = replace(settings, delete=True)
     facts = log_facts(one, settings, now_ms)
-    found = retention_pass(facts, settings, now_ms)
-    going = len([each for each in found.deletions if each.base_offset != facts.segments[-1].base_offset])
+    result = retention_pass(facts, settings, now_ms)
+    going = len([each for each in result.deletions if each.base_offset != facts.segments[-1].base_offset])
     # Only of a log that loses something: a node may have thousands.
     if going and (
         fault := next(holes(one.directory, one.log, one.log.segments[: going + 1]), "")
         or epochs_fault(one.directory, one.log, one.end.offset)
     ):
         return undecided(one.seen, Reason.REFUSED, fault, active)
-    remote = f"{remote_text(settings)}{_open(one, 'it is copied')[1]}" if settings.is_copied else ""
+    remote = f"{remote_text(settings)}{_open_text(one, 'it is copied')[1]}" if settings.is_copied else ""
     only = one.seen.name in topics.only_replicas
-    return LogPlan(one.seen.name, tuple(_decided(one.seen, facts, settings, found, active, remote, only)))
+    return LogPlan(one.seen.name, tuple(_decisions(one.seen, facts, settings, result, active, remote, only)))
 
 
 def log_facts(one: SeenLog, settings: RetentionSettings, now_ms: int, *, until_kept: bool = True) -> LogFacts:
@@ -241,12 +242,12 @@ def log_facts(one: SeenLog, settings: RetentionSettings, now_ms: int, *, until_k
         ageless = replace(settings, retention_ms=-1, local_retention_ms=-1)
         going = len(delete_old_segments(whole, ageless, now_ms).deletions)
     kept_since_ms = now_ms - settings.kept_ms if until_kept else None
-    for place, facts in enumerate(_timed(segments[going:], segments[-1], kept_since_ms), going):
+    for place, facts in enumerate(_with_times(segments[going:], segments[-1], kept_since_ms), going):
         unread[place] = facts
     return LogFacts(tuple(unread), start, watermark, one.end.offset)
 
 
-def _timed(
+def _with_times(
     segments: Sequence[SegmentFiles], active: SegmentFiles, kept_since_ms: int | None
 ) -> Iterator[SegmentFacts]:
     """Yield segments with the times of their newest records, up to the first segment that is kept.
@@ -260,47 +261,46 @@ def _timed(
             return
 
 
-def _compacted(one: SeenLog, settings: RetentionSettings, topics: TopicSettings, now_ms: int) -> str:
+def _compaction(seen_log: SeenLog, settings: RetentionSettings, topics: TopicSettings, now_ms: int) -> str:
     also = ", and deletes expired segments" if settings.delete else ""
-    cleaned_to = one.directory.cleaned_to.get(one.seen.name)
-    said = (
+    cleaned_to = seen_log.directory.cleaned_to.get(seen_log.seen.name)
+    progress = (
         "it never has, by its checkpoint"
         if cleaned_to is None
         else f"it has cleaned the log up to offset {cleaned_to}"
     )
-    first_open, open_text = _open(one, "it cleans")
+    first_open, open_text = _open_text(seen_log, "it cleans")
     return (
         f"cleanup.policy contains compact: only the broker's cleaner removes records{also}; "
-        f"{said}{open_text}{_due_text(one, topics, first_open, now_ms)}"
+        f"{progress}{open_text}{_due_text(seen_log, topics, first_open, now_ms)}"
     )
 
 
-def _open(one: SeenLog, what: str) -> tuple[int | None, str]:
-    """Return the first offset of the oldest open transaction, if one is known, and a text about open
-    transactions."""
+def _open_text(seen_log: SeenLog, action: str) -> tuple[int | None, str]:
+    """Return the oldest open transaction's first offset, if known, and a text about open transactions."""
     try:
-        found = oldest_open(one.log, one.end.offset)
+        transaction = oldest_open(seen_log.log, seen_log.end.offset)
     except CorruptFileError as error:
         return None, f"; its open transactions aren't known: {reason_of(error)}"
-    if found is None:
+    if transaction is None:
         return None, ""
-    return found.first_offset, (
-        f"; {what} only up to offset {found.first_offset}, where the transaction of producer "
-        f"{found.producer_id} is open, last written at {time_text(found.written_ms)}"
+    return transaction.first_offset, (
+        f"; {action} only up to offset {transaction.first_offset}, where the transaction of producer "
+        f"{transaction.producer_id} is open, last written at {time_text(transaction.written_ms)}"
     )
 
 
-def _due_text(one: SeenLog, topics: TopicSettings, first_open: int | None, now_ms: int) -> str:
+def _due_text(seen_log: SeenLog, topics: TopicSettings, first_open: int | None, now_ms: int) -> str:
     """Return since when the cleaner should have cleaned a log, as a clause; "": it isn't due."""
-    cleaned_to = one.directory.cleaned_to.get(one.seen.name, one.seen.min_offset)
+    cleaned_to = seen_log.directory.cleaned_to.get(seen_log.seen.name, seen_log.seen.min_offset)
     try:
-        settings = cleaner_settings(topics.node, topics.values(one.log.name.topic))
-        found = due(one.log, cleaned_to, settings, first_open)
+        settings = cleaner_settings(topics.node, topics.values(seen_log.log.name.topic))
+        backlog = due(seen_log.log, cleaned_to, settings, first_open)
     except BrokerConfigError as error:
         return f"; {reason_of(error)}"
-    if found is None or found.since_ms > now_ms:
+    if backlog is None or backlog.since_ms > now_ms:
         return ""
-    return f"; {bytes_text(found.dirty_bytes)} are due since {time_text(found.since_ms)}"
+    return f"; {bytes_text(backlog.dirty_bytes)} are due since {time_text(backlog.since_ms)}"
 
 
 def undecided(seen: LogSnapshot, reason: Reason, detail: str, active: str = _ACTIVE) -> LogPlan:
@@ -316,20 +316,20 @@ def undecided(seen: LogSnapshot, reason: Reason, detail: str, active: str = _ACT
     )
 
 
-def _decided(
+def _decisions(
     seen: LogSnapshot,
     facts: LogFacts,
     settings: RetentionSettings,
-    found: RetentionPass,
+    result: RetentionPass,
     active: str,
     remote: str,
     is_only_replica: bool,
 ) -> Iterator[Decision]:
-    rules = {one.base_offset: one.rule for one in found.deletions} if found.deletions else {}
-    known = {one.base_offset: one for one in facts.segments}
+    rules = {deletion.base_offset: deletion.rule for deletion in result.deletions} if result.deletions else {}
+    by_offset = {segment.base_offset: segment for segment in facts.segments}
     stopped = False
     for segment in seen.segments:
-        rule, fact = rules.get(segment.base_offset), known.get(segment.base_offset)
+        rule, fact = rules.get(segment.base_offset), by_offset.get(segment.base_offset)
         if segment.state is SegmentState.ACTIVE:
             going = rule is not None and not settings.is_copied
             more = f"{_ACTIVE}; it has expired, so the broker closes it and deletes it too"
@@ -344,15 +344,14 @@ def _decided(
             yield Decision(segment, Reason.BEHIND_KEPT, "an older segment of its log stays")
         else:
             stopped = True
-            reason = kept_because(fact, facts, settings, found, is_only_replica=is_only_replica)
+            reason = kept_because(fact, facts, settings, result, is_only_replica=is_only_replica)
             yield Decision(segment, *reason)
 
 
 def cut_to_archivable(
     plan: LogPlan, archivable: Archivable, may: Set[SegmentId], *, has_remote: bool
 ) -> LogPlan:
-    """Return a log's plan for our deletions, without segments that may not be archived, and without all newer
-    segments.
+    """Return a log's plan for our deletions, without segments that may not be archived and all newer ones.
 
     :param may: ids of the segments in ``archivable``, of all logs.
     :param has_remote: its topic uses remote storage, though no segment may be copied to it now.
@@ -360,7 +359,7 @@ def cut_to_archivable(
     if not plan.to_delete:
         return plan
     if has_remote:
-        return _left_to_its_broker(plan)
+        return _leave_to_broker(plan)
     return cut_from(
         plan,
         lambda one: None if one.segment.id in may else _not_archivable(one.segment, archivable),
@@ -370,33 +369,33 @@ def cut_to_archivable(
 def cut_from(plan: LogPlan, fault_of: Callable[[Decision], tuple[Reason, str] | None]) -> LogPlan:
     """Return a log's plan that deletes nothing from the first segment on that has a fault."""
 
-    def decided() -> Iterator[Decision]:
+    def decide_all() -> Iterator[Decision]:
         stops = False
-        for one in plan.decisions:
-            if not one.deletes:
-                yield one
+        for decision in plan.decisions:
+            if not decision.deletes:
+                yield decision
             elif stops:
-                yield Decision(one.segment, Reason.BEHIND_KEPT, "an older segment of its log stays")
-            elif (fault := fault_of(one)) is not None:
+                yield Decision(decision.segment, Reason.BEHIND_KEPT, "an older segment of its log stays")
+            elif (fault := fault_of(decision)) is not None:
                 stops = True
-                yield Decision(one.segment, *fault)
+                yield Decision(decision.segment, *fault)
             else:
-                yield one
+                yield decision
 
-    return LogPlan(plan.log, tuple(decided()))
+    return LogPlan(plan.log, tuple(decide_all()))
 
 
-def _left_to_its_broker(plan: LogPlan) -> LogPlan:
+def _leave_to_broker(plan: LogPlan) -> LogPlan:
     """Return a log's plan without our deletions, because its topic uses remote storage.
 
     If its log start were raised, its broker would also delete segments in the remote storage (UnifiedLog,
     RemoteLogManager).
     """
-    why = (
+    reason = (
         "remote storage is on, though no segment is copied to it now: only its broker may delete records "
         "of this log"
     )
-    return plan.with_going(lambda one: replace(one, reason=Reason.REMOTE_STORAGE, detail=why))
+    return plan.with_going(lambda one: replace(one, reason=Reason.REMOTE_STORAGE, detail=reason))
 
 
 def _not_archivable(segment: Segment, archivable: Archivable) -> tuple[Reason, str]:
@@ -447,26 +446,24 @@ def as_asked(plans: Sequence[LogPlan], snapshot: StoreSnapshot, request: PlanReq
 
 
 def deletes_at_ms(facts: LogFacts, settings: RetentionSettings, now_ms: int) -> Mapping[int, int | None]:
-    """Return when the rules allow each segment's deletion, by its base offset; None: never because of its
-    age.
+    """Return when the rules allow each segment's deletion, by base offset; None: never because of its age.
 
     A segment is deleted no earlier than older segments. Segments above the high watermark are left out,
-    because nobody knows when it rises. The active segment is left out, because nobody knows when it is
-    closed.
+    because nobody knows when it rises. So is the active segment, because nobody knows when it is closed.
     """
-    going = {one.base_offset for one in retention_pass(facts, settings, now_ms).deletions}
-    found: dict[int, int | None] = {}
+    going = {deletion.base_offset for deletion in retention_pass(facts, settings, now_ms).deletions}
+    moments: dict[int, int | None] = {}
     by_age = settings.delete and not settings.compact and settings.kept_ms >= 0
     at_ms = now_ms
     for segment, following in zip(facts.segments, facts.segments[1:], strict=False):
         if segment.base_offset in going:
-            found[segment.base_offset] = now_ms
+            moments[segment.base_offset] = now_ms
             continue
         if facts.high_watermark is None or facts.high_watermark < following.base_offset:
             break
         at_ms = max(at_ms, segment.largest_timestamp_ms + settings.kept_ms + 1)
-        found[segment.base_offset] = at_ms if by_age else None
-    return found
+        moments[segment.base_offset] = at_ms if by_age else None
+    return moments
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,11 +483,11 @@ def logs_of(
 ) -> Iterator[tuple[SeenLog, RetentionSettings | str]]:
     """Yield a snapshot's logs, each with its topic's retention."""
     of_topics: dict[str, RetentionSettings | str] = {}
-    for one in snapshot.logs:
-        found = seen.known.get(one.name)
-        if found is None:
+    for log in snapshot.logs:
+        seen_log = seen.known.get(log.name)
+        if seen_log is None:
             continue
-        topic = found.log.name.topic
+        topic = seen_log.log.name.topic
         if topic not in of_topics:
             of_topics[topic] = topics.of(topic)
-        yield found if found.seen is one else replace(found, seen=one), of_topics[topic]
+        yield seen_log if seen_log.seen is log else replace(seen_log, seen=log), of_topics[topic]

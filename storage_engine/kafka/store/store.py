@@ -171,7 +171,7 @@ class OpenNode:
 
         A log is read again if one of its files has vanished, because its broker may delete.
         """
-        return _seen((read or self.read)(now_ms))
+        return _see_node((read or self.read)(now_ms))
 
     def last(self) -> Node:
         """Return the node as it was last read, or read it now."""
@@ -216,21 +216,23 @@ class NodeLogs(IdentifiedLogs):
         return absences(self.node.last(), logs)
 
     def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
-        node, wanted = self.node.last(), by_log(segments)
-        found: dict[SegmentId, int] = {}
+        node, of_logs = self.node.last(), by_log(segments)
+        offsets: dict[SegmentId, int] = {}
         for directory, log in node.logs:
-            bases = {one.base_offset for one in wanted.get(log.name.log, ())}
+            bases = {segment.base_offset for segment in of_logs.get(log.name.log, ())}
             # Of a log that its running broker deletes from just now, the next look knows.
             with suppress(OSError):
                 ends = own_ends(directory, log, bases)
-                found |= {SegmentId(log.name.log, base): end for base, end in ends.items()}
-        return found
+                offsets |= {SegmentId(log.name.log, base): end for base, end in ends.items()}
+        return offsets
 
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
-        seen = self.node.seen or self.node.see(0)
-        if (one := seen.known.get(log)) is None:
+        seen_node = self.node.seen or self.node.see(0)
+        if (seen_log := seen_node.known.get(log)) is None:
             raise went_meanwhile(f"log {log} of {self.node.root}")
-        return contradiction_of(one.log, log_id_of(one.directory, one.log), one.end.offset, receipts)
+        return contradiction_of(
+            seen_log.log, log_id_of(seen_log.directory, seen_log.log), seen_log.end.offset, receipts
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,15 +242,15 @@ class NodeReplicas(StoreReplicas):
     node: OpenNode
 
     def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        seen = self.node.seen
-        node = seen.node if seen else read_node(self.node.root)
+        seen_node = self.node.seen
+        node = seen_node.node if seen_node else read_node(self.node.root)
         logs = {log.name.log: (directory, log) for directory, log in node.logs}
-        found: dict[SegmentId, SegmentContext] = {}
+        by_id: dict[SegmentId, SegmentContext] = {}
         for name, of_log in by_log(sorted(segments, key=attrgetter("log", "base_offset"))).items():
             if name not in logs:
                 raise went_meanwhile(of_log[0].facts.path)
-            found.update(contexts_of(*logs[name], of_log))
-        return found
+            by_id.update(contexts_of(*logs[name], of_log))
+        return by_id
 
     def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
         return sha256_of_range(segments, first, end)
@@ -282,8 +284,8 @@ class NodeConsumers(StoreConsumers):
         from storage_engine.kafka.lag import consumers_of
         from storage_engine.kafka.store.lag_context import reading_context
 
-        seen = self.node.seen_of(snapshot, snapshot.taken_at_ms)
-        return consumers_of(seen.node, self.node.asked), reading_context(seen, snapshot, read)
+        seen_node = self.node.seen_of(snapshot, snapshot.taken_at_ms)
+        return consumers_of(seen_node.node, self.node.asked), reading_context(seen_node, snapshot, read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,9 +295,9 @@ class NodeCourse(StoreCourse):
     node: OpenNode
 
     def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
-        seen = self.node.seen_of(snapshot, snapshot.taken_at_ms)
-        found: dict[SegmentId, int | None] = {}
-        for log, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):
+        seen_node = self.node.seen_of(snapshot, snapshot.taken_at_ms)
+        times: dict[SegmentId, int | None] = {}
+        for log, settings in logs_of(seen_node, snapshot, read_topic_settings(seen_node.node)):
             # What goes once remote storage has it, goes nobody knows when.
             if isinstance(settings, str) or settings.is_copied or not log.seen.sealed:
                 continue
@@ -303,13 +305,13 @@ class NodeCourse(StoreCourse):
             with suppress(OSError):
                 facts = log_facts(log, settings, now_ms, until_kept=False)
                 moments = deletes_at_ms(facts, settings, now_ms)
-                found |= {SegmentId(log.seen.name, offset): at_ms for offset, at_ms in moments.items()}
-        return found
+                times |= {SegmentId(log.seen.name, offset): at_ms for offset, at_ms in moments.items()}
+        return times
 
     def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
         node = self.node.node_of(snapshot, snapshot.taken_at_ms)
-        found = (first_batch_ms(log.segments[0]) for _, log in node.logs if log.segments)
-        return min((at_ms for at_ms in found if at_ms is not None), default=None)
+        times = (first_batch_ms(log.segments[0]) for _, log in node.logs if log.segments)
+        return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,18 +368,18 @@ class KafkaStore(BrokerStore):
         return data_paths(self.node.root)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        self.node.seen = seen = self.node.see(now_ms)
-        node = seen.node
+        self.node.seen = seen_node = self.node.see(now_ms)
+        node = seen_node.node
         *others, last = (DiskUsage.of(directory.path) for directory in node.directories)
         return StoreSnapshot(
             broker=NAME,
             root=str(self.node.root),
             taken_at_ms=now_ms,
-            logs=seen.logs,
+            logs=seen_node.logs,
             log_disks=tuple(others) or (last,),
             dependents_disk=last,
             crashed=not runs(node) and node.left_uncleanly,
-            used_bytes=sum([segment.disk_bytes for log in seen.logs for segment in log.segments]),
+            used_bytes=sum([segment.disk_bytes for log in seen_node.logs for segment in log.segments]),
         )
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
@@ -385,19 +387,20 @@ class KafkaStore(BrokerStore):
 
         On a stopped node, only segments are deleted that may be deleted without its broker.
         """
-        seen = self.node.seen_of(snapshot, now_ms)
-        topics = read_topic_settings(seen.node)
+        seen_node = self.node.seen_of(snapshot, now_ms)
+        topics = read_topic_settings(seen_node.node)
         plans = tuple(
-            plan_of_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
+            plan_of_log(log, topics, settings, now_ms)
+            for log, settings in logs_of(seen_node, snapshot, topics)
         )
-        notices = plan_notices(seen.node, topics, forced=request.forced)
-        if not runs(seen.node):
-            plans = cut_to_stopped(seen.node, plans, topics, request.replicas_stopped)
+        notices = plan_notices(seen_node.node, topics, forced=request.forced)
+        if not runs(seen_node.node):
+            plans = cut_to_stopped(seen_node.node, plans, topics, request.replicas_stopped)
             # A running broker decides by itself, and deletes what no lake has, too.
             plans = as_asked(self.cut_to_archivable(snapshot, plans, topics), snapshot, request)
             if request.replicas_stopped:
-                said = f"a person says that all other nodes are stopped: {request.replicas_stopped}"
-                notices = (*notices, said)
+                notice = f"a person says that all other nodes are stopped: {request.replicas_stopped}"
+                notices = (*notices, notice)
         return Plan(snapshot.root, now_ms, (ALWAYS,), plans, notices)
 
     @property
@@ -432,11 +435,11 @@ class KafkaStore(BrokerStore):
     def limit(self) -> StoreLimit | None:
         if not self.node.root.is_dir():
             return None
-        why = (
+        reason = (
             f"{self.node.root}: expected a node's server.properties, found one of its log directories, "
             "which can only be read. Nothing was changed. Name the file as STORE."
         )
-        return StoreLimit(why, may_archive=False)
+        return StoreLimit(reason, may_archive=False)
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
         """Return the archivable segments: none of compacted logs, of logs with remote storage, that aren't
@@ -516,30 +519,32 @@ def plan_of_log(
         return undecided(one.seen, Reason.UNKNOWN, f"a file can't be read: {reason_text(error)}")
 
 
-def _seen(node: Node) -> SeenNode:
-    known = {}
+def _see_node(node: Node) -> SeenNode:
+    seen_logs = {}
     for directory, listed in node.logs:
         if listed.name.is_internal:
             continue
         # A file of one log that can't be read keeps no other log from being looked at.
-        if (found := read_again(listed, partial(known_end, directory))) is not None:
-            log, end = found
-            known[log.name.log] = SeenLog(log_snapshot(directory, log, end), directory, log, end)
-    return SeenNode(tuple(one.seen for one in known.values()), _as_seen(node, known), known)
+        if (log_and_end := read_again(listed, partial(known_end, directory))) is not None:
+            log, end = log_and_end
+            seen_logs[log.name.log] = SeenLog(log_snapshot(directory, log, end), directory, log, end)
+    return SeenNode(
+        tuple(seen_log.seen for seen_log in seen_logs.values()), _with_seen_logs(node, seen_logs), seen_logs
+    )
 
 
-def _as_seen(node: Node, known: Mapping[str, SeenLog]) -> Node:
+def _with_seen_logs(node: Node, seen_logs: Mapping[str, SeenLog]) -> Node:
     """Return a node with its logs as they were read, without logs that have vanished since."""
     directories = tuple(
         replace(
-            one,
+            directory,
             logs=tuple(
-                log if log.name.is_internal else known[log.name.log].log
-                for log in one.logs
-                if log.name.is_internal or log.name.log in known
+                log if log.name.is_internal else seen_logs[log.name.log].log
+                for log in directory.logs
+                if log.name.is_internal or log.name.log in seen_logs
             ),
         )
-        for one in node.directories
+        for directory in node.directories
     )
     same = all(
         len(new.logs) == len(old.logs) and all(map(operator.is_, new.logs, old.logs))

@@ -137,8 +137,8 @@ def copy_acts(source: tuple[FileIO, str], target: tuple[FileIO, str]) -> None:
 
     :raises LakeUnavailableError: the acts can't be read or written, or the bytes of one don't match its name.
     """
-    there = set(list_acts(*target))
-    missing = [name for name in list_acts(*source) if name not in there]
+    existing = set(list_acts(*target))
+    missing = [name for name in list_acts(*source) if name not in existing]
     # The first ones first: what a kill leaves is a chain.
     for name in sorted(missing, key=lambda name: _read_act(*source, name).number):
         replace_small_file(target[0], _location_of(target[1], name), _read_bytes(*source, name))
@@ -162,7 +162,7 @@ def record_act(lake: Lake, decide: Callable[[Acts], KeepDecision | None]) -> Act
         check_takes_acts(segments)
         location, lake_id = segments.location().rstrip("/"), lake_id_of(segments)
         assert lake_id is not None, location
-        with _claimed(segments.io, location) as check_turn:
+        with _claim_turn(segments.io, location) as check_turn:
             acts = read_acts_at(segments.io, location)
             decision = decide(acts)
             if decision is not None:
@@ -189,8 +189,7 @@ def _next_act(acts: Acts, lake_id: str, now_ms: int, decision: KeepDecision) -> 
 def read_trusted_clock(lake: Lake) -> int:
     """Return the lake's time, in milliseconds since the epoch.
 
-    :raises LakeUnavailableError: the lake's clock differs from this machine's, or nothing can be written in
-        the lake.
+    :raises LakeUnavailableError: the lake's clock differs from this machine's, or the lake isn't writable.
     """
     segments = lake.segments()
     return _read_clock(segments.io, segments.location().rstrip("/"), keeps=False)
@@ -225,8 +224,8 @@ def _read_bytes(file_io: FileIO, location: str, sha256: str) -> bytes:
     where = _location_of(location, sha256)
     data = read_small_file(file_io, where)
     if data is None or sha256_of_act(data) != sha256:
-        what = "no file" if data is None else sha256_of_act(data)
-        raise LakeUnavailableError(f"{where}: expected bytes with this SHA-256, found {what}. {_ADVICE}")
+        actual = "no file" if data is None else sha256_of_act(data)
+        raise LakeUnavailableError(f"{where}: expected bytes with this SHA-256, found {actual}. {_ADVICE}")
     return data
 
 
@@ -235,7 +234,7 @@ def _location_of(location: str, sha256: str) -> str:
 
 
 @contextmanager
-def _claimed(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
+def _claim_turn(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
     """Keep other writers of acts away on object stores, where no lock does.
 
     :return: a function to call right before an act is written; it raises if this writer took too long.
@@ -249,14 +248,14 @@ def _claimed(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
 
     def check_turn() -> None:
         if time.monotonic() - begun > _CLAIM_SECONDS / 2:
-            raise _taken(location, "found that it took too long for its turn")
+            raise _claim_error(location, "found that it took too long for its turn")
 
     try:
         replace_small_file(file_io, claim, b"Somebody records an act.\n")
         claims = {file.inside: file.modified_ns for file in list_files(file_io, f"{location}/{_CLAIMS}")}
         oldest_ns = claims.get(name, 0) - _CLAIM_SECONDS * 1_000_000_000
         if others := [other for other, at_ns in claims.items() if other != name and at_ns > oldest_ns]:
-            raise _taken(location, f"found the claim {others[0]} of another process")
+            raise _claim_error(location, f"found the claim {others[0]} of another process")
         for other in claims.keys() - {name}:
             delete_small_file(file_io, f"{location}/{_CLAIMS}/{other}")
         yield check_turn
@@ -265,9 +264,9 @@ def _claimed(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
             delete_small_file(file_io, claim)
 
 
-def _taken(location: str, what: str) -> LakeUnavailableError:
+def _claim_error(location: str, reason: str) -> LakeUnavailableError:
     return LakeUnavailableError(
-        f"{location}/{_CLAIMS}: expected to record an act alone, {what}. Nothing was changed. Run again; "
+        f"{location}/{_CLAIMS}: expected to record an act alone, {reason}. Nothing was changed. Run again; "
         f"the claim of a writer that was killed ends after {_CLAIM_SECONDS // 60} minutes."
     )
 
@@ -279,14 +278,14 @@ def read_expiries(lake: Lake, acts: Iterable[str]) -> Mapping[str, str]:
 
     :param acts: SHA-256 of the acts that receipts name; if there is none, nothing is read.
     """
-    wanted = set(acts) - {""}
-    if not wanted:
+    hashes = set(acts) - {""}
+    if not hashes:
         return {}
     try:
         every_act = read_acts(lake)
     except LakeUnavailableError:
         return {}
-    return {sha256: text for sha256, text in expiry_texts(every_act).items() if sha256 in wanted}
+    return {sha256: text for sha256, text in expiry_texts(every_act).items() if sha256 in hashes}
 
 
 def merged_expiries(ended: Iterable[tuple[Lake, Iterable[Receipt]]]) -> Mapping[str, str]:
@@ -294,10 +293,10 @@ def merged_expiries(ended: Iterable[tuple[Lake, Iterable[Receipt]]]) -> Mapping[
 
     :param ended: each lake with its receipts whose rows an act expired.
     """
-    found: dict[str, str] = {}
+    clauses: dict[str, str] = {}
     for lake, rows in ended:
-        found |= read_expiries(lake, (row.act_sha256 for row in rows))
-    return found
+        clauses |= read_expiries(lake, (row.act_sha256 for row in rows))
+    return clauses
 
 
 def expiry_texts(acts: Sequence[RecordedAct]) -> dict[str, str]:
@@ -387,8 +386,8 @@ def read_store_names(lake: Lake) -> dict[str, tuple[str, ...]]:
     first = receipts.group_by(list(slot), use_threads=False).aggregate([("sequence", "min")])
     names = first.group_by(["store_id", "store_name"], use_threads=False).aggregate([("sequence_min", "max")])
     ordered = names.sort_by("sequence_min_max").to_pylist()
-    given = ((row["store_id"], row["store_name"]) for row in ordered)
-    return newest_last((*by_place, *given))
+    by_time = ((row["store_id"], row["store_name"]) for row in ordered)
+    return newest_last((*by_place, *by_time))
 
 
 def newest_last(rows: Iterable[tuple[str, str | None]]) -> dict[str, tuple[str, ...]]:

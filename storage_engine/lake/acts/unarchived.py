@@ -32,14 +32,17 @@ def permitting_rule(
 ) -> ArchiveRule | None:
     """Return the rule by which a stream's messages may be deleted without a copy; None: no rule permits it.
 
+    A rule permits it only if every lake has one, and each of these is in force and has been in the journal
+    for :data:`WAIT_MS`.
+
     :param lakes: for each lake of the store, its archive rules in force; None: they aren't known.
     :param recorded_ms: when the store's journal recorded each rule, by the SHA-256 of the rule's act.
     :param now_ms: milliseconds since the epoch, by a clock that is certain.
-    :return: the rule that the first lake has.
+    :return: the rule of the first lake.
     """
     if not lakes or not stream.topic or stream.is_system:
         return None
-    found: list[ArchiveRule] = []
+    matches: list[ArchiveRule] = []
     for rules in lakes:
         rule = None if rules is None else archive_rule_for(rules, stream)
         if rule is None or rule.archives or rule.rule_id not in recorded_ms:
@@ -47,8 +50,8 @@ def permitting_rule(
         # Both clocks count: the lake's of the act, and the journal's of its record.
         if now_ms - max(recorded_ms[rule.rule_id], rule.at_ms) < WAIT_MS:
             return None
-        found.append(rule)
-    return found[0]
+        matches.append(rule)
+    return matches[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +160,8 @@ def leaves_out_rows(broker: str) -> bool:
 
     This needs segments that several topics share.
     """
-    found = find_broker(broker)
-    return not found.topics.are_logs and bool(found.codec.columns.streams)
+    kind = find_broker(broker)
+    return not kind.topics.are_logs and bool(kind.codec.columns.streams)
 
 
 def may_leave_out(broker: str) -> bool:

@@ -1,8 +1,7 @@
 """Archiving segments with proof: read, decode, write, read back from the lake, compare every byte.
 
-:func:`archive_segment` does all of it for one segment and runs anywhere in plain Python. The segment that it
-returns is proven, but counts only once :func:`storage_engine.lake.archive.commit.commit_segments` has
-committed it.
+:func:`archive_segment` does all of it for one segment, anywhere in plain Python. The returned segment is
+proven, but counts only once :func:`storage_engine.lake.archive.commit.commit_segments` has committed it.
 """
 
 from __future__ import annotations
@@ -141,15 +140,15 @@ def segment_jobs(
     for segment in segments:
         _check_sealed(segment)
     messages, trees = lake.messages(), has_trees(lake.segments().properties)
-    known = _known(lake, segments, store_id, lineage) if segments else ()
+    rows = _read_rows(lake, segments, store_id, lineage) if segments else ()
     live = live_data_files(messages, store_id, offsets_of(segments)) if segments else ()
-    wanted = [SegmentIdentity(store_id, lineage, it.log, it.base_offset, "") for it in segments]
-    attempts = _attempts(messages, live, wanted, known)
-    parts = _without_receipts(messages, live, wanted, known)
+    slots = [SegmentIdentity(store_id, lineage, segment.log, segment.base_offset, "") for segment in segments]
+    attempts = _attempts(messages, live, slots, rows)
+    parts = _find_parts(messages, live, slots, rows)
     # What the lake has, or had, in whatever file stays in a file of its own.
     has_rows_elsewhere = any(not is_own_name(file_name(file.location)) for file in live)
     by_rules = permits.of_rows if trees else None
-    permits_of = {} if by_rules is None else {row.slot: by_rules.beside(row) for row in known}
+    permits_of = {} if by_rules is None else {row.slot: by_rules.beside(row) for row in rows}
     location = messages.location().rstrip("/")
     return tuple(
         SegmentJob(
@@ -183,7 +182,7 @@ def segment_jobs(
             and slot not in parts
             else None,
         )
-        for segment, slot in zip(segments, wanted, strict=True)
+        for segment, slot in zip(segments, slots, strict=True)
     )
 
 
@@ -201,7 +200,7 @@ def _check_sealed(segment: Segment) -> None:
     check_size(segment.facts, segment.companions)
 
 
-def _known(lake: Lake, segments: Sequence[Segment], store_id: str, lineage: int) -> tuple[Receipt, ...]:
+def _read_rows(lake: Lake, segments: Sequence[Segment], store_id: str, lineage: int) -> tuple[Receipt, ...]:
     """Return the receipts that count between the lowest and the highest of the segments' offsets."""
     return receipts(lake, store_id, lineage=lineage, base_offsets=offsets_of(segments), with_ended=True)
 
@@ -215,21 +214,21 @@ def topic_of(broker: str, log: str) -> str | None:
     return find_broker(broker).topics.of_log(log)
 
 
-def _without_receipts(
-    messages: Table, live: Sequence[LiveFile], wanted: Sequence[SegmentIdentity], known: Sequence[Receipt]
+def _find_parts(
+    messages: Table, live: Sequence[LiveFile], identities: Sequence[SegmentIdentity], rows: Sequence[Receipt]
 ) -> dict[SegmentIdentity, tuple[str, str]]:
     """Return, for each segment without a receipt, the shared data file and the row groups that have its rows.
 
     A run that was killed between its commits leaves such a file in the table.
 
-    :param wanted: the segments.
-    :param known: the receipts that count.
+    :param identities: the segments.
+    :param rows: the receipts that count.
     """
-    slots = {row.slot for row in known}
-    lacking = [it for it in wanted if it not in slots]
-    found: dict[SegmentIdentity, tuple[str, str]] = {}
+    slots = {row.slot for row in rows}
+    lacking = [identity for identity in identities if identity not in slots]
+    parts: dict[SegmentIdentity, tuple[str, str]] = {}
     named = Counter[str]()
-    for row in known:
+    for row in rows:
         named[data_file_of(messages, row)] += row.row_count
     for file in live:
         if not is_shared_name(file_name(file.location)) or named[file.location] == file.entry.record_count:
@@ -238,12 +237,12 @@ def _without_receipts(
             continue
         with suppress(LakeUnavailableError, ProofError):
             for it, groups in segments_in(messages.io, file.location).items():
-                found[it] = (file.location, row_groups_text(groups))
-    return {slot: part for slot, part in found.items() if slot not in slots}
+                parts[it] = (file.location, row_groups_text(groups))
+    return {slot: part for slot, part in parts.items() if slot not in slots}
 
 
 def _attempts(
-    messages: Table, live: Sequence[LiveFile], wanted: Sequence[SegmentIdentity], known: Sequence[Receipt]
+    messages: Table, live: Sequence[LiveFile], slots: Sequence[SegmentIdentity], rows: Sequence[Receipt]
 ) -> dict[SegmentIdentity, str]:
     """Return the part of a data file's name that tells attempts apart.
 
@@ -251,17 +250,17 @@ def _attempts(
     the table tells. Otherwise a segment with a receipt gets a new part. So the file of an expired segment,
     which is to be removed, is never used again.
 
-    :param wanted: the segments.
-    :param known: the receipts that count.
+    :param slots: the segments.
+    :param rows: the receipts that count.
     """
     by_slot = {split_data_file_name(name)[0]: name for name in (file_name(f.location) for f in live)}
     attempts = {}
     reader, unsound = Reader(messages, live), set()
-    for row in known:
+    for row in rows:
         attempts[row.slot] = new_attempt()
         if not row.is_whole or reader.look(row, Depth.METADATA).faults:
             unsound.add(row.slot)
-    for slot in wanted:
+    for slot in slots:
         name = by_slot.get(slot_prefix(slot))
         if name is not None and slot not in unsound:
             attempts[slot] = attempt_of(name)
@@ -294,7 +293,7 @@ def archive_all(
         finally:
             pool.shutdown(cancel_futures=True)
             ended = [future for future in futures if not future.cancelled()]
-            discard(it for future in ended if future.exception() is None for it in future.result())
+            discard(segment for future in ended if future.exception() is None for segment in future.result())
 
 
 def commit_proven(
@@ -325,14 +324,14 @@ def commit_proven(
                 if error.location in unproven:
                     raise
                 unproven.add(error.location)
-                held = [it for it in proven if slot_prefix(it.identity) in error.slots]
-                found = _found_again(lake, [jobs[at(it)] for it in held], error.location)
+                held = [segment for segment in proven if slot_prefix(segment.identity) in error.slots]
+                fresh = _prove_again(lake, [jobs[at(segment)] for segment in held], error.location)
                 proven = (
-                    sorted([*(it for it in proven if it not in held), *found], key=at) if found else proven
+                    sorted([*(it for it in proven if it not in held), *fresh], key=at) if fresh else proven
                 )
             except SharedFileError as error:
-                staying = [it for it in proven if it.data_file not in error.data_files]
-                for job in [jobs[at(it)] for it in proven if it.data_file in error.data_files]:
+                staying = [segment for segment in proven if segment.data_file not in error.data_files]
+                for job in [jobs[at(segment)] for segment in proven if segment.data_file in error.data_files]:
                     with suppress(FileGoneError):
                         staying.append(archive_segment(replace(job, found_in=None)))
                         again.append(staying[-1])
@@ -341,7 +340,7 @@ def commit_proven(
         discard(again)
 
 
-def _found_again(lake: Lake, jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegment]:
+def _prove_again(lake: Lake, jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegment]:
     """Prove segments in a shared file that the table has.
 
     Returns none if the file doesn't have each of them as it is on disk.
@@ -509,8 +508,8 @@ def archive_shared(jobs: Sequence[SegmentJob], run: str, task: int) -> list[Prov
                 _syncing(staged, data_file),
                 reading_back(codec, data_file, staged, file_io, first.bytes_per_second) as stored,
             ):
-                proven = [prove_rows(it, stored) for it in read]
-            return [_with_source(segment, it) for segment, it in zip(proven, read, strict=True)]
+                proven = [prove_rows(rows, stored) for rows in read]
+            return [_with_source(segment, rows) for segment, rows in zip(proven, read, strict=True)]
     except BaseException:
         _remove_staged(staged, data_file)
         raise
@@ -569,7 +568,7 @@ def first_damage(job: SegmentJob) -> Damage | None:
         source = read_source(job)
         source.loader()(0, len(source.data))
         decoded = codec.decode(source.data, job.base_offset, context=job.context.codec)
-        damage = next((one for _, found in decoded for one in found), None)
+        damage = next((damage for _, damages in decoded for damage in damages), None)
         source.release()
         return damage
     return None

@@ -167,8 +167,8 @@ def _slots_in(table: Table, file: LiveFile, receipts_of: ReceiptsOf) -> frozense
         if not rows or count > 0:
             may_have = file.may_have(table.schema())
             others = [row for row in receipts_of() if may_have(row.identity)]
-            there = untouched_files(table, others) | {file.location}
-            others = [row for row in others if data_file_of(table, row) not in there]
+            locations = untouched_files(table, others) | {file.location}
+            others = [row for row in others if data_file_of(table, row) not in locations]
             # One may have expired since, with its rows in the table until the compaction is finished.
             sets = [it for it in (with_rows(others), others) if it and sum(r.row_count for r in it) == count]
             if not (rows or sets):
@@ -206,38 +206,38 @@ def missing_data(
     :raises LakeUnavailableError: the table can't be read.
     :raises SharedWithOthersError: a segment's rows are in a file that other segments share.
     """
-    own: dict[str, list[LiveFile]] = {}
+    own_files: dict[str, list[LiveFile]] = {}
     shared: list[LiveFile] = []
     foreign = False
     for file in live_data_files(table, store_id, base_offsets):
         prefix, _ = split_data_file_name(file_name(file.location))
-        own.setdefault(prefix, []).append(file)
+        own_files.setdefault(prefix, []).append(file)
         if is_shared_name(file_name(file.location)):
             may_have = file.may_have(table.schema())
-            shared += [file] if any(may_have(it.identity) for it in segments) else []
+            shared += [file] if any(may_have(segment.identity) for segment in segments) else []
         # Rows that another engine rewrote are in files whose names say nothing of segments.
         foreign = foreign or not is_own_name(file_name(file.location))
     inside = {file.location: _slots_in(table, file, receipts_of) for file in shared}
-    asked = {slot_prefix(segment.identity) for segment in segments if segment.row_groups is None}
+    asking = {slot_prefix(segment.identity) for segment in segments if segment.row_groups is None}
     missing = []
     for segment in segments:
-        files = own.get(slot_prefix(segment.identity), [])
+        files = own_files.get(slot_prefix(segment.identity), [])
         holding = [file for file in shared if slot_prefix(segment.identity) in inside[file.location]]
         if segment.row_groups is not None:
             if not (len(holding) == 1 and _is_as_proven(holding[0], segment)):
-                taken = bool(files or holding) or (foreign and _has_rows(table, segment, ()))
-                missing.append(MissingSegment(segment, (), False, is_taken=taken))
+                is_taken = bool(files or holding) or (foreign and _has_rows(table, segment, ()))
+                missing.append(MissingSegment(segment, (), False, is_taken=is_taken))
             continue
         for file in holding:
             # All of its segments are archived again that can be, so that nothing is lost with it.
-            known = leaving.get(file.location)
-            if others := inside[file.location] - asked - (frozenset() if known is None else known.lost):
+            entry = leaving.get(file.location)
+            if others := inside[file.location] - asking - (frozenset() if entry is None else entry.lost):
                 slots = inside[file.location]
                 raise _shares_file(table, segment, file.location, slots, len(others), receipts_of)
         files = [*files, *holding]
-        other = [content for file in files if (content := _content(file)) not in ("", segment.sha256[:16])]
-        if other:
-            missing.append(MissingSegment(segment, (), False, other[0]))
+        digests = [content for file in files if (content := _content(file)) not in ("", segment.sha256[:16])]
+        if digests:
+            missing.append(MissingSegment(segment, (), False, digests[0]))
         elif not (len(files) == 1 and _is_as_proven(files[0], segment)):
             rewritten = foreign and _has_rows(table, segment, files)
             missing.append(MissingSegment(segment, tuple(file.entry for file in files), rewritten))
@@ -275,13 +275,13 @@ def prepare_data(table: Table, missing: Sequence[MissingSegment]) -> Transaction
 def _data_file(table: Table, segment: ProvenSegment) -> DataFile:
     _check_age(segment)
     with lake_errors(segment.data_file, "look for a data file"):
-        found = len(table.io.new_input(segment.data_file))
-    if found != segment.data_file_bytes:
+        size_bytes = len(table.io.new_input(segment.data_file))
+    if size_bytes != segment.data_file_bytes:
         raise ProofError(
-            f"{segment.data_file}: expected {segment.data_file_bytes} bytes as proven, found {found}. "
+            f"{segment.data_file}: expected {segment.data_file_bytes} bytes as proven, found {size_bytes}. "
             "Nothing was committed. Do all hosts see the same warehouse? Run archive again."
         )
-    return iceberg_data_file(table, segment.data_file, found, segment.store_id, segment.manifest_facts)
+    return iceberg_data_file(table, segment.data_file, size_bytes, segment.store_id, segment.manifest_facts)
 
 
 def _check_age(segment: ProvenSegment) -> None:
@@ -369,14 +369,14 @@ def commit_segments(
             return tuple(settled[segment.identity] for segment in proven)
         except SharedWithOthersError as error:
             messages = lake.messages()
-            asked = {slot_prefix(segment.identity) for segment in (*proven, *others)}
+            prefixes = {slot_prefix(segment.identity) for segment in (*proven, *others)}
             naming = [row for row in error.receipts if data_file_of(messages, row) == error.location]
-            nameless = error.slots - asked - {slot_prefix(row.identity) for row in naming}
+            nameless = error.slots - prefixes - {slot_prefix(row.identity) for row in naming}
             if error.location in leaving or (nameless and error.location not in unproven):
                 raise
-            others += _taken_out(messages, error, asked)
-            asked |= {slot_prefix(segment.identity) for segment in others}
-            leaving[error.location] = LeavingFile(error.slots, error.slots - asked)
+            others += _take_out(messages, error, prefixes)
+            prefixes |= {slot_prefix(segment.identity) for segment in others}
+            leaving[error.location] = LeavingFile(error.slots, error.slots - prefixes)
             if lost := leaving[error.location].lost:
                 _log.warning(
                     "%s: expected a data file with the segments %s, found one that doesn't prove them: "
@@ -388,18 +388,18 @@ def commit_segments(
                 )
 
 
-def _taken_out(table: Table, error: SharedWithOthersError, asked: Set[str]) -> Iterator[ProvenSegment]:
+def _take_out(table: Table, error: SharedWithOthersError, prefixes: Set[str]) -> Iterator[ProvenSegment]:
     """Yield the segments that a shared file still proves, each in a file of its own.
 
     After a killed compaction, receipts may still name the small files, which are no longer in the table. Then
     the segments that these small files prove are yielded.
 
-    :param asked: segments that are archived again anyway.
+    :param prefixes: segments that are archived again anyway.
     :raises LakeUnavailableError: a file exists and can't be read, or the lake can't be written.
     """
     elsewhere = untouched_files(table, error.receipts) - {error.location}
     for row in error.receipts:
-        if slot_prefix(row.identity) in asked or data_file_of(table, row) in elsewhere:
+        if slot_prefix(row.identity) in prefixes or data_file_of(table, row) in elsewhere:
             continue
         try:
             yield take_out(table, row)
@@ -421,12 +421,12 @@ def take_out(table: Table, receipt: Receipt) -> ProvenSegment:
     # Read first: nothing is written for what is lost.
     check_rows(table, receipt, old)
     copy_rows(table.io, old, new, codec.columns, lambda parquet: rows_of_segment(parquet, receipt, old))
-    own = replace(receipt, data_file=relative_name(table, new), row_groups=None, moved_to=None)
-    check_rows(table, own, new)
+    new_row = replace(receipt, data_file=relative_name(table, new), row_groups=None, moved_to=None)
+    check_rows(table, new_row, new)
     with opened_file(table.io, new) as (stored, parquet):
         names = {field.name for field in fields(ProvenSegment)} & {field.name for field in fields(Receipt)}
         return ProvenSegment(
-            **{name: getattr(own, name) for name in names}
+            **{name: getattr(new_row, name) for name in names}
             | {
                 "data_file": new,
                 "data_file_bytes": stored.size(),
@@ -486,7 +486,7 @@ def _batches(segments: Sequence[ProvenSegment], leaving: Leaving) -> Iterator[li
     for segment in segments:
         slot = slot_prefix(segment.identity)
         folder = segment.data_file.rpartition("/")[0]
-        replaced = (it for it in leaving if it.startswith(f"{folder}/") and slot in leaving[it].slots)
+        replaced = (path for path in leaving if path.startswith(f"{folder}/") and slot in leaving[path].slots)
         by_file.setdefault(next(replaced, segment.data_file), []).append(segment)
     batch: list[ProvenSegment] = []
     for of_file in by_file.values():
@@ -504,9 +504,9 @@ def _check_shared(segments: Sequence[ProvenSegment], missing: Sequence[MissingSe
     :param missing: the segments that the table doesn't have, or has elsewhere.
     :raises SharedFileError: the lake has one of a file's segments by now.
     """
-    counts = Counter(it.data_file for it in segments if it.row_groups is not None)
-    lacking = Counter(it.segment.data_file for it in missing if not it.is_taken)
-    files = {it.segment.data_file for it in missing if it.segment.row_groups is not None}
+    counts = Counter(segment.data_file for segment in segments if segment.row_groups is not None)
+    lacking = Counter(item.segment.data_file for item in missing if not item.is_taken)
+    files = {item.segment.data_file for item in missing if item.segment.row_groups is not None}
     # Else it would have rows that the table has twice, or that no receipt names.
     _refuse(
         location
@@ -520,11 +520,11 @@ def _refuse(data_files: Iterable[str]) -> None:
 
     :raises SharedFileError: there is such a file.
     """
-    if taken := frozenset(data_files):
+    if present := frozenset(data_files):
         raise SharedFileError(
-            f"{min(taken)}: expected a data file whose segments the lake doesn't have, found that the lake "
+            f"{min(present)}: expected a data file whose segments the lake doesn't have, found that the lake "
             "has one of them by now. Nothing of the file was committed. Run archive again.",
-            taken,
+            present,
         )
 
 
@@ -584,8 +584,8 @@ def append_receipts(lake: Lake, store_id: str, missing: Callable[[Table], Sequen
         rows = missing(table)
         if not rows:
             return None
-        what = tuple(row.sha256 for row in rows)
-        return CommitStep(table, what, lambda: prepare_receipts(table, {store_id: head}, rows))
+        hashes = tuple(row.sha256 for row in rows)
+        return CommitStep(table, hashes, lambda: prepare_receipts(table, {store_id: head}, rows))
 
     ready_to_write(lake)
     with CHANGE_LOCK:
@@ -644,12 +644,10 @@ def _next_step(
 ) -> CommitStep | None:
     """Return the next commit: data files first, receipts only once the table has all data.
 
-    None: nothing is missing. The commit is bound to the very tables that were asked what is missing. If a
-    file of another run has no receipt yet, that run gets time to append it: it may be between its two
-    commits.
+    None: nothing is missing. The commit is bound to the tables that were asked what is missing. If another
+    run's file has no receipt yet, the run gets time to append it: it may be between its two commits.
 
-    :param of_others: when each such file was first seen, by location, in monotonic seconds. This function
-        adds to it.
+    :param of_others: when each such file was first seen, by location, in monotonic seconds. Filled here.
     """
     while True:
         table, messages = lake.segments(), lake.messages()
@@ -666,15 +664,15 @@ def _next_step(
             break
         time.sleep(_PAUSE_SECONDS)
     if missing:
-        what = ("data", *(item.segment.data_file for item in missing))
-        return CommitStep(messages, what, lambda: prepare_data(messages, missing))
+        texts = ("data", *(item.segment.data_file for item in missing))
+        return CommitStep(messages, texts, lambda: prepare_data(messages, missing))
     heads = {store_id: check_links_on(table, store_id) for store_id in grouped(unsettled, _store_of)}
     receipts = [
         segment.receipt(relative_name(messages, segment.data_file))
         for segment in sorted(unsettled, key=lambda s: (s.lineage, s.log, s.base_offset))
     ]
-    what = ("receipts", *(segment.data_file for segment in unsettled))
-    return CommitStep(table, what, lambda: prepare_receipts(table, heads, receipts))
+    texts = ("receipts", *(segment.data_file for segment in unsettled))
+    return CommitStep(table, texts, lambda: prepare_receipts(table, heads, receipts))
 
 
 def _missing(
@@ -696,9 +694,9 @@ def _missing(
 
 
 def _check_against_each_other(proven: Sequence[ProvenSegment]) -> None:
-    seen: dict[str, ProvenSegment] = {}
+    by_slot: dict[str, ProvenSegment] = {}
     for segment in proven:
-        other = seen.setdefault(f"{segment.store_id}/{slot_prefix(segment.identity)}", segment)
+        other = by_slot.setdefault(f"{segment.store_id}/{slot_prefix(segment.identity)}", segment)
         if other.sha256 != segment.sha256:
             raise _conflict(segment, other.sha256)
         _check_extent(segment, other)
@@ -715,8 +713,8 @@ def _check_extent(segment: ProvenSegment, other: ProvenSegment | Receipt) -> Non
     """
     if (segment.end_offset, segment.files) == (other.end_offset, other.files):
         return
-    archived, found = (read_companions(one.files) for one in (other, segment))
-    if _ends(segment) != _ends(other) or not same_companions(segment.broker, archived, found):
+    archived, current = (read_companions(item.files) for item in (other, segment))
+    if _ends(segment) != _ends(other) or not same_companions(segment.broker, archived, current):
         raise LakeConflictError(
             f"{segment.source_path}: expected {_extent(other)}, as is archived for store "
             f"{segment.store_id}, lineage {segment.lineage}, {segment.log} at offset "
@@ -740,7 +738,7 @@ def _ends(segment: ProvenSegment | Receipt) -> int:
 
 
 def _extent(segment: ProvenSegment | Receipt) -> str:
-    files = [f"{one.name} with SHA-256 {one.sha256}" for one in read_companions(segment.files)]
+    files = [f"{file.name} with SHA-256 {file.sha256}" for file in read_companions(segment.files)]
     return f"a segment that ends at {_ends(segment)}, beside it {', '.join(files) or 'no file'}"
 
 

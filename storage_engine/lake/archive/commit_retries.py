@@ -139,8 +139,7 @@ def _commit_steps(lake: Lake, next_step: Callable[[], CommitStep | None]) -> Non
 
 
 def _is_up_to_date(lake: Lake, table: Table) -> bool:
-    """Return whether a loaded table has all commits that were ever made to it, by the mark below its
-    location.
+    """Return whether a loaded table has every commit ever made, by the mark below its location.
 
     :raises LakeIdentityError: the table lacks such a commit even after it was loaded again: its catalog went
         back to an older state.
@@ -189,8 +188,7 @@ def _is_still(
 def _is_settled(lake: Lake, error: Exception) -> bool:
     """Return whether the table's present state is final, so that a failed attempt can't land later.
 
-    True for SQLite, whose commits end with the call. A server may still be at work on a request that
-    timed out.
+    True for SQLite, whose commits end with the call. A server may still work on a timed-out request.
     """
     catalog = lake.catalog
     if isinstance(catalog, SqlCatalog) and catalog.engine.dialect.name == "sqlite":

@@ -65,12 +65,12 @@ def add_deletions(
     ready_to_write(lake)
 
     def next_step() -> CommitStep | None:
-        table = _loaded(lake)
+        table = _load_table(lake)
         rows = missing(_rows_of(table, store_id))
         if not rows:
             return None
-        what = tuple(f"{row.run} {row.event_id} {row.name}" for row in rows)
-        return CommitStep(table, what, partial(_prepared, table, store_id, rows))
+        texts = tuple(f"{row.run} {row.event_id} {row.name}" for row in rows)
+        return CommitStep(table, texts, partial(_prepare_rows, table, store_id, rows))
 
     with CHANGE_LOCK:
         with committing(lake):
@@ -78,11 +78,11 @@ def add_deletions(
         commit_steps(lake, next_step, mark_deletions)
 
 
-def _prepared(table: Table, store_id: str, rows: Sequence[DeletedRange]) -> Transaction:
+def _prepare_rows(table: Table, store_id: str, rows: Sequence[DeletedRange]) -> Transaction:
     return prepare_rows(table, {store_id: as_table(table, [asdict(row) for row in rows])}, "event_id")
 
 
-def _loaded(lake: Lake) -> Table:
+def _load_table(lake: Lake) -> Table:
     table = lake.deletions()
     if table is None:
         raise LakeUnavailableError(

@@ -128,10 +128,10 @@ def prove_rows(read: ReadSegment, stored: DataFileReadBack) -> ProvenSegment:
         left_out = _prove_others(read, job.permits, codec, data_file, parquet, counter, leaves)
     else:
         chunks = segment_bytes(parquet, codec, origin, size_bytes, data_file, counter, memory, leaves)
-        for position, found in chunks:
-            for part in source.parts(position - origin, len(found)):
-                _compare(job, data_file, position, part, found[: len(part)])
-                position, found = position + len(part), found[len(part) :]
+        for position, chunk in chunks:
+            for part in source.parts(position - origin, len(chunk)):
+                _compare(job, data_file, position, part, chunk[: len(part)])
+                position, chunk = position + len(part), chunk[len(part) :]
     memory.forget()
     tree = (
         None if leaves is None else leaves.tree(job.base_offset, size_bytes, source.sha256, left_out.streams)
@@ -185,8 +185,8 @@ class _LeftOutStreams:
 
     def widened(self, stats: DataFileStats) -> DataFileStats:
         """Return the facts of a data file's rows, with time limits that include the records left out."""
-        firsts = [stats.first_store_timestamp_ms, *(it["first_ms"] for it in self.streams.values())]
-        lasts = [stats.last_store_timestamp_ms, *(it["last_ms"] for it in self.streams.values())]
+        firsts = [stats.first_store_timestamp_ms, *(stream["first_ms"] for stream in self.streams.values())]
+        lasts = [stats.last_store_timestamp_ms, *(stream["last_ms"] for stream in self.streams.values())]
         return replace(
             stats,
             first_store_timestamp_ms=min((it for it in firsts if it is not None), default=None),
@@ -221,18 +221,18 @@ def _prove_others(
     starts, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
 
     def compare(
-        first: int, found: memoryview, of_rows: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]
+        first: int, decoded: memoryview, of_rows: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]
     ) -> None:
         # One where a row has the byte, zero elsewhere, where nothing was written; then the source's bytes.
-        marks = np.zeros(len(found) + 1, np.uint8)
+        marks = np.zeros(len(decoded) + 1, np.uint8)
         marks[of_rows - first] += 1
         marks[of_rows - first + lengths] -= 1
         expected = np.add.accumulate(marks, out=marks)[:-1]
         at = 0
-        for part in source.parts(first - origin, len(found)):
+        for part in source.parts(first - origin, len(decoded)):
             expected[at : at + len(part)] *= np.frombuffer(part, np.uint8)
             at += len(part)
-        _compare(job, data_file, first, expected.data, found)
+        _compare(job, data_file, first, expected.data, decoded)
         starts.append(of_rows)
         sizes.append(lengths)
 
@@ -270,10 +270,10 @@ def _kept_as_codes(codec: SegmentCodec) -> list[str]:
     return [name for name in names if name in schema.names and pa.types.is_string(schema.field(name).type)]
 
 
-def _compare(job: SegmentJob, data_file: str, position: int, source: memoryview, found: memoryview) -> None:
-    if pa.py_buffer(source).equals(pa.py_buffer(found)):
+def _compare(job: SegmentJob, data_file: str, position: int, source: memoryview, stored: memoryview) -> None:
+    if pa.py_buffer(source).equals(pa.py_buffer(stored)):
         return
-    expected, actual = np.frombuffer(source, dtype=np.uint8), np.frombuffer(found, dtype=np.uint8)
+    expected, actual = np.frombuffer(source, dtype=np.uint8), np.frombuffer(stored, dtype=np.uint8)
     at = int(np.flatnonzero(expected != actual)[0])
     raise ProofError(
         f"{data_file}: expected the bytes of {job.path}; at physical offset {position + at} the file "

@@ -29,8 +29,7 @@ from storage_engine.model.store import grouped
 class _Transaction(Transaction):
     """A transaction that copies the table's metadata only after something was staged.
 
-    PyIceberg's own copies all of it each of the twenty times that a commit looks at it. Nobody changes these
-    copies.
+    PyIceberg's own copies all of it each of the twenty times a commit looks at it. No copy is changed.
     """
 
     _seen: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
@@ -97,7 +96,7 @@ def prepare_rows(table: Table, new: Mapping[str, pa.Table], order: str) -> Trans
         added.append(_write(table, store_id, rows, order))
     transaction = begin(table)
     overwrite = _Overwrite(Operation.OVERWRITE, transaction, table.io)
-    overwrite.tells = [may_have(table, it, WantedFiles(below_rows=FULL_FILE_ROWS)) for it in new]
+    overwrite.tells = [may_have(table, store_id, WantedFiles(below_rows=FULL_FILE_ROWS)) for store_id in new]
     with overwrite if merged else transaction.update_snapshot().merge_append() as change:
         for file in merged:
             change.delete_data_file(file)

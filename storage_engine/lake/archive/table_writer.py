@@ -116,11 +116,11 @@ def _properties(source: PlacedTable, target: Target, properties: Mapping[str, st
         for place in dict.fromkeys((*source.former_locations, source.location))
         if place != target.location
     ]
-    given = {FORMER_LOCATIONS_PROPERTY: json.dumps(former) if former else None, **properties}
+    added = {FORMER_LOCATIONS_PROPERTY: json.dumps(former) if former else None, **properties}
     if LAKE_ID_PROPERTY in properties:
         # What gets an identity is no lake of version 1 any more.
-        given[SCHEMA_VERSION_PROPERTY] = version_to_write(source.metadata.properties)
-    return {key: value for key, value in {**source.metadata.properties, **given}.items() if value is not None}
+        added[SCHEMA_VERSION_PROPERTY] = version_to_write(source.metadata.properties)
+    return {key: value for key, value in {**source.metadata.properties, **added}.items() if value is not None}
 
 
 def _write_snapshot(source: PlacedTable, target: Target, keep: Callable[[DataFile], bool]) -> Snapshot | None:

@@ -60,19 +60,17 @@ def threads_here(segment_bytes: int, bytes_per_second: int | None) -> int:
 
 
 def reading_threads(segment_bytes: int) -> int:
-    """Return how many segments of a size this process reads back at a time: while one waits for a disk,
-    another works.
-    """
+    """Return how many segments of a size are read back at once: while one waits for a disk, another works."""
     return max(_OVERLAPPING, threads_here(segment_bytes, None))
 
 
 @cache
 def _memory_bytes() -> int:
-    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    size_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in (*_MEMORY_LIMITS, *_own_limits()):
         with suppress(OSError, ValueError):
-            found = min(found, int(Path(path).read_text()))
-    return found
+            size_bytes = min(size_bytes, int(Path(path).read_text()))
+    return size_bytes
 
 
 def _own_limits() -> Iterator[str]:
@@ -81,4 +79,4 @@ def _own_limits() -> Iterator[str]:
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             if line.startswith("0::/"):
                 group = Path("/sys/fs/cgroup") / line.removeprefix("0::/")
-                yield from (str(one / "memory.max") for one in (group, *group.parents) if one.is_dir())
+                yield from (str(path / "memory.max") for path in (group, *group.parents) if path.is_dir())

@@ -1,8 +1,7 @@
 """Opening a lake: its durable catalog, its tables, and checks that it is the right lake.
 
 The rows of a SQL catalog name the metadata file of each table. The rows of both tables change in one
-transaction. Before a SQLite file is written, its other hard links are separated from it, so that they stay as
-they are.
+transaction. Before a SQLite file is written, its other hard links are separated, so that they don't change.
 """
 
 from __future__ import annotations
@@ -221,18 +220,17 @@ def rows_table_among(names: Iterable[str]) -> str:
 
     For a lake whose ``segments`` can't be read.
 
-    :return: the default broker's table if the lake has it, or if none of the lake's tables is a broker's
-        table of rows.
+    :return: the default broker's table if the lake has it, or has no broker's table of rows.
     """
     default = find_broker(default_broker()).rows.table
-    there = set(names)
-    if default in there:
+    existing = set(names)
+    if default in existing:
         return default
-    found = set()
+    tables = set()
     for name in broker_names():
         with suppress(BadInputError):
-            found.add(find_broker(name).rows.table)
-    return min(found & there, default=default)
+            tables.add(find_broker(name).rows.table)
+    return min(tables & existing, default=default)
 
 
 def takes_any_broker(segments: TableMetadata, rows: TableMetadata) -> bool:
@@ -240,11 +238,11 @@ def takes_any_broker(segments: TableMetadata, rows: TableMetadata) -> bool:
 
     A lake of version 1, which has no UUID, was made for the default broker.
     """
-    said = segments.properties
+    properties = segments.properties
     return (
-        BROKER_PROPERTY not in said
-        and COPY_OF_PROPERTY not in said
-        and LAKE_ID_PROPERTY in said
+        BROKER_PROPERTY not in properties
+        and COPY_OF_PROPERTY not in properties
+        and LAKE_ID_PROPERTY in properties
         and segments.current_snapshot() is None
         and rows.current_snapshot() is None
     )
@@ -271,10 +269,10 @@ def check_broker(lake: Lake, broker: str) -> None:
     :raises BadInputError: the lake is for another broker's segments.
     """
     may_take = find_broker(broker).rows.table != lake.rows_table and has_no_broker(lake)
-    if (found := lake.broker) != broker and not may_take:
+    if (actual := lake.broker) != broker and not may_take:
         raise BadInputError(
             f"lake {lake.location}: expected a lake for segments of {broker}, found one for those of "
-            f"{found}. Nothing was changed. Name another lake, or make one: ",
+            f"{actual}. Nothing was changed. Name another lake, or make one: ",
             Command("init-lake", f"--broker-type {broker} --lake DIRECTORY"),
         )
 
@@ -341,9 +339,9 @@ def _load_catalog(config: LakeConfig) -> Catalog:
             POSTGRES.require(f"lake {config.location}")
         catalog = load_catalog(config.name, **properties)
     except (ValueError, TypeError, ArgumentError, NotInstalledError, NoSuchPropertyException) as error:
-        told = config.without_secrets(str(error))
-        refusal = BadInputError(f"lake {config.location}: the catalog's properties don't work: {told}")
-        if told == str(error):
+        message = config.without_secrets(str(error))
+        refusal = BadInputError(f"lake {config.location}: the catalog's properties don't work: {message}")
+        if message == str(error):
             raise refusal from error
         raise refusal from None
     if isinstance(catalog, SqlCatalog):
@@ -364,25 +362,25 @@ def check_lake(lake: Lake) -> None:
     :raises LakeIdentityError: as in :func:`open_lake`.
     :raises LakeUnavailableError: as in :func:`open_lake`.
     """
-    found: Mapping[str, str] = {}
+    locations: Mapping[str, str] = {}
     rows = ""
     try:
         if isinstance(lake.catalog, SqlCatalog):
             # Before the metadata is opened: that of a plain copy may be gone where the original went on.
             with lake_errors(lake.location, "read the catalog"):
-                found = metadata_locations(lake.catalog, lake.config.namespace)
-            if SEGMENTS in found:
-                _check_pointer(lake, SEGMENTS, found[SEGMENTS])
+                locations = metadata_locations(lake.catalog, lake.config.namespace)
+            if SEGMENTS in locations:
+                _check_pointer(lake, SEGMENTS, locations[SEGMENTS])
         segments = lake.segments()
         rows = lake.name_rows(segments.properties)
-        if rows in found:
-            _check_pointer(lake, rows, found[rows])
+        if rows in locations:
+            _check_pointer(lake, rows, locations[rows])
         messages = lake.messages()
     except LakeUnavailableError as error:
         if tables_are_missing(error.__cause__):
             reason = reason_of(error.__cause__)
             raise LakeMissingError(
-                f"lake {lake.location}: expected the tables {rows or rows_table_among(found)} and "
+                f"lake {lake.location}: expected the tables {rows or rows_table_among(locations)} and "
                 f"{SEGMENTS} in namespace {lake.config.namespace}, found at least one missing "
                 f"({reason}). Nothing was created. ",
                 make_advice(lake.config),
@@ -436,10 +434,10 @@ def check_identity(lake: Lake, messages: Table, segments: Table) -> None:
     :raises LakeUnavailableError: a mark can't be read.
     """
     lake_id = lake_id_of(segments)
-    if (other := lake_id_of(messages)) not in (None, lake_id):
+    if (rows_id := lake_id_of(messages)) not in (None, lake_id):
         raise LakeIdentityError(
             f"lake {lake.location}: expected both tables of lake {lake_id}, found {messages.name()[-1]} of "
-            f"lake {other}. Nothing was changed. Bring the catalog back from a backup of one lake."
+            f"lake {rows_id}. Nothing was changed. Bring the catalog back from a backup of one lake."
         )
     for table in (messages, segments):
         check_containment(lake.config, table)
@@ -518,9 +516,9 @@ def make_catalog_tables(lake: Lake, lake_id: str | None) -> None:
         except DBAPIError as error:
             if "already exists" not in str(error):
                 raise
-        given = {} if lake_id is None else {LAKE_ID_PROPERTY: lake_id}
+        properties = {} if lake_id is None else {LAKE_ID_PROPERTY: lake_id}
         with suppress(NamespaceAlreadyExistsError, IntegrityError):
-            catalog.create_namespace(lake.config.namespace, {"exists": "true", **given})
+            catalog.create_namespace(lake.config.namespace, {"exists": "true", **properties})
 
 
 def repoint(lake: Lake, changes: Mapping[str, tuple[str | None, str]]) -> None:

@@ -65,9 +65,8 @@ def sql_url(uri: str) -> URL:
 def sql_engine(url: URL) -> Engine:
     """Return an engine without a pool of connections.
 
-    So no connection outlives its use or is shared with a forked process, and each one gets the settings that
-    make it durable. There is one engine for each URL, because an engine remembers the statements that it
-    compiled.
+    So no connection outlives its use or is shared with a forked process, and each gets the settings that make
+    it durable. There is one engine for each URL, because it remembers the statements that it compiled.
     """
     engine = create_engine(url, poolclass=NullPool)
     if engine.dialect.name == "sqlite":
@@ -95,8 +94,7 @@ def _connect_existing(_dialect: Any, _record: Any, arguments: Any, keywords: Any
 
 def _make_durable(connection: Any, _record: Any) -> None:
     """Set synchronous=EXTRA, which is FULL and also fsyncs the directory after the rollback journal is
-    removed. Without that a power cut may bring the journal back, and it would roll a committed transaction
-    back.
+    removed. Without that a power cut may bring the journal back, which rolls a committed transaction back.
     """
     cursor = connection.cursor()
     cursor.execute("PRAGMA synchronous=EXTRA")
@@ -107,15 +105,14 @@ def _connect_limited(_dialect: Any, _record: Any, arguments: Any, keywords: Any)
     """Connect to PostgreSQL so that neither side waits for the other without end.
 
     TCP's own limits only notice a host that is gone: a server, or a proxy before it, may hang and keep its
-    connections. The server ends a transaction whose client is gone, so that no other transaction waits for
-    it.
+    connections. The server ends a transaction whose client is gone, so that no transaction waits for it.
     """
     import psycopg
 
     class LimitedConnection(psycopg.Connection[Any]):
         def wait(self, gen: Generator[Any, Any, T], *options: Any, **more: Any) -> T:
             try:
-                return super().wait(_limited(gen, time.monotonic() + ANSWER_SECONDS), *options, **more)
+                return super().wait(_limit_wait(gen, time.monotonic() + ANSWER_SECONDS), *options, **more)
             except TimeoutError as error:
                 # Or whoever rolls back would wait as long again.
                 self.pgconn.finish()
@@ -129,18 +126,18 @@ def _connect_limited(_dialect: Any, _record: Any, arguments: Any, keywords: Any)
     return connection
 
 
-def _limited(gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
+def _limit_wait(gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
     """Wrap psycopg's generator for an answer, and raise an error after the deadline.
 
     While no answer comes, it is resumed several times a second.
     """
     try:
-        asked = next(gen)
+        state = next(gen)
         while True:
-            told = yield asked
+            ready = yield state
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the server has not answered for {ANSWER_SECONDS} s")
-            asked = gen.send(told)
+            state = gen.send(ready)
     except StopIteration as end:
         result: T = end.value
         return result
@@ -164,8 +161,7 @@ def metadata_locations(catalog: SqlCatalog, namespace: str) -> dict[str, str]:
 class RememberingSqlCatalog(OwnTables, SqlCatalog):
     """PyIceberg's SQL catalog, which parses no metadata file twice in a process.
 
-    It asks the database each time. Only the content of a metadata file is remembered, because it can't
-    change.
+    It asks the database each time. Only a metadata file's content is remembered, as it can't change.
     """
 
     def _init_catalog(self) -> None:
@@ -217,5 +213,4 @@ class RememberingSqlCatalog(OwnTables, SqlCatalog):
 SQL_CATALOG = f"{RememberingSqlCatalog.__module__}.{RememberingSqlCatalog.__qualname__}"
 
 REST_CATALOG = "storage_engine.lake.catalog.rest_catalog.PatientRestCatalog"
-"""The class by its name, so that only a lake with a REST catalog imports the HTTP libraries, for a tenth of a
-second."""
+"""By name, so that only a lake with a REST catalog imports the HTTP libraries for a tenth of a second."""

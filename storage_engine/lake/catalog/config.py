@@ -100,7 +100,7 @@ class LakeConfig:
         root = Path(directory).resolve()
         # Also of a link that leads nowhere: what says where the lake is may be on a disk that isn't mounted.
         if _is_there(described := root / DESCRIPTION):
-            return _described(described)
+            return _read_config(described)
         if unusable := sorted({char for char in str(root) if char in "?#%"}):
             raise BadInputError(
                 f"{root}: a lake's path can't contain {' '.join(unusable)}: it becomes part of a URI. "
@@ -116,9 +116,7 @@ class LakeConfig:
         )
 
     def __repr__(self) -> str:
-        """Return the lake's location, never its credentials: jobs contain configurations, and tracebacks
-        contain jobs.
-        """
+        """Return the location, never credentials: jobs contain configurations, tracebacks contain jobs."""
         return f"LakeConfig({self.name!r} at {self.location!r}, namespace={self.namespace!r})"
 
     @property
@@ -182,7 +180,7 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _described(path: Path) -> LakeConfig:
+def _read_config(path: Path) -> LakeConfig:
     """Read a lake's configuration from a file with the JSON object of its catalog's properties."""
     if not path.is_file():
         raise BadInputError(
@@ -190,24 +188,24 @@ def _described(path: Path) -> LakeConfig:
             "changed. Mount its disk. If the lake is in this directory, remove the entry of this name."
         )
     try:
-        found = json.loads(path.read_bytes())
+        data = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise BadInputError(
             f"{path}: expected a JSON object of catalog properties: {reason_text(error)}. Nothing was "
             "changed. "
             "Correct the file."
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(data, dict):
         raise BadInputError(
-            f"{path}: expected a JSON object of catalog properties, found {type(found).__name__}. "
+            f"{path}: expected a JSON object of catalog properties, found {type(data).__name__}. "
             "Nothing was changed. Correct the file."
         )
-    if odd := sorted(key for key, value in found.items() if value is None or isinstance(value, list | dict)):
+    if odd := sorted(key for key, value in data.items() if value is None or isinstance(value, list | dict)):
         raise BadInputError(
-            f"{path}: expected a text for {odd[0]}, found {type(found[odd[0]]).__name__}. "
+            f"{path}: expected a text for {odd[0]}, found {type(data[odd[0]]).__name__}. "
             "Nothing was changed. Put the value in quotes."
         )
-    config = LakeConfig("storage_engine", {str(key): str(value) for key, value in found.items()})
+    config = LakeConfig("storage_engine", {str(key): str(value) for key, value in data.items()})
     if config.secrets and path.stat().st_mode & 0o077:
         raise BadInputError(
             f"{path}: expected a file that only its owner can read, as it holds credentials; found mode "

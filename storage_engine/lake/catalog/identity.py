@@ -42,8 +42,7 @@ ANCESTORS_PROPERTY = "storage-engine.ancestors"
 """Property of both tables of a promoted copy: JSON list of the UUIDs of the lakes that it replaces."""
 
 COPIED_HEADS_PROPERTY = "storage-engine.copied-heads"
-"""Property of both tables of a copy: JSON object with sequence and hash of each store's last receipt when the
-copy was made."""
+"""Property of a copy's tables: JSON with sequence and hash of each store's last receipt when it was made."""
 
 PROMOTED_PROPERTY = "storage-engine.promoted"
 """Property of both tables of a promoted copy: JSON object that says who promoted it, when and why, and of
@@ -68,8 +67,7 @@ _POSTGRES_IDENTITY = text(
 change when somebody makes a schema. A new catalog's tables will be made in that first schema."""
 
 _SCHEMA = "schema="
-"""Prefix of the schema's name. An identity without it names the schema that was then the first of the search
-path."""
+"""Prefix of the schema's name. An identity without it names the schema that was first in the search path."""
 
 _POSTGRES_SCHEMA = re.compile(rf"(?P<database>{_POSTGRES}\d+/\d+)/(?P<schema>.*)(?P<lake> \S+ \S+)")
 
@@ -93,9 +91,7 @@ class Mark:
 
 
 def lake_id_of(table: Table) -> str | None:
-    """Return the UUID of a loaded table's lake; None: an older version made it, and nobody has written to it
-    since.
-    """
+    """Return the UUID of a loaded table's lake; None: an older version made it, and nobody wrote since."""
     return table.properties.get(LAKE_ID_PROPERTY)
 
 
@@ -265,8 +261,7 @@ def mark_location(table_location: str) -> str:
 def check_containment(config: LakeConfig, table: Table) -> None:
     """Make sure that a table is below its lake's own warehouse.
 
-    :raises LakeIdentityError: the table is elsewhere, as after a plain copy or a move of the lake's
-        directory.
+    :raises LakeIdentityError: the table is elsewhere: its directory was copied or moved.
     """
     check_below_warehouse(config, table.name()[-1], table.location())
 
@@ -382,14 +377,12 @@ def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: st
 
 
 def knows(metadata: TableMetadata, location: str, file_name: str) -> bool:
-    """Return whether a table's metadata at ``location`` is the file of this name, or was committed after that
-    file.
-    """
-    known = {_name(entry.metadata_file) for entry in metadata.metadata_log}
-    if file_name == _name(location) or file_name in known:
+    """Return whether a table's metadata at ``location`` is the file of this name, or was committed later."""
+    names = {_name(entry.metadata_file) for entry in metadata.metadata_log}
+    if file_name == _name(location) or file_name in names:
         return True
     # Others may have committed so often since that the log has forgotten it.
-    return 0 <= metadata_version(file_name) < min(map(metadata_version, known), default=-1)
+    return 0 <= metadata_version(file_name) < min(map(metadata_version, names), default=-1)
 
 
 def metadata_version(location: str) -> int:

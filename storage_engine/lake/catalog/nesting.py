@@ -28,17 +28,15 @@ def refuse_inside_store(places: Mapping[str, Path]) -> None:
     :param places: paths by their purpose; they need not exist.
     :raises BadInputError: such a path was found; nothing was changed.
     """
-    for what, place in places.items():
+    for part, place in places.items():
         if (root := store_around(place)) is not None:
-            raise inside_store(what, place, root)
+            raise inside_store(part, place, root)
 
 
 def refuse_target_inside_store(target: Path) -> None:
-    """Do the same as :func:`refuse_inside_store` for a target, which may itself be a store that a restore
-    made.
+    """Do the same as :func:`refuse_inside_store` for a target, which may be a store that a restore made.
 
-    The target may not be inside a lake's table either, because garbage collection would take its files for
-    the table's.
+    It may not be inside a lake's table either, as garbage collection would take its files for the table's.
     """
     real = Path(os.path.realpath(target))
     for around in real.parents:
@@ -53,18 +51,18 @@ def refuse_target_inside_store(target: Path) -> None:
 
 def local_places(lake: LakeConfig) -> dict[str, Path]:
     """Return the parts of a lake on this machine: its warehouse's directory and its catalog's file."""
-    found = {}
+    places = {}
     warehouse = lake.properties.get("warehouse", "")
     if warehouse.startswith(("/", "file:")):
-        found["warehouse"] = Path(unquote(urlsplit(warehouse).path))
+        places["warehouse"] = Path(unquote(urlsplit(warehouse).path))
     if (catalog := sqlite_file(lake.properties.get("uri", ""))) is not None:
-        found["catalog"] = catalog
-    return found
+        places["catalog"] = catalog
+    return places
 
 
 def local_directories(lake: LakeConfig) -> dict[str, Path]:
     """Return the directories of :func:`local_places`."""
-    return {what: path.parent if what == "catalog" else path for what, path in local_places(lake).items()}
+    return {part: path.parent if part == "catalog" else path for part, path in local_places(lake).items()}
 
 
 def sqlite_file(url: str) -> Path | None:
@@ -131,13 +129,13 @@ def place_around(config: LakeConfig, root: Path | None = None) -> str:
     :raises BadInputError: a broker's package can't say whether a directory is a store.
     """
     directories = local_directories(config)
-    own = [Path(os.path.realpath(path)) for path in directories.values()]
+    paths = [Path(os.path.realpath(path)) for path in directories.values()]
     for place in directories.values():
         for around in places_around(place):
             if store_around(around) == around or (root is not None and _is_same(around, root)):
                 return f"the store {around}"
             # By another name it may be this lake; who makes tables tells what shares its warehouse.
-            is_own = any(_is_same(name, path) for name in (around, around / _WAREHOUSE) for path in own)
+            is_own = any(_is_same(name, path) for name in (around, around / _WAREHOUSE) for path in paths)
             if not is_own and _is_lake(around, config):
                 return f"the lake {around}"
     return ""
@@ -147,9 +145,9 @@ def places_around(place: Path) -> Iterator[Path]:
     """Yield the directories around a path: by its real path, and by its names through other mounts."""
     real = Path(os.path.realpath(place))
     yield from real.parents
-    there = next(path for path in (real, *real.parents) if path.exists())
-    for other in _other_names(there):
-        if _is_same(other, there):
+    existing = next(path for path in (real, *real.parents) if path.exists())
+    for other in _other_names(existing):
+        if _is_same(other, existing):
             yield other
             yield from other.parents
 
@@ -176,7 +174,7 @@ def _other_names(path: Path) -> Iterator[Path]:
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), text)
 
 
 def _is_same(left: Path, right: Path) -> bool:
@@ -186,16 +184,16 @@ def _is_same(left: Path, right: Path) -> bool:
         return False
 
 
-def _is_lake(directory: Path, own: LakeConfig) -> bool:
+def _is_lake(directory: Path, real_paths: LakeConfig) -> bool:
     """Return whether a directory is another lake's, its warehouse, or one of its tables."""
-    if (directory / MARK_NAME).exists() or _has_tables(directory, own.namespace):
+    if (directory / MARK_NAME).exists() or _has_tables(directory, real_paths.namespace):
         return True
     if (directory / CATALOG_FILE).is_file() and (directory / _WAREHOUSE).is_dir():
         return True
     if not os.path.lexists(directory / DESCRIPTION):
         return False
     try:
-        return LakeConfig.local(directory).properties != own.properties
+        return LakeConfig.local(directory).properties != real_paths.properties
     except StorageEngineError:
         return True
 

@@ -112,17 +112,17 @@ class OwnTables(Catalog):
         own = self._own_metadata(table.name(), answer.metadata, table.io)
         return answer.model_copy(update={"metadata": own})
 
-    def _own_metadata(self, identifier: Identifier, found: TableMetadata, file_io: FileIO) -> TableMetadata:
-        place = own_place(self._config, self._catalog_id, identifier[-1], found, file_io)
-        return found.model_copy(
-            update={"properties": followed_properties(found.properties), "location": place}
+    def _own_metadata(
+        self, identifier: Identifier, metadata: TableMetadata, file_io: FileIO
+    ) -> TableMetadata:
+        place = own_place(self._config, self._catalog_id, identifier[-1], metadata, file_io)
+        return metadata.model_copy(
+            update={"properties": followed_properties(metadata.properties), "location": place}
         )
 
 
 def usual_location(config: LakeConfig, name: str) -> str | None:
-    """Return the location at which a lake's table is made; None: the catalog decides it, as a REST catalog
-    does. Pure.
-    """
+    """Return where a lake's table is made; None: the catalog decides it, as a REST catalog does. Pure."""
     warehouse = config.properties.get("warehouse", "")
     if "://" not in warehouse and not warehouse.lower().startswith(("/", "file:")):
         return None
@@ -132,11 +132,9 @@ def usual_location(config: LakeConfig, name: str) -> str | None:
 def own_place(
     config: LakeConfig, catalog_id: str, name: str, metadata: TableMetadata, file_io: FileIO
 ) -> str:
-    """Return the location of a table's own files: the one in its metadata, or the one with this catalog's
-    mark.
+    """Return the location of a table's own files: the one in its metadata, or with this catalog's mark.
 
-    The mark decides if the location in the metadata has no mark, because another engine gave that location to
-    the table.
+    The mark decides if the location in the metadata has no mark, because another engine gave it to the table.
 
     :raises LakeUnavailableError: a mark can't be read.
     """

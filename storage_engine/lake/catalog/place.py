@@ -29,9 +29,7 @@ def sqlite_file_of(config: LakeConfig) -> Path | None:
 
 
 def own_directory(config: LakeConfig) -> Path | None:
-    """Return the directory that holds a lake and is named by ``--lake``; None: its parts are in different
-    places.
-    """
+    """Return the directory of a lake that ``--lake`` names; None: its parts are in different places."""
     file = sqlite_file_of(config)
     return None if file is None or config != LakeConfig.local(file.parent) else file.parent
 
@@ -61,11 +59,11 @@ def is_catalog_there(config: LakeConfig) -> bool:
     try:
         if stat.S_ISREG(file.stat().st_mode):
             return True
-        found, advice = "something that is no file", "Move it away"
+        actual, advice = "something that is no file", "Move it away"
     except (FileNotFoundError, NotADirectoryError):
         if not file.is_symlink():
             return False
-        found = f"a symbolic link to {file.readlink()}, which isn't there"
+        actual = f"a symbolic link to {file.readlink()}, which isn't there"
         advice = "Mount the disk that it leads to; if that catalog is lost, remove the link"
     except OSError as error:
         raise LakeUnavailableError(
@@ -73,7 +71,7 @@ def is_catalog_there(config: LakeConfig) -> bool:
             "changed. Check that its disk is mounted and can be read."
         ) from error
     raise LakeUnavailableError(
-        f"lake {config.location}: expected the catalog {file}, found {found}. Nothing was changed. "
+        f"lake {config.location}: expected the catalog {file}, found {actual}. Nothing was changed. "
         f"{advice} and run ",
         Command("lake rebuild"),
         ", which makes the catalog again from the warehouse.",
@@ -83,8 +81,7 @@ def is_catalog_there(config: LakeConfig) -> bool:
 def check_any_catalog_file(configs: Iterable[LakeConfig]) -> None:
     """Make sure that at least one of a store's lakes has its catalog file.
 
-    :raises LakeMissingError: each of them is missing. A file that can't be looked at does not count as
-        missing.
+    :raises LakeMissingError: each of them is missing. A file that can't be looked at doesn't count.
     """
     missing = None
     for config in configs:

@@ -17,8 +17,7 @@ from storage_engine.lake.catalog.catalog_connections import ANSWER_SECONDS, CONN
 from storage_engine.lake.catalog.own_tables import OwnTables
 
 _REST_CONFIG = ("prefix", "namespace-separator")
-"""Properties of a REST catalog's configuration that the protocol needs. All others come from our own
-configuration."""
+"""Properties that the protocol needs of a REST catalog's configuration. All others come from our own."""
 
 _REST_TABLE_CONFIG = ("token",)
 """Properties in a REST catalog's answers about a table that the protocol needs."""
@@ -43,26 +42,26 @@ class PatientRestCatalog(OwnTables, RestCatalog):
         return session
 
     def _fetch_config(self) -> None:
-        own, uri = dict(self.properties), self.uri
+        properties, uri = dict(self.properties), self.uri
         try:
             super()._fetch_config()
         except (ValidationError, AttributeError, TypeError) as error:
             raise RESTError(f"expected a catalog's configuration, found something else: {error}") from error
-        answered = {key: value for key, value in self.properties.items() if own.get(key) != value}
-        self.properties = {**own, **{key: answered[key] for key in _REST_CONFIG if key in answered}}
+        answered = {key: value for key, value in self.properties.items() if properties.get(key) != value}
+        self.properties = {**properties, **{key: answered[key] for key in _REST_CONFIG if key in answered}}
         self.uri = uri
         self.ignored = answered.keys() - set(_REST_CONFIG)
 
     def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> Table:
-        given = table_response.config
-        self.ignored |= given.keys() - set(_REST_TABLE_CONFIG)
+        config = table_response.config
+        self.ignored |= config.keys() - set(_REST_TABLE_CONFIG)
         for credentials in table_response.storage_credentials:
             self.ignored |= credentials.config.keys()
         return self.own_table(
             identifier_tuple,
             table_response.metadata,
             str(table_response.metadata_location),
-            {key: given[key] for key in _REST_TABLE_CONFIG if key in given},
+            {key: config[key] for key in _REST_TABLE_CONFIG if key in config},
         )
 
 

@@ -185,8 +185,7 @@ GROWTH_PROPERTIES = {
     # How many of them each new one names.
     "write.metadata.previous-versions-max": "100",
 }
-"""Properties that limit the growth of a table's metadata. A table that another version made gets them when it
-is written to."""
+"""Limits on the growth of a table's metadata. A table of another version gets them when it is written to."""
 
 OWN_PROPERTIES = {
     "format-version": "2",
@@ -335,9 +334,9 @@ def check_partitions(table: Table) -> None:
     :raises LakeUnavailableError: another engine partitioned a loaded table in another way.
     """
     if not is_by_store(table, table.metadata.default_spec_id):
-        found = ", ".join(field.name for field in table.spec().fields) or "nothing"
+        fields = ", ".join(field.name for field in table.spec().fields) or "nothing"
         raise LakeUnavailableError(
-            f"lake table {table.location()}: expected partitions by store_id, found them by {found}: "
+            f"lake table {table.location()}: expected partitions by store_id, found them by {fields}: "
             "another engine changed that. Nothing was committed. Partition the table by store_id alone "
             "with that engine (in Spark: ALTER TABLE ... REPLACE PARTITION FIELD ... WITH store_id), and "
             "run again."
@@ -356,17 +355,17 @@ def check_messages_schema(location: str, expected: Schema, found: Schema) -> Non
 
 
 def _check_schema(
-    location: str, expected: Schema, found: Schema, may_lack: Callable[[NestedField], bool]
+    location: str, expected: Schema, actual: Schema, may_lack: Callable[[NestedField], bool]
 ) -> None:
-    columns = {field.name: field for field in found.fields}
+    columns = {field.name: field for field in actual.fields}
     for field in expected.fields:
-        other = columns.get(field.name)
-        if other is None and may_lack(field):
+        column = columns.get(field.name)
+        if column is None and may_lack(field):
             continue
-        if other is None or (other.field_id, other.field_type) != (field.field_id, field.field_type):
+        if column is None or (column.field_id, column.field_type) != (field.field_id, field.field_type):
             raise LakeUnavailableError(
                 f"lake table {location}: expected column {field.field_id} {field.name} "
-                f"{field.field_type}, found {other}. The table was made by another version or program; "
+                f"{field.field_type}, found {column}. The table was made by another version or program; "
                 "archive into another namespace or warehouse."
             )
 
@@ -384,11 +383,11 @@ def check_version_of(location: str, properties: Mapping[str, str]) -> None:
 
     :raises BadInputError: the table's schema has a major version that this code doesn't know.
     """
-    found = properties.get(SCHEMA_VERSION_PROPERTY, "")
-    if found.partition(".")[0] not in READABLE_MAJORS:
-        known = ".x or ".join(READABLE_MAJORS)
+    version = properties.get(SCHEMA_VERSION_PROPERTY, "")
+    if version.partition(".")[0] not in READABLE_MAJORS:
+        majors = ".x or ".join(READABLE_MAJORS)
         raise BadInputError(
-            f"lake table {location}: expected schema version {known}.x, found {found or 'none'}. Nothing "
+            f"lake table {location}: expected schema version {majors}.x, found {version or 'none'}. Nothing "
             "was changed. Use the release of storage-engine that made it, or a later one, on every host "
             "that opens this lake. Or use another lake."
         )
@@ -396,8 +395,8 @@ def check_version_of(location: str, properties: Mapping[str, str]) -> None:
 
 def missing_columns(table: Table, expected: Schema) -> list[NestedField]:
     """Return the columns that a loaded table lacks because an older version made it."""
-    there = {field.name for field in table.schema().fields}
-    return [field for field in expected.fields if field.name not in there]
+    names = {field.name for field in table.schema().fields}
+    return [field for field in expected.fields if field.name not in names]
 
 
 def missing_comments(table: Table, expected: Schema) -> list[NestedField]:
@@ -405,9 +404,9 @@ def missing_comments(table: Table, expected: Schema) -> list[NestedField]:
 
     An existing comment stays, so that two releases don't replace each other's comments in turn.
     """
-    there = {field.name: field for field in table.schema().fields}
+    named = {field.name: field for field in table.schema().fields}
     return [
-        field for field in expected.fields if field.doc and field.name in there and not there[field.name].doc
+        field for field in expected.fields if field.doc and field.name in named and not named[field.name].doc
     ]
 
 
@@ -416,8 +415,8 @@ def missing_properties(found: Mapping[str, str]) -> dict[str, str]:
 
     Other engines and older releases need them. Pure.
     """
-    wanted = {COMMIT_RETRIES_PROPERTY: "0", **GROWTH_PROPERTIES}
-    return {key: value for key, value in wanted.items() if found.get(key) != value}
+    expected = {COMMIT_RETRIES_PROPERTY: "0", **GROWTH_PROPERTIES}
+    return {key: value for key, value in expected.items() if found.get(key) != value}
 
 
 def evolve(table: Table, expected: Schema, properties: Mapping[str, str] | None = None) -> None:

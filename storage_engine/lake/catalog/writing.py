@@ -195,8 +195,7 @@ UNLOCKED_GRACE_MS = DAY_MS
 """How long a file without any reference is left alone, at least, in a lake without a lock."""
 
 UNLOCKED_PROOF_MS = UNLOCKED_GRACE_MS // 2
-"""How old a proof may be when it is committed to a lake without a lock. The proven file must still exist
-then."""
+"""How old a proof may be when committed to a lake without a lock. The proven file must still exist then."""
 
 _OTHERS = {
     (LOCK_NAME, fcntl.LOCK_EX): "commits to it",
@@ -214,7 +213,7 @@ def committing(lake: Lake) -> Iterator[None]:
     :raises LakeUnavailableError: another process removes files for longer than this one waits, or the lock
         can't be taken.
     """
-    with _held(lake.messages().location(), fcntl.LOCK_SH):
+    with _hold_lock(lake.messages().location(), fcntl.LOCK_SH):
         yield
 
 
@@ -236,7 +235,7 @@ def nobody_commits_at(location: str) -> Iterator[None]:
     :param location: location of the table of rows.
     :raises LakeUnavailableError: as :func:`nobody_commits` does.
     """
-    with _held(location, fcntl.LOCK_EX):
+    with _hold_lock(location, fcntl.LOCK_EX):
         yield
 
 
@@ -247,12 +246,12 @@ def recording_acts(lake: Lake) -> Iterator[None]:
     :raises LakeUnavailableError: another process does one of these for longer than this one waits, or a lock
         can't be taken.
     """
-    with committing(lake), _held(lake.segments().location(), fcntl.LOCK_EX, _ACTS_LOCK_NAME):
+    with committing(lake), _hold_lock(lake.segments().location(), fcntl.LOCK_EX, _ACTS_LOCK_NAME):
         yield
 
 
 @contextmanager
-def _held(location: str, operation: int, name: str = LOCK_NAME) -> Iterator[None]:
+def _hold_lock(location: str, operation: int, name: str = LOCK_NAME) -> Iterator[None]:
     root = local_path(location)
     if root is None:
         yield
@@ -328,11 +327,11 @@ def _make_rows(lake: Lake, segments: Table, broker: str) -> None:
     codec, name = kind.codec, (lake.config.namespace, kind.rows.table)
     lake_id = segments.properties[LAKE_ID_PROPERTY]
     location = f"{segments.location().rstrip('/').rpartition('/')[0]}/{kind.rows.table}"
-    own = {LAKE_ID_PROPERTY: lake_id, BROKER_PROPERTY: broker}
+    properties = {LAKE_ID_PROPERTY: lake_id, BROKER_PROPERTY: broker}
     with lake_errors(location, "make the table"):
         if not lake.catalog.table_exists(name):
             remove_old_mark(lake, segments, location)
-            make_rows_table(lake.catalog, name, codec, location, own)
+            make_rows_table(lake.catalog, name, codec, location, properties)
         table = lake.catalog.load_table(name)
         if read_mark(table) is None:
             put_mark(table.io, table.location(), mark_of(table, lake_id, lake.catalog_id))
@@ -345,11 +344,11 @@ def _drop_others(lake: Lake) -> None:
     """
     lake_id = lake_id_of(lake.segments())
     with lake_errors(lake.location, "list the catalog's tables"):
-        there = {name[-1] for name in lake.catalog.list_tables(lake.config.namespace)}
+        names = {name[-1] for name in lake.catalog.list_tables(lake.config.namespace)}
     for broker in broker_names():
         with suppress(BadInputError, LakeUnavailableError, NoSuchTableError):
             name = find_broker(broker).rows.table
-            if name not in there or name == lake.rows_table:
+            if name not in names or name == lake.rows_table:
                 continue
             table = lake.load(name)
             if lake_id is None or lake_id_of(table) != lake_id or table.current_snapshot() is not None:
@@ -370,8 +369,7 @@ def ready_to_write(lake: Lake) -> None:
     """Make sure that a lake may be written, and has this version's identity, marks, columns and comments.
 
     A table of deletions that can't be made is no fault, because nothing depends on it. Whoever writes to it
-    gets the error. Don't call this while :data:`CHANGE_LOCK` is held: it is taken here where something is
-    changed.
+    gets the error. Don't call this while :data:`CHANGE_LOCK` is held: it is taken here for any change.
 
     :raises LakeIdentityError: the lake is a copy that was not promoted, or lies inside a store or another
         lake; or the lake is of version 1, and its warehouse shows that the catalog is older than the
@@ -443,14 +441,14 @@ def _bring_up_to_date(lake: Lake, messages: Table, segments: Table) -> tuple[Tab
         lacking = [
             (table, schema)
             for table, schema in _schemas(messages, segments, trees=has_trees(segments.properties))
-            if missing_columns(table, schema) or missing_comments(table, schema) or _given(lake, table)
+            if missing_columns(table, schema) or missing_comments(table, schema) or _list_missing(lake, table)
         ]
         if not lacking:
             break
         adding = lake_errors(lake.location, "add columns")
         with CHANGE_LOCK, committing(lake), adding, suppress(CommitFailedException):
             for table, schema in lacking:
-                evolve(table.refresh(), schema, _given(lake, table))
+                evolve(table.refresh(), schema, _list_missing(lake, table))
         messages, segments = lake.tables()
     else:
         raise _overtaken(lake, "add columns")
@@ -459,17 +457,16 @@ def _bring_up_to_date(lake: Lake, messages: Table, segments: Table) -> tuple[Tab
     return messages, segments
 
 
-def _given(lake: Lake, table: Table) -> dict[str, str]:
+def _list_missing(lake: Lake, table: Table) -> dict[str, str]:
     """Return the properties that a loaded table lacks.
 
-    If another engine has put the metadata elsewhere, there is always one: its commit brings the metadata
-    back.
+    If another engine has put the metadata elsewhere, there is always one: its commit brings it back.
     """
-    given = missing_properties(found_properties(table))
+    missing = missing_properties(found_properties(table))
     is_ours = table.metadata_location.startswith(f"{table.location().rstrip('/')}/metadata/")
     if not is_ours and isinstance(lake.catalog, SqlCatalog):
-        return {SCHEMA_VERSION_PROPERTY: version_to_write(table.properties), **given}
-    return given
+        return {SCHEMA_VERSION_PROPERTY: version_to_write(table.properties), **missing}
+    return missing
 
 
 def _take_over(lake: Lake) -> None:
@@ -500,9 +497,9 @@ def give_identity(lake: Lake) -> None:
             if lake_id_of(table) is not None:
                 continue
             write_mark(table, lake_id, lake.catalog_id, pending=True)
-            given = {LAKE_ID_PROPERTY: lake_id, TAKEN_OVER_PROPERTY: str(clock_ms())}
+            properties = {LAKE_ID_PROPERTY: lake_id, TAKEN_OVER_PROPERTY: str(clock_ms())}
             with lake_errors(lake.location, "take the lake over"), suppress(CommitFailedException):
-                evolve(table, schema, given)
+                evolve(table, schema, properties)
             if lake_id_of(table.refresh()) != lake_id:
                 # Somebody else committed, or takes the lake over at this moment: by then it has an identity.
                 break
@@ -543,8 +540,8 @@ def upgrade(lake: Lake) -> tuple[str, str]:
 def _chosen_id(lake: Lake) -> str:
     """Return the UUID that a lake gets: a new one, or the one that a killed attempt has begun to give it."""
     segments = lake.segments()
-    if (given := lake_id_of(segments)) is not None:
-        return given
+    if (lake_id := lake_id_of(segments)) is not None:
+        return lake_id
     mark = read_mark(segments)
     return mark.lake_id if mark is not None else id_in_catalog(lake) or str(uuid.uuid4())
 
@@ -556,28 +553,28 @@ def _check_only_catalog(table: Table) -> None:
         names data files that the catalog lacks.
     """
     files = {file.inside: file for file in list_files(table.io, table.location())}
-    known = {table.metadata_location.rpartition("/")[2]}
-    known |= {entry.metadata_file.rpartition("/")[2] for entry in table.metadata.metadata_log}
+    names = {table.metadata_location.rpartition("/")[2]}
+    names |= {entry.metadata_file.rpartition("/")[2] for entry in table.metadata.metadata_log}
     current: set[str] | None = None
     for inside in files:
         folder, _, name = inside.rpartition("/")
-        if folder != "metadata" or not name.endswith(".metadata.json") or name in known:
+        if folder != "metadata" or not name.endswith(".metadata.json") or name in names:
             continue
         location = f"{table.location()}/{inside}"
-        found = _metadata(table, location)
-        if not found.snapshots:
+        metadata = _metadata(table, location)
+        if not metadata.snapshots:
             # Of an attempt to make a lake that came to nothing.
             continue
-        if found.table_uuid != table.metadata.table_uuid:
+        if metadata.table_uuid != table.metadata.table_uuid:
             raise LakeIdentityError(
                 f"{location}: expected metadata of table {table.metadata.table_uuid}, found that of "
-                f"{found.table_uuid}: two catalogs share this place. Nothing was changed. Give each a "
+                f"{metadata.table_uuid}: two catalogs share this place. Nothing was changed. Give each a "
                 "warehouse or namespace of its own."
             )
         current = set(_data_files(table, table.metadata)) if current is None else current
         strange = [
             file
-            for file in _data_files(table, found)
+            for file in _data_files(table, metadata)
             if file not in current and f"data/{file.rpartition('/data/')[2]}" in files
         ]
         if strange:
@@ -639,7 +636,7 @@ class Intent:
 
 
 def read_intent(file_io: FileIO, location: str) -> Intent | None:
-    """Return the intent of a command that was killed.
+    """Return the intent of a command that was killed; None: there is none.
 
     :raises LakeUnavailableError: the intent's file can't be read.
     """
@@ -662,7 +659,7 @@ def open_intent(file_io: FileIO, location: str) -> Intent | None:
     :raises LakeUnavailableError: the intent or the mark can't be read.
     """
     intent = read_intent(file_io, location)
-    return intent if intent is not None and intent.began_at == _marked(file_io, location) else None
+    return intent if intent is not None and intent.began_at == _read_mark(file_io, location) else None
 
 
 def may_have_landed(file_io: FileIO, location: str, intent: Intent, named: str) -> bool:
@@ -674,7 +671,7 @@ def may_have_landed(file_io: FileIO, location: str, intent: Intent, named: str) 
     :raises LakeUnavailableError: the mark can't be read.
     """
     by_attempt = any(attempt in named for attempt in intent.attempts)
-    return by_attempt and _marked(file_io, location) in (intent.began_at, named)
+    return by_attempt and _read_mark(file_io, location) in (intent.began_at, named)
 
 
 def begin(file_io: FileIO, location: str, intent: Intent) -> Intent:
@@ -683,14 +680,14 @@ def begin(file_io: FileIO, location: str, intent: Intent) -> Intent:
     :return: the intent with the new attempt.
     """
     attempts = (*intent.attempts, str(uuid.uuid4()))
-    intent = replace(intent, attempts=attempts, began_at=_marked(file_io, location))
+    intent = replace(intent, attempts=attempts, began_at=_read_mark(file_io, location))
     replace_small_file(
         file_io, f"{location}/{INTENT_NAME}", json.dumps(to_jsonable(intent), indent=1).encode()
     )
     return intent
 
 
-def _marked(file_io: FileIO, location: str) -> str:
+def _read_mark(file_io: FileIO, location: str) -> str:
     """Return the metadata file's name in a mark; "": there is no mark, or it has no known form."""
     mark = known_mark_at(file_io, location)
     return "" if mark is None else mark.metadata

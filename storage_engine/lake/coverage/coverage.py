@@ -31,13 +31,13 @@ def in_either(
     :return: the merged receipts, and those of them that prove nothing, each with the reason.
     """
     proven_elsewhere = {row.identity: row for row in elsewhere}
-    kept, known = list(rows), frozenset[SegmentIdentity]()
+    kept, identities = list(rows), frozenset[SegmentIdentity]()
     if broken or proven_elsewhere:
         kept = [row for row in kept if row.identity not in broken or row.identity not in proven_elsewhere]
-        known = frozenset(row.identity for row in kept)
-    more = [row for identity, row in proven_elsewhere.items() if identity not in known]
+        identities = frozenset(row.identity for row in kept)
+    more = [row for identity, row in proven_elsewhere.items() if identity not in identities]
     merged = sorted((*kept, *more), key=attrgetter("log", "lineage", "base_offset"))
-    return tuple(merged), {identity: why for identity, why in broken.items() if identity in known}
+    return tuple(merged), {identity: why for identity, why in broken.items() if identity in identities}
 
 
 T = TypeVar("T")
@@ -171,12 +171,12 @@ def names_of_logs(
 
     :param present: for each log's name, the identity of the log on disk.
     """
-    went = list(released)
+    spans = list(released)
     return LogNames.known(
         present,
         sorted(archived, key=attrgetter("lineage")),
-        (span for span in went if not span.is_other),
-        (span for span in went if span.is_other),
+        (span for span in spans if not span.is_other),
+        (span for span in spans if span.is_other),
     )
 
 
@@ -200,17 +200,17 @@ def log_ranges(
     :param broken: receipts that contradict their data file, each with the reason: they prove nothing.
     """
     witnesses = witnesses or Witnesses()
-    rows, went = list(receipts), [span for span in released if span.end_offset > span.start_offset]
-    names = names_of_logs(witnesses.present, rows, went)
+    rows, removed = list(receipts), [span for span in released if span.end_offset > span.start_offset]
+    names = names_of_logs(witnesses.present, rows, removed)
     spans = by_log(span for span in local if span.end_offset > span.start_offset)
-    proofs, gone = by_log(rows, names.name_of), by_log(went, names.name_of)
+    proofs, removals = by_log(rows, names.name_of), by_log(removed, names.name_of)
     others = by_log(witnesses.replicas)
     return tuple(
         row
-        for log in sorted({*spans, *proofs, *gone})
+        for log in sorted({*spans, *proofs, *removals})
         for row in _one_log(
             log,
-            _Known(spans.get(log, ()), proofs.get(log, ()), gone.get(log, ()), others.get(log, ())),
+            _LogRanges(spans.get(log, ()), proofs.get(log, ()), removals.get(log, ()), others.get(log, ())),
             broken or {},
             witnesses,
         )
@@ -223,7 +223,7 @@ def lost_ranges(ranges: Iterable[RangeStatus]) -> tuple[RangeStatus, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _LogRanges:
     """The known spans and receipts of a log, or of some of its offsets."""
 
     local: Sequence[LocalSpan]
@@ -233,29 +233,29 @@ class _Known:
 
 
 def _one_log(
-    log: str, of_log: _Known, broken: Mapping[SegmentIdentity, str], witnesses: Witnesses
+    log: str, of_log: _LogRanges, broken: Mapping[SegmentIdentity, str], witnesses: Witnesses
 ) -> list[RangeStatus]:
-    known = (
+    edges = (
         {offset for s in of_log.local for offset in (s.start_offset, s.end_offset)}
         | {offset for r in of_log.receipts for offset in (r.base_offset, r.end)}
         | {offset for g in of_log.released for offset in (g.start_offset, g.end_offset)}
     )
     # What others have counts between the ends of what is known of this store.
-    first, last = min(known, default=0), max(known, default=0)
+    first, last = min(edges, default=0), max(edges, default=0)
     inside = [
-        (max(it.start_offset, first), min(it.end_offset, last), it)
-        for it in of_log.replicas
-        if it.start_offset < last and it.end_offset > first
+        (max(replica.start_offset, first), min(replica.end_offset, last), replica)
+        for replica in of_log.replicas
+        if replica.start_offset < last and replica.end_offset > first
     ]
-    cuts = sorted(known | {offset for start, end, _ in inside for offset in (start, end)})
+    cuts = sorted(edges | {offset for start, end, _ in inside for offset in (start, end)})
     here = _covering(cuts, [(s.start_offset, s.end_offset, s) for s in of_log.local])
     proven = _covering(cuts, [(r.base_offset, r.end, r) for r in of_log.receipts])
-    gone = _covering(cuts, [(g.start_offset, g.end_offset, g) for g in of_log.released])
+    removed = _covering(cuts, [(g.start_offset, g.end_offset, g) for g in of_log.released])
     elsewhere = _covering(cuts, inside)
     rows = [
-        _judge(log, offsets, _Known(*known_there), broken, witnesses)
-        for offsets, known_there in zip(
-            pairwise(cuts), zip(here, proven, gone, elsewhere, strict=True), strict=True
+        _judge(log, offsets, _LogRanges(*ranges), broken, witnesses)
+        for offsets, ranges in zip(
+            pairwise(cuts), zip(here, proven, removed, elsewhere, strict=True), strict=True
         )
     ]
     return [_joined(tuple(same)) for _, same in groupby(rows, attrgetter("where", "status", "detail"))]
@@ -274,11 +274,11 @@ def _covering(cuts: Sequence[int], spans: Sequence[tuple[int, int, T]]) -> list[
 def _judge(
     log: str,
     offsets: tuple[int, int],
-    known: _Known,
+    facts: _LogRanges,
     broken: Mapping[SegmentIdentity, str],
     witnesses: Witnesses,
 ) -> RangeStatus:
-    local, receipts, released, replicas = known.local, known.receipts, known.released, known.replicas
+    local, receipts, released, replicas = facts.local, facts.receipts, facts.released, facts.replicas
     if len(receipts) == 1 and not (local or replicas):
         # As most of a lake of 1,000,000 receipts is.
         (row,) = receipts
@@ -320,13 +320,13 @@ def _judge(
     elif local:
         where, place = Where.LOCAL, "on disk"
     elif shielded:
-        where, place = Where.SHIELDED, _how_shielded(released)
+        where, place = Where.SHIELDED, _describe_shield(released)
         faults.append((Status.WARNING, place))
     elif replicas:
         stores = " and ".join(sorted({span.store_id for span in replicas}))
         where, place = Where.ARCHIVED, f"in the lake only, by receipts of another replica: store {stores}"
     elif expired:
-        where, place, lost = _how_ended(expired, released)
+        where, place, lost = _judge_end(expired, released)
         faults += [*lost, *_broken(ended(counting), broken)]
         faults += [(Status.WARNING, unread_text)] if unread else []
     elif by_journal := sorted({span.unasked for span in released if span.unasked}):
@@ -357,7 +357,7 @@ def _broken(rows: Iterable[Receipt], broken: Mapping[SegmentIdentity, str]) -> l
     ]
 
 
-def _how_ended(
+def _judge_end(
     expired: Collection[str], released: Sequence[ReleasedSpan]
 ) -> tuple[Where, str, list[tuple[Status, str]]]:
     """Return where a range is whose receipts have ended, the text that says why, and the faults of that.
@@ -416,9 +416,9 @@ def judge_absent(
     return Absent(Where.UNKNOWN if is_unknown else Where.LOST, False, detail)
 
 
-def _how_shielded(released: Sequence[ReleasedSpan]) -> str:
-    how = "".join(f" ({text})" for text in sorted({span.others for span in released if span.others}))
-    return f"gone from the log{how}, kept in the shield, not in the lake yet"
+def _describe_shield(released: Sequence[ReleasedSpan]) -> str:
+    details = "".join(f" ({text})" for text in sorted({span.others for span in released if span.others}))
+    return f"gone from the log{details}, kept in the shield, not in the lake yet"
 
 
 def _disagreement(span: LocalSpan, receipt: Receipt) -> tuple[Status, str] | None:
@@ -460,14 +460,14 @@ def _joined(rows: Sequence[RangeStatus]) -> RangeStatus:
 
 def merge_intervals(pieces: Iterable[HasOffsets | Interval]) -> list[Interval]:
     """Return the union of ranges as separate intervals, by offset."""
-    found: list[Interval] = []
-    ends = (one if isinstance(one, tuple) else (one.start_offset, one.end_offset) for one in pieces)
+    merged: list[Interval] = []
+    ends = (piece if isinstance(piece, tuple) else (piece.start_offset, piece.end_offset) for piece in pieces)
     for start, end in sorted(ends):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
-            found.append((start, end))
-    return found
+            merged.append((start, end))
+    return merged
 
 
 def subtract_intervals(start: int, end: int, cover: Sequence[Interval]) -> Iterator[Interval]:

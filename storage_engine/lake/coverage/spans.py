@@ -72,7 +72,7 @@ def local_spans(
         for segment in log.segments:
             with suppress(FileNotFoundError):
                 receipt = receipts.get((log.name, segment.base_offset))
-                found = compare(segment.files, receipt, acts)
+                compared = compare(segment.files, receipt, acts)
                 end = (ends or {}).get(segment.id, segment.end_offset)
                 is_active = segment.state is SegmentState.ACTIVE
                 spans.append(
@@ -81,12 +81,12 @@ def local_spans(
                         start_offset=segment.base_offset,
                         end_offset=min(end, log.max_offset),
                         name=segment.name,
-                        sha256=found.sha256,
-                        unchanged=found.unchanged,
+                        sha256=compared.sha256,
+                        unchanged=compared.unchanged,
                         path=segment.facts.path,
-                        companions_fault=found.companions_fault,
+                        companions_fault=compared.companions_fault,
                         lineage=lineages.of(log.name),
-                        unread=found.unread or (log.unread if is_active else ""),
+                        unread=compared.unread or (log.unread if is_active else ""),
                     )
                 )
     return tuple(spans)
@@ -118,14 +118,14 @@ def _compare(files: Sequence[FileFacts], receipt: Receipt, acts: OwnActs, *, has
     if receipt.files is None and not companions:
         return Compared(sha256, same, "")
     try:
-        proven = {one.name: one for one in receipt.companions}
+        proven = {companion.name: companion for companion in receipt.companions}
     except ReceiptError as error:
         return Compared(sha256, False, str(error))
-    there = {Path(one.path).name: one for one in companions}
-    if not has_companions(receipt.broker, proven, there):
-        said = (", ".join(sorted(names)) or "none" for names in (there, proven))
-        return Compared(sha256, False, "its companions are {} on disk, {} in the lake".format(*said))
-    for name, facts in there.items():
+    present = {Path(file.path).name: file for file in companions}
+    if not has_companions(receipt.broker, proven, present):
+        lists = (", ".join(sorted(names)) or "none" for names in (present, proven))
+        return Compared(sha256, False, "its companions are {} on disk, {} in the lake".format(*lists))
+    for name, facts in present.items():
         unchanged = acts.same_file(facts, proven[name].facts_in(Path(facts.path).parent))
         if (hash_all or not unchanged) and (
             fault := companion_fault(receipt.broker, proven[name], Path(facts.path))
@@ -152,8 +152,8 @@ def is_same_companion(broker: str, proven: Companion, path: Path) -> bool:
     :raises OSError: the file can't be read.
     """
     with suppress(CorruptFileError):
-        found = read_file(path, MAX_COMPANION_BYTES, follow_links=False)
-        return find_broker(broker).receipts.same_companion(proven.name, proven.content, found)
+        content = read_file(path, MAX_COMPANION_BYTES, follow_links=False)
+        return find_broker(broker).receipts.same_companion(proven.name, proven.content, content)
     return False
 
 
@@ -223,11 +223,11 @@ def receipt_spans(lake: Lake, store_id: str, first_sequence: int) -> tuple[Recei
         later = GreaterThanOrEqual("sequence", first_sequence)  # type: ignore[call-arg,arg-type]
         where = And(all_equal({"store_id": store_id}), later)
         files = plan_files(table, where, store_id=store_id, since=first_sequence)
-        found = read_files(table, where, columns, files).select(columns).to_pydict()
-    empty = [None] * len(found["log"])
-    ends, log_ids, states, acts = (found.get(name) or empty for name in later_columns)
+        values = read_files(table, where, columns, files).select(columns).to_pydict()
+    empty = [None] * len(values["log"])
+    ends, log_ids, states, acts = (values.get(name) or empty for name in later_columns)
     expiries = read_expiries(lake, map(act_sha256, filter(None, acts)))
-    rows = zip(*(found[name] for name in _COLUMNS), ends, log_ids, states, acts, strict=True)
+    rows = zip(*(values[name] for name in _COLUMNS), ends, log_ids, states, acts, strict=True)
     return tuple(
         sorted(
             ReceiptSpan(
@@ -272,9 +272,9 @@ def archived_spans(rows: Iterable[ReceiptSpan], history: History) -> tuple[Archi
         check = standing_fault(history, row) if row.row_hash in history else None
         fault = "" if check is None else check.fault
         slot = (row.log, row.lineage, row.start_offset)
-        one = ArchivedSpan(*slot, row.end_offset, row.size_bytes, fault, log_id=row.log_id, ended=row.ended)
+        span = ArchivedSpan(*slot, row.end_offset, row.size_bytes, fault, log_id=row.log_id, ended=row.ended)
         # A segment that was proven again has several rows: one that is sound is enough, unless it expired.
-        other = spans.setdefault(slot, one)
-        if bool(other.ended) != bool(row.ended) or (other.fault and not fault):
-            spans[slot] = one
+        earlier = spans.setdefault(slot, span)
+        if bool(earlier.ended) != bool(row.ended) or (earlier.fault and not fault):
+            spans[slot] = span
     return tuple(in_order(spans.values()))

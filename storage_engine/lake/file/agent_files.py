@@ -47,8 +47,7 @@ CRC: Final = struct.Struct(">I")
 MOST_PLAN_BYTES: Final = 256 << 20
 CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 300.0
-"""Time limit for an answer or a block. It is long because tasks may wait for each other at a slow pace, and
-for a flush."""
+"""Time limit for an answer or block: tasks may wait for each other at a slow pace, and for a flush."""
 SHORTEST_TOKEN: Final = 16
 MOST_GREETING_BYTES: Final = 1 << 12
 """Most bytes of a message from a caller that hasn't proven its secret yet, so that it takes little memory."""
@@ -148,7 +147,7 @@ def read_token(path: Path) -> str:
     :raises BadInputError: the token can't be read, is too short, or can be read by other users.
     """
     try:
-        found = path.stat()
+        status = path.stat()
         token = path.read_text().strip()
     except (OSError, ValueError) as error:
         raise BadInputError(
@@ -156,10 +155,10 @@ def read_token(path: Path) -> str:
             "Nothing "
             f"was started. Make one: (umask 077; openssl rand -hex 32 > {path})"
         ) from error
-    if found.st_mode & 0o077 or found.st_uid not in (0, os.geteuid()):
+    if status.st_mode & 0o077 or status.st_uid not in (0, os.geteuid()):
         raise BadInputError(
             f"{path}: expected a token that this user alone can read, found mode "
-            f"{found.st_mode & 0o777:03o} of uid {found.st_uid}. Nothing was started. Make a new token, as "
+            f"{status.st_mode & 0o777:03o} of uid {status.st_uid}. Nothing was started. Make a new token, as "
             f"others may know this one: (umask 077; openssl rand -hex 32 > {path})"
         )
     if len(token) < SHORTEST_TOKEN:
@@ -325,19 +324,19 @@ class AgentFiles:
 
 def files_from(run: AgentRun) -> AgentFiles:
     """Return this thread's connection to a run's agent, which :func:`leave_agent` ends."""
-    known: tuple[AgentRun, AgentFiles] | None = getattr(_per_thread, "agent", None)
-    if known is None or known[0] != run:
+    connection: tuple[AgentRun, AgentFiles] | None = getattr(_per_thread, "agent", None)
+    if connection is None or connection[0] != run:
         leave_agent()
-        _per_thread.agent = known = (run, AgentFiles(run))
-    return known[1]
+        _per_thread.agent = connection = (run, AgentFiles(run))
+    return connection[1]
 
 
 def leave_agent() -> None:
     """End this thread's connection to an agent, if it has one."""
-    known: tuple[AgentRun, AgentFiles] | None = getattr(_per_thread, "agent", None)
+    connection: tuple[AgentRun, AgentFiles] | None = getattr(_per_thread, "agent", None)
     _per_thread.agent = None
-    if known is not None:
-        known[1].close()
+    if connection is not None:
+        connection[1].close()
 
 
 class _Agent:
@@ -346,14 +345,14 @@ class _Agent:
     def __init__(self, address: str, authorities: str, certificate_file: str, who: str, secret: str) -> None:
         self.address = address
         with self.understood():
-            self.wire = _connected(address, authorities, certificate_file)
+            self.wire = _connect(address, authorities, certificate_file)
         try:
             nonce = secrets.token_hex(16)
             greeting = {"protocol": PROTOCOL, "release": __version__, "who": who, "nonce": nonce}
             answer = self.ask(greeting)
             with self.understood():
-                others, shown = str(answer["nonce"]), str(answer["shown"])
-            if not hmac.compare_digest(shown, shows(secret.encode(), "agent", nonce, others)):
+                others, proof = str(answer["nonce"]), str(answer["shown"])
+            if not hmac.compare_digest(proof, shows(secret.encode(), "agent", nonce, others)):
                 raise AgentError(
                     f"agent {address}: expected the agent that has our "
                     f"{'token' if who == DRIVER else 'run'}, found a process that can't prove it. {NOTHING} "
@@ -384,9 +383,9 @@ class _Agent:
             else:
                 answer = self.wire.receive()
             error = answer.get("error")
-            kind, told = (None, "") if error is None else (str(error["type"]), str(error["message"]))
+            kind, message = (None, "") if error is None else (str(error["type"]), str(error["message"]))
         if kind is not None:
-            raise getattr(exceptions, kind if kind in _PASSED_ON else AgentError.__name__)(told)
+            raise getattr(exceptions, kind if kind in _PASSED_ON else AgentError.__name__)(message)
         return answer
 
     def close(self) -> None:
@@ -402,12 +401,12 @@ class _Agent:
         try:
             yield
         except ssl.SSLCertVerificationError as error:
-            raise self._failed(
+            raise self._answer_error(
                 f"an agent whose certificate we trust, found: {error.verify_message}",
                 "Correct its certificate, or name the authority that signed it",
             ) from error
         except (BlockingIOError, TimeoutError) as error:
-            raise self._failed(
+            raise self._answer_error(
                 "an answer in time, found none", "Check whether the agent or its disk hangs"
             ) from error
         except OSError as error:
@@ -419,15 +418,17 @@ class _Agent:
                     "The agent refuses our certificate: renew it, or give the agent the authority that "
                     "signed it by --client-ca"
                 )
-            raise self._failed(f"to be served, found: {reason_text(error)}", then) from error
+            raise self._answer_error(f"to be served, found: {reason_text(error)}", then) from error
         except (*MALFORMED, BadInputError) as error:
-            raise self._failed(f"an agent's answer, found {error}", "Run it again") from error
+            raise self._answer_error(f"an agent's answer, found {error}", "Run it again") from error
 
-    def _failed(self, what: str, then: str) -> AgentError:
+    def _answer_error(self, expected: str, then: str) -> AgentError:
         # What comes next would be taken for something else than it is.
         self.close()
         host = socket.gethostname()
-        return AgentError(f"agent {self.address}, from host {host}: expected {what}. {NOTHING} ", then, ".")
+        return AgentError(
+            f"agent {self.address}, from host {host}: expected {expected}. {NOTHING} ", then, "."
+        )
 
 
 _OF_OUR_CERTIFICATE = ("CERTIFICATE_EXPIRED", "BAD_CERTIFICATE", "UNKNOWN_CA", "CERTIFICATE_UNKNOWN")
@@ -456,7 +457,7 @@ def facts_message(facts: FileFacts, **more: Any) -> dict[str, Any]:
     return {"facts": to_jsonable(facts), **more}
 
 
-def _connected(address: str, authorities: str, certificate_file: str) -> Wire:
+def _connect(address: str, authorities: str, certificate_file: str) -> Wire:
     where = parse_address(address.removeprefix(PLAIN))
     assert where is not None
     connection = socket.create_connection(where, CONNECT_SECONDS)

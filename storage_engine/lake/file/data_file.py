@@ -2,8 +2,7 @@
 
 The codec clusters rows within chunks of the segment, and cuts them into row groups. These are small enough
 that a reader of one topic skips most of them. A file is read back window by window. A window is a run of row
-groups whose rows together cover one run of bytes. So the memory needed depends on the chunk, not on the
-segment.
+groups whose rows cover one run of bytes. So the needed memory depends on the chunk, not on the segment.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 
 MIN_CHUNK_BYTES = 32 << 20
 CHUNKS_PER_SEGMENT = 4
-"""With larger chunks, a reader of one topic skips more row groups. A quarter of the segment limits the
-memory."""
+"""The larger, the more row groups a reader of one topic skips. A quarter of the segment limits the memory."""
 
 _MOST_KEPT_BYTES = 64 << 20
 """Most bytes of a window's memory that are kept for the next segment. While a window is larger, Arrow's
@@ -125,18 +123,18 @@ class LeftOut:
         :param left_out: True: the rows that are left out.
         """
         for groups in ranges:
-            found = [rows for group in groups for rows in self._chosen(group, left_out=left_out)]
-            if found:
-                yield pa.concat_tables(found)
-            del found
+            tables = [rows for group in groups for rows in self._chosen(group, left_out=left_out)]
+            if tables:
+                yield pa.concat_tables(tables)
+            del tables
 
     def _chosen(self, rows: pa.Table, *, left_out: bool) -> Iterator[pa.Table]:
         names = one_array(rows[self._topic])
         by_rule = [self.rule_of(name or "") is not None for name in names.dictionary.to_pylist()]
         # The last is for rows without a topic, which always enter.
-        wanted = np.array([*by_rule, False]) == left_out
+        mask = np.array([*by_rule, False]) == left_out
         indices: Any = names.indices
-        chosen = wanted[pc.fill_null(indices.cast(pa.int64()), len(by_rule)).to_numpy()]
+        chosen = mask[pc.fill_null(indices.cast(pa.int64()), len(by_rule)).to_numpy()]
         if chosen.any():
             yield rows if chosen.all() else _chosen_rows(rows, chosen)
 
@@ -157,7 +155,7 @@ def _chosen_rows(rows: pa.Table, chosen: np.ndarray[Any, np.dtype[np.bool_]]) ->
 def _chosen_views(
     column: pa.ChunkedArray[Any], chosen: np.ndarray[Any, np.dtype[np.bool_]]
 ) -> pa.ChunkedArray[Any]:
-    found, first = [], 0
+    chunks, first = [], 0
     for chunk in column.chunks:
         here = chosen[first : first + len(chunk)]
         first += len(chunk)
@@ -165,8 +163,8 @@ def _chosen_views(
         kept = np.frombuffer(cast("Any", views), _VIEW)[chunk.offset : chunk.offset + len(chunk)][here]
         valid = pa.array(chunk.is_valid().to_numpy(zero_copy_only=False)[here])
         buffers = [valid.buffers()[1], pa.py_buffer(kept.tobytes()), *data]
-        found.append(pa.Array.from_buffers(column.type, len(kept), buffers))
-    return pa.chunked_array(found, column.type)
+        chunks.append(pa.Array.from_buffers(column.type, len(kept), buffers))
+    return pa.chunked_array(chunks, column.type)
 
 
 def decoded_ranges(
@@ -188,7 +186,7 @@ def decoded_ranges(
     while True:
         with codec_errors(job.path):
             groups, damage = next(decoded, _END)
-            refused = () if job.accept_damage else (one for one in damage if not one.as_written)
+            refused = () if job.accept_damage else (item for item in damage if not item.as_written)
             first = next(iter(refused), None)
         if groups is None:
             return
@@ -286,7 +284,7 @@ def write_decoded(
     sample = _first_rows(groups)
     options = writer_options(schema, codec.columns, pa.concat_tables(sample) if sample else None)
     with pq.ParquetWriter(sink, schema, **options) as writer:
-        for rows in chain(_taken(sample), groups, chain.from_iterable(ranges)):
+        for rows in chain(_take_groups(sample), groups, chain.from_iterable(ranges)):
             table = _with_own_columns(job, rows, codec.columns, schema)
             writer.write_table(table, row_group_size=max(1, table.num_rows))
             # The next rows are decoded before these names are bound again.
@@ -294,17 +292,17 @@ def write_decoded(
 
 
 def _first_rows(groups: Iterator[pa.Table]) -> list[pa.Table]:
-    taken: list[pa.Table] = []
+    tables: list[pa.Table] = []
     count = 0
     for rows in groups:
-        taken.append(rows)
+        tables.append(rows)
         count += rows.num_rows
         if count >= SAMPLE_ROWS:
             break
-    return taken
+    return tables
 
 
-def _taken(groups: list[pa.Table]) -> Iterator[pa.Table]:
+def _take_groups(groups: list[pa.Table]) -> Iterator[pa.Table]:
     """Yield groups, and keep no reference to them."""
     while groups:
         yield groups.pop(0)
@@ -375,14 +373,12 @@ class RowCounter:
 class WindowMemory:
     """Memory in which windows are put together, for one segment after the other, never for two at a time.
 
-    It is used again because the kernel must clear fresh pages, which takes a good part of the time of
-    encoding.
+    It is used again, as the kernel must clear fresh pages: a good part of the time of encoding.
     """
 
     def __init__(self, buffers: int = 1) -> None:
         """
-        :param buffers: number of buffers; yielded bytes are valid until this many further buffers were
-            requested.
+        :param buffers: number of buffers; yielded bytes are valid until as many more were requested.
         """
         self._buffers = [np.empty(0, np.uint8)] * buffers
 
@@ -403,9 +399,7 @@ class WindowMemory:
 
 
 def window_memory() -> WindowMemory:
-    """Return this thread's memory for windows that are read back, which is used for one segment after the
-    other.
-    """
+    """Return this thread's memory for windows that are read back, used for one segment after the other."""
     if not hasattr(_per_thread, "windows"):
         _per_thread.windows = WindowMemory()
     windows: WindowMemory = _per_thread.windows
@@ -447,8 +441,8 @@ def open_rows(stored: Any, coded: Iterable[str] = ()) -> pq.ParquetFile:
     :param coded: further columns that are read as dictionary codes.
     """
     footer = pq.read_metadata(stored)
-    there = set(footer.schema.to_arrow_schema().names)
-    codes = [name for name in (*coded, LEAF_KEY) if name in there]
+    names = set(footer.schema.to_arrow_schema().names)
+    codes = [name for name in (*coded, LEAF_KEY) if name in names]
     return pq.ParquetFile(stored, metadata=footer, read_dictionary=codes)
 
 
@@ -485,8 +479,8 @@ class SegmentPart:
         self, number: int, columns: Sequence[str] | None = None, *, use_threads: bool = False
     ) -> pa.Table:
         """Return the segment's rows of a row group."""
-        wanted = None if columns is None else list(dict.fromkeys((*columns, *self._values)))
-        rows = self._parquet.read_row_group(self._groups[number], columns=wanted, use_threads=use_threads)
+        names = None if columns is None else list(dict.fromkeys((*columns, *self._values)))
+        rows = self._parquet.read_row_group(self._groups[number], columns=names, use_threads=use_threads)
         are_own: Any = reduce(
             pc.and_, (pc.equal(rows[name], pa.scalar(value)) for name, value in self._values.items())
         )
@@ -503,8 +497,8 @@ class SegmentPart:
     def statistics(self, column: str) -> list[pq.Statistics | None]:
         """Return a column's statistics by row group; None: the row group also has other segments' rows."""
         return [
-            found[column] if _says_one(found[it] for it in self._values) else None
-            for found in _statistics(
+            by_column[column] if _says_one(by_column[name] for name in self._values) else None
+            for by_column in _statistics(
                 self._parquet.metadata, self._groups, (column, *self._values), self._name
             )
         ]
@@ -524,12 +518,12 @@ class LastGroup:
         self, number: int, columns: Sequence[str] | None = None, *, use_threads: bool = False
     ) -> pa.Table:
         """Return a row group."""
-        asked = (number, None if columns is None else tuple(columns))
-        if self._last is None or self._last[0] != asked:
+        key = (number, None if columns is None else tuple(columns))
+        if self._last is None or self._last[0] != key:
             self._last = None
-            wanted = None if columns is None else list(columns)
-            rows = self._parquet.read_row_group(number, columns=wanted, use_threads=use_threads)
-            self._last = asked, rows
+            names = None if columns is None else list(columns)
+            rows = self._parquet.read_row_group(number, columns=names, use_threads=use_threads)
+            self._last = key, rows
         return self._last[1]
 
 
@@ -580,7 +574,7 @@ def segments_in(file_io: FileIO, location: str) -> Mapping[SegmentIdentity, rang
 
 
 def _read_segments(file_io: FileIO, location: str) -> Mapping[SegmentIdentity, range]:
-    found: dict[SegmentIdentity, range] = {}
+    segments: dict[SegmentIdentity, range] = {}
     names = IDENTITY_COLUMNS.names
     with (
         lake_errors(location, "read a data file"),
@@ -591,8 +585,8 @@ def _read_segments(file_io: FileIO, location: str) -> Mapping[SegmentIdentity, r
             for slot in rows.group_by(names, use_threads=False).aggregate([]).to_pylist():
                 store_id, lineage, log, base_offset = (slot[name] for name in names)
                 identity = SegmentIdentity(store_id, lineage, log, base_offset, "")
-                found[identity] = range(found.get(identity, range(number, number)).start, number + 1)
-    return found
+                segments[identity] = range(segments.get(identity, range(number, number)).start, number + 1)
+    return segments
 
 
 def write_groups(columns: Columns, groups: Iterable[pa.Table], sink: Any) -> None:
@@ -618,7 +612,7 @@ def column_statistics(rows: SegmentRows, column: str, name: str) -> list[pq.Stat
     if isinstance(rows, SegmentPart):
         return rows.statistics(column)
     groups = range(rows.metadata.num_row_groups)
-    return [found[column] for found in _statistics(rows.metadata, groups, (column,), name)]
+    return [by_column[column] for by_column in _statistics(rows.metadata, groups, (column,), name)]
 
 
 def _statistics(
@@ -631,7 +625,7 @@ def _statistics(
 
 
 def _says_one(statistics: Iterable[pq.Statistics | None]) -> bool:
-    return all(it is not None and it.has_min_max and it.min == it.max for it in statistics)
+    return all(item is not None and item.has_min_max and item.min == item.max for item in statistics)
 
 
 def segment_bytes(
@@ -730,10 +724,10 @@ def _encoded_rows(parquet: SegmentRows, codec: SegmentCodec, group: int) -> pa.T
     lack = compute.and_(compute.is_null(rows["raw"]), compute.greater(rows["size"], 0))
     if compute.any(lack).as_py():
         more = parquet.read_row_group(group, columns=list(spared), use_threads=False)
-        found = {name: more[name] for name in spared}
+        values = {name: more[name] for name in spared}
     else:
-        found = {name: pa.nulls(rows.num_rows, codec.schema.field(name).type) for name in spared}
-    for name, column in found.items():
+        values = {name: pa.nulls(rows.num_rows, codec.schema.field(name).type) for name in spared}
+    for name, column in values.items():
         rows = rows.append_column(name, column)
     return rows
 
@@ -887,12 +881,12 @@ def check_tiled(
     # Two that begin at one place are a fault in any order: no stable sort, which takes several times as long.
     order = np.argsort(starts)
     expected = np.concatenate(([start], ends[order]))
-    found = np.concatenate((starts[order], [end]))
-    if not np.array_equal(expected, found):
-        at = int(np.flatnonzero(expected != found)[0])
+    actual = np.concatenate((starts[order], [end]))
+    if not np.array_equal(expected, actual):
+        at = int(np.flatnonzero(expected != actual)[0])
         raise ProofError(
             f"{name}: expected a row that begins at physical offset {int(expected[at])}, found "
-            f"{int(found[at])}. The data file is not the segment."
+            f"{int(actual[at])}. The data file is not the segment."
         )
     return order if places is None else places[order]
 

@@ -65,13 +65,13 @@ def _is_packed(column: pa.ChunkedArray[Any]) -> bool:
     """Return whether a column's bytes don't shrink, because they are compressed already."""
     if not pa.types.is_binary_view(column.type):
         return False
-    taken: list[bytes] = []
+    values: list[bytes] = []
     size_bytes = 0
     places = np.flatnonzero(column.is_valid())
     for place in places[:: max(1, len(places) // _SAMPLE_VALUES)].tolist():
-        taken.append(column[place].as_py())
-        size_bytes += len(taken[-1])
+        values.append(column[place].as_py())
+        size_bytes += len(values[-1])
         if size_bytes >= _MOST_BYTES:
             break
-    packed = zstandard.compress(b"".join(taken), COMPRESSION_LEVEL)
+    packed = zstandard.compress(b"".join(values), COMPRESSION_LEVEL)
     return size_bytes >= _LEAST_BYTES and len(packed) > _SHRINKS * size_bytes

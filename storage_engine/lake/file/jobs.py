@@ -175,9 +175,7 @@ def with_attempt(location: str, attempt: str) -> str:
 
 
 def slot_prefix(identity: SegmentIdentity) -> str:
-    """Return the beginning of all data files' names for one lineage, log and base offset, whatever their
-    bytes are.
-    """
+    """Return how data files' names begin for one lineage, log and base offset, whatever their bytes are."""
     log = in_file_name(identity.log, _LOG_BYTES)
     return f"{identity.lineage}-{log}-{identity.base_offset:020d}-"
 

@@ -92,13 +92,13 @@ Ranges = Mapping[str, Range]
 
 _VERSION = 2
 
-_known: FileMemory[Mapping[str, Ranges]] = FileMemory(most=8)
+_ranges_memory: FileMemory[Mapping[str, Ranges]] = FileMemory(most=8)
 
 
 def known_ranges(table: Table) -> Mapping[str, Ranges]:
     """Return the known ranges of manifests, by :func:`manifest_key`."""
     location = _location(table)
-    return _known.get(location, lambda: _read(table, location))
+    return _ranges_memory.get(location, lambda: _read(table, location))
 
 
 def may_hold(ranges: Ranges | None, store_id: str, wanted: WantedFiles) -> bool:
@@ -131,16 +131,16 @@ def write_ranges(
     :param ranges_of: opens a manifest and returns its ranges.
     :raises LakeUnavailableError: the file can't be written.
     """
-    known = known_ranges(table)
+    earlier = known_ranges(table)
     # Another engine may have partitioned the table in another way: of such a manifest nothing is said.
     data = [
         manifest
         for manifest in manifests
         if manifest.content is ManifestContent.DATA and is_by_store(table, manifest.partition_spec_id)
     ]
-    found = {manifest_key(it): known.get(manifest_key(it)) or ranges_of(it) for it in data}
-    if found != known:
-        content = {"version": _VERSION, "manifests": found}
+    updated = {manifest_key(it): earlier.get(manifest_key(it)) or ranges_of(it) for it in data}
+    if updated != earlier:
+        content = {"version": _VERSION, "manifests": updated}
         text = json.dumps({**content, "sha256": _checksum(content)})
         replace_small_file(table.io, _location(table), text.encode())
 
@@ -208,9 +208,9 @@ class _KnownManifest(ManifestFile):
 
     @classmethod
     def of(cls, table: Table, manifest: ManifestFile, wanted: WantedFiles) -> _KnownManifest:
-        found = cls(*(manifest[at] for at in range(len(manifest))))
-        found.table, found.wanted = table, wanted
-        return found
+        planned = cls(*(manifest[at] for at in range(len(manifest))))
+        planned.table, planned.wanted = table, wanted
+        return planned
 
     def known(self) -> _Entries:
         fetch = super().fetch_manifest_entry
@@ -300,12 +300,12 @@ def plan_files(
     """
     if table.catalog.supports_server_side_planning():
         return plan_whole_entries(table, where)
-    wanted = WantedFiles(*base_offsets, since, below_rows)
+    limits = WantedFiles(*base_offsets, since, below_rows)
     manifests: Iterable[ManifestFile] = list_manifests(table)
-    if store_id is not None and wanted != EVERYTHING:
-        manifests = filter(may_have(table, store_id, wanted), manifests)
-    known = [_KnownManifest.of(table, manifest, wanted) for manifest in manifests]
-    return list(_Planner(table.metadata, table.io, row_filter=where).plan_files(known))
+    if store_id is not None and limits != EVERYTHING:
+        manifests = filter(may_have(table, store_id, limits), manifests)
+    planned = [_KnownManifest.of(table, manifest, limits) for manifest in manifests]
+    return list(_Planner(table.metadata, table.io, row_filter=where).plan_files(planned))
 
 
 def count_rows(table: Table, store_id: str) -> int | None:
@@ -374,14 +374,14 @@ def ranges_of(table: Table, manifest: ManifestFile) -> dict[str, Range]:
     :raises Exception: whatever PyIceberg raises for a manifest that can't be read.
     """
     by_store: dict[str, list[int]] = {}
-    known = _KnownManifest.of(table, manifest, EVERYTHING).known()
-    for at, entry in enumerate(known.entries):
+    planned = _KnownManifest.of(table, manifest, EVERYTHING).known()
+    for at, entry in enumerate(planned.entries):
         by_store.setdefault(str(entry.data_file.partition[0]), []).append(at)
-    found = {}
+    ranges = {}
     for store_id, places in by_store.items():
-        first, last, newest, rows = known.ranges[places].T
-        found[store_id] = Range(int(first.min()), int(last.max()), int(newest.max()), int(rows.min()))
-    return found
+        first, last, newest, rows = planned.ranges[places].T
+        ranges[store_id] = Range(int(first.min()), int(last.max()), int(newest.max()), int(rows.min()))
+    return ranges
 
 
 def is_whole_file(task: FileScanTask) -> bool:
@@ -495,7 +495,7 @@ class LiveFile:
             field = schema.find_field(name)
             kind: Any = field.field_type
             lower, upper = (
-                None if it is None or (found := it.get(field.field_id)) is None else from_bytes(kind, found)
+                None if it is None or (bound := it.get(field.field_id)) is None else from_bytes(kind, bound)
                 for it in (self.entry.lower_bounds, self.entry.upper_bounds)
             )
             bounds.append((value_of, lower, upper))
@@ -551,7 +551,7 @@ def live_files_of(table: Table, rows: Iterable[ProvenRows]) -> list[LiveFile]:
 
     :raises LakeUnavailableError: as :func:`live_data_files` does.
     """
-    found: list[LiveFile] = []
+    files: list[LiveFile] = []
     for store_id, of_store in grouped(rows, lambda row: row.store_id).items():
-        found += live_data_files(table, store_id, offsets_of(of_store))
-    return found
+        files += live_data_files(table, store_id, offsets_of(of_store))
+    return files

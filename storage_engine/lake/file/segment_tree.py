@@ -1,8 +1,7 @@
 """The tree of a segment's rows, from its leaves to its root; docs/format.md specifies it.
 
-Each row that has bytes is a leaf in the tree of its stream; its stream is its topic. The root covers all
-streams. Because of salts, nobody can find out a row's bytes from its leaf. The salts come from keys that only
-the rows have.
+Each row with bytes is a leaf in the tree of its stream, its topic. The root covers all streams. Because of
+salts, nobody can find out a row's bytes from its leaf. The salts come from keys that only the rows have.
 """
 
 from __future__ import annotations
@@ -223,8 +222,8 @@ class SegmentTree:
         levels = [level for level in range(LEVELS) if leaves >> level & 1]
         top = b""
         for level in levels:
-            whole = self._subtrees[number, level].tobytes()
-            top = hashlib.sha256(bytes([NODE]) + whole + top).digest() if top else whole
+            nodes = self._subtrees[number, level].tobytes()
+            top = hashlib.sha256(bytes([NODE]) + nodes + top).digest() if top else nodes
         text = name.encode()
         head = _STREAM + pack(">I", len(text)) + text + pack(">QQ", leaves, size_bytes)
         first, last = int(self._first_us[number]), int(self._last_us[number])
@@ -270,14 +269,14 @@ class SegmentTree:
         micros = times.cast(pa.timestamp("us", tz=times.type.tz)).cast(pa.int64())
         is_message: Any = pc.equal(rows["kind"], pa.scalar("message"))
         if times.null_count == 0 and pc.all(is_message).as_py():
-            begins, known = np.append(0, ends[:-1]), micros.to_numpy()
-            np.minimum.at(self._first_us, numbers, np.minimum.reduceat(known, begins))
-            np.maximum.at(self._last_us, numbers, np.maximum.reduceat(known, begins))
+            begins, stored_us = np.append(0, ends[:-1]), micros.to_numpy()
+            np.minimum.at(self._first_us, numbers, np.minimum.reduceat(stored_us, begins))
+            np.maximum.at(self._last_us, numbers, np.maximum.reduceat(stored_us, begins))
             return
         counts: npt.NDArray[np.bool_] = is_message.to_numpy() & times.is_valid().to_numpy()
-        known = micros.filter(pa.array(counts)).to_numpy()
-        np.minimum.at(self._first_us, streams[counts], known)
-        np.maximum.at(self._last_us, streams[counts], known)
+        stored_us = micros.filter(pa.array(counts)).to_numpy()
+        np.minimum.at(self._first_us, streams[counts], stored_us)
+        np.maximum.at(self._last_us, streams[counts], stored_us)
 
     def _secrets_of(self, column: pa.ChunkedArray[Any]) -> tuple[npt.NDArray[np.int64], bytes]:
         """Return each row's index into the distinct keys or salts (-1: none), and these keys or salts."""
@@ -327,9 +326,9 @@ def new_leaf_keys(rows: pa.Table, columns: Columns) -> pa.Array[Any]:
     lengths[lasts] = (leaves - RUN_LEAVES * (keyed - 1))[keyed > 0]
     keys = np.zeros(count, np.int32)
     keys[are_leaves] = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-    known = secrets.token_bytes(SALT_BYTES * len(lengths))
+    salts = secrets.token_bytes(SALT_BYTES * len(lengths))
     dictionary = pa.array(
-        [known[at : at + SALT_BYTES] for at in range(0, len(known), SALT_BYTES)], pa.binary()
+        [salts[at : at + SALT_BYTES] for at in range(0, len(salts), SALT_BYTES)], pa.binary()
     )
     indices: Any = pa.array(keys, mask=None if are_leaves.all() else ~are_leaves)
     return pa.DictionaryArray.from_arrays(indices, dictionary)

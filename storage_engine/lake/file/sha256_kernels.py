@@ -80,8 +80,8 @@ def sha256_engine() -> npt.NDArray[np.int64]:
     """
     own, lanes = own_engine(), _lanes() if HAS_SHA256 else [0, 0]
     for functions in filter(None, (_openssl_functions(), [0, 0, 0, 0])):
-        for how in filter(None, (lanes, [0, 0])):
-            engine = np.array([*functions, *own[_FIRST:_LANE_FIRST], *how], np.int64)
+        for choice in filter(None, (lanes, [0, 0])):
+            engine = np.array([*functions, *own[_FIRST:_LANE_FIRST], *choice], np.int64)
             if is_right(engine):
                 return engine
     raise ProofError(
@@ -154,13 +154,13 @@ def sha256_of_files(files: Sequence[io.FileIO]) -> list[str]:
     lanes[:, :DIGEST_BYTES] = [*ctypes.string_at(int(engine[_LANE_FIRST]), DIGEST_BYTES)]
     parts = np.empty((LANES, _PART_BYTES + 2 * BLOCK_BYTES), np.uint8)
     blocks, done = _PART_BYTES // BLOCK_BYTES, 0
-    found = [_fill(*each) for each in zip(files, parts, strict=False)]
-    while min(found) == _PART_BYTES:
+    filled = [_fill(*each) for each in zip(files, parts, strict=False)]
+    while min(filled) == _PART_BYTES:
         _hash_parts(engine, address_of(lanes), address_of(parts), parts.shape[1], blocks, len(files))
         done += _PART_BYTES
-        found = [_fill(*each) for each in zip(files, parts, strict=False)]
+        filled = [_fill(*each) for each in zip(files, parts, strict=False)]
     digests = []
-    for file, lane, part, rest in zip(files, lanes, parts, found, strict=False):
+    for file, lane, part, rest in zip(files, lanes, parts, filled, strict=False):
         size = done + rest
         while rest == _PART_BYTES:
             _hash_parts(engine, address_of(lane), address_of(part), 0, blocks, 1)

@@ -4,10 +4,9 @@ A changed time alone is no reason to begin again. The bytes that were read must 
 the end. If another process has changed the file's facts, the file is hashed again. Files are read on this
 host. If the job names an agent, they are read from the agent on their broker's host.
 
-A large segment is never completely in memory. It is read three times: to hash it, to decode it part by part,
-and to compare it with its copy. After the first time, the page cache mostly has it. The file's times show
-that nobody wrote to it meanwhile. A checksum of each block shows that the disk returned the hashed bytes
-again.
+A large segment is never wholly in memory. It is read three times: to hash it, decode it part by part, and
+compare it with its copy. After the first time, the page cache mostly has it. The file's times show that
+nobody wrote to it meanwhile. A checksum of each block shows that the disk returned the hashed bytes again.
 """
 
 from __future__ import annotations
@@ -125,25 +124,24 @@ def read_source(job: SegmentJob) -> Source:
     again = _read_again(job, files)
     digest, pace = hashlib.sha256(), pace_at(job.bytes_per_second)
 
-    def seen(block: memoryview) -> None:
+    def hash_block(block: memoryview) -> None:
         digest.update(block)
         pace.spend(len(block))
 
     checksums: list[int] = []
     with source_errors(job.path):
         if again is None:
-            done, found = files.read(job.path, data, seen)
+            done, now = files.read(job.path, data, hash_block)
         else:
-            done, found, checksums = again.look(job.path, seen)
-    _check_read(job.facts, done, found.inode)
+            done, now, checksums = again.look(job.path, hash_block)
+    _check_read(job.facts, done, now.inode)
     return Source(data, digest.hexdigest(), facts, again, checksums)
 
 
 def _read_again(job: SegmentJob, files: LocalFiles | AgentFiles) -> LocalFiles | None:
     """Return the files from which parts of a segment are read again; None: it is read once, into memory.
 
-    A small segment and a file from another host are read once. So is a file on a disk whose times don't show
-    every write.
+    A small segment and another host's file are read once. So is a file if its times don't show every write.
     """
     if not isinstance(files, LocalFiles) or job.facts.size_bytes <= WHOLE_BYTES:
         return None
@@ -255,11 +253,11 @@ def read_beginning(
     data, path = _source_memory(size_bytes), chosen.path
     files = LocalFiles(store_root) if agent is None else files_from(agent)
     with source_errors(path):
-        done, found = files.read(path, data, lambda _: None)
-    found = replace(found, device=chosen.device)
-    is_same = found.inode == chosen.inode
-    if store_root and found != chosen:
-        is_same = files.own_acts(path).same_file(found, chosen)
+        done, facts = files.read(path, data, lambda _: None)
+    facts = replace(facts, device=chosen.device)
+    is_same = facts.inode == chosen.inode
+    if store_root and facts != chosen:
+        is_same = files.own_acts(path).same_file(facts, chosen)
     if not is_same:
         raise FileGoneError.at(path)
     if done < size_bytes:
@@ -280,8 +278,8 @@ def _read_companion(files: LocalFiles | AgentFiles, chosen: FileFacts) -> Source
     digest = hashlib.sha256()
     with source_errors(chosen.path):
         facts = _as_chosen(chosen, files.settled(chosen.path))
-        done, found = files.read(chosen.path, content, digest.update)
-    _check_read(chosen, done, found.inode)
+        done, now = files.read(chosen.path, content, digest.update)
+    _check_read(chosen, done, now.inode)
     return Source(content, digest.hexdigest(), facts)
 
 
@@ -291,7 +289,7 @@ def companions_of_proven(job: SegmentJob, sources: Sequence[Source]) -> tuple[Co
     :raises ProofError: as :func:`facts_of_proven` does.
     """
     return tuple(
-        Companion.of(_unchanged(job, chosen, source), bytes(source.data))
+        Companion.of(_check_unchanged(job, chosen, source), bytes(source.data))
         for chosen, source in zip(job.companions, sources, strict=True)
     )
 
@@ -301,34 +299,34 @@ def facts_of_proven(job: SegmentJob, source: Source) -> FileFacts:
 
     :raises ProofError: the file was written to meanwhile, or another file has its name.
     """
-    return _unchanged(job, job.facts, source)
+    return _check_unchanged(job, job.facts, source)
 
 
-def _unchanged(job: SegmentJob, chosen: FileFacts, source: Source) -> FileFacts:
+def _check_unchanged(job: SegmentJob, chosen: FileFacts, source: Source) -> FileFacts:
     path, files = chosen.path, files_of(job)
     with source_errors(path):
         if _is_same(job, _as_chosen(chosen, files.facts(path)), source.facts):
             return source.facts
         facts = _as_chosen(chosen, files.settled(path))
         sha256 = files.sha256(path, chosen.size_bytes)
-        found = files.facts(path)
-    is_same = sha256 == source.sha256 and _is_same(job, _as_chosen(chosen, found), facts)
+        current = files.facts(path)
+    is_same = sha256 == source.sha256 and _is_same(job, _as_chosen(chosen, current), facts)
     # What was read again may have had other bytes for a moment.
     if source.files is not None or not is_same:
-        raise _changed(chosen, found)
+        raise _change_error(chosen, current)
     return facts
 
 
-def _as_chosen(chosen: FileFacts, found: FileFacts) -> FileFacts:
+def _as_chosen(chosen: FileFacts, facts: FileFacts) -> FileFacts:
     """Return a file's facts with the device of the choice.
 
     :raises ProofError: it isn't the file that was chosen.
     """
     # A disk mounted on several hosts is another device on each.
-    found = replace(found, device=chosen.device)
-    if (found.inode, found.size_bytes) != (chosen.inode, chosen.size_bytes):
-        raise _changed(chosen, found)
-    return found
+    facts = replace(facts, device=chosen.device)
+    if (facts.inode, facts.size_bytes) != (chosen.inode, chosen.size_bytes):
+        raise _change_error(chosen, facts)
+    return facts
 
 
 def _check_read(chosen: FileFacts, size_bytes: int, inode: int) -> None:
@@ -344,26 +342,26 @@ def _check_read(chosen: FileFacts, size_bytes: int, inode: int) -> None:
         )
 
 
-def _check_part(known: FileFacts, offset: int, expected: int, done: int, inode: int) -> None:
+def _check_part(facts: FileFacts, offset: int, expected: int, done: int, inode: int) -> None:
     """Make sure that a part of the known file was read completely.
 
     :raises ProofError: another file was read, or not all of the part.
     """
-    if (done, inode) != (expected, known.inode):
+    if (done, inode) != (expected, facts.inode):
         raise ProofError(
-            f"{known.path}: expected {expected} bytes at {offset} of inode {known.inode}, read {done} of "
+            f"{facts.path}: expected {expected} bytes at {offset} of inode {facts.inode}, read {done} of "
             f"inode {inode}: the file was replaced, truncated or written to meanwhile. Nothing was "
             "committed or deleted."
         )
 
 
-def _is_same(job: SegmentJob, found: FileFacts, known: FileFacts) -> bool:
-    return found == known or files_of(job).own_acts(found.path).same_file(found, known)
+def _is_same(job: SegmentJob, facts: FileFacts, expected: FileFacts) -> bool:
+    return facts == expected or files_of(job).own_acts(facts.path).same_file(facts, expected)
 
 
-def _changed(chosen: FileFacts, found: FileFacts) -> ProofError:
+def _change_error(chosen: FileFacts, facts: FileFacts) -> ProofError:
     return ProofError(
-        f"{chosen.path}: expected {chosen}, found {found}: the file changed since it was chosen. Nothing was "
+        f"{chosen.path}: expected {chosen}, found {facts}: the file changed since it was chosen. Nothing was "
         "committed or deleted. Make a new plan; if it is refused again, something writes to a sealed segment."
     )
 

@@ -51,7 +51,7 @@ def publish(segments: Iterable[ProvenSegment]) -> tuple[ProvenSegment, ...]:
             directories.add(_paths(segment)[1].parent)
             with lake_errors(segment.data_file, "publish a data file"):
                 staged = segment.staged_file
-                segment = _published(segment)
+                segment = _publish_file(segment)
                 names[staged] = segment.data_file
         published.append(segment)
     for directory in directories:
@@ -60,7 +60,7 @@ def publish(segments: Iterable[ProvenSegment]) -> tuple[ProvenSegment, ...]:
     return tuple(published)
 
 
-def _published(segment: ProvenSegment) -> ProvenSegment:
+def _publish_file(segment: ProvenSegment) -> ProvenSegment:
     """Give one segment's file its final name.
 
     :raises OSError: the file can't be given a final name.
@@ -79,17 +79,15 @@ def _published(segment: ProvenSegment) -> ProvenSegment:
             raise
     if final.stat().st_size == segment.data_file_bytes and sha256_of(final) == segment.data_file_sha256:
         return segment
-    own = replace(segment, data_file=with_attempt(segment.data_file, new_attempt()))
+    again = replace(segment, data_file=with_attempt(segment.data_file, new_attempt()))
     # Where it was swept away, its segment is committed, and nobody asks for the file.
     with suppress(FileNotFoundError):
-        os.link(staged, _paths(own)[1])
-    return own
+        os.link(staged, _paths(again)[1])
+    return again
 
 
 def discard(segments: Iterable[ProvenSegment]) -> None:
-    """Remove the staged files of these attempts. Published files stay: another attempt may have proven
-    them.
-    """
+    """Remove these attempts' staged files. Published files stay: another attempt may have proven them."""
     for segment in segments:
         if segment.staged_file != segment.data_file:
             staged, _ = _paths(segment)

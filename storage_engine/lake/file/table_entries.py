@@ -54,13 +54,13 @@ def list_entries(table: Table, store_id: str | None, *, statistics: bool = True)
     :param statistics: with all statistics that the table has of them, in five times the memory.
     :raises LakeUnavailableError: the manifests can't be read.
     """
-    found: dict[str, list[LiveFile]] = {}
+    entries: dict[str, list[LiveFile]] = {}
     with metadata_errors(table.location(), "read the table's manifests"):
         where = AlwaysTrue() if store_id is None else store_rows(store_id)
         for task in (plan_whole_entries if statistics else plan_files)(table, where):
             for name in [store_id] if store_id is not None else _stores_in(table, task):
-                found.setdefault(name, []).append(LiveFile.of(task))
-    return found
+                entries.setdefault(name, []).append(LiveFile.of(task))
+    return entries
 
 
 def _stores_in(table: Table, task: FileScanTask) -> list[str]:
@@ -71,7 +71,7 @@ def _stores_in(table: Table, task: FileScanTask) -> list[str]:
     if is_by_store(table, task.file.spec_id):
         return [str(task.file.partition[0])]
     rows = read_files(table, AlwaysTrue(), ("store_id",), [task])
-    return [str(it) for it in rows["store_id"].unique().to_pylist()]
+    return [str(name) for name in rows["store_id"].unique().to_pylist()]
 
 
 def check_entries(
@@ -87,15 +87,15 @@ def check_entries(
     foreign = [e for e in others if not is_own_name(file_name(e.location))]
     nameless = unreceipted_files(table, rows, entries)
     unreceipted = [e for e in others if e.location in nameless]
-    there = {entry.location for entry in entries}
+    locations = {entry.location for entry in entries}
     # What expired was where another engine has put it, or left with its own file.
     moved = [
         row
         for row in rows
-        if data_file_of(table, row) not in there and (row.has_rows or row.moved_to is not None)
+        if data_file_of(table, row) not in locations and (row.has_rows or row.moved_to is not None)
     ]
     return (
-        *map(_without_receipt, unreceipted),
+        *map(_name_unreceipted, unreceipted),
         *_rows_of_nobody(table, rows, [e for e in entries if e.location not in committed_since]),
         *_too_many_rows(moved, foreign),
     )
@@ -126,7 +126,7 @@ def _rows_of_nobody(table: Table, rows: Sequence[Receipt], entries: Sequence[Liv
             )
 
 
-def _without_receipt(entry: LiveFile) -> Finding:
+def _name_unreceipted(entry: LiveFile) -> Finding:
     return Finding(
         Status.FAILURE,
         entry.location,
@@ -150,16 +150,16 @@ def _too_many_rows(moved: Sequence[Receipt], foreign: Sequence[LiveFile]) -> Ite
     segment's rows are proven, no row is in the table twice.
     """
     expected = sum(row.row_count for row in moved)
-    found = sum(entry.entry.record_count for entry in foreign)
+    count = sum(entry.entry.record_count for entry in foreign)
     deletes = {file.file_path: file for entry in foreign for file in entry.deletes}
-    found -= sum(file.record_count for file in deletes.values())
-    if found > expected:
+    count -= sum(file.record_count for file in deletes.values())
+    if count > expected:
         names = ", ".join(entry.location for entry in foreign[:3]) + (", …" if len(foreign) > 3 else "")
         yield Finding(
             Status.FAILURE,
             names,
             f"expected at most {expected} rows in files that another program wrote, those of the "
-            f"{len(moved)} segments it took them from; found {found}: some are in the table twice, or were "
+            f"{len(moved)} segments it took them from; found {count}: some are in the table twice, or were "
             "never archived",
             "No byte is lost, but queries count these rows as well. Find out which program appended them, "
             "and roll the table of rows back to the snapshot before it did.",
@@ -172,14 +172,14 @@ def unreceipted_files(table: Table, rows: Iterable[Receipt], entries: Iterable[L
     An expiry of some streams replaces a file. The old file is in the table until the second of its two
     commits, and isn't returned.
     """
-    there = {entry.location for entry in entries}
-    known = {data_file_of(table, row): row for row in rows}
+    locations = {entry.location for entry in entries}
+    by_location = {data_file_of(table, row): row for row in rows}
     replaced = {
         (slot_prefix(row.identity), row.sha256[:16])
-        for location, row in known.items()
-        if row.has_rows and not row.is_whole and location not in there
+        for location, row in by_location.items()
+        if row.has_rows and not row.is_whole and location not in locations
     }
-    names = {location: file_name(location) for location in there - known.keys()}
+    names = {location: file_name(location) for location in locations - by_location.keys()}
     return frozenset(
         location
         for location, name in names.items()

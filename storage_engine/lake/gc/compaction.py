@@ -162,9 +162,8 @@ class LakeCompaction:
 def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = False) -> LakeCompaction:
     """Write small data files again as larger ones. It may be killed at any instant and run again.
 
-    A damaged file stays as it is. So does a segment if some of its rows have expired or are expiring. A lost
-    file or a broken receipt of one store is reported as a fault and doesn't stop the compaction of other
-    stores.
+    A damaged file stays as it is. So does a segment if some of its rows have expired or are expiring. A
+    store's lost file or broken receipt is reported as a fault and doesn't stop the compaction of others.
 
     :param store_id: compact only this store's files; None: all stores' files.
     :param dry_run: describe the changes from the tables, but make none.
@@ -184,11 +183,11 @@ def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = Fal
     if not dry_run:
         ready_to_write(lake)
     done = LakeCompaction(dry_run)
-    for it in [store_id] if store_id is not None else [store.store_id for store in list_stores(lake)]:
+    for name in [store_id] if store_id is not None else [store.store_id for store in list_stores(lake)]:
         try:
-            faults = [] if dry_run else _finish(lake, it)
+            faults = [] if dry_run else _finish(lake, name)
             done = replace(done, faults=(*done.faults, *faults))
-            plan = plan_files(_small_files(lake, it))
+            plan = plan_files(_small_files(lake, name))
         except (ProofError, ReceiptError) as error:
             done = replace(done, faults=(*done.faults, Text(error)))
             continue
@@ -226,12 +225,12 @@ def plan_files(files: Iterable[SmallFile]) -> list[tuple[SmallFile, ...]]:
     """
     plan = []
     for of_kind in grouped(files, lambda file: file.kind).values():
-        for near in _near_in_time(of_kind):
+        for near in _cut_by_time(of_kind):
             group: list[SmallFile] = []
             # Each log's segments in their order: who reads a span of one skips the rest.
             for file in sorted(near, key=_place_of):
-                size_bytes = sum(it.size_bytes for it in group) + file.size_bytes
-                count = sum(len(it.receipts) for it in (*group, file))
+                size_bytes = sum(member.size_bytes for member in group) + file.size_bytes
+                count = sum(len(member.receipts) for member in (*group, file))
                 if group and (size_bytes > COMPACTED_FILE_BYTES or count > COMPACTED_FILE_SEGMENTS):
                     plan.append(tuple(group))
                     group = []
@@ -254,15 +253,15 @@ def _without_largest(group: tuple[SmallFile, ...]) -> tuple[SmallFile, ...]:
     return group
 
 
-def _near_in_time(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:
+def _cut_by_time(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:
     """Cut files of one rule into groups that are near enough in time to expire together."""
     if files[0].days is None:
         yield list(files)
         return
     apart_ms, near = files[0].days * DAY_MS // _PART_OF_RULE, list[SmallFile]()
-    known = [(file.newest_ms, file) for file in files if file.newest_ms is not None]
+    dated = [(file.newest_ms, file) for file in files if file.newest_ms is not None]
     first_ms = 0
-    for newest_ms, file in sorted(known, key=lambda it: it[0]):
+    for newest_ms, file in sorted(dated, key=lambda it: it[0]):
         if near and newest_ms - first_ms > apart_ms:
             yield near
             near = []
@@ -284,7 +283,7 @@ def _small_files(lake: Lake, store_id: str) -> Iterator[SmallFile]:
     A file is left out if some of its rows were removed or are being removed.
     """
     acts = read_acts(lake)
-    policy, taken = policy_of(acts), expired_files(acts)
+    policy, expired = policy_of(acts), expired_files(acts)
     names = read_store_names(lake).get(store_id, ()) if policy.rules or policy.holds else ()
     segments, messages = lake.segments(), lake.messages()
     history = receipts_in(segments, store_id, superseded=True)
@@ -296,20 +295,20 @@ def _small_files(lake: Lake, store_id: str) -> Iterator[SmallFile]:
     for file in live:
         location, rows = file.location, by_file.get(file.location, [])
         name = relative_name(messages, location)
-        if name in taken or name == location or listed[location] > 1 or not _is_as_archived(file, rows):
+        if name in expired or name == location or listed[location] > 1 or not _is_as_archived(file, rows):
             continue
         kinds = {_kind_of(row, names, policy) for row in rows}
         kind = kinds.pop()
         if kinds or kind is None:
             continue
         newest = [_age_of(row, first_proven) for row in rows]
-        known = [it for it in newest if it is not None]
+        times = [time_ms for time_ms in newest if time_ms is not None]
         yield SmallFile(
             location,
             file.entry.file_size_in_bytes,
             kind,
             kind[2],
-            max(known) if len(known) == len(newest) else None,
+            max(times) if len(times) == len(newest) else None,
             tuple(sorted(rows, key=lambda row: (row.log, row.lineage, row.base_offset))),
         )
 
@@ -378,7 +377,7 @@ def _compact_store(lake: Lake, plan: Sequence[tuple[SmallFile, ...]], done: Lake
                 done = replace(done, faults=(*done.faults, *faults))
                 waiting += [] if larger is None else [larger]
                 advance(sum(file.size_bytes for file in group))
-                if sum(len(it.old) for it in waiting) >= BATCH_SEGMENTS:
+                if sum(len(file.old) for file in waiting) >= BATCH_SEGMENTS:
                     commit()
             if waiting:
                 commit()
@@ -433,15 +432,15 @@ def _check(table: Table, file: SmallFile) -> None:
     :raises ProofError: the file is lost, or doesn't prove a segment. The error names this segment.
     """
     for row in file.receipts:
-        what = f"the segment {row.log}/{row.base_offset:020d} in small files that become one"
+        subject = f"the segment {row.log}/{row.base_offset:020d} in small files that become one"
         try:
             check_rows(table, row, file.location)
         except ProofError as error:
-            named = "" if f"{row.base_offset:020d}" in str(error) else f" It has {what}."
+            named = "" if f"{row.base_offset:020d}" in str(error) else f" It has {subject}."
             raise ProofError(error, f"{named} It stays as it is.") from error
         except LakeUnavailableError as error:
             _file_fault(error)
-            raise ProofError(f"{file.location}: expected {what}, found no file.") from error
+            raise ProofError(f"{file.location}: expected {subject}, found no file.") from error
 
 
 def _write(table: Table, group: Sequence[SmallFile]) -> LargerFile:
@@ -635,9 +634,9 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
     The commit is bound to the very tables that were asked what is missing.
     """
     store_id = files[0].old[0].store_id
-    taken, segments, messages = expired_files(read_acts(lake)), lake.segments(), lake.messages()
+    expired, segments, messages = expired_files(read_acts(lake)), lake.segments(), lake.messages()
     rows, live = _rows(segments, files), live_data_files(messages, store_id, _span(files))
-    there = {file.location: file for file in live}
+    present = {file.location: file for file in live}
     leaving: list[str] = []
     taking: list[Receipt] = []
     receipts: list[Receipt] = []
@@ -648,10 +647,10 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
             is_named or (row is not None and row.row_hash == old.row_hash)
             for row, old, is_named in zip(now, file.old, named, strict=True)
         )
-        if file.location in there:
+        if file.location in present:
             if is_planned:
                 receipts += [new for new, is_named in zip(file.new, named, strict=True) if not is_named]
-            elif (back := _going_back(messages, file, now, there)) is not None:
+            elif (back := _replacing_rows(messages, file, now, present)) is not None:
                 leaving.append(file.location)
                 taking += back
             continue
@@ -659,35 +658,34 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
         if (
             is_planned
             and not any(named)
-            and all(it in there and not there[it].has_deletes for it in sources)
-            and taken.isdisjoint(old.data_file for old in sources.values())
+            and all(source in present and not present[source].has_deletes for source in sources)
+            and expired.isdisjoint(old.data_file for old in sources.values())
             and is_there(messages, file.new[0])
         ):
             leaving += sources
             taking.append(file.new[0])
     if leaving or taking:
-        entries = [there[it].entry for it in leaving]
+        entries = [present[source].entry for source in leaving]
         return data_step(messages, _WHY, entries, taking, live)
     return receipts_step(segments, store_id, receipts, _WHY) if receipts else None
 
 
-def _going_back(
-    messages: Table, file: LargerFile, now: Sequence[Receipt | None], there: Mapping[str, LiveFile]
+def _replacing_rows(
+    messages: Table, file: LargerFile, now: Sequence[Receipt | None], present: Mapping[str, LiveFile]
 ) -> list[Receipt] | None:
     """Return the receipts whose data files replace a larger file again; None: the larger file stays.
 
     It stays if a receipt's proof depends on it, or if one of the earlier files is missing.
     """
     rows = [row for row in now if row is not None and row.has_rows]
-    if any(file.location == it.location for row in rows for it in proven_files(messages, row)):
+    if any(file.location == proven.location for row in rows for proven in proven_files(messages, row)):
         return None
-    lacking = [row for row in rows if data_file_of(messages, row) not in there]
+    lacking = [row for row in rows if data_file_of(messages, row) not in present]
     return lacking if all(is_there(messages, row) for row in lacking) else None
 
 
 def _finish(lake: Lake, store_id: str) -> list[str]:
-    """Finish compactions that were killed: the table has the larger file's rows, but not all receipts name
-    it.
+    """Finish killed compactions: the table has the larger file's rows, but not all receipts name it.
 
     :return: the faults of larger files that don't prove their segments.
     """
@@ -698,23 +696,23 @@ def _finish(lake: Lake, store_id: str) -> list[str]:
     named = Counter[str]()
     for row in rows:
         named[data_file_of(messages, row)] += row.row_count if row.moved_to is None else 0
-    there = {file.location: file for file in live_data_files(messages, store_id)}
-    for at, live in there.items():
+    present = {file.location: file for file in live_data_files(messages, store_id)}
+    for at, live in present.items():
         if not is_shared_name(file_name(at)) or live.has_deletes or named[at] == live.entry.record_count:
             continue
         new: tuple[Receipt, ...] = ()
         try:
-            found = segments_in(messages.io, at)
+            parts = segments_in(messages.io, at)
         except (ProofError, LakeUnavailableError) as error:
             faults.append(_file_fault(error))
             continue
-        old = [(by_slot.get(slot_prefix(identity)), groups) for identity, groups in found.items()]
+        old = [(by_slot.get(slot_prefix(identity)), groups) for identity, groups in parts.items()]
         placed = [(row, groups) for row, groups in old if row is not None]
         if len(placed) < len(old):
             # Archiving goes on with what it has put there.
             continue
         lacking = [row for row, _ in placed if not _names(messages, row, at)]
-        is_elsewhere = any(data_file_of(messages, row) in there for row in lacking)
+        is_elsewhere = any(data_file_of(messages, row) in present for row in lacking)
         try:
             if not is_elsewhere and all(row.is_whole for row, _ in placed):
                 new = _prove(messages, placed, at, at)

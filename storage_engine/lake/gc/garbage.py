@@ -121,18 +121,20 @@ class Evidence:
         if file.size_bytes == 0:
             return GarbageContents(empty=True)
         if kind in (GarbageKind.METADATA, GarbageKind.MANIFEST_LIST, GarbageKind.MANIFEST):
-            named: GarbageContents = self._once(file, lambda: _named(table, self._location(file), kind, file))
+            named: GarbageContents = self._once(
+                file, lambda: _read_names(table, self._location(file), kind, file)
+            )
             return named
         if kind is GarbageKind.RECEIPTS:
-            found = self._once(file, lambda: self._column_values(file, ("row_hash",)))
-            if isinstance(found, GarbageContents):
-                return found
-            return GarbageContents(tuple(twins.of_receipt(hash_) for (hash_,) in found))
+            values = self._once(file, lambda: self._column_values(file, ("row_hash",)))
+            if isinstance(values, GarbageContents):
+                return values
+            return GarbageContents(tuple(twins.of_receipt(hash_) for (hash_,) in values))
         if kind is GarbageKind.DELETIONS:
-            found = self._once(file, lambda: self._column_values(file, RANGE_COLUMNS))
-            if isinstance(found, GarbageContents):
-                return found
-            return GarbageContents(tuple(map(twins.of_range, found)))
+            values = self._once(file, lambda: self._column_values(file, RANGE_COLUMNS))
+            if isinstance(values, GarbageContents):
+                return values
+            return GarbageContents(tuple(map(twins.of_range, values)))
         return self._data_file(table, twins, kind, file)
 
     def _data_file(
@@ -194,11 +196,11 @@ class Evidence:
                     values.update(dict.fromkeys(zip(*(rows[c].to_pylist() for c in columns), strict=True)))
                 return tuple(values)
         except (OSError, pa.ArrowException) as error:
-            what = _UNREADABLE if is_file_failure(error) else "it is no whole Parquet file"
-            return GarbageContents(fault=f"{what}: {reason_text(error)}")
+            reason = _UNREADABLE if is_file_failure(error) else "it is no whole Parquet file"
+            return GarbageContents(fault=f"{reason}: {reason_text(error)}")
 
 
-def _named(table: Table, location: str, kind: GarbageKind, file: TableFile) -> GarbageContents:
+def _read_names(table: Table, location: str, kind: GarbageKind, file: TableFile) -> GarbageContents:
     try:
         with careful_avro():
             if kind is GarbageKind.METADATA:
@@ -216,12 +218,12 @@ def _named(table: Table, location: str, kind: GarbageKind, file: TableFile) -> G
 
 
 def _named_by_metadata(table: Table, location: str) -> GarbageContents:
-    found = FromInputFile.table_metadata(table.io.new_input(location))
-    names = frozenset(key_of(snapshot.manifest_list) for snapshot in found.snapshots)
-    if found.table_uuid != table.metadata.table_uuid:
+    metadata = FromInputFile.table_metadata(table.io.new_input(location))
+    names = frozenset(key_of(snapshot.manifest_list) for snapshot in metadata.snapshots)
+    if metadata.table_uuid != table.metadata.table_uuid:
         return GarbageContents(
             names=names,
-            keep=f"it is metadata of another table, {found.table_uuid}: another lake lies here, or did",
+            keep=f"it is metadata of another table, {metadata.table_uuid}: another lake lies here, or did",
         )
     return GarbageContents(names=names)
 
@@ -374,7 +376,7 @@ def decide(lake: Lake, scenes: Sequence[Scene], read_back: ReadBack, waits: Wait
     twins = LiveTwins(*lake.tables(), read_back, tables.get(DELETIONS))
     decisions = []
     # A table of deletions that came or went since, or can't be read, is for the next pass.
-    for scene in (it for it in scenes if it.place.name in tables):
+    for scene in (item for item in scenes if item.place.name in tables):
         name = scene.place.name
         with suppress(LakeUnavailableError) if name == DELETIONS else nullcontext():
             decisions.append(_decide(tables[name], scene, twins, waits))
@@ -426,7 +428,7 @@ def _decide(table: Table, scene: Scene, twins: LiveTwins, waits: Waits) -> Table
                 (decision.going if listed is None else decision.due).append(it)
     staying = {listed.moment for listed, file in scene.trash if file in waiting}
     if place.is_local:
-        staying |= {it.listed.moment for it in decision.orphans if it.listed is not None}
+        staying |= {item.listed.moment for item in decision.orphans if item.listed is not None}
     lists = [listed for listed in scene.listing.lists if listed.since_ns <= waits.due_ns]
     decision.over.extend(listed.moment for listed in lists if listed.moment not in staying)
     return decision
@@ -437,13 +439,13 @@ def without_held(decision: TableDecision, is_held: Callable[[str], bool]) -> Tab
 
     :param is_held: returns whether a hold covers a file; it gets the path relative to the table's location.
     """
-    held = [it for it in decision.due if is_held(it.file.inside)]
-    staying = {it.listed.moment for it in held if it.listed is not None}
+    held = [item for item in decision.due if is_held(item.file.inside)]
+    staying = {item.listed.moment for item in held if item.listed is not None}
     return replace(
         decision,
-        due=[it for it in decision.due if not is_held(it.file.inside)],
+        due=[item for item in decision.due if not is_held(item.file.inside)],
         over=[moment for moment in decision.over if moment not in staying],
-        waiting=[*decision.waiting, *(it.file for it in held)],
+        waiting=[*decision.waiting, *(item.file for item in held)],
     )
 
 
@@ -539,23 +541,23 @@ def collect(
     decisions = decide(lake, scenes, read_back, waits)
     if not delete:
         names = expired_files(read_acts(lake))
-        return _collection([_left_alone(it, held, names) for it in decisions])
+        return _collection([_left_alone(item, held, names) for item in decisions])
     _check_taken_over(lake, now // 1_000_000, grace_ms)
     with nobody_commits(lake):
         # Whoever records a hold waits for this, or has recorded it by now.
         held = read_held_stores(lake)
         names = expired_files(read_acts(lake))
-        decisions = [_left_alone(it, held, names) for it in decide(lake, scenes, read_back, waits)]
+        decisions = [_left_alone(item, held, names) for item in decide(lake, scenes, read_back, waits)]
         moment = new_moment(now)
-        taken, deleted = set[str](), set[str]()
+        trashed, deleted = set[str](), set[str]()
         for decision in decisions:
-            going = [(it.file, f"{it.decided.kind}: {it.decided.reason}") for it in decision.going]
-            taken |= {file.path for file in take(decision.place, moment, going)}
-            due = [(it.listed, it.file) for it in decision.due if it.listed is not None]
+            going = [(item.file, f"{item.decided.kind}: {item.decided.reason}") for item in decision.going]
+            trashed |= {file.path for file in take(decision.place, moment, going)}
+            due = [(item.listed, item.file) for item in decision.due if item.listed is not None]
             deleted |= {file.path for file in empty(decision.place, due)}
             for over in decision.over:
                 forget(decision.place, over)
-    return _collection(decisions, taken, deleted, moment if taken else "")
+    return _collection(decisions, trashed, deleted, moment if trashed else "")
 
 
 def _left_alone(decision: TableDecision, held: HeldStores, names: Set[str]) -> TableDecision:
@@ -574,13 +576,13 @@ def _check_heads(lake: Lake, known_heads: Mapping[str, Sequence[ChainHead]]) -> 
         with metadata_errors(segments.location(), "read receipts"):
             where = all_equal({"store_id": store_id})
             rows = segments.scan(row_filter=where, selected_fields=("sequence", "row_hash")).to_arrow()
-        found = dict(zip(rows["sequence"].to_pylist(), rows["row_hash"].to_pylist(), strict=True))
+        hashes = dict(zip(rows["sequence"].to_pylist(), rows["row_hash"].to_pylist(), strict=True))
         for head in heads:
-            if head.sequence >= 0 and found.get(head.sequence) != head.row_hash:
+            if head.sequence >= 0 and hashes.get(head.sequence) != head.row_hash:
                 raise LakeIdentityError(
                     f"lake {lake.location}: expected receipt number {head.sequence} of store {store_id} "
                     f"with the hash {head.row_hash}, which was recorded, found "
-                    f"{found.get(head.sequence, 'none of that number')}: the catalog was put back from an "
+                    f"{hashes.get(head.sequence, 'none of that number')}: the catalog was put back from an "
                     "older copy, or another copy of it was used. Nothing was removed. Run ",
                     Command("lake rebuild"),
                     ", which brings the catalog up to what the warehouse holds.",
@@ -648,7 +650,7 @@ def _rows_table(lake: Lake) -> str:
         return lake.rows_table
     except LakeUnavailableError:
         with lake_errors(lake.location, "list the catalog's tables"):
-            return rows_table_among(it[-1] for it in lake.catalog.list_tables(lake.config.namespace))
+            return rows_table_among(name[-1] for name in lake.catalog.list_tables(lake.config.namespace))
 
 
 def _collection(
@@ -657,20 +659,20 @@ def _collection(
     deleted: Set[str] = frozenset(),
     moment: str = "",
 ) -> Collection:
-    garbage = _sorted(it.decided for of in decisions for it in of.going)
-    due = _sorted(it.decided for of in decisions for it in of.due)
+    garbage = _sorted(item.decided for of in decisions for item in of.going)
+    due = _sorted(item.decided for of in decisions for item in of.due)
     waiting = [file for of in decisions for file in of.waiting]
     return Collection(
         garbage=garbage,
         taken=tuple(file for file in garbage if file.path in taken),
         moment=moment,
-        orphans=_sorted(it.decided for of in decisions for it in of.orphans),
+        orphans=_sorted(item.decided for of in decisions for item in of.orphans),
         due=due,
         deleted=tuple(file for file in due if file.path in deleted),
         waiting_count=len(waiting),
         waiting_bytes=sum(file.size_bytes for file in waiting),
-        young_count=sum(len(it.young) for it in decisions),
-        unknown=tuple(sorted(path for it in decisions for path in it.unknown)),
+        young_count=sum(len(item.young) for item in decisions),
+        unknown=tuple(sorted(path for item in decisions for path in item.unknown)),
     )
 
 

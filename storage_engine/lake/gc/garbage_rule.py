@@ -223,10 +223,10 @@ class _Hidden:
         kind = None if candidate.kind is None else _NAMED_BY.get(candidate.kind)
         if kind is None or candidate.key in self._named.get(kind, ()):
             return ""
-        return next((self._unreadable[above] for above in _with_above(kind) if above in self._unreadable), "")
+        return next((self._unreadable[above] for above in _list_above(kind) if above in self._unreadable), "")
 
 
-def _with_above(kind: GarbageKind) -> Iterator[GarbageKind]:
+def _list_above(kind: GarbageKind) -> Iterator[GarbageKind]:
     above: GarbageKind | None = kind
     while above is not None:
         yield above

@@ -63,12 +63,12 @@ class ReadBack:
         """
         file_system, path = file_system_of(table.io, file.location)
         with lake_errors(file.location, "read a data file back"):
-            found = file_system.get_file_info(path)
-            if not found.is_file:
+            info = file_system.get_file_info(path)
+            if not info.is_file:
                 return f"{file.location} is missing"
-            if found.size != file.size_bytes:
-                return f"{file.location} has {found.size} bytes, expected {file.size_bytes}"
-            facts = (file.location, found.size, found.mtime_ns or 0)
+            if info.size != file.size_bytes:
+                return f"{file.location} has {info.size} bytes, expected {file.size_bytes}"
+            facts = (file.location, info.size, info.mtime_ns or 0)
             if facts not in self._digests:
                 with open_data_file(table.io, file.location) as stored:
                     self._digests[facts] = sha256_of_file(stored)
@@ -169,9 +169,7 @@ class LiveTwins:
         return Held(name, fault="it is not in the table, which the journal makes again")
 
     def _counting(self, store_id: str, rows: list[Receipt]) -> tuple[Receipt | None, str]:
-        """Return the first receipt that counts, by files that are read back now; or the reason why none
-        counts.
-        """
+        """Return the first receipt that counts, by files that are read back now; or why none counts."""
         if fault := self._store(store_id).fault:
             return None, fault
         faults = [self._fault(row, self._store(store_id)) for row in rows]
@@ -217,22 +215,22 @@ def _row_difference(table: Table, location: str, receipt: Receipt) -> str:
     :param table: the table of rows.
     """
     codec, origin = find_broker(receipt.broker).codec, origin_of(receipt)
-    whole = np.empty(receipt.size_bytes, np.uint8)
+    content = np.empty(receipt.size_bytes, np.uint8)
     digest = hashlib.sha256()
     try:
         for position, chunk in read_segment(table, receipt):
             digest.update(chunk)
-            whole[position - origin : position - origin + len(chunk)] = chunk
+            content[position - origin : position - origin + len(chunk)] = chunk
         if digest.hexdigest() != receipt.sha256:
             return "the table's rows of it are not the proven segment"
         entry: Any = parquet_file_to_data_file(table.io, table.metadata, location)
         entry.spec_id = table.metadata.default_spec_id
         where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
         task = FileScanTask(entry, residual=AlwaysTrue())
-        there = set(table.schema().column_names)
-        schema = pa.schema([field for field in codec.schema if field.name in there])
+        names = set(table.schema().column_names)
+        schema = pa.schema([field for field in codec.schema if field.name in names])
         rows = read_files(table, where, tuple(schema.names), [task])
-        written_over = whole.copy()
+        written_over = content.copy()
         encode_rows(
             codec,
             rows.select(schema.names).cast(schema).combine_chunks(),
@@ -243,4 +241,4 @@ def _row_difference(table: Table, location: str, receipt: Receipt) -> str:
     except Exception as error:
         # What another engine wrote may be anything at all; nothing is proven then.
         return Text(f"its rows can't be compared with the live ones ({type(error).__name__}: ", error, ")")
-    return "" if np.array_equal(whole, written_over) else "its rows are others than the live ones"
+    return "" if np.array_equal(content, written_over) else "its rows are others than the live ones"

@@ -89,7 +89,7 @@ def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
     """
     live = live_files(messages)
     listed = list_files(messages.io, f"{messages.location}/data")
-    there = {f"{messages.location}/data/{file.inside}" for file in listed}
+    present = {f"{messages.location}/data/{file.inside}" for file in listed}
     live_names = {split_data_file_name(location.rpartition("/")[2]) for location in live}
     counting: dict[tuple[str, str], str] = {}
     named: dict[str, int] = {}
@@ -99,12 +99,12 @@ def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
             row_name = slot_prefix(row.identity), row.sha256[:16]
             # Between the commits of an expiry in part the table has the file before it.
             is_replaced = not row.is_whole and row_name in live_names
-            if not row.has_rows or is_replaced or (files <= live.keys() and files <= there):
+            if not row.has_rows or is_replaced or (files <= live.keys() and files <= present):
                 counting[store, row_name[0]] = row_name[1]
                 if row.row_groups is not None and row.moved_to is None:
                     (at,) = files
                     named[at] = named.get(at, 0) + row.row_count
-    found: list[Orphan] = []
+    orphans: list[Orphan] = []
     conflicting, foreign = [], []
     for file in listed:
         folder, _, name = file.inside.rpartition("/")
@@ -113,7 +113,7 @@ def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
         if is_shared_name(name) and folder.startswith(_PARTITION):
             if location not in live or live[location].record_count != named.get(location):
                 try:
-                    found += _in_shared_file(messages, location, folder.removeprefix(_PARTITION), counting)
+                    orphans += _find_shared(messages, location, folder.removeprefix(_PARTITION), counting)
                 except ProofError:
                     # It tells nothing of its segments: those with receipts verify names.
                     foreign.append(location)
@@ -125,15 +125,15 @@ def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
         store = folder.removeprefix(_PARTITION)
         proven = counting.get((store, slot))
         if proven is None:
-            found.append(Orphan(location, store, slot, digest))
+            orphans.append(Orphan(location, store, slot, digest))
         elif proven != digest:
             conflicting.append(location)
     # Of several files of one segment that which the table has already comes first.
-    found.sort(key=lambda o: (o.store_id, o.slot, o.digest, o.location not in live, o.location))
-    return Orphans(tuple(found), tuple(sorted(conflicting)), tuple(sorted(foreign)))
+    orphans.sort(key=lambda o: (o.store_id, o.slot, o.digest, o.location not in live, o.location))
+    return Orphans(tuple(orphans), tuple(sorted(conflicting)), tuple(sorted(foreign)))
 
 
-def _in_shared_file(
+def _find_shared(
     messages: PlacedTable, location: str, store: str, counting: Mapping[tuple[str, str], str]
 ) -> Iterator[Orphan]:
     """Yield the segments in a shared file that no sound receipt proves."""
@@ -187,8 +187,8 @@ def prove_orphan(
         facts = packed_facts(parquet.metadata, codec) if beside is None else beside.manifest_facts
         stored_sha256 = sha256_of_file(stored) if beside is None else beside.data_file_sha256
         stored_bytes = stored.size()
-    known = earlier.get(identity)
-    if known is None and not offsets_count_bytes(codec):
+    receipt = earlier.get(identity)
+    if receipt is None and not offsets_count_bytes(codec):
         raise ProofError(
             f"{orphan.location}: expected a receipt, from any state of the lake, with the end of its "
             "segment, because its broker's offsets don't count bytes; found none. Nothing was committed; "
@@ -202,14 +202,14 @@ def prove_orphan(
         size_bytes=size_bytes,
         sha256=identity.sha256,
         broker=broker,
-        store_root=known.store_root if known else "",
+        store_root=receipt.store_root if receipt else "",
         **asdict(counter.stats()),
         # Nobody knows the broker's file any more: a release hashes what it finds there.
-        source_path=known.source_path if known else "",
-        source_device=known.source_device if known else 0,
-        source_inode=known.source_inode if known else 0,
-        source_mtime_ns=known.source_mtime_ns if known else 0,
-        source_ctime_ns=known.source_ctime_ns if known else 0,
+        source_path=receipt.source_path if receipt else "",
+        source_device=receipt.source_device if receipt else 0,
+        source_inode=receipt.source_inode if receipt else 0,
+        source_mtime_ns=receipt.source_mtime_ns if receipt else 0,
+        source_ctime_ns=receipt.source_ctime_ns if receipt else 0,
         data_file=orphan.location,
         data_file_bytes=stored_bytes,
         data_file_sha256=stored_sha256,
@@ -217,12 +217,12 @@ def prove_orphan(
         proven_at_ms=clock_ms(),
         staged_file=orphan.location,
         manifest_facts=facts,
-        store_name=known.store_name if known else None,
-        store_host=known.store_host if known else None,
-        log_id=known.log_id if known else None,
-        evidence=known.evidence if known else None,
-        end_offset=known.end_offset if known else None,
-        files=known.files if known else None,
+        store_name=receipt.store_name if receipt else None,
+        store_host=receipt.store_host if receipt else None,
+        log_id=receipt.log_id if receipt else None,
+        evidence=receipt.evidence if receipt else None,
+        end_offset=receipt.end_offset if receipt else None,
+        files=receipt.files if receipt else None,
         root=None if tree is None else tree.root,
         streams=None if tree is None else tree.streams,
         row_groups=None if orphan.part is None else row_groups_text(orphan.part[1]),
@@ -252,7 +252,7 @@ def _identity(orphan: Orphan, parquet: SegmentRows) -> tuple[int, str, int, int]
     columns = [*IDENTITY_COLUMNS.names, "physical_offset", "size"]
     rows = parquet.read_row_groups(list(range(parquet.num_row_groups)), columns=columns)
     values: list[list[Any]] = [pc.unique(rows[name]).to_pylist() for name in IDENTITY_COLUMNS.names]
-    if any(len(found) != 1 for found in values) or values[0] != [orphan.store_id]:
+    if any(len(column) != 1 for column in values) or values[0] != [orphan.store_id]:
         raise ProofError(
             f"{orphan.location}: expected rows of one segment of store {orphan.store_id}, found {values}. "
             "Nothing was committed; the file is left alone."

@@ -140,7 +140,7 @@ def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
     # No journal says here what other lakes hold.
     finish_acts(lake, kept={it for each in expiries_of(acts) for it in each.recorded.act.decision.taken})
     expiry = find_expiry(acts, act_id)
-    return next(it for it in acts if it.act.decision.kind is ActKind.UNDO and _is_of(it, expiry))
+    return next(act for act in acts if act.act.decision.kind is ActKind.UNDO and _is_of(act, expiry))
 
 
 def remove_expired(
@@ -211,25 +211,25 @@ def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[Ea
     """
     if not segments:
         return ()
-    messages, acts, found = lake.messages(), expired_files(read_acts(lake)), list[EarlierFile]()
-    there = {f"data/{it.inside}" for it in list_files(messages.io, f"{messages.location().rstrip('/')}/data")}
+    messages, acts, files = lake.messages(), expired_files(read_acts(lake)), list[EarlierFile]()
+    paths = {f"data/{it.inside}" for it in list_files(messages.io, f"{messages.location().rstrip('/')}/data")}
     root = local_path(messages.location())
     trash = [] if root is None else (root / TRASH).rglob("*.parquet*")
     # Below the directory of its pass a file keeps its path.
     in_trash = {
         "/".join(path.relative_to(root / TRASH).parts[1:]): str(path) for path in trash if root is not None
     }
-    for store_id in sorted({it.store_id for it in segments}):
+    for store_id in sorted({segment.store_id for segment in segments}):
         history = receipts_in(lake.segments(), store_id, superseded=True)
         needed = {file.location for row in current(history) for file in proven_files(messages, row)}
         needed |= {file.location for file in live_data_files(messages, store_id)}
-        names = (there | in_trash.keys()) - acts - {relative_name(messages, it) for it in needed}
+        names = (paths | in_trash.keys()) - acts - {relative_name(messages, path) for path in needed}
         by_file: dict[StoredFile, set[SegmentIdentity]] = {}
         for row in history:
             name = relative_name(messages, data_file_of(messages, row))
             file = StoredFile(name, row.data_file_bytes, row.data_file_sha256)
             by_file.setdefault(file, set()).add(row.identity)
-        found += [
+        files += [
             EarlierFile(file, frozenset(of_file), file.location in in_trash)
             for file, of_file in by_file.items()
             if file.location in names and not of_file.isdisjoint(segments)
@@ -238,14 +238,13 @@ def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[Ea
         for name in names - {file.location for file in by_file}:
             if name.startswith(f"data/store_id={store_id}/"):
                 inside = _slots_in(messages, in_trash.get(name, location_of(messages, name)))
-                of_name = frozenset(slots[it] for it in inside if it in slots)
-                found += [EarlierFile(StoredFile(name, 0, ""), of_name, for_gc=True)] if of_name else []
-    return tuple(found)
+                of_name = frozenset(slots[key] for key in inside if key in slots)
+                files += [EarlierFile(StoredFile(name, 0, ""), of_name, for_gc=True)] if of_name else []
+    return tuple(files)
 
 
 def _slots_in(messages: Table, location: str) -> list[tuple[str, str]]:
-    """Return the segments that have rows in a file without a receipt, by how the names of their own files
-    begin.
+    """Return the segments with rows in a file without a receipt, by how the names of their own files begin.
 
     :raises LakeUnavailableError: the file can't be read.
     """
@@ -254,7 +253,7 @@ def _slots_in(messages: Table, location: str) -> list[tuple[str, str]]:
     if not is_shared_name(name):
         return [split_data_file_name(name)]
     try:
-        return [(slot_prefix(it), "") for it in segments_in(messages.io, location)]
+        return [(slot_prefix(identity), "") for identity in segments_in(messages.io, location)]
     except (ProofError, LakeUnavailableError) as error:
         if isinstance(error, LakeUnavailableError) and not isinstance(error.__cause__, FileNotFoundError):
             raise
@@ -267,8 +266,8 @@ def _batches(expiry: RecordedExpiry) -> Iterator[Sequence[SegmentIdentity]]:
     decision = expiry.recorded.act.decision
     sharing: dict[object, list[SegmentIdentity]] = {}
     files: Sequence[object] = decision.files if _shares(expiry) else decision.taken
-    for file, it in zip(files, decision.taken, strict=True):
-        sharing.setdefault(file, []).append(it)
+    for file, segment in zip(files, decision.taken, strict=True):
+        sharing.setdefault(file, []).append(segment)
     # Those that share a data file leave it by one commit.
     together = sorted((sorted(it, key=_place_of) for it in sharing.values()), key=lambda it: _place_of(it[0]))
     for _, group in groupby(together, key=lambda it: it[0].store_id):
@@ -294,7 +293,7 @@ def _shares(expiry: RecordedExpiry) -> bool:
     return not decision.thinned and len(set(decision.files)) < len(decision.files) == len(decision.segments)
 
 
-def _located(messages: Table, files: Sequence[StoredFile]) -> set[StoredFile]:
+def _locate_files(messages: Table, files: Sequence[StoredFile]) -> set[StoredFile]:
     return {replace(file, location=location_of(messages, file.location)) for file in files}
 
 
@@ -304,7 +303,7 @@ def _commit(lake: Lake, next_step: Callable[[], CommitStep | None]) -> None:
 
 
 def _now(acts: Acts, expiry: RecordedExpiry) -> RecordedExpiry:
-    return next(it for it in expiries_of(acts) if it.recorded.sha256 == expiry.recorded.sha256)
+    return next(item for item in expiries_of(acts) if item.recorded.sha256 == expiry.recorded.sha256)
 
 
 def _is_current(acts: Acts, expiry: RecordedExpiry) -> bool:
@@ -328,7 +327,7 @@ def _next_step(
     acts = read_acts(lake)
     now = _now(acts, expiry)
     if now.is_undone:
-        undo = next(it for it in acts if it.act.decision.kind is ActKind.UNDO and _is_of(it, now))
+        undo = next(act for act in acts if act.act.decision.kind is ActKind.UNDO and _is_of(act, now))
         return _next_undo_step(lake, now, undo, batch)
     # What was held when its act was recorded isn't in it.
     is_current = _is_current(acts, now)
@@ -345,20 +344,18 @@ def _next_expiry_step(
     batch: Sequence[SegmentIdentity],
     may_leave: Set[SegmentIdentity],
 ) -> CommitStep | None:
-    """Return an expiry's next step: receipts first, data files only once the whole batch's receipts say
-    expired.
+    """Return an expiry's next step: receipts first, data files only when all of the batch say expired.
 
-    If an act says that a file was removed for good, each of the two tables may be older or newer than that
-    act.
+    If an act says that a file was removed for good, either table may be older or newer than that act.
 
     :param may_leave: segments that may still leave by this expiry.
     """
     store_id, act = batch[0].store_id, expiry.recorded
     segments, messages = lake.segments(), lake.messages()
-    rows, thinned = _rows(segments, batch), _thinned(messages, expiry)
+    rows, thinned = _rows(segments, batch), _find_thinned(messages, expiry)
     decision = expiry.recorded.act.decision
-    files = _located(messages, (*decision.files, *decision.replaced))
-    removed = files - _located(messages, expiry.files)
+    files = _locate_files(messages, (*decision.files, *decision.replaced))
+    removed = files - _locate_files(messages, expiry.files)
     lost = {location_of(messages, name) for name in removed_files(acts)}
     live = live_data_files(messages, store_id, offsets_of(batch))
     # What was archived again since lies in another file, and stays.
@@ -373,25 +370,25 @@ def _next_expiry_step(
             (row.identity in may_leave and data_file_of(messages, row) in as_archived - kept_whole)
             or removed.issuperset(proven_files(messages, row))
         )
-        for after in (_as_it_goes(row, act, thinned.get(row.identity)),)
+        for after in (_end_row(row, act, thinned.get(row.identity)),)
         # Where one of both files isn't there any more, it is decided again.
         if after.state == EXPIRED or data_file_of(messages, row) in lost or is_there(messages, after)
     ]
     if changed:
         return receipts_step(segments, store_id, changed, act.sha256)
-    gone = {data_file_of(messages, row) for row in of_act if row.state == EXPIRED}
-    kept = [it for it in rows if _is_thinned_by(it, thinned) and data_file_of(messages, it) not in lost]
-    gone |= {thinned[it.identity].file.location for it in kept}
+    ended_files = {data_file_of(messages, row) for row in of_act if row.state == EXPIRED}
+    kept = [row for row in rows if _is_thinned_by(row, thinned) and data_file_of(messages, row) not in lost]
+    ended_files |= {thinned[row.identity].file.location for row in kept}
     ended = {_name_of(it): it for it in (*kept, *(row for row in rows if row.state == EXPIRED))}
     # The table may be of before an act that a later one followed.
     others = expired_files(acts) - {file.location for file in act.act.decision.files}
     replaced = lost | {location_of(messages, name) for name in others}
-    gone |= {it for it in replaced if split_data_file_name(file_name(it)) in ended}
-    gone -= {file.location for row in rows if row.has_rows for file in proven_files(messages, row)}
-    gone -= _shared_with_others(messages, segments, of_act, frozenset())
-    leaving = [file.entry for file in live if file.location in gone]
-    left = {split_data_file_name(file_name(it.file_path)) for it in leaving}
-    taking = [it for it in kept if _name_of(it) in left]
+    ended_files |= {path for path in replaced if split_data_file_name(file_name(path)) in ended}
+    ended_files -= {file.location for row in rows if row.has_rows for file in proven_files(messages, row)}
+    ended_files -= _shared_with_others(messages, segments, of_act, frozenset())
+    leaving = [file.entry for file in live if file.location in ended_files]
+    names = {split_data_file_name(file_name(entry.file_path)) for entry in leaving}
+    taking = [row for row in kept if _name_of(row) in names]
     return data_step(messages, act.sha256, leaving, taking, live)
 
 
@@ -416,9 +413,10 @@ def _next_undo_step(
     """Return an undo's next step: data files first, receipts only once the table has all data files."""
     store_id, act, text = batch[0].store_id, expiry.recorded, _act_text(undo)
     segments, messages = lake.segments(), lake.messages()
-    by_act, files, thinned = _act_text(act), _located(messages, expiry.returning), _thinned(messages, expiry)
+    by_act, files = _act_text(act), _locate_files(messages, expiry.returning)
+    thinned = _find_thinned(messages, expiry)
     live = live_data_files(messages, store_id, offsets_of(batch))
-    there = {file.location for file in live}
+    locations = {file.location for file in live}
     rows = _rows(segments, batch)
     back = {
         row.identity: replace(row, state=_state_of(streams), act=text, streams=streams)
@@ -431,7 +429,7 @@ def _next_undo_step(
         # The last receipt of the file that comes back; not where another engine has moved the rows.
         file = thinned[row.identity].file if row.identity in partly else None
         is_of_file = file in files and row.has_rows and proven_files(messages, row) == (file,)
-        if is_of_file and not there.isdisjoint((partly[row.identity], data_file_of(messages, row))):
+        if is_of_file and not locations.isdisjoint((partly[row.identity], data_file_of(messages, row))):
             back |= {row.identity: replace(row, act=text)} if is_there(messages, row) else {}
     # What shares a file that comes back and was archived again since comes back there, too: it has its rows.
     shared = {data_file_of(messages, row) for row in back.values() if row.row_groups is not None}
@@ -441,7 +439,7 @@ def _next_undo_step(
             streams = back_from(row.streams, act.sha256[:SHOWN_CHARACTERS])
             back[row.identity] = replace(row, state=_state_of(streams), act=text, streams=streams)
             partly[row.identity] = data_file_of(messages, since[row.identity])
-    lacking = [row for row in back.values() if data_file_of(messages, row) not in there]
+    lacking = [row for row in back.values() if data_file_of(messages, row) not in locations]
     # A run that was killed has archived these segments again, without receipts.
     of_span = receipts_in(segments, store_id, base_offsets=offsets_of(batch), with_ended=True)
     named = {file.location for row in of_span for file in proven_files(messages, row)}
@@ -458,7 +456,7 @@ def _next_undo_step(
     return data_step(messages, undo.sha256, leaving, lacking, live)
 
 
-def _as_it_goes(row: Receipt, act: RecordedAct, thinning: Thinning | None) -> Receipt:
+def _end_row(row: Receipt, act: RecordedAct, thinning: Thinning | None) -> Receipt:
     act_id, text = act.sha256[:SHOWN_CHARACTERS], _act_text(act)
     if thinning is None:
         return replace(row, state=EXPIRED, act=text, streams=gone_by(row.streams, act_id))
@@ -481,20 +479,18 @@ def _name_of(row: Receipt) -> tuple[str, str]:
 
 def _state_of(streams: str | None) -> str | None:
     """Return the state of a receipt with rows. It is partial if an earlier act removed some streams."""
-    is_partial = any(it["gone"] is not None for it in json.loads(streams or "[]"))
+    is_partial = any(stream["gone"] is not None for stream in json.loads(streams or "[]"))
     return PARTIAL if is_partial else None
 
 
-def _thinned(messages: Table, expiry: RecordedExpiry) -> dict[SegmentIdentity, Thinning]:
-    """Return the segments of which an act removes only some streams, with the present locations of their
-    files.
-    """
+def _find_thinned(messages: Table, expiry: RecordedExpiry) -> dict[SegmentIdentity, Thinning]:
+    """Return the segments of which an act removes only some streams, with their files' present locations."""
     return {
-        it.segment: replace(
-            it,
-            file=replace(it.file, location=location_of(messages, it.file.location)),
+        thinning.segment: replace(
+            thinning,
+            file=replace(thinning.file, location=location_of(messages, thinning.file.location)),
         )
-        for it in expiry.recorded.act.decision.thinned
+        for thinning in expiry.recorded.act.decision.thinned
     }
 
 
@@ -531,9 +527,9 @@ def data_step(
     :param taking: receipts whose data files are added, unless the table has them.
     :param live: data files that the table has.
     """
-    there = {file.location for file in live}
+    locations = {file.location for file in live}
     by_file = {data_file_of(messages, row): row for row in taking}
-    taking = [row for location, row in by_file.items() if location not in there]
+    taking = [row for location, row in by_file.items() if location not in locations]
     if not (leaving or taking):
         return None
 
@@ -551,7 +547,7 @@ def data_step(
                 )
         return transaction
 
-    names = (*(it.file_path for it in leaving), *(row.data_file for row in taking))
+    names = (*(entry.file_path for entry in leaving), *(row.data_file for row in taking))
     return CommitStep(messages, (why, "data", *names), prepare)
 
 
@@ -570,8 +566,8 @@ def _rows(segments: Table, batch: Sequence[SegmentIdentity], *, superseded: bool
 def receipts_step(segments: Table, store_id: str, rows: Sequence[Receipt], why: str) -> CommitStep:
     """Return the commit that appends receipts of one store."""
     head = check_links(segments, store_id)
-    what = (why, "receipts", *(row.row_hash for row in rows))
-    return CommitStep(segments, what, lambda: prepare_receipts(segments, {store_id: head}, rows))
+    texts = (why, "receipts", *(row.row_hash for row in rows))
+    return CommitStep(segments, texts, lambda: prepare_receipts(segments, {store_id: head}, rows))
 
 
 def _act_text(act: RecordedAct) -> str:
@@ -606,7 +602,7 @@ def _check_file(messages: Table, file: StoredFile) -> None:
         with open_data_file(messages.io, location) as stored:
             size_bytes, sha256 = stored.size(), sha256_of_file(stored)
     except FileNotFoundError as error:
-        raise _changed(
+        raise _change_error(
             location,
             file,
             "no file",
@@ -617,13 +613,13 @@ def _check_file(messages: Table, file: StoredFile) -> None:
             ),
         ) from error
     if (size_bytes, sha256) != (file.size_bytes, file.sha256):
-        raise _changed(location, file, f"{size_bytes} bytes with SHA-256 {sha256}")
+        raise _change_error(location, file, f"{size_bytes} bytes with SHA-256 {sha256}")
 
 
-def _changed(location: str, file: StoredFile, what: str, advice: str = "") -> ProofError:
+def _change_error(location: str, file: StoredFile, actual: str, advice: str = "") -> ProofError:
     return ProofError(
         f"{location}: expected {file.size_bytes} bytes with SHA-256 {file.sha256}, as when it expired, "
-        f"found {what}. Nothing was changed. Bring the file back from a copy of the lake, and run again.",
+        f"found {actual}. Nothing was changed. Bring the file back from a copy of the lake, and run again.",
         advice,
     )
 
@@ -645,7 +641,7 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
         for file in expiry.recorded.act.decision.replaced
         if any(map(file.location.startswith, folders))
     }
-    thinned = _thinned(messages, expiry)
+    thinned = _find_thinned(messages, expiry)
     for batch in _batches(expiry):
         span = None if _shares(expiry) else offsets_of(batch)
         rows = receipts_in(segments, batch[0].store_id, base_offsets=span, with_ended=True)
@@ -656,8 +652,8 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
             for file in proven_files(messages, row)
         }
         # Of a segment that nobody knows any more, nothing goes either.
-        known = {row.identity for row in rows if row.store_id not in kept}
-        needed |= {thinned[it].file.location for it in batch if it in thinned and it not in known}
+        identities = {row.identity for row in rows if row.store_id not in kept}
+        needed |= {thinned[it].file.location for it in batch if it in thinned and it not in identities}
         needed |= {file.location for file in live_data_files(messages, batch[0].store_id, offsets_of(batch))}
     # What a removal took that was killed goes on record, whatever is held since.
     return [
@@ -672,7 +668,7 @@ def _last_sound(lake: Lake, expiry: RecordedExpiry, files: Collection[StoredFile
     """Return the files that are still needed: rows that stay are in no sound new file."""
     decision = expiry.recorded.act.decision
     by_segment = [*zip(decision.segments, decision.files, strict=False)]
-    by_segment += [(it.segment, it.file) for it in decision.thinned]
+    by_segment += [(thinning.segment, thinning.file) for thinning in decision.thinned]
     # Where compaction was quicker than the act, a segment is elsewhere that was to leave.
     replaced = {segment: file for segment, file in by_segment if file in files}
     unsound: set[StoredFile] = set()

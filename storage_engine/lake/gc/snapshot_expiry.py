@@ -148,14 +148,14 @@ def maintain_lake(
         if not dry_run and name != DELETIONS:
             write_ranges(table, list_manifests(table), partial(ranges_of, table))
         done.append(MaintainedTable(name, len(expiring), left, before, _metadata_bytes(table)))
-    found = Collection()
+    collection = Collection()
     try:
         if not fault:
-            found = collect(lake, grace_ms=METADATA_AGE_MS, delete=not dry_run, known_heads=known_heads)
+            collection = collect(lake, grace_ms=METADATA_AGE_MS, delete=not dry_run, known_heads=known_heads)
     except LakeUnavailableError as error:
         notices.append(Text("gc took no file: ", error))
-    taken = found.garbage if dry_run else found.taken
-    deleted = found.due if dry_run else found.deleted
+    taken = collection.garbage if dry_run else collection.taken
+    deleted = collection.due if dry_run else collection.deleted
     return LakeMaintenance(
         dry_run=dry_run,
         tables=tuple(done),
@@ -229,15 +229,15 @@ def _expire(lake: Lake, load: Callable[[], Table], expiring: Sequence[int]) -> N
 
         def next_step(batch: Sequence[int] = batch) -> CommitStep | None:
             table = load()
-            there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-            history = {it.snapshot_id for it in _history(table)}
+            existing = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+            history = {snapshot.snapshot_id for snapshot in _history(table)}
             named = {ref.snapshot_id for ref in table.metadata.refs.values()}
             # What somebody has rolled the table back to, or given a name, since it was chosen stays.
-            left = [it for it in batch if it in there and it in history and it not in named]
-            if not left:
+            ids = [it for it in batch if it in existing and it in history and it not in named]
+            if not ids:
                 return None
-            what = ("expire", *map(str, left))
-            return CommitStep(table, what, lambda: _prepare(table, left))
+            texts = ("expire", *map(str, ids))
+            return CommitStep(table, texts, lambda: _prepare(table, ids))
 
         mark = mark_deletions if load().name()[-1] == DELETIONS else None
         with CHANGE_LOCK:

@@ -51,14 +51,14 @@ def thin_segment(lake: Lake, receipt: Receipt, streams: Collection[str]) -> Thin
             f"with {receipt.log}/{receipt.base_offset:020d}. Nothing was written. Such a file leaves the "
             "lake only with all of its segments."
         )
-    old, gone = data_file_of(table, receipt), frozenset(streams)
+    old, removed = data_file_of(table, receipt), frozenset(streams)
     new = with_attempt(old, new_attempt())
     try:
         with opened_rows(table.io, old) as parquet:
             with lake_errors(new, "write a data file"), new_data_file(table.io, new) as sink:
                 columns = find_broker(receipt.broker).codec.columns
-                write_groups(columns, _kept_groups(parquet, columns, gone), sink)
-            return _prove(table, receipt, gone, new, parquet)
+                write_groups(columns, _kept_groups(parquet, columns, removed), sink)
+            return _prove(table, receipt, removed, new, parquet)
     except BaseException:
         discard_files(table, [new])
         raise
@@ -80,51 +80,51 @@ def discard_files(table: Table, locations: Iterable[str]) -> None:
                 file_system.delete_file(inside)
 
 
-def _kept_groups(old: pq.ParquetFile, columns: Columns, gone: Collection[str]) -> Iterator[pa.Table]:
+def _kept_groups(old: pq.ParquetFile, columns: Columns, removed: Collection[str]) -> Iterator[pa.Table]:
     """Yield the rows that stay, one table for each row group.
 
     A row group of which no row stays is left out.
     """
-    topic, names = columns.streams[0], pa.array(sorted(gone), pa.string())
+    topic, names = columns.streams[0], pa.array(sorted(removed), pa.string())
     for group in range(old.num_row_groups):
         topics: Any = old.read_row_group(group, columns=[topic], use_threads=False)[topic]
-        stays = pc.invert(pc.is_in(topics, value_set=names))
-        count = pc.sum(stays).as_py() or 0
+        mask = pc.invert(pc.is_in(topics, value_set=names))
+        count = pc.sum(mask).as_py() or 0
         if count:
             rows = old.read_row_group(group, use_threads=False)
-            yield rows if count == len(topics) else rows.filter(stays)
+            yield rows if count == len(topics) else rows.filter(mask)
 
 
-def _prove(table: Table, receipt: Receipt, gone: Collection[str], new: str, old: pq.ParquetFile) -> Thinning:
+def _prove(table: Table, receipt: Receipt, names: Collection[str], new: str, old: pq.ParquetFile) -> Thinning:
     """Prove that the new file is the old file without the rows of some streams.
 
     :raises ProofError: it isn't.
     """
     codec = find_broker(receipt.broker).codec
     counter, leaves = RowCounter(codec.columns), SegmentTree(codec.columns, new)
-    expected = _kept_groups(old, codec.columns, gone)
+    expected = _kept_groups(old, codec.columns, names)
 
     def compare(group: int, rows: pa.Table) -> None:
         kept = next(expected, None)
         if kept is None or not _plain(rows).equals(_plain(kept), check_metadata=True):
-            raise _changed(new, old_name, f"row group {group} has others")
+            raise _change_error(new, old_name, f"row group {group} has others")
         counter.add(rows)
 
     old_name = data_file_of(table, receipt)
     with opened_file(table.io, new) as (stored, parquet):
         if not parquet.schema.equals(old.schema):
-            raise _changed(new, old_name, "its columns are others")
+            raise _change_error(new, old_name, "its columns are others")
         push_rows(parquet, codec, origin_of(receipt), receipt.size_bytes, new, leaves, compare)
         if next(expected, None) is not None:
-            raise _changed(new, old_name, f"it ends after {parquet.num_row_groups} row groups")
+            raise _change_error(new, old_name, f"it ends after {parquet.num_row_groups} row groups")
         size_bytes, sha256 = stored.size(), sha256_of_file(stored)
-    partial = replace(receipt, streams=gone_by(receipt.streams, "", gone))
+    partial = replace(receipt, streams=gone_by(receipt.streams, "", names))
     if fault := tree_fault(partial, leaves):
-        raise _changed(new, old_name, fault.rstrip("."))
+        raise _change_error(new, old_name, fault.rstrip("."))
     stats = counter.stats()
     return Thinning(
         segment=receipt.identity,
-        streams=tuple(sorted(gone)),
+        streams=tuple(sorted(names)),
         file=StoredFile(relative_name(table, old_name), receipt.data_file_bytes, receipt.data_file_sha256),
         kept=StoredFile(relative_name(table, new), size_bytes, sha256),
         row_count=stats.row_count,
@@ -133,9 +133,7 @@ def _prove(table: Table, receipt: Receipt, gone: Collection[str], new: str, old:
 
 
 def _plain(rows: pa.Table) -> pa.Table:
-    """Return rows with plain values instead of dictionary codes: codes may differ although the values are
-    equal.
-    """
+    """Return rows with plain values, not dictionary codes: codes may differ although values are equal."""
     return rows.cast(
         pa.schema(
             [
@@ -146,9 +144,9 @@ def _plain(rows: pa.Table) -> pa.Table:
     )
 
 
-def _changed(new: str, old: str, what: str) -> ProofError:
+def _change_error(new: str, old: str, reason: str) -> ProofError:
     return ProofError(
-        f"{new}: expected the rows of {old} that stay, as they were proven, found that {what}. Nothing "
+        f"{new}: expected the rows of {old} that stay, as they were proven, found that {reason}. Nothing "
         "was committed, and the old file stays. Run ",
         Command("verify", "--level bytes"),
         ": this is a damaged file, a damaged disk or a fault of the codec.",

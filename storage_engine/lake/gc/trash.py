@@ -1,11 +1,10 @@
 """The trash: gc puts files into it, which can be put back, or are removed for good later.
 
-On this machine's file systems, a file is renamed into a hidden directory below its table's location. There is
-one directory for each pass, and the file keeps its path below it. Object stores can't rename. There, a file
-stays at its place and is named in the list of its pass; when the list is removed, the file is out of the
-trash. Each pass writes its list before it takes a file, and never changes another pass's list. The list's
-modification time is the time of the pass. After a kill at any instant, each file is at its place or in the
-trash.
+On this machine's file systems, a file is renamed into a hidden directory below its table's location. Each
+pass has one directory, and the file keeps its path below it. Object stores can't rename. There, a file stays
+at its place and is named in the list of its pass; once the list is removed, it is out of the trash. Each pass
+writes its list before it takes a file, and never changes another pass's list. The list's modification time is
+the time of the pass. After a kill at any instant, each file is at its place or in the trash.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ TRASH = f"{HIDDEN_PREFIX}trash"
 """
 
 TAKEN_LIST = f"{HIDDEN_PREFIX}taken.json"
-"""Name of a pass's list of files, in the directory of that pass. On an object store the directory has only
-this list."""
+"""Name of a pass's list of files, in the pass's directory. On an object store it has only this list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +190,7 @@ def _table_file(file: ListedFile, inside: str) -> TableFile:
 
 
 class _Links:
-    """Finds files of a local place that a symbolic link leads to: a second name of a file, or a file
-    elsewhere.
-    """
+    """Finds files of a local place that a symbolic link leads to: second names, or files elsewhere."""
 
     def __init__(self, place: Place) -> None:
         self._root = os.path.realpath(place.root) if place.is_local else None
@@ -251,15 +247,15 @@ def in_trash(place: Place, listing: Listing) -> list[tuple[TrashList, TableFile]
     :raises LakeUnavailableError: a list can't be read.
     """
     if place.is_local:
-        return [(taken, file) for taken in listing.lists for file in listing.trashed.get(taken.moment, ())]
+        return [(entry, file) for entry in listing.lists for file in listing.trashed.get(entry.moment, ())]
     files = {(file.inside, file.size_bytes, file.modified_ns): file for file in listing.files}
-    found = []
-    for taken in listing.lists:
-        for item in _read_list(place, taken.moment):
+    entries = []
+    for entry in listing.lists:
+        for item in _read_list(place, entry.moment):
             file = files.pop((item.inside, item.size_bytes, item.modified_ns), None)
             if file is not None:
-                found.append((taken, file))
-    return found
+                entries.append((entry, file))
+    return entries
 
 
 def take(place: Place, moment: str, files: Sequence[tuple[TableFile, str]]) -> list[TableFile]:
@@ -380,9 +376,9 @@ def _move(source: Path, target: Path, file: TableFile) -> bool:
     with lake_errors(str(source), "move a file into the trash"):
         durable.make_dirs(target.parent)
         try:
-            found = source.lstat()
+            status = source.lstat()
             # A file that came back under its name is another attempt's.
-            if (found.st_size, found.st_mtime_ns) != (file.size_bytes, file.modified_ns):
+            if (status.st_size, status.st_mtime_ns) != (file.size_bytes, file.modified_ns):
                 return False
             source.rename(target)
         except FileNotFoundError:

@@ -262,25 +262,25 @@ def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
     refuse_around(to)
     _target(lake, to)
     with CHANGE_LOCK, nobody_commits_at(own_location(to, lake.rows_table)), committing(lake):
-        there, intent = _target(lake, to)
+        existing, intent = _target(lake, to)
         # Receipts first: their data files are in the other table before them.
-        source = _loaded(lake)
+        source = _load_tables(lake)
         rows = all_receipts(source[SEGMENTS])
-        _check_continues(there, rows)
+        _check_continues(existing, rows)
         messages = source[lake.rows_table]
         hashes = proven_hashes(messages, rows)
         # Where a segment has a receipt, a compaction was killed between its commits: its rows are here alone.
-        known = {row.slot for row in rows}
+        slots = {row.slot for row in rows}
         waiting = frozenset(
             location
             for location in live_files(messages)
             if location not in hashes
             and is_own_name(file_name(location))
-            and known.isdisjoint(segments_in(messages.io, location))
+            and slots.isdisjoint(segments_in(messages.io, location))
         )
-        work = _Work(lake, to, source, there, rows, hashes, waiting)
+        work = _Work(lake, to, source, existing, rows, hashes, waiting)
         if not work.is_done():
-            known_id = None if there is None else lake_id_of_tables(there)
+            known_id = None if existing is None else lake_id_of_tables(existing)
             intent = intent or Intent("copy", known_id or str(uuid.uuid4()), _original_id(lake))
             work.do(intent)
         return work.result()
@@ -304,24 +304,24 @@ class _Work:
         hashes: Mapping[str, str],
         waiting: frozenset[str],
     ) -> None:
-        self._lake, self._to, self._source, self._there = lake, to, source, there
+        self._lake, self._to, self._source, self._existing = lake, to, source, there
         self._rows, self._hashes, self._waiting = rows, hashes, waiting
         self._acts = _acts_place(source[SEGMENTS])
         self._copied_count = self._copied_bytes = 0
         self._wanted = {name: self._names(table) for name, table in source.items()}
-        wanted = self._wanted[lake.rows_table]
-        live = {split_data_file_name(file_name(inside)) for inside in wanted}
+        files = self._wanted[lake.rows_table]
+        live = {split_data_file_name(file_name(inside)) for inside in files}
         for of_store in by_store(rows).values():
             for row in current(of_store):
                 # Between the two commits of an expiry in part the table has the file before it.
                 if row.state == PARTIAL and (slot_prefix(row.identity), row.sha256[:16]) in live:
-                    wanted[row.data_file] = row.data_file_bytes
+                    files[row.data_file] = row.data_file_bytes
         self._had = {name: self._names(table) for name, table in (there or {}).items()}
 
     def is_done(self) -> bool:
-        if self._there is None or lacks_acts(self._acts, _acts_place(self._there[SEGMENTS])):
+        if self._existing is None or lacks_acts(self._acts, _acts_place(self._existing[SEGMENTS])):
             return False
-        properties = self._there[SEGMENTS].metadata.properties
+        properties = self._existing[SEGMENTS].metadata.properties
         return self._wanted == self._had and properties.get(COPIED_HEADS_PROPERTY) == heads_text(self._rows)
 
     def do(self, intent: Intent) -> None:
@@ -340,7 +340,7 @@ class _Work:
         }
         written = {}
         for name, table in self._source.items():
-            before = (self._there or {}).get(name)
+            before = (self._existing or {}).get(name)
             target = Target(
                 locations[name],
                 ios[name],
@@ -354,12 +354,12 @@ class _Work:
         changes = {name: (pointers.get(name), table.metadata_location) for name, table in written.items()}
         repoint(copy, changes)
         finish(copy, placed_tables(copy), intent)
-        _sweep(written.values(), self._there)
-        self._there = written
+        _sweep(written.values(), self._existing)
+        self._existing = written
 
     def result(self) -> Copied:
-        assert self._there is not None
-        properties = self._there[SEGMENTS].metadata.properties
+        assert self._existing is not None
+        properties = self._existing[SEGMENTS].metadata.properties
         return Copied(
             self._to.location,
             properties[LAKE_ID_PROPERTY],
@@ -401,7 +401,7 @@ def _acts_place(segments: PlacedTable) -> tuple[FileIO, str]:
     return segments.io, segments.location
 
 
-def _loaded(lake: Lake) -> dict[str, PlacedTable]:
+def _load_tables(lake: Lake) -> dict[str, PlacedTable]:
     messages, segments, *deletions = lake.every_table()
     tables = {}
     for table in (segments, messages, *deletions):
@@ -416,7 +416,7 @@ def _is_whole(deletions: PlacedTable) -> bool:
     """Return whether a table of deletions can be copied. If it can't, the lake is copied without it."""
     with suppress(LakeUnavailableError):
         files = live_files(deletions).items()
-        return not any(file_fault(deletions.io, at, it.file_size_in_bytes, None) for at, it in files)
+        return not any(file_fault(deletions.io, at, file.file_size_in_bytes, None) for at, file in files)
     return False
 
 
@@ -467,7 +467,7 @@ def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, 
     intent = read_intent(file_io, location)
     original = _original_id(lake)
     if intent is not None and (intent.command, intent.copy_of) != ("copy", original):
-        raise _taken(
+        raise _target_error(
             to,
             Text("what ", Command(f"lake {intent.command}"), f" left of {intent.copy_of or 'a lake'}"),
             original,
@@ -488,30 +488,30 @@ def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, 
     elif intent != open_intent(file_io, location):
         intent = None
     opened = open_lake(to)
-    found = opened.segments().properties.get(COPY_OF_PROPERTY)
-    known = (original, f"table {lake.segments().metadata.table_uuid}")
-    if found not in known:
-        what = "a lake that is no copy" if found is None else Text("a copy of lake ", found)
-        raise _taken(to, what, original)
+    copied = opened.segments().properties.get(COPY_OF_PROPERTY)
+    origins = (original, f"table {lake.segments().metadata.table_uuid}")
+    if copied not in origins:
+        actual = "a lake that is no copy" if copied is None else Text("a copy of lake ", copied)
+        raise _target_error(to, actual, original)
     return tables, intent
 
 
-def _taken(to: LakeConfig, found: str, original: str) -> LakeIdentityError:
+def _target_error(to: LakeConfig, actual: str, original: str) -> LakeIdentityError:
     return LakeIdentityError(
         f"lake {to.location}: expected an empty place, or a copy of lake {original} that was "
         "not promoted, found ",
-        found,
+        actual,
         ". Nothing was changed. Name another directory.",
     )
 
 
-def _check_continues(there: Tables | None, rows: Sequence[Receipt]) -> None:
+def _check_continues(tables: Tables | None, rows: Sequence[Receipt]) -> None:
     """Make sure that a lake has every receipt that its copy has: an older state must not replace the copy.
 
     :raises ReceiptError: a receipt is missing or differs.
     """
     stores = by_store(rows)
-    copied = by_store(all_receipts(there[SEGMENTS])) if there is not None else {}
+    copied = by_store(all_receipts(tables[SEGMENTS])) if tables is not None else {}
     for store in {*stores, *copied}:
         head = ChainHead.of(copied.get(store, []))
         check_chain(stores.get(store, []), [head])

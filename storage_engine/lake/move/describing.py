@@ -177,7 +177,7 @@ def describe(config: LakeConfig) -> LakeInfo:
         tables=infos,
         stores=stores,
         broker=_broker(placed),
-        ignored=tuple(_ignored(lake, placed.values())),
+        ignored=tuple(_list_ignored(lake, placed.values())),
         acts=None if acts is None else len(acts),
         acts_fault=acts_fault,
         archive_rules=tuple(rule for rule in rules if not rule.archives),
@@ -203,7 +203,7 @@ def _broker(placed: Mapping[str, PlacedTable]) -> str | None:
     return broker_in(segments.properties)
 
 
-def _ignored(lake: Lake | None, tables: Iterable[PlacedTable]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _list_ignored(lake: Lake | None, tables: Iterable[PlacedTable]) -> Iterator[tuple[str, tuple[str, ...]]]:
     for table in tables:
         names = ignored_properties(table.metadata.properties)
         if table.is_unmoved and table.is_elsewhere:
@@ -296,7 +296,7 @@ def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
     stores = []
     for store, of_store in by_store(rows).items():
         counting = whole(current(of_store))
-        head, gone = ChainHead.of(of_store), ended(current(of_store))
+        head, removed = ChainHead.of(of_store), ended(current(of_store))
         stores.append(
             StoreInfo(
                 store_id=store,
@@ -307,8 +307,8 @@ def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
                 head_sequence=head.sequence,
                 head_hash=head.row_hash,
                 root=of_store[-1].store_root,
-                expired=tuple(_ranges([row for row in gone if not row.lacks_by_rules])),
-                in_part=tuple(_ranges([row for row in gone if row.lacks_by_rules])),
+                expired=tuple(_ranges([row for row in removed if not row.lacks_by_rules])),
+                in_part=tuple(_ranges([row for row in removed if row.lacks_by_rules])),
             )
         )
     return stores

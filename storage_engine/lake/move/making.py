@@ -157,7 +157,7 @@ def _make(config: LakeConfig, broker: str) -> None:
                 "created."
             ) from error
     refuse_around(config)
-    with _claimed(config, catalog_id, locations.values()):
+    with _claim_place(config, catalog_id, locations.values()):
         if file is not None:
             make_sqlite_file(file)
         _make_tables(lake or connect(config), broker, locations)
@@ -209,32 +209,32 @@ def _lake_id(catalog: Catalog, namespace: str) -> str:
     made = {LAKE_ID_PROPERTY: str(uuid.uuid4())}
     with suppress(NamespaceAlreadyExistsError, IntegrityError):
         catalog.create_namespace(namespace, made)
-    found = catalog.load_namespace_properties(namespace).get(LAKE_ID_PROPERTY)
+    existing = catalog.load_namespace_properties(namespace).get(LAKE_ID_PROPERTY)
     # A namespace that was made by hand: the tables alone say which lake it is.
-    return found or made[LAKE_ID_PROPERTY]
+    return existing or made[LAKE_ID_PROPERTY]
 
 
 def _tables(lake: Lake, broker: str, lake_id: str, locations: dict[str, str]) -> Iterator[tuple[Table, bool]]:
     """Make both tables unless they exist, and yield each with whether it was made here."""
     catalog, namespace = lake.catalog, lake.config.namespace
     kind = find_broker(broker or default_broker())
-    said = {BROKER_PROPERTY: broker} if broker else {}
+    properties = {BROKER_PROPERTY: broker} if broker else {}
     for name in (SEGMENTS, kind.rows.table):
         is_new, location = False, locations.get(name)
-        said[LAKE_ID_PROPERTY] = lake_id
+        properties[LAKE_ID_PROPERTY] = lake_id
         # Asked first: creating writes metadata before the catalog refuses a table that is there.
         if not catalog.table_exists((namespace, name)):
             if name == SEGMENTS:
-                is_new = _make_segments(catalog, (namespace, name), location, said)
+                is_new = _make_segments(catalog, (namespace, name), location, properties)
             else:
-                is_new = make_rows_table(catalog, (namespace, name), kind.codec, location, said)
+                is_new = make_rows_table(catalog, (namespace, name), kind.codec, location, properties)
         table = catalog.load_table((namespace, name))
         lake_id = lake_id_of(table) or lake_id
         yield table, is_new
 
 
 def _make_segments(
-    catalog: Catalog, name: tuple[str, str], location: str | None, said: dict[str, str]
+    catalog: Catalog, name: tuple[str, str], location: str | None, properties: dict[str, str]
 ) -> bool:
     """Make the table of receipts, unless it exists.
 
@@ -247,7 +247,7 @@ def _make_segments(
             schema=schema,
             location=location,
             partition_spec=partition_by_store(schema),
-            properties={**SEGMENTS_PROPERTIES, **said},
+            properties={**SEGMENTS_PROPERTIES, **properties},
         )
         return True
     return False
@@ -329,11 +329,11 @@ def _check_only(lake: Lake, table: Table, *, is_new: bool) -> None:
 
 def _fault(file_io: FileIO, catalog_id: str | None, location: str, file: ListedFile) -> str:
     name = file.inside.rpartition("/")[2]
-    whole = f"{location}/{file.inside}"
+    path = f"{location}/{file.inside}"
     if name == MARK_NAME:
-        data = read_small_file(file_io, whole)
+        data = read_small_file(file_io, path)
         # Our own, from an attempt that was killed, is no other lake's.
-        if data is None or (catalog_id and is_same_catalog(parse_mark(data, whole).catalog, catalog_id)):
+        if data is None or (catalog_id and is_same_catalog(parse_mark(data, path).catalog, catalog_id)):
             return ""
         return f"the mark {file.path}"
     if file.inside.startswith(f"{OWN_FOLDER}/"):
@@ -341,8 +341,8 @@ def _fault(file_io: FileIO, catalog_id: str | None, location: str, file: ListedF
     if file.inside.startswith("data/") and not file.is_ours:
         return f"the data file {file.path}"
     if name.endswith(".metadata.json"):
-        data = read_small_file(file_io, whole)
-        if data is not None and _has_rows(data, whole):
+        data = read_small_file(file_io, path)
+        if data is not None and _has_rows(data, path):
             return f"{file.path}, metadata of a table with rows"
     return ""
 
@@ -380,7 +380,7 @@ def _claim_name(catalog_id: str) -> str:
 
 
 @contextmanager
-def _claimed(config: LakeConfig, catalog_id: str, locations: Iterable[str]) -> Iterator[None]:
+def _claim_place(config: LakeConfig, catalog_id: str, locations: Iterable[str]) -> Iterator[None]:
     """Keep other catalogs from making a lake at the same place.
 
     :raises LakeIdentityError: another catalog is making a lake there, or was killed while it did.
@@ -399,11 +399,11 @@ def _claimed(config: LakeConfig, catalog_id: str, locations: Iterable[str]) -> I
                 data = read_small_file(file_io, f"{location}/{file.inside}")
                 if data is None:
                     continue
-                other = written_identity(data.decode(errors="replace"))
-                if not is_same_catalog(other, catalog_id):
+                catalog = written_identity(data.decode(errors="replace"))
+                if not is_same_catalog(catalog, catalog_id):
                     raise LakeIdentityError(
                         f"{location}: expected no other catalog to make a lake there, found the claim "
-                        f"of {other} in {file.path}. Nothing was created. Choose "
+                        f"of {catalog} in {file.path}. Nothing was created. Choose "
                         "another warehouse or namespace; if that attempt was killed, remove the file and "
                         "run again."
                     )

@@ -85,16 +85,16 @@ def check_other_catalog(
     """
     others = {mark.catalog for mark in marks if not is_same_catalog(mark.catalog, catalog_id)}
     for other in sorted(others):
-        if not take_over and (there := _there(catalog_id, other)):
+        if not take_over and (reason := _describe_catalog(catalog_id, other)):
             raise LakeIdentityError(
                 f"lake {location}: expected that the catalog {other}, which committed last, is gone, found "
-                f"that it {there}. Nothing was changed. Use that catalog; or run this again with "
+                f"that it {reason}. Nothing was changed. Use that catalog; or run this again with "
                 "--take-over, after which that catalog is refused."
             )
     return min(others, default=None)
 
 
-def _there(catalog_id: str, other: str) -> str:
+def _describe_catalog(catalog_id: str, other: str) -> str:
     """Return a text about a catalog that may be in use; "": it no longer exists."""
     if not other.startswith(_SQLITE):
         return "can't be looked at from here"
@@ -246,15 +246,15 @@ def move_tables(
     segments = tables[SEGMENTS]
     earlier = open_intent(segments.io, segments.location)
     lake_id = lake_id_of_tables(tables)
-    meant = Intent(command, lake_id, None)
+    planned = Intent(command, lake_id, None)
     if earlier is not None and earlier.copy_of is not None:
-        meant = earlier
+        planned = earlier
     elif any(original_is_there(table, lake_id) for table in tables.values() if table.is_elsewhere):
         original = lake_id or f"table {segments.metadata.table_uuid}"
-        meant = Intent(command, str(uuid.uuid4()), original, () if earlier is None else earlier.attempts)
+        planned = Intent(command, str(uuid.uuid4()), original, () if earlier is None else earlier.attempts)
     elif earlier is not None:
-        meant = earlier
-    intent = begin(segments.io, segments.location, meant)
+        planned = earlier
+    intent = begin(segments.io, segments.location, planned)
     properties: dict[str, str | None] = {}
     if intent.copy_of is not None:
         properties = {
@@ -264,8 +264,8 @@ def move_tables(
         }
     changes = {}
     for name, table in tables.items():
-        known = [entry.metadata_file.rpartition("/")[2] for entry in table.metadata.metadata_log]
-        target = Target(table.location, table.io, intent.attempt, (*known, table.file_name))
+        names = [entry.metadata_file.rpartition("/")[2] for entry in table.metadata.metadata_log]
+        target = Target(table.location, table.io, intent.attempt, (*names, table.file_name))
         changes[name] = (pointers.get(name), write_table(table, target, properties).metadata_location)
     repoint(lake, changes)
     finish(lake, placed_tables(lake), intent)
@@ -322,11 +322,11 @@ def original_is_there(table: PlacedTable, lake_id: str | None) -> bool:
 
 def _is_same_place(table: PlacedTable) -> bool:
     """Return whether a table's metadata names its own place, by another name, as through a bind mount."""
-    here, there = local_path(table.location), local_path(table.named_location)
-    if here is None or there is None:
+    here, named = local_path(table.location), local_path(table.named_location)
+    if here is None or named is None:
         return False
     with lake_errors(table.named_location, "look whether the lake is still there"):
-        return there.exists() and here.samefile(there)
+        return named.exists() and here.samefile(named)
 
 
 def check_same_lake(tables: Tables) -> None:
@@ -389,12 +389,12 @@ def relocate(config: LakeConfig, *, take_over: bool = False) -> Relocated:
         _check_marks(tables, marks)
         _check_newest(tables, marks, () if intent is None else intent.attempts)
         elsewhere = any(table.is_elsewhere for table in tables.values())
-        found = [mark for name, mark in marks.items() if mark is not None and name != DELETIONS]
+        existing = [mark for name, mark in marks.items() if mark is not None and name != DELETIONS]
         # Files of another place come with that place's marks: they say nothing of a second catalog here.
         other = (
             None
             if elsewhere
-            else check_other_catalog(config.location, lake.catalog_id, found, take_over=take_over)
+            else check_other_catalog(config.location, lake.catalog_id, existing, take_over=take_over)
         )
         is_marked = all(mark and is_same_catalog(mark.catalog, lake.catalog_id) for mark in marks.values())
         if not elsewhere and other is None and is_marked:
@@ -458,16 +458,16 @@ def _check_newest(tables: Tables, marks: Mapping[str, Mark | None], attempts: Se
         if marks[name] is not None or name == DELETIONS:
             continue
         above = metadata_version(table.file_name)
-        found = find_metadata(table.io, name, table.location, attempts, above=above)
+        files = find_metadata(table.io, name, table.location, attempts, above=above)
         newer = [
             file.file_name
-            for file in found.readable.values()
+            for file in files.readable.values()
             if knows(file.metadata, file.file_name, table.file_name)
         ]
-        if newer or found.damaged:
+        if newer or files.damaged:
             raise LakeIdentityError(
                 f"{table.location}: expected {table.file_name}, which the catalog names, to be the "
-                f"table's last state, as no mark says which is; found {max((*newer, *found.damaged))}, "
+                f"table's last state, as no mark says which is; found {max((*newer, *files.damaged))}, "
                 "which came after it or can't be read. Nothing was changed. Run ",
                 Command("lake rebuild"),
                 ", which brings the catalog up to what the warehouse holds and writes the marks.",

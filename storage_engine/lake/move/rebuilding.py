@@ -164,7 +164,7 @@ class _Rebuild:
     def look(self, *, take_over: bool) -> None:
         """Find out the lake's right state. Nothing is written."""
         self._pointers = _pointers(self._config)
-        self.tables, skip = {}, self._unfinished()
+        self.tables, skip = {}, self._list_unfinished()
         segments = self._state_of(SEGMENTS, skip, self._worth_of_receipts)
         self.tables[SEGMENTS] = segments.chosen
         self.rows = self._receipts(segments.chosen) or []
@@ -193,9 +193,9 @@ class _Rebuild:
         """Return a table's right state, by the files in the warehouse."""
         location = own_location(self._config, name, self._pointers.get(name))
         file_io = load_file_io(self._config.file_io_properties, location)
-        found = find_metadata(file_io, name, location, skip)
-        found.readable.update(self._named_elsewhere(name, location, file_io))
-        if not found.readable:
+        files = find_metadata(file_io, name, location, skip)
+        files.readable.update(self._named_elsewhere(name, location, file_io))
+        if not files.readable:
             raise LakeMissingError(
                 f"{location}: expected the metadata of a lake's table {name}, found none that can be "
                 "read. Nothing was created. Mount the warehouse, or bring its metadata directory back "
@@ -205,16 +205,14 @@ class _Rebuild:
             )
         mark = known_mark_at(file_io, location)
         pointer = _file_name(self._pointers.get(name))
-        chosen = choose(of_one_table(found, mark, pointer), worth, mark, pointer)
+        chosen = choose(of_one_table(files, mark, pointer), worth, mark, pointer)
         place = own_place(self._config, self._catalog_id(), name, chosen.metadata, file_io)
         chosen = with_own_place(chosen, place)
-        found.readable[chosen.file_name] = chosen
-        return TableState(found, mark, chosen)
+        files.readable[chosen.file_name] = chosen
+        return TableState(files, mark, chosen)
 
     def _named_elsewhere(self, name: str, location: str, file_io: FileIO) -> dict[str, PlacedTable]:
-        """Return the metadata that the catalog names, if another engine put it outside of the table; by file
-        name.
-        """
+        """Return the metadata that the catalog names, by file name, if another engine put it elsewhere."""
         pointer = self._pointers.get(name)
         if pointer is None or pointer.startswith(f"{location}/metadata/"):
             return {}
@@ -250,21 +248,21 @@ class _Rebuild:
         """Return trustworthy receipts of every state, also superseded ones. Receipts that count come last."""
         segments = self.tables[SEGMENTS]
         live = set(live_files(segments))
-        found: list[Receipt] = []
+        rows: list[Receipt] = []
         for file in list_files(segments.io, f"{segments.location}/data"):
             location = f"{segments.location}/data/{file.inside}"
             if file.inside.endswith(".parquet") and location not in live:
                 try:
-                    found += receipts_of_files(segments.io, [location])
+                    rows += receipts_of_files(segments.io, [location])
                 except LakeUnavailableError:
                     # Torn by a kill or a fault: it only says less of where a segment came from.
                     continue
-        return [row for row in (*found, *self.rows) if not row_fault(row)]
+        return [row for row in (*rows, *self.rows) if not row_fault(row)]
 
     def result(self, *, dry_run: bool, brought: Sequence[str] = (), refused: Sequence[str] = ()) -> Rebuilt:
         messages = rows_of(self.tables)
-        there = {f"{messages.location}/{file.inside}" for file in list_files(messages.io, messages.location)}
-        known = {(row.store_id, row.sequence, row.row_hash) for row in self.rows}
+        files = {f"{messages.location}/{file.inside}" for file in list_files(messages.io, messages.location)}
+        row_keys = {(row.store_id, row.sequence, row.row_hash) for row in self.rows}
         return Rebuilt(
             self._config.location,
             dry_run,
@@ -277,17 +275,17 @@ class _Rebuild:
             self.orphans.conflicting,
             self.orphans.foreign,
             # Whether files outside of the table are there, verify says.
-            tuple(sorted(file for file in set(live_files(messages)) - there if messages.inside(file))),
+            tuple(sorted(file for file in set(live_files(messages)) - files if messages.inside(file))),
             tuple(
                 sorted(
                     store
                     for store, head in self._known_heads.items()
-                    if head.sequence >= 0 and (store, head.sequence, head.row_hash) not in known
+                    if head.sequence >= 0 and (store, head.sequence, head.row_hash) not in row_keys
                 )
             ),
         )
 
-    def _unfinished(self) -> tuple[str, ...]:
+    def _list_unfinished(self) -> tuple[str, ...]:
         """Return the UUIDs of a killed command's attempts, if the catalog names none of them.
 
         :raises LakeIdentityError: the lake is a copy that was never completed.
@@ -351,9 +349,9 @@ class _Rebuild:
         rows = self._receipts(segments)
         if rows is None:
             return None
-        known = {(row.store_id, row.sequence, row.row_hash) for row in rows}
+        row_keys = {(row.store_id, row.sequence, row.row_hash) for row in rows}
         heads = self._known_heads.items()
-        return sum((store, head.sequence, head.row_hash) in known for store, head in heads)
+        return sum((store, head.sequence, head.row_hash) in row_keys for store, head in heads)
 
     def _worth_of_data(self, messages: PlacedTable) -> int | None:
         """Return the number of a state's files on which receipts depend; None: the state can't be read."""
@@ -373,8 +371,8 @@ def _worth_of_rows(deletions: PlacedTable) -> int | None:
 
 def _likeliest_first(orphans: Iterable[Orphan], earlier: Iterable[Receipt]) -> list[Orphan]:
     # Of two contents under one offset, that which had a receipt once is likelier to be what a broker had.
-    known = {(row.store_id, row.sha256[:16]) for row in earlier}
-    return sorted(orphans, key=lambda o: (o.store_id, o.slot, (o.store_id, o.digest) not in known))
+    digests = {(row.store_id, row.sha256[:16]) for row in earlier}
+    return sorted(orphans, key=lambda o: (o.store_id, o.slot, (o.store_id, o.digest) not in digests))
 
 
 def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
@@ -389,7 +387,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
         for row in current(every_receipt)
         if not row.has_rows
     }
-    found = _likeliest_first(work.orphans.found, every_receipt)
+    orphans = _likeliest_first(work.orphans.found, every_receipt)
     brought, refused = list[str](), list[str]()
     done: set[tuple[str, str, str]] = set()
     waiting: list[ProvenSegment] = []
@@ -421,7 +419,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
                 continue
             key = (orphan.store_id, orphan.slot, segment.sha256[:16])
             if key in expired:
-                refused.append(_is_ended(location, expired[key]))
+                refused.append(_ended_text(location, expired[key]))
             elif key not in done:
                 done.add(key)
                 proven.append(segment)
@@ -431,21 +429,21 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
         except (SharedFileError, LakeConflictError):
             parts = {orphan.slot: orphan for orphan in of_file}
             for segment in proven:
-                own = take_out_orphan(messages, parts[slot_prefix(segment.identity)], segment)
-                waiting.append(prove_orphan(messages, own, earlier, trees=trees))
+                single = take_out_orphan(messages, parts[slot_prefix(segment.identity)], segment)
+                waiting.append(prove_orphan(messages, single, earlier, trees=trees))
                 commit()
 
-    sizes = _sizes(messages, found)
-    shared = grouped((it for it in found if it.part is not None), lambda orphan: orphan.location)
+    sizes = _sizes(messages, orphans)
+    shared = grouped((it for it in orphans if it.part is not None), lambda orphan: orphan.location)
     with told("Proving", sum(sizes.values())) as advance:
         # First: what is in the table already, without receipts, is left there.
         for location, of_file in shared.items():
             bring_in_shared(location, of_file)
             advance(sizes[location])
-        for orphan in (it for it in found if it.part is None):
+        for orphan in (it for it in orphans if it.part is None):
             key = (orphan.store_id, orphan.slot, orphan.digest)
             if key in expired:
-                refused.append(_is_ended(orphan.location, expired[key]))
+                refused.append(_ended_text(orphan.location, expired[key]))
             elif key not in done:
                 try:
                     waiting.append(prove_orphan(messages, orphan, earlier, trees=trees))
@@ -459,17 +457,17 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
     return brought, refused
 
 
-def _is_ended(location: str, row: Receipt) -> str:
+def _ended_text(location: str, row: Receipt) -> str:
     return (
         f"{location}: expected a segment that the lake should have, found one that {row.end_text}, by its "
         "receipt. Nothing was committed; the file is left alone."
     )
 
 
-def _sizes(messages: PlacedTable, found: Sequence[Orphan]) -> dict[str, int]:
+def _sizes(messages: PlacedTable, orphans: Sequence[Orphan]) -> dict[str, int]:
     listed = list_files(messages.io, messages.location)
     sizes = {f"{messages.location}/{file.inside}": file.size_bytes for file in listed}
-    return {orphan.location: sizes.get(orphan.location, 0) for orphan in found}
+    return {orphan.location: sizes.get(orphan.location, 0) for orphan in orphans}
 
 
 def _pointers(config: LakeConfig) -> dict[str, str]:

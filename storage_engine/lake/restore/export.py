@@ -89,8 +89,7 @@ class Selection:
 def row_filter(selection: Selection, columns: Columns) -> BooleanExpression:
     """Return the conditions by which the table itself can select rows. The key isn't among them.
 
-    :param columns: columns of the codec that made the rows; they include a topic, a queue and a time of
-        storing.
+    :param columns: columns of the rows' codec; they include a topic, a queue and a time of storing.
     """
     topic, queue, *_ = columns.streams
     equal: dict[str, str | int | None] = {
@@ -125,15 +124,15 @@ def has_key(rows: pa.Table, key: str, columns: Columns) -> pa.ChunkedArray[Any]:
         return pa.chunked_array([pa.repeat(pa.scalar(False), len(rows))])
     # Any: the stubs know no scalar beside an array.
     compute: Any = pc
-    found = [
+    masks = [
         compute.match_substring(compute.binary_join_element_wise("", rows[name], "", " "), f" {key} ")
         for name in columns.key_lists
     ]
     for name in columns.keys:
         kind = rows.schema.field(name).type
-        wanted = key if pa.types.is_string(kind) or pa.types.is_large_string(kind) else key.encode()
-        found.append(compute.equal(rows[name], pa.scalar(wanted, kind)))
-    among: pa.ChunkedArray[Any] = compute.fill_null(reduce(compute.or_kleene, found), False)
+        value = key if pa.types.is_string(kind) or pa.types.is_large_string(kind) else key.encode()
+        masks.append(compute.equal(rows[name], pa.scalar(value, kind)))
+    among: pa.ChunkedArray[Any] = compute.fill_null(reduce(compute.or_kleene, masks), False)
     return among
 
 
@@ -159,11 +158,11 @@ def read_topic_ids(lake: Lake, topic_id_of: Callable[[str], str]) -> TopicIds:
         # A table that an older version made.
         return {}
     rows = read_rows(table, AlwaysTrue(), (*LOG_LINEAGE, "log_id"))
-    found: dict[tuple[str, int, str], set[str]] = {}
+    ids_of: dict[tuple[str, int, str], set[str]] = {}
     for row in rows.group_by([*LOG_LINEAGE, "log_id"]).aggregate([]).to_pylist():
-        ids = found.setdefault((row["store_id"], row["lineage"], row["log"]), set())
+        ids = ids_of.setdefault((row["store_id"], row["lineage"], row["log"]), set())
         ids.update({topic_id_of(row["log_id"])} if row["log_id"] else ())
-    return {log: ids.pop() for log, ids in found.items() if len(ids) == 1}
+    return {log: ids.pop() for log, ids in ids_of.items() if len(ids) == 1}
 
 
 def topic_id_column(rows: pa.Table, ids: TopicIds) -> pa.ChunkedArray[Any]:
@@ -173,14 +172,14 @@ def topic_id_column(rows: pa.Table, ids: TopicIds) -> pa.ChunkedArray[Any]:
     """
     # Any: the stubs know no scalar beside an array.
     compute: Any = pc
-    found: Any = pa.nulls(len(rows), pa.string())
+    column: Any = pa.nulls(len(rows), pa.string())
     for log in rows.group_by(list(LOG_LINEAGE)).aggregate([]).to_pylist():
         if topic_id := ids.get((log["store_id"], log["lineage"], log["log"])):
             is_it = pa.repeat(pa.scalar(True), len(rows))
             for name in LOG_LINEAGE:
                 is_it = compute.and_(is_it, compute.equal(rows[name], log[name]))
-            found = compute.if_else(is_it, topic_id, found)
-    return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
+            column = compute.if_else(is_it, topic_id, column)
+    return column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
 
 
 _STORE_COLUMNS = ("store_id", "lineage")
@@ -268,14 +267,14 @@ def export_messages(
             raise _exists(target)
         remove_abandoned(target.name, _PARTIAL_SUFFIX, dir_fd=directory)
         with new_file(target.name, _PARTIAL_SUFFIX, dir_fd=directory) as new, _HashedWriter(new.file) as file:
-            found = _selected(lake, selection, columns, schema, count, ids, every_row)
+            tables = _select_rows(lake, selection, columns, schema, count, ids, every_row)
             if ids is not None:
                 schema = schema.append(_TOPIC_ID)
             if (bodies := broker.codec.bodies) is not None:
-                found = _with_plain_bodies(bodies, found, decompress)
+                tables = _with_plain_bodies(bodies, tables, decompress)
                 schema = schema.append(_COMPRESSED)
             with _WRITERS[file_format](file, schema) as write:
-                for rows in _gathered(found):
+                for rows in _gathered(tables):
                     tally.add(rows)
                     write(rows)
             file.flush()
@@ -333,8 +332,8 @@ def check_topic(lake: Lake, topic: str) -> None:
     """
     columns = _messages_broker(lake).codec.columns
     name = columns.streams[0]
-    wanted = message_batches(lake.messages(), row_filter(Selection(topic=topic), columns), (name,))
-    if any(rows.num_rows for rows in wanted):
+    batches = message_batches(lake.messages(), row_filter(Selection(topic=topic), columns), (name,))
+    if any(rows.num_rows for rows in batches):
         return
     topics: set[str] = set()
     for rows in message_batches(lake.messages(), row_filter(Selection(), columns), (name,)):
@@ -353,16 +352,16 @@ def _check_topic_id(lake: Lake, topic_id: str | None, ids: TopicIds | None) -> N
     """
     if topic_id is None or topic_id in (ids or {}).values():
         return
-    known = sorted({f"{one} ({log})" for (_, _, log), one in (ids or {}).items()})
-    there = f"there are {named_in_short(known)}" if known else "its receipts name none"
+    names = sorted({f"{id_text} ({log})" for (_, _, log), id_text in (ids or {}).items()})
+    listing = f"there are {named_in_short(names)}" if names else "its receipts name none"
     raise BadInputError(
-        f"lake {lake.location}: expected the id of an archived topic, found {topic_id!r}; {there}. "
+        f"lake {lake.location}: expected the id of an archived topic, found {topic_id!r}; {listing}. "
         "Nothing was written. Ids are compared letter by letter; without one, all topics of a name are "
         "exported."
     )
 
 
-def _selected(
+def _select_rows(
     lake: Lake,
     selection: Selection,
     columns: Columns,
@@ -373,14 +372,14 @@ def _selected(
 ) -> Iterator[pa.Table]:
     key, where = selection.key, row_filter(selection, columns)
     table, codec = lake.messages(), find_broker(lake.broker).codec
-    there = {*schema.names, *table.schema().column_names}
-    names = [name for name in with_sources(schema.names, columns) if name in there]
+    available = {*schema.names, *table.schema().column_names}
+    names = [name for name in with_sources(schema.names, columns) if name in available]
     if ids is not None:
         names += [name for name in LOG_LINEAGE if name not in names]
-        logs = {log for (_, _, log), one in ids.items() if one == selection.topic_id}
+        logs = {log for (_, _, log), topic_id in ids.items() if topic_id == selection.topic_id}
         if selection.topic_id is not None:
             where = And(where, In("log", logs))  # type: ignore[call-arg,arg-type]
-    for found in message_batches(
+    for batch in message_batches(
         table,
         where,
         names,
@@ -389,9 +388,9 @@ def _selected(
         count=count,
         left_out=expired_files(table, rows_of_lake),
     ):
-        rows = shaped(found, schema, codec)
+        rows = shaped(batch, schema, codec)
         if ids is not None:
-            rows = rows.append_column(_TOPIC_ID, topic_id_column(found, ids))
+            rows = rows.append_column(_TOPIC_ID, topic_id_column(batch, ids))
             if selection.topic_id is not None:
                 rows = rows.filter(pc.equal(rows[_TOPIC_ID.name], pa.scalar(selection.topic_id)))
         yield rows
@@ -432,8 +431,8 @@ def _with_plain_bodies(bodies: Bodies, tables: Iterable[pa.Table], decompress: b
 @cache
 def _read_schema(broker: Broker) -> pa.Schema:
     codec = broker.codec
-    known = {field.name: field for field in (*IDENTITY_COLUMNS, *codec.schema)}
-    return pa.schema(plain_field(known[name]) for name in (*_STORE_COLUMNS, *codec.columns.export))
+    fields = {field.name: field for field in (*IDENTITY_COLUMNS, *codec.schema)}
+    return pa.schema(plain_field(fields[name]) for name in (*_STORE_COLUMNS, *codec.columns.export))
 
 
 def _messages_broker(lake: Lake) -> Broker:
@@ -518,7 +517,7 @@ def _json_row(row: dict[str, Any], fields: Iterable[pa.Field[Any]]) -> dict[str,
         elif pa.types.is_map(field.type):
             plain[name] = dict(value)
         elif pa.types.is_list(field.type) and pa.types.is_struct(field.type.value_type):
-            plain[name] = [_json_row(one, field.type.value_type) for one in value]
+            plain[name] = [_json_row(item, field.type.value_type) for item in value]
         else:
             plain[name] = value
     return plain | binaries

@@ -95,8 +95,8 @@ def queues_of_segment(
     """
     if config is None:
         return pa.table({})
-    found = [config.queues_of(rows) for rows in narrow_rows(table, receipt, config.COLUMNS, untouched)]
-    return config.merge_queues(pa.concat_tables([config.NO_QUEUES, *found]))
+    tables = [config.queues_of(rows) for rows in narrow_rows(table, receipt, config.COLUMNS, untouched)]
+    return config.merge_queues(pa.concat_tables([config.NO_QUEUES, *tables]))
 
 
 def config_files(
@@ -140,13 +140,13 @@ def with_their_ends(
     """
     if config is None or config.ENDS_ANYWHERE:
         return tuple(chosen), ()
-    whole: list[Receipt] = []
+    rows: list[Receipt] = []
     extensions: list[Extension] = []
     for log, of_log in by_log(chosen).items():
         last = of_log[-1]
-        known = _merged(config, map(queues, of_log))
-        asked_end, why = last.end, config.unfinished(known)
-        while reason := config.unfinished(known):
+        merged = _merged(config, map(queues, of_log))
+        asked_end, why = last.end, config.unfinished(merged)
+        while reason := config.unfinished(merged):
             where = (log, last.lineage, last.end)
             behind = [row for row in found if (row.log, row.lineage, row.base_offset) == where]
             if not behind:
@@ -159,29 +159,29 @@ def with_their_ends(
                 )
             last = behind[0]
             of_log.append(last)
-            known = _merged(config, [known, queues(last)])
-        whole += of_log
+            merged = _merged(config, [merged, queues(last)])
+        rows += of_log
         if last.end > asked_end:
             extensions.append(Extension(log, asked_end, last.end, why))
-    return tuple(whole), tuple(extensions)
+    return tuple(rows), tuple(extensions)
 
 
 def _last_end(
     config: RestoredConfig, rows: Sequence[Receipt], queues: Callable[[Receipt], pa.Table]
 ) -> int | None:
     """Return the largest end of a segment at which a restored log may end; None: there is none."""
-    known, found = config.NO_QUEUES, None
+    merged, end = config.NO_QUEUES, None
     for row in rows:
-        known = _merged(config, [known, queues(row)])
-        if not config.unfinished(known):
-            found = row.end
-    return found
+        merged = _merged(config, [merged, queues(row)])
+        if not config.unfinished(merged):
+            end = row.end
+    return end
 
 
 def _merged(config: RestoredConfig, queues: Iterable[pa.Table]) -> pa.Table:
     merged = config.NO_QUEUES
-    for found in queues:
-        merged = config.merge_queues(pa.concat_tables([merged, found]))
+    for table in queues:
+        merged = config.merge_queues(pa.concat_tables([merged, table]))
     return merged
 
 
@@ -266,38 +266,38 @@ def choose_segments(
     :raises LakeUnavailableError: a lake can't be read.
     """
     everything, expired = _archived_in(lake, second, store_id, with_filler=with_filler)
-    found = tuple(row for row in everything if lineage in (None, row.lineage) and log in (None, row.log))
+    rows = tuple(row for row in everything if lineage in (None, row.lineage) and log in (None, row.log))
     expired = tuple(row for row in expired if lineage in (None, row.lineage) and log in (None, row.log))
-    replicas = receipts_of_replicas(lake, found)
-    known = (*expired, *ended(replicas))
-    not_whole = (*known, *ended(found))
+    replicas = receipts_of_replicas(lake, rows)
+    all_expired = (*expired, *ended(replicas))
+    not_whole = (*all_expired, *ended(rows))
     expiries = merged_expiries((each, not_whole) for each in (lake, second) if each is not None)
-    asked = choose(
-        found,
+    requested = choose(
+        rows,
         span or Span(),
         store_id,
         lake.location,
         whole(replicas),
-        known,
+        all_expired,
         expiries,
-        _unarchived(lake, store_id),
+        _read_unarchived(lake, store_id),
     )
-    _check_receipts(asked)
-    config = None if files_only else find_broker(asked[0].broker).restored_config(serving)
-    source = _Source(lake, second, asked, config, expiries)
-    check_streams(asked, source.streams)
-    chosen, extensions = with_their_ends(config, asked, found, source.queues)
+    _check_receipts(requested)
+    config = None if files_only else find_broker(requested[0].broker).restored_config(serving)
+    source = _Source(lake, second, requested, config, expiries)
+    check_streams(requested, source.streams)
+    chosen, extensions = with_their_ends(config, requested, rows, source.queues)
     if extensions:
         source = _Source(lake, second, chosen, config, expiries)
         _check_receipts(chosen)
     if config is not None:
         config.check(chosen, source.segment)
     others = other_lineages(everything, chosen)
-    gone = expired_ranges(expired, span or Span(), expiries)
-    return ChosenSegments(chosen, extensions, others, config, source, gone)
+    ranges = expired_ranges(expired, span or Span(), expiries)
+    return ChosenSegments(chosen, extensions, others, config, source, ranges)
 
 
-def _unarchived(lake: Lake, store_id: str) -> tuple[LineageRange, ...]:
+def _read_unarchived(lake: Lake, store_id: str) -> tuple[LineageRange, ...]:
     """Return a store's ranges that were deleted without a copy by a rule, by the lake's deletions."""
     with suppress(StorageEngineError):
         return tuple(
@@ -317,9 +317,8 @@ def write_segments(
 ) -> tuple[RestoredSegment, ...]:
     """Write archived segments into a new store directory, at the paths that their broker uses.
 
-    The configuration that the broker needs to serve them is written as well, and then all other files that it
-    needs. With this configuration it doesn't repeat old work. After a kill, the same restore can be run
-    again.
+    The configuration that the broker needs to serve them is written too, then all other files that it needs.
+    With this configuration it doesn't repeat old work. After a kill, the same restore can be run again.
 
     :param keep_mtime: give files their old mtime. A broker then deletes them at its next window.
     :param progress: called after each segment with its size in bytes, from any thread.
@@ -333,24 +332,24 @@ def write_segments(
     paths = [segment_path(receipt, config) for receipt in chosen]
     configuration = {Path(each) for each in config_names(config, chosen)}
     filled = source.filled([row for row in chosen if not row.is_whole])
-    hashes = {row.row_hash: row.sha256 for row in chosen} | {it: one.sha256 for it, one in filled.items()}
-    wanted = {path: hashes[row.row_hash] for row, path in zip(chosen, paths, strict=True)}
+    hashes = {row.row_hash: row.sha256 for row in chosen} | {it: fill.sha256 for it, fill in filled.items()}
+    sums = {path: hashes[row.row_hash] for row, path in zip(chosen, paths, strict=True)}
     note = FilledSegments(chosen[0].store_id, tuple(filled.values())).content if filled else b""
     if filled:
-        wanted[FILLED_FILE] = hashlib.sha256(note).hexdigest()
+        sums[FILLED_FILE] = hashlib.sha256(note).hexdigest()
     for row, path in zip(chosen, paths, strict=True):
         for companion in row.companions:
-            _add(wanted, path.with_name(companion.name), companion.sha256, configuration)
+            _add(sums, path.with_name(companion.name), companion.sha256, configuration)
     threads = reading_threads(max(row.size_bytes for row in chosen))
     with restore_target(name) as target, ThreadPoolExecutor(threads, thread_name_prefix="restore") as pool:
         try:
             finished = frozenset() if config is None else config.FINISHED
-            existing = target.look(configuration | set(wanted), finished)
+            existing = target.look(configuration | set(sums), finished)
             # All that is there is compared before anything is written.
-            there = sorted(existing - configuration)
-            beside = min(LANES, max(1, -(-len(there) // threads)))
-            groups = (there[at : at + beside] for at in range(0, len(there), beside))
-            _all(pool.submit(_check_same, name, target, paths, wanted) for paths in groups)
+            present = sorted(existing - configuration)
+            beside = min(LANES, max(1, -(-len(present) // threads)))
+            groups = (present[at : at + beside] for at in range(0, len(present), beside))
+            _all(pool.submit(_check_same, name, target, paths, sums) for paths in groups)
             if existing & configuration:
                 queues = _all(pool.submit(source.queues, row) for row in chosen)
                 contents = config_files(config, queues, chosen)
@@ -364,18 +363,18 @@ def write_segments(
 
             def restore_one(receipt: Receipt, path: Path) -> tuple[RestoredSegment, pa.Table]:
                 # First, so that a segment which has its name is whole.
-                beside = {path.with_name(one.name): one for one in receipt.companions}
-                for other in beside.keys() - existing:
-                    with target.new_file(other) as file:
-                        _write_companion(beside[other], str(path), file, keep_mtime)
+                beside = {path.with_name(companion.name): companion for companion in receipt.companions}
+                for extra in beside.keys() - existing:
+                    with target.new_file(extra) as file:
+                        _write_companion(beside[extra], str(path), file, keep_mtime)
                         file.publish()
                 if path not in existing:
                     with target.new_file(path) as file:
-                        _write_segment(source.chunks, receipt, wanted[path], file, keep_mtime)
+                        _write_segment(source.chunks, receipt, sums[path], file, keep_mtime)
                         file.publish()
                 if progress is not None:
                     progress(receipt.size_bytes)
-                return _restored(name / path, receipt, wanted[path], path in existing), source.queues(receipt)
+                return _restored(name / path, receipt, sums[path], path in existing), source.queues(receipt)
 
             done = _all(pool.submit(restore_one, row, path) for row, path in zip(chosen, paths, strict=True))
         finally:
@@ -430,8 +429,8 @@ class _Source:
         """Return the facts of a segment that the broker's configuration needs."""
         place = self._place(receipt)
         if receipt.row_hash not in self._queues:
-            found = queues_of_segment(self._config, self._tables[place], receipt, self._untouched[place])
-            self._queues[receipt.row_hash] = found
+            table = queues_of_segment(self._config, self._tables[place], receipt, self._untouched[place])
+            self._queues[receipt.row_hash] = table
         return self._queues[receipt.row_hash]
 
     def streams(self, receipt: Receipt) -> frozenset[str]:
@@ -443,9 +442,9 @@ class _Source:
         if receipt.streams is not None:
             return receipt.kept_streams - {columns.filler}
         names = columns.streams[:1]
-        found = narrow_rows(self._tables[place], receipt, names, self._untouched[place])
-        there = {name or "" for rows in found for name in pc.unique(rows[names[0]]).to_pylist()}
-        return frozenset(there - {columns.filler})
+        batches = narrow_rows(self._tables[place], receipt, names, self._untouched[place])
+        topics = {name or "" for rows in batches for name in pc.unique(rows[names[0]]).to_pylist()}
+        return frozenset(topics - {columns.filler})
 
     def filled(self, partly: Sequence[Receipt]) -> dict[str, FilledSegment]:
         """Return the facts of segments with filler for their removed streams, by ``row_hash`` of the receipt.
@@ -486,26 +485,26 @@ def _archived_in(
     :raises LakeUnavailableError: a lake can't be read.
     """
     every_row = receipts(lake, store_id, with_ended=True)
-    found, gone = whole(every_row), ended(every_row)
+    present, removed = whole(every_row), ended(every_row)
     if second is not None:
         every_other = receipts(second, store_id, with_ended=True)
         others = whole(every_other)
         broken = losses(find_faults(second, others))
         holding = [row for row in others if row.identity not in broken]
-        found, _ = in_either(found, losses(find_faults(lake, found)), holding)
-        proven = {row.identity for row in found}
-        by_loss = sorted((*ended(every_other), *gone), key=_gone_bytes, reverse=True)
+        present, _ = in_either(present, losses(find_faults(lake, present)), holding)
+        proven = {row.identity for row in present}
+        by_loss = sorted((*ended(every_other), *removed), key=_gone_bytes, reverse=True)
         each = {row.identity: row for row in by_loss if row.identity not in proven}
-        gone = tuple(each.values())
+        removed = tuple(each.values())
     if not with_filler:
-        return found, gone
-    rows = sorted((*found, *with_rows(gone)), key=lambda row: (row.log, row.lineage, row.base_offset))
-    return tuple(rows), tuple(row for row in gone if not row.has_rows)
+        return present, removed
+    rows = sorted((*present, *with_rows(removed)), key=lambda row: (row.log, row.lineage, row.base_offset))
+    return tuple(rows), tuple(row for row in removed if not row.has_rows)
 
 
 def _gone_bytes(row: Receipt) -> int:
     streams = row.gone_streams.values()
-    return sum(it["bytes"] for it in streams) if row.has_rows else row.size_bytes
+    return sum(stream["bytes"] for stream in streams) if row.has_rows else row.size_bytes
 
 
 def _check_receipts(chosen: Sequence[Receipt]) -> None:
@@ -526,8 +525,8 @@ def segment_path(receipt: Receipt, config: RestoredConfig | None) -> Path:
         archiver didn't write this receipt.
     """
     log = Path(receipt.log)
-    taken = {"..", *(Path(name).parts[0] for name in (config.FILES if config is not None else ()))}
-    if not log.parts or log.is_absolute() or not taken.isdisjoint(log.parts) or "\0" in receipt.log:
+    names = {"..", *(Path(name).parts[0] for name in (config.FILES if config is not None else ()))}
+    if not log.parts or log.is_absolute() or not names.isdisjoint(log.parts) or "\0" in receipt.log:
         raise RestoreError(
             f"receipt of offset {receipt.base_offset}: expected the name of a log, found {receipt.log!r}. "
             "Nothing was written. Run verify: the receipts were tampered with."
@@ -535,26 +534,26 @@ def segment_path(receipt: Receipt, config: RestoredConfig | None) -> Path:
     return Path(find_broker(receipt.broker).places.segment_path(receipt.log, receipt.base_offset))
 
 
-def _add(wanted: dict[Path, str], path: Path, sha256: str, configuration: Set[Path]) -> None:
+def _add(sums: dict[Path, str], path: Path, sha256: str, configuration: Set[Path]) -> None:
     """Add a file to those that are wanted.
 
     :raises RestoreError: another wanted file has its name.
     """
-    if path in wanted or path in configuration:
+    if path in sums or path in configuration:
         raise RestoreError(
             f"{path}: expected one restored file of this name, found two. Nothing was written. Restore the "
             "two into different directories, by offsets."
         )
-    wanted[path] = sha256
+    sums[path] = sha256
 
 
-def _check_same(name: Path, target: RestoreTarget, paths: Sequence[Path], wanted: Mapping[Path, str]) -> None:
+def _check_same(name: Path, target: RestoreTarget, paths: Sequence[Path], sums: Mapping[Path, str]) -> None:
     """Make sure that existing files have the bytes that this restore would write."""
-    for path, found in zip(paths, target.sha256(paths), strict=True):
-        if found != wanted[path]:
+    for path, actual in zip(paths, target.sha256(paths), strict=True):
+        if actual != sums[path]:
             raise RestoreError(
-                f"{name / path}: expected SHA-256 {wanted[path]}, which this restore would write, found a "
-                f"file with {found}: it is of another lineage or store, or was changed since. Nothing was "
+                f"{name / path}: expected SHA-256 {sums[path]}, which this restore would write, found a "
+                f"file with {actual}: it is of another lineage or store, or was changed since. Nothing was "
                 "written. Restore into a new directory."
             )
 
@@ -579,7 +578,7 @@ def _write_segment(
     if keep_mtime:
         os.utime(new.file.fileno(), ns=(receipt.source_mtime_ns, receipt.source_mtime_ns))
     # One hash a byte, of what is in the file: who is to blame for another one is found out afterwards.
-    if (found := new.sha256()) == sha256:
+    if (actual := new.sha256()) == sha256:
         return
     digest = hashlib.sha256()
     for _, chunk in chunks(receipt):
@@ -590,7 +589,7 @@ def _write_segment(
             f"SHA-256 {sha256}, found {digest.hexdigest()}. The file was not restored. The lake "
             "is damaged: run verify, and restore from a second lake if there is one."
         )
-    raise _other_than_written(f"{receipt.log}/{receipt.base_offset:020d}", sha256, found)
+    raise _other_than_written(f"{receipt.log}/{receipt.base_offset:020d}", sha256, actual)
 
 
 def _write_small(target: RestoreTarget, name: Path, path: Path, content: bytes) -> None:
@@ -611,15 +610,15 @@ def _write_companion(companion: Companion, segment: str, new: NewFile, keep_mtim
     _check_written(f"{companion.name} of {segment}", companion.sha256, new)
 
 
-def _check_written(what: str, expected: str, new: NewFile) -> None:
+def _check_written(name: str, expected: str, new: NewFile) -> None:
     """Make sure that a file has the written bytes, before it gets its name."""
-    if (found := new.sha256()) != expected:
-        raise _other_than_written(what, expected, found)
+    if (actual := new.sha256()) != expected:
+        raise _other_than_written(name, expected, actual)
 
 
-def _other_than_written(what: str, expected: str, found: str) -> RestoreError:
+def _other_than_written(name: str, expected: str, actual: str) -> RestoreError:
     return RestoreError(
-        f"{what}: expected SHA-256 {expected} after writing it, read back {found}. The file was not "
+        f"{name}: expected SHA-256 {expected} after writing it, read back {actual}. The file was not "
         "restored. Another program writes into the target, or its disk is damaged: restore into another "
         "directory."
     )

@@ -98,13 +98,13 @@ def choose(
         of_span = of_log[hits[0] : hits[-1] + 1]
         for left, right in pairwise(of_span):
             if left.end != right.base_offset:
-                became = _between(left, right, expired, expiries, unarchived)
+                became = _describe_gap(left, right, expired, expiries, unarchived)
                 raise RestoreError(
                     f"lake {location}, store {store_id}, {log}: expected a segment at offset {left.end}, "
                     f"the next one is at {right.base_offset}. Nothing was written. A broker doesn't accept "
                     "a hole: restore each side of it into a directory of its own, by "
                     + ", ".join(f"--from-offset {start} --to-offset {end}" for start, end in runs(of_span))
-                    + f". {became}{_who_has(left, right, replicas)}"
+                    + f". {became}{_name_replicas(left, right, replicas)}"
                 )
         chosen += of_span
     missing = sorted(set(span.segments or ()) - {receipt.base_offset for receipt in chosen})
@@ -126,7 +126,7 @@ def choose(
                 if spans
                 else " of this store, log and lineage at all."
             )
-            + "".join(f" {expired_line(one)}." for one in expired_ranges(expired, span, expiries))
+            + "".join(f" {expired_line(removed)}." for removed in expired_ranges(expired, span, expiries))
             + " Nothing was written."
         )
     return tuple(chosen)
@@ -135,8 +135,7 @@ def choose(
 def check_streams(chosen: Sequence[Receipt], streams: Callable[[Receipt], Set[str]]) -> None:
     """Make sure that no stream has removed messages between messages that are still there.
 
-    A broker numbers a queue's messages one after the other. Messages after the gap would get other numbers
-    than they had.
+    A broker numbers a queue's messages one after the other. Messages after the gap would get new numbers.
 
     :param streams: returns the streams that have rows in a segment. It is called only for logs with removed
         streams.
@@ -145,12 +144,12 @@ def check_streams(chosen: Sequence[Receipt], streams: Callable[[Receipt], Set[st
     for log, of_log in by_log(chosen).items():
         if all(row.is_whole for row in of_log):
             continue
-        seen: set[str] = set()
-        gone: dict[str, Receipt] = {}
+        earlier: set[str] = set()
+        removed: dict[str, Receipt] = {}
         for row in of_log:
-            there = streams(row)
-            if broken := sorted(there & gone.keys()):
-                first = gone[broken[0]]
+            present = streams(row)
+            if broken := sorted(present & removed.keys()):
+                first = removed[broken[0]]
                 raise RestoreError(
                     f"{log}: expected the messages of each topic without a gap between them, found that "
                     f"those of {broken[0]!r} in the segment at {first.base_offset} are gone, "
@@ -159,11 +158,11 @@ def check_streams(chosen: Sequence[Receipt], streams: Callable[[Receipt], Set[st
                     f"side into a directory of its own: --to-offset {row.base_offset}, or --from-offset "
                     f"{first.end}."
                 )
-            seen |= there
-            gone |= {name: row for name in row.gone_streams.keys() & seen if name not in gone}
+            earlier |= present
+            removed |= {name: row for name in row.gone_streams.keys() & earlier if name not in removed}
 
 
-def _between(
+def _describe_gap(
     left: Receipt,
     right: Receipt,
     expired: Sequence[Receipt],
@@ -179,13 +178,13 @@ def _between(
         if (row.log, row.lineage) == (right.log, right.lineage)
         or (row.store_id != right.store_id and right.log_id is not None and row.log_id == right.log_id)
     ]
-    lines = [expired_line(one) for one in expired_ranges(of_log, hole, expiries)]
+    lines = [expired_line(removed) for removed in expired_ranges(of_log, hole, expiries)]
     lines += (
-        f"{one.log} [{one.start_offset}, {one.end_offset}) NOT ARCHIVED: {one.end_text}"
-        for one in unarchived
-        if (one.log, one.lineage) == (right.log, right.lineage)
-        and one.start_offset < right.base_offset
-        and left.end < one.end_offset
+        f"{omitted.log} [{omitted.start_offset}, {omitted.end_offset}) NOT ARCHIVED: {omitted.end_text}"
+        for omitted in unarchived
+        if (omitted.log, omitted.lineage) == (right.log, right.lineage)
+        and omitted.start_offset < right.base_offset
+        and left.end < omitted.end_offset
     )
     return f"{'; '.join(lines)}." if lines else "verify says what became of the bytes in between."
 
@@ -226,7 +225,7 @@ def expired_line(one: LineageRange) -> str:
     return f"{one.log} [{one.start_offset}, {one.end_offset}) {word}: {one.end_text}"
 
 
-def _who_has(left: Receipt, right: Receipt, replicas: Sequence[Receipt]) -> str:
+def _name_replicas(left: Receipt, right: Receipt, replicas: Sequence[Receipt]) -> str:
     """Return a text that names other stores with archived bytes between two segments.
 
     Nothing shows that these bytes join them.
@@ -244,20 +243,18 @@ def _who_has(left: Receipt, right: Receipt, replicas: Sequence[Receipt]) -> str:
 
 
 def _with_replicas(own: Sequence[Receipt], replicas: Sequence[Receipt]) -> list[Receipt]:
-    """Return a log's receipts, with replicas' receipts that fill gaps between, before and after them without
-    a hole.
-    """
+    """Return a log's receipts, with replicas' that fill gaps before, between and after them without holes."""
     # Of two that say other bytes of the same offsets, nobody knows which this log had.
-    said: dict[tuple[int, int], set[str]] = {}
+    hashes: dict[tuple[int, int], set[str]] = {}
     for row in replicas:
-        said.setdefault((row.base_offset, row.end), set()).add(row.sha256)
-    certain = [row for row in replicas if len(said[row.base_offset, row.end]) == 1]
-    found = [*_joined_before(own[0], certain), own[0]]
+        hashes.setdefault((row.base_offset, row.end), set()).add(row.sha256)
+    certain = [row for row in replicas if len(hashes[row.base_offset, row.end]) == 1]
+    rows = [*_joined_before(own[0], certain), own[0]]
     for left, right in pairwise(own):
         between = _joined_before(right, [row for row in certain if row.base_offset >= left.end])
         fills = bool(between) and between[0].base_offset == left.end and _continues(left, between[0])
-        found += [*(between if fills else ()), right]
-    return [*found, *_joined_behind(found[-1], certain)]
+        rows += [*(between if fills else ()), right]
+    return [*rows, *_joined_behind(rows[-1], certain)]
 
 
 def _joined_before(right: Receipt, rows: Sequence[Receipt]) -> list[Receipt]:
@@ -289,13 +286,13 @@ def runs(rows: Sequence[Receipt]) -> list[tuple[int, int]]:
 
     :param rows: receipts of the segments, in order.
     """
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for row in rows:
-        if found and found[-1][1] == row.base_offset:
-            found[-1] = (found[-1][0], row.end)
+        if merged and merged[-1][1] == row.base_offset:
+            merged[-1] = (merged[-1][0], row.end)
         else:
-            found.append((row.base_offset, row.end))
-    return found
+            merged.append((row.base_offset, row.end))
+    return merged
 
 
 def other_lineages(found: Sequence[Receipt], chosen: Sequence[Receipt]) -> tuple[LineageRange, ...]:
@@ -376,7 +373,7 @@ def filled_notes(root: str | PathLike[str], there: Collection[tuple[str, int]]) 
     :param there: logs and base offsets of the present segments.
     """
     try:
-        return tuple(str(one) for one in read_filled(root) if (one.log, one.base_offset) in there)
+        return tuple(str(filled) for filled in read_filled(root) if (filled.log, filled.base_offset) in there)
     except StoreIdentityError as error:
         return (Text(error).removesuffix("."),)
 

@@ -56,7 +56,7 @@ class RestoreTarget:
                 made.append(path)
             elif stat.S_ISREG(mode) and path in expected:
                 existing.add(path)
-            elif stat.S_ISREG(mode) and _whole(path) in expected and self._locked:
+            elif stat.S_ISREG(mode) and _final_path(path) in expected and self._locked:
                 self._stale.append(path)
             elif path in expected or not stat.S_ISDIR(mode):
                 strange.append(path)
@@ -93,7 +93,7 @@ class RestoreTarget:
             with target_errors(self._name / paths[0]), suppress(*[OSError] * (len(paths) > 1)):
                 return sha256_of_files(files)
         # Which of them can't be read shows where each is read alone.
-        return [found for path in paths for found in self.sha256([path])]
+        return [digest for path in paths for digest in self.sha256([path])]
 
     @contextmanager
     def new_file(self, path: Path) -> Iterator[NewFile]:
@@ -184,7 +184,7 @@ def _lock(path: Path, fd: int) -> bool:
     return True
 
 
-def _whole(path: Path) -> Path:
+def _final_path(path: Path) -> Path:
     """Return the final path of a restore's incomplete file, also of one that an older release left."""
     name = path.name.removeprefix(".").removesuffix(_PARTIAL_SUFFIX)
     if f".{name}{_PARTIAL_SUFFIX}" != path.name:

@@ -166,9 +166,7 @@ def check_links(
 
 
 def check_links_on(table: Table, store_id: str) -> ChainHead:
-    """Check the links for a commit, only from the row that this process has reached before, so that commits
-    stay fast.
-    """
+    """Check the links for a commit from the row that this process reached before, to keep commits fast."""
     begin = _heads.get((str(table.metadata.table_uuid), store_id))
     if begin is not None and begin.sequence >= 0:
         # Of a table that was rolled back meanwhile the whole chain tells.
@@ -177,11 +175,11 @@ def check_links_on(table: Table, store_id: str) -> ChainHead:
     return check_links(table, store_id)
 
 
-def _check(table: Table, store_id: str, known: Collection[ChainHead], first: int) -> ChainHead:
+def _check(table: Table, store_id: str, heads: Collection[ChainHead], first: int) -> ChainHead:
     with metadata_errors(table.location(), "read receipts"):
-        found = _links(table, store_id, first)
-    sequences = found["sequence"].to_numpy()
-    return _check_links(store_id, sequences, found["previous_hash"], found["row_hash"], known, first)
+        columns = _links(table, store_id, first)
+    sequences = columns["sequence"].to_numpy()
+    return _check_links(store_id, sequences, columns["previous_hash"], columns["row_hash"], heads, first)
 
 
 def forget_links() -> None:
@@ -233,7 +231,7 @@ def _check_links(
     sequences: np.ndarray[Any, np.dtype[np.int64]],
     previous: Sequence[str] | pa.ChunkedArray[Any],
     hashes: Sequence[str] | pa.ChunkedArray[Any],
-    known: Collection[ChainHead],
+    heads: Collection[ChainHead],
     first: int = 0,
 ) -> ChainHead:
     """Check the numbers and links of rows, and that known rows are among them.
@@ -245,10 +243,10 @@ def _check_links(
     if len(wrong):
         at = first + int(wrong[0])
         if sequences[wrong[0]] < at:
-            what = f"two rows are number {int(sequences[wrong[0]])}: one was added from elsewhere"
+            fault = f"two rows are number {int(sequences[wrong[0]])}: one was added from elsewhere"
         else:
-            what = f"row number {at} is missing: it was removed or replaced"
-        raise ReceiptError(f"receipts of store {store_id}: {what}. {_WHAT_NOW}")
+            fault = f"row number {at} is missing: it was removed or replaced"
+        raise ReceiptError(f"receipts of store {store_id}: {fault}. {_WHAT_NOW}")
     hashes_before = _array([], previous)
     following = _array([hashes_before[0].as_py() if first and len(sequences) else CHAIN_START], hashes)
     linked = pc.equal(following[:-1], hashes_before)
@@ -258,12 +256,12 @@ def _check_links(
             f"{first + at - 1}: one of them was removed or replaced. {_WHAT_NOW}"
         )
     head = ChainHead(first + len(sequences) - 1, following[-1].as_py())
-    for row in known:
-        found = following[row.sequence - first + 1].as_py() if row.sequence <= head.sequence else "no row"
-        if found != row.row_hash:
+    for row in heads:
+        actual = following[row.sequence - first + 1].as_py() if row.sequence <= head.sequence else "no row"
+        if actual != row.row_hash:
             raise ReceiptError(
                 f"receipts of store {store_id}: expected row number {row.sequence} with the hash "
-                f"{row.row_hash}, which journal or stamp recorded, found {found}; the table's last row is "
+                f"{row.row_hash}, which journal or stamp recorded, found {actual}; the table's last row is "
                 f"number {head.sequence}: the last rows were removed or replaced, or the table was rolled "
                 f"back. {_WHAT_NOW}"
             )

@@ -102,20 +102,20 @@ def of_one_table(found: MetadataFiles, mark: Mark | None, pointer: str | None) -
     """
     tables = found.readable
     uuids = {table.metadata.table_uuid for table in tables.values()}
-    wanted: UUID | None = None
+    uuid: UUID | None = None
     if mark is not None:
-        wanted = UUID(mark.table_uuid)
+        uuid = UUID(mark.table_uuid)
     elif pointer in tables:
-        wanted = tables[pointer].metadata.table_uuid
+        uuid = tables[pointer].metadata.table_uuid
     elif len(uuids) == 1:
-        wanted = min(uuids)
-    chosen = [table for table in tables.values() if table.metadata.table_uuid == wanted]
+        uuid = min(uuids)
+    chosen = [table for table in tables.values() if table.metadata.table_uuid == uuid]
     if not chosen:
         some = next(iter(tables.values()), None)
         raise LakeIdentityError(
             f"{some.location if some else 'lake'}: expected metadata of one table, found that of "
             f"{' and '.join(sorted(map(str, uuids)))}, and "
-            f"{'a mark of ' + str(wanted) if wanted else 'no mark'}. Nothing was changed. Move the metadata "
+            f"{'a mark of ' + str(uuid) if uuid else 'no mark'}. Nothing was changed. Move the metadata "
             "files of the other lake out of the directory."
         )
     return chosen
@@ -131,9 +131,7 @@ def ends_of(tables: Iterable[PlacedTable]) -> list[PlacedTable]:
 
 
 def rank(table: PlacedTable, mark: Mark | None, pointer: str | None) -> Rank:
-    """Return a rank by which states are compared: first by the mark, then by the catalog, then by how new
-    they are.
-    """
+    """Return a rank that compares states: first by mark, then by catalog, then by how new they are."""
     metadata = table.metadata
     return (
         mark is not None and knows(metadata, table.file_name, mark.metadata),

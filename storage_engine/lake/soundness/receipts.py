@@ -107,14 +107,14 @@ def receipts_in(
     return current(rows) if with_ended else whole(current(rows))
 
 
-def _of_lake(read: Callable[Concatenate[Table, P], T]) -> Callable[Concatenate[Lake, P], T]:
+def _open_for(read: Callable[Concatenate[Table, P], T]) -> Callable[Concatenate[Lake, P], T]:
     def of_lake(lake: Lake, /, *args: P.args, **named: P.kwargs) -> T:
         return read(lake.segments(), *args, **named)
 
     return of_lake
 
 
-receipts = _of_lake(receipts_in)
+receipts = _open_for(receipts_in)
 """:func:`receipts_in` for a lake, in the present state of its catalog."""
 
 
@@ -241,14 +241,14 @@ def receipts_of_files(file_io: FileIO, locations: Iterable[str]) -> list[Receipt
 
     :raises LakeUnavailableError: a file can't be read.
     """
-    found: list[Receipt] = []
+    rows: list[Receipt] = []
     for location in locations:
         with (
             metadata_errors(location, "read receipts"),
             open_data_file(file_io, location) as stored,
         ):
-            found += _receipts_of(pq.read_table(cast("Any", stored)))
-    return found
+            rows += _receipts_of(pq.read_table(cast("Any", stored)))
+    return rows
 
 
 def by_store(rows: Iterable[Receipt]) -> Mapping[str, list[Receipt]]:
@@ -329,9 +329,9 @@ def file_fault(file_io: FileIO, location: str, size_bytes: int, sha256: str | No
     :raises LakeUnavailableError: the file can't be read.
     """
     try:
-        found = len(file_io.new_input(location))
-        if found != size_bytes:
-            return f"{location} has {found} bytes, expected {size_bytes}"
+        length = len(file_io.new_input(location))
+        if length != size_bytes:
+            return f"{location} has {length} bytes, expected {size_bytes}"
         if sha256 is None:
             return ""
         with open_data_file(file_io, location) as stored:

@@ -1,5 +1,4 @@
-"""Reading a segment's bytes from the lake, whichever files have its rows now, and rows of messages as a
-stream.
+"""Read a segment's bytes from the lake, whichever files have its rows now, and messages' rows as a stream.
 
 Memory is limited, and only files and row groups that can have the wanted rows are read. PyIceberg's own batch
 reader reads all files of a scan at once and keeps all rows until they are taken.
@@ -108,12 +107,12 @@ def message_batches(
         for task in tasks:
             count.files += 1
             if task.delete_files:
-                found = _merged_on_read(table, where, task, sorted({*columns, *mask_columns}))
+                parts = _merged_on_read(table, where, task, sorted({*columns, *mask_columns}))
             else:
                 path = task.file.file_path
-                found = rows_of_file(table.io, path, filter_expression, deciding, columns, types, mask, count)
+                parts = rows_of_file(table.io, path, filter_expression, deciding, columns, types, mask, count)
             told_bytes, before = 0, count.bytes
-            for rows in found:
+            for rows in parts:
                 # Columns that nobody asked for are not read; the file is done with all the same.
                 read_bytes = min(count.bytes - before, task.file.file_size_in_bytes)
                 advance(read_bytes - told_bytes)
@@ -131,8 +130,8 @@ def plain_field(field: pa.Field[Any]) -> pa.Field[Any]:
 
 def with_sources(names: Iterable[str], columns: Columns) -> tuple[str, ...]:
     """Return columns, together with the source columns from which missing values are made."""
-    wanted = tuple(names)
-    return tuple(dict.fromkeys((*wanted, *(columns.views[one][0] for one in wanted if one in columns.views))))
+    base = tuple(names)
+    return tuple(dict.fromkeys((*base, *(columns.views[name][0] for name in base if name in columns.views))))
 
 
 def shaped(rows: pa.Table, schema: pa.Schema, codec: SegmentCodec) -> pa.Table:
@@ -192,18 +191,18 @@ def rows_of_file(
             count.bytes += _column_bytes(parquet, group, deciding)
             rows = _read(parquet, group, deciding, types)
             numbered = rows.append_column("__row", pa.array(np.arange(rows.num_rows)))
-            found = numbered.filter(filter_expression)
-            if mask is not None and found.num_rows:
-                found = found.filter(mask(found))
-            if not found.num_rows:
+            matching = numbered.filter(filter_expression)
+            if mask is not None and matching.num_rows:
+                matching = matching.filter(mask(matching))
+            if not matching.num_rows:
                 continue
             count.bytes += _column_bytes(parquet, group, others)
             more = _read(parquet, group, others, types)
-            if found.num_rows < rows.num_rows:
-                more = more.take(found["__row"])
+            if matching.num_rows < rows.num_rows:
+                more = more.take(matching["__row"])
             for name in others:
-                found = found.append_column(name, more[name])
-            yield found
+                matching = matching.append_column(name, more[name])
+            yield matching
 
 
 def _read(parquet: pq.ParquetFile, group: int, columns: Sequence[str], types: pa.Schema) -> pa.Table:
@@ -216,10 +215,10 @@ def _read(parquet: pq.ParquetFile, group: int, columns: Sequence[str], types: pa
 
 
 def _column_bytes(parquet: pq.ParquetFile, group: int, columns: Sequence[str]) -> int:
-    metadata, wanted = parquet.metadata.row_group(group), set(columns)
+    metadata, names = parquet.metadata.row_group(group), set(columns)
     chunks = (metadata.column(number) for number in range(metadata.num_columns))
     return sum(
-        chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema.partition(".")[0] in wanted
+        chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema.partition(".")[0] in names
     )
 
 
@@ -285,9 +284,9 @@ def read_segment(
     """
     location = data_file_of(table, receipt)
     if location in (untouched_files(table, [receipt]) if untouched is None else untouched):
-        yield from _from_data_file(table, location, receipt, memory, tree)
+        yield from _read_data_file(table, location, receipt, memory, tree)
     else:
-        yield from _from_rows(table, receipt, tree)
+        yield from _read_rows(table, receipt, tree)
 
 
 def tree_to_compare(receipt: Receipt, name: str) -> SegmentTree | None:
@@ -345,7 +344,7 @@ def partial_fault(table: Table, receipt: Receipt, *, from_table: bool) -> str:
         return "expected a root, found none"
     location, codec = data_file_of(table, receipt), find_broker(receipt.broker).codec
     if from_table:
-        for _ in _from_rows(table, receipt, leaves):
+        for _ in _read_rows(table, receipt, leaves):
             pass
         return tree_fault(receipt, leaves)
     with opened_rows(table.io, location) as parquet:
@@ -374,8 +373,8 @@ def narrow_rows(
     if location not in untouched:
         where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
         of_codec = find_broker(receipt.broker).codec.columns
-        wanted = list(dict.fromkeys((*columns, *of_codec.streams[:1])))
-        for rows in message_batches(table, where, wanted):
+        names = list(dict.fromkeys((*columns, *of_codec.streams[:1])))
+        for rows in message_batches(table, where, names):
             yield _without(rows, of_codec, receipt).select(list(columns)).filter(keeps)
         return
     if receipt.groups is None:
@@ -389,7 +388,7 @@ def narrow_rows(
             yield segment.read_row_group(group, columns=list(columns), use_threads=False).filter(keeps)
 
 
-def _from_data_file(
+def _read_data_file(
     table: Table, location: str, receipt: Receipt, memory: WindowMemory | None, tree: SegmentTree | None
 ) -> Iterator[tuple[int, memoryview]]:
     codec = find_broker(receipt.broker).codec
@@ -400,7 +399,7 @@ def _from_data_file(
         )
 
 
-def _from_rows(table: Table, receipt: Receipt, tree: SegmentTree | None) -> Iterator[tuple[int, memoryview]]:
+def _read_rows(table: Table, receipt: Receipt, tree: SegmentTree | None) -> Iterator[tuple[int, memoryview]]:
     out, _, _, _ = _bytes_of_rows(table, receipt, tree)
     yield origin_of(receipt), out
 
@@ -424,9 +423,9 @@ def filled_segment(table: Table, receipt: Receipt) -> tuple[memoryview, int]:
     gaps = np.flatnonzero(begins < behind)
     # A filler was stored when the message before it was, the first one when the segment's first was.
     times = np.append(receipt.first_store_timestamp_ms or receipt.proven_at_ms, stored_ms)
-    known = np.maximum.accumulate(np.where(times > 0, np.arange(len(times)), 0))
+    last_timed = np.maximum.accumulate(np.where(times > 0, np.arange(len(times)), 0))
     codec = find_broker(receipt.broker).codec
-    rows = codec.filler(begins[gaps], behind[gaps], times[known[gaps]])
+    rows = codec.filler(begins[gaps], behind[gaps], times[last_timed[gaps]])
     if rows is None:
         raise ProofError(
             f"{receipt.log}: expected a broker whose log may have filler, found {receipt.broker}."
@@ -446,9 +445,9 @@ def _bytes_of_rows(
     out = np.zeros(receipt.size_bytes, dtype=np.uint8).data
     offsets, sizes, times = ([np.empty(0, np.int64)] for _ in range(3))
     with lake_errors(table.location(), "read a segment's rows"):
-        there = set(table.schema().column_names)
+        names = set(table.schema().column_names)
         columns = codec.schema if tree is None else (*codec.schema, *TREE_COLUMNS)
-        schema = pa.schema([field for field in columns if field.name in there])
+        schema = pa.schema([field for field in columns if field.name in names])
         scan = table.scan(row_filter=where, selected_fields=tuple(schema.names))
         for batch in scan.to_arrow_batch_reader():
             rows = pa.Table.from_batches([batch])
@@ -479,11 +478,11 @@ def _bytes_of_rows(
 
 
 def _without(rows: pa.Table, columns: Columns, receipt: Receipt) -> pa.Table:
-    gone = list(receipt.gone_streams)
-    if not gone:
+    removed = list(receipt.gone_streams)
+    if not removed:
         return rows
     topics: Any = rows[columns.streams[0]]
-    return rows.filter(pc.invert(pc.is_in(topics, value_set=pa.array(gone, topics.type))))
+    return rows.filter(pc.invert(pc.is_in(topics, value_set=pa.array(removed, topics.type))))
 
 
 def _stored_ms(rows: pa.Table, columns: Columns) -> npt.NDArray[np.int64]:
@@ -517,8 +516,8 @@ def read_topic_days(table: Table, receipt: Receipt, untouched: Set[str]) -> tupl
     columns = find_broker(receipt.broker).codec.columns
     if not columns.streams or columns.stored_at is None:
         return ()
-    wanted = (columns.streams[0], columns.stored_at, _SIZE, _KIND)
-    return topic_days_of(narrow_rows(table, receipt, wanted, untouched), columns)
+    names = (columns.streams[0], columns.stored_at, _SIZE, _KIND)
+    return topic_days_of(narrow_rows(table, receipt, names, untouched), columns)
 
 
 def topic_days_of(batches: Iterable[pa.Table], columns: Columns) -> tuple[TopicDay, ...]:
@@ -533,15 +532,15 @@ def topic_days_of(batches: Iterable[pa.Table], columns: Columns) -> tuple[TopicD
     counted = [_counted(rows, columns) for rows in batches]
     if not counted:
         return ()
-    found = _sums(pa.concat_tables(counted))
-    topics = found.group_by("topic").aggregate([("bytes", "sum")]).sort_by([("bytes_sum", "descending")])
+    sums = _sums(pa.concat_tables(counted))
+    topics = sums.group_by("topic").aggregate([("bytes", "sum")]).sort_by([("bytes_sum", "descending")])
     largest = topics["topic"][:MOST_TOPICS]
-    own = pc.if_else(pc.is_in(found["topic"], value_set=largest), found["topic"], "")
-    found = _sums(found.set_column(0, "topic", own))
-    found = found.sort_by([("bytes", "descending"), ("topic", "ascending"), ("day", "ascending")])
+    topic = pc.if_else(pc.is_in(sums["topic"], value_set=largest), sums["topic"], "")
+    sums = _sums(sums.set_column(0, "topic", topic))
+    sums = sums.sort_by([("bytes", "descending"), ("topic", "ascending"), ("day", "ascending")])
     return tuple(
         TopicDay(row["topic"], row["day"], row["bytes"], row["messages"])
-        for row in found[:MOST_ROWS].to_pylist()
+        for row in sums[:MOST_ROWS].to_pylist()
     )
 
 
@@ -554,8 +553,8 @@ def _counted(rows: pa.Table, columns: Columns) -> pa.Table:
         timed = pc.fill_null_forward(pc.fill_null_backward(rows[stored_at]))
         timed = pc.if_else(is_message, rows[stored_at], timed)
         rows = rows.set_column(rows.schema.get_field_index(stored_at), stored_at, timed)
-        known = rows[stored_at].is_valid()
-        rows, is_message = rows.filter(known), is_message.filter(known)
+        has_time = rows[stored_at].is_valid()
+        rows, is_message = rows.filter(has_time), is_message.filter(has_time)
     stored = rows[stored_at]
     days = np.floor_divide(stored.cast(pa.int64()).to_numpy(), _A_DAY[stored.type.unit])
     sizes = rows[_SIZE].cast(pa.int64())

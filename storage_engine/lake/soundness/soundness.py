@@ -1,8 +1,7 @@
 """Is this receipt sound? The one answer that the gate, ``verify`` and validation give. Pure.
 
-Only a sound receipt permits a deletion. A receipt with any fault is unsound. Whether its bytes are lost is
-another question: see :attr:`ReceiptFault.loses`. :mod:`~storage_engine.lake.soundness.soundness_reader` reads
-the data.
+Only a sound receipt permits a deletion. Any fault makes it unsound. Whether bytes are lost: see
+:attr:`ReceiptFault.loses`. :mod:`~storage_engine.lake.soundness.soundness_reader` reads the data.
 """
 
 from __future__ import annotations
@@ -250,7 +249,7 @@ def chain_faults(rows: Iterable[Receipt], broken: str) -> Faults:
 
 def reasons(faults: Faults) -> dict[SegmentIdentity, str]:
     """Return why receipts are not sound, as text."""
-    return {identity: str(found[0]) for identity, found in faults.items()}
+    return {identity: str(items[0]) for identity, items in faults.items()}
 
 
 def losses(faults: Faults) -> dict[SegmentIdentity, str]:
@@ -258,7 +257,7 @@ def losses(faults: Faults) -> dict[SegmentIdentity, str]:
 
     Receipts that are only unsound are left out.
     """
-    return {identity: str(found[0]) for identity, found in faults.items() if found[0].kind.loses}
+    return {identity: str(items[0]) for identity, items in faults.items() if items[0].kind.loses}
 
 
 def _displacements(receipt: Receipt, files: Sequence[SeenFile]) -> Iterable[Fault]:
@@ -275,8 +274,8 @@ def _displacements(receipt: Receipt, files: Sequence[SeenFile]) -> Iterable[Faul
         )
         return
     deletes = {name for entries in listed.values() for entry in entries for name in entry.delete_files}
-    if gone := named - listed.keys() - deletes:
-        yield Fault(ReceiptFault.MOVED_AGAIN, receipt, "in the table", "not in the table", min(gone))
+    if missing := named - listed.keys() - deletes:
+        yield Fault(ReceiptFault.MOVED_AGAIN, receipt, "in the table", "not in the table", min(missing))
     elif new := deletes - named:
         yield Fault(ReceiptFault.ROWS_DELETED, receipt, "no row deleted", min(new), next(iter(listed)))
 
@@ -319,7 +318,7 @@ def _entry_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
             # Other segments' rows are in it as well.
             pairs[0] = ("rows", str(receipt.row_count), str(min(receipt.row_count, file.record_count)))
         for name, field_id, value in seen.identity:
-            lower, upper = ((it or {}).get(field_id) for it in (file.lower_bounds, file.upper_bounds))
+            lower, upper = ((bounds or {}).get(field_id) for bounds in (file.lower_bounds, file.upper_bounds))
             if receipt.row_groups is not None:
                 if lower is not None and upper is not None and not _is_within(name, lower, value, upper):
                     pairs.append((name, value.hex(), f"{lower.hex()} to {upper.hex()}"))
@@ -328,9 +327,9 @@ def _entry_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
                 pairs.append((name, value.hex(), lower.hex()))
             if upper is not None and not _is_bound(upper, value, upper >= value):
                 pairs.append((name, value.hex(), upper.hex()))
-        for what, expected, found in pairs:
-            if expected != found:
-                yield Fault(ReceiptFault.ENTRY, receipt, f"{what} {expected}", found, entry.location)
+        for fact, expected, actual in pairs:
+            if expected != actual:
+                yield Fault(ReceiptFault.ENTRY, receipt, f"{fact} {expected}", actual, entry.location)
     if seen.statistics:
         yield Fault(
             ReceiptFault.STATISTICS, receipt, "as in the footer", seen.statistics, seen.own[0].location
@@ -346,6 +345,6 @@ def _is_within(name: str, lower: bytes, value: bytes, upper: bytes) -> bool:
     """Return whether a segment's value is between a column's bounds in a shared file."""
     if name in _NUMBERS:
         # As Iceberg writes whole numbers.
-        first, found, last = (int.from_bytes(it, "little", signed=True) for it in (lower, value, upper))
-        return first <= found <= last
+        first, number, last = (int.from_bytes(data, "little", signed=True) for data in (lower, value, upper))
+        return first <= number <= last
     return lower <= value <= upper

@@ -1,7 +1,6 @@
 """Reading the facts that decide whether receipts are sound, to the depth that the caller chooses.
 
-:mod:`~storage_engine.lake.soundness.soundness` judges these facts. The reader of receipts must check their
-chain itself.
+:mod:`~storage_engine.lake.soundness.soundness` judges these facts. Who reads receipts must check their chain.
 """
 
 from __future__ import annotations
@@ -150,8 +149,8 @@ class Reader:
             if self._size(location) != entry.file_size_in_bytes:
                 return None
             bounds = [
-                tuple(from_bytes(kind, it[field_id]) for _, field_id, kind in self._columns)
-                for it in (entry.lower_bounds, entry.upper_bounds)
+                tuple(from_bytes(kind, bounds[field_id]) for _, field_id, kind in self._columns)
+                for bounds in (entry.lower_bounds, entry.upper_bounds)
             ]
         except Exception:
             # Whoever looks closer says what it is.
@@ -168,8 +167,8 @@ class Reader:
         :raises LakeUnavailableError: a file exists and can't be read.
         """
         if wrong := row_fault(receipt):
-            return _judged(receipt, Seen(wrong))
-        own, files = self._listed(receipt)
+            return _judge_look(receipt, Seen(wrong))
+        own, files = self._list_files(receipt)
         displaced = is_displaced(receipt, files)
         for step in (Depth.SIZES, Depth.FILES):
             if step <= depth and not displaced and are_as_proven(files):
@@ -180,14 +179,14 @@ class Reader:
             seen = self._with_statistics(seen)
         if depth >= Depth.ROWS and readable and not seen.undecoded:
             seen = self._with_rows(receipt, seen, chunk)
-        return _judged(receipt, seen)
+        return _judge_look(receipt, seen)
 
     def is_displaced(self, receipt: Receipt) -> bool:
         """Return whether a receipt's rows are in other files by now, or were dropped.
 
         Its own row isn't checked.
         """
-        return is_displaced(receipt, self._listed(receipt)[1])
+        return is_displaced(receipt, self._list_files(receipt)[1])
 
     def file(self, stored: StoredFile, depth: Depth) -> SeenFile:
         """Look at a file at SIZES or FILES, even if the table doesn't list it.
@@ -196,7 +195,7 @@ class Reader:
         """
         return self._file(SeenFile(stored, self._live.get(stored.location, ())), depth)
 
-    def _listed(self, receipt: Receipt) -> tuple[tuple[LiveFile, ...], tuple[SeenFile, ...]]:
+    def _list_files(self, receipt: Receipt) -> tuple[tuple[LiveFile, ...], tuple[SeenFile, ...]]:
         """Return the table's entries of a receipt's own data file, and the files that its proof depends on.
 
         Between the two commits of an expiry of some streams, the table still has the earlier file, which the
@@ -206,11 +205,11 @@ class Reader:
         own = self._live.get(data_file_of(self._table, receipt), ())
         listed = [SeenFile(file, self._live.get(file.location, ())) for file in files]
         may_be_replaced = receipt.has_rows and not (receipt.is_whole or receipt.lacks_by_rules)
-        if may_be_replaced and not any(it.listed for it in listed):
-            listed = [replace(it, listed=self._replaced(receipt)) for it in listed]
+        if may_be_replaced and not any(file.listed for file in listed):
+            listed = [replace(file, listed=self._find_other(receipt)) for file in listed]
         return own, tuple(listed)
 
-    def _replaced(self, receipt: Receipt) -> tuple[LiveFile, ...]:
+    def _find_other(self, receipt: Receipt) -> tuple[LiveFile, ...]:
         """Return the table's entries of another data file of the same segment, found by its name."""
         name = data_file_name(receipt.identity).removesuffix(".parquet")
         entries = (it for location, it in self._live.items() if file_name(location).startswith(name))
@@ -240,7 +239,7 @@ class Reader:
         except (LakeUnavailableError, MemoryError):
             raise
         except Exception as error:
-            return replace(seen, undecoded=_undecoded(error))
+            return replace(seen, undecoded=_decode_fault(error))
 
     def _with_rows(self, receipt: Receipt, seen: Seen, chunk: Chunk | None) -> Seen:
         digest = hashlib.sha256()
@@ -270,7 +269,7 @@ class Reader:
             return replace(seen, undecoded=str(error))
         except Exception as error:
             # PyArrow and PyIceberg raise anything at all over bytes that they can't make sense of.
-            return replace(seen, undecoded=_undecoded(error))
+            return replace(seen, undecoded=_decode_fault(error))
         # Of rows that are others than were proven, nobody asks for the tree.
         is_same = digest.hexdigest() == receipt.sha256
         return replace(seen, rows_sha256=digest.hexdigest(), tree=wrong if is_same else "")
@@ -293,14 +292,14 @@ class Reader:
         if path is None:
             return len(self._table.io.new_input(location))
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError as error:
             if error.errno in (ENOTDIR, ELOOP):
                 raise FileNotFoundError(ENOENT, "no such file", str(path)) from error
             raise
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(ENOENT, "no regular file", str(path))
-        return found.st_size
+        return status.st_size
 
     def _read_sha256(self, location: str) -> str:
         with open_data_file(self._table.io, location) as stored:
@@ -327,8 +326,8 @@ def find_faults(
     shares = [row.data_file_bytes if reads_files else 1 for row in rows]
     with told("Checking data files", sum(shares), "" if reads_files else "files") as advance:
         for row, share in zip(rows, shares, strict=True):
-            if found := reader.look(row, depth).faults:
-                faults[row.identity] = found
+            if row_faults := reader.look(row, depth).faults:
+                faults[row.identity] = row_faults
             advance(share)
             if reads_files and progress is not None:
                 progress()
@@ -363,18 +362,18 @@ def statistics_difference(table: Table, listed: DataFile) -> str:
 
     :raises Exception: whatever PyArrow raises for a file that is no Parquet file.
     """
-    whole = table.metadata.model_copy(update={"properties": {"write.metadata.metrics.default": "full"}})
+    metadata = table.metadata.model_copy(update={"properties": {"write.metadata.metrics.default": "full"}})
     with lake_errors(listed.file_path, "read a data file"):
-        true = parquet_file_to_data_file(table.io, whole, listed.file_path)
+        true = parquet_file_to_data_file(table.io, metadata, listed.file_path)
     if listed.record_count != true.record_count:
         return "record count"
     for name in ("lower_bounds", "upper_bounds", "value_counts", "null_value_counts"):
-        found, expected = getattr(listed, name) or {}, getattr(true, name)
-        for key in found.keys() & expected.keys():
+        actual, expected = getattr(listed, name) or {}, getattr(true, name)
+        for key in actual.keys() & expected.keys():
             is_text = isinstance(table.schema().find_type(key), StringType | BinaryType)
-            if found[key] != expected[key] and not (
-                (is_text and name == "lower_bounds" and found[key] < expected[key])
-                or (is_text and name == "upper_bounds" and found[key] > expected[key])
+            if actual[key] != expected[key] and not (
+                (is_text and name == "lower_bounds" and actual[key] < expected[key])
+                or (is_text and name == "upper_bounds" and actual[key] > expected[key])
             ):
                 return name.replace("_", " ")
     return ""
@@ -384,7 +383,7 @@ def _reader(table: Table, rows: Sequence[Receipt]) -> Reader:
     return Reader(table, live_files_of(table, rows))
 
 
-def _judged(receipt: Receipt, seen: Seen) -> Look:
+def _judge_look(receipt: Receipt, seen: Seen) -> Look:
     return Look(receipt, seen, judge(receipt, seen))
 
 
@@ -394,5 +393,5 @@ def _column(schema: Schema, name: str) -> tuple[int, PrimitiveType]:
     return field.field_id, field.field_type
 
 
-def _undecoded(error: Exception) -> str:
+def _decode_fault(error: Exception) -> str:
     return f"its rows can't be decoded: {type(error).__name__}: {error}"

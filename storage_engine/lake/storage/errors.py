@@ -124,7 +124,7 @@ def is_damage(cause: BaseException | None) -> bool:
 def lake_unavailable(location: str, doing: str, error: Exception) -> LakeUnavailableError:
     """Return the error to raise for a library's failure, with the reason and the file that it names."""
     is_of_database = isinstance(error, DBAPIError | sqlite3.Error)
-    if is_of_database and any(said in str(error) for said in _DAMAGED_CATALOG):
+    if is_of_database and any(phrase in str(error) for phrase in _DAMAGED_CATALOG):
         return LakeUnavailableError(
             f"lake {location}: can't {doing}: its catalog is damaged ({reason_of(error)}). The store "
             "was not changed. Put back a copy of the catalog's file; or move it away and run ",

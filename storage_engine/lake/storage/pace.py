@@ -1,11 +1,10 @@
 """The rate at which archiving may read and write, so that a broker on the same disks isn't slowed down.
 
-A limit applies to the process with all its threads. It counts every byte that is read from segments, written
-to data files or read back, cached or not. When a large segment is read again, only bytes from the disk count.
-With a limit, archiving is gentle in two more ways: written bytes go to disk at once, not in one burst at the
-end, and pages that only we needed leave the page cache. The kernel keeps pages that another process has
-mapped and used, such as those that a broker serves to slow consumers. Without a limit nothing here costs
-anything.
+A limit applies to the process with all its threads. It counts every byte read from segments, written to data
+files or read back, cached or not. When a large segment is read again, only bytes from the disk count. With a
+limit, archiving is gentle in two more ways: written bytes go to disk at once, not in one burst at the end,
+and pages that only we needed leave the page cache. The kernel keeps pages that another process has mapped and
+used, such as those a broker serves to slow consumers. Without a limit nothing here costs anything.
 
 If a broker reports how long its puts take, archiving gives way to it. While puts take noticeably long, and
 longer than without archiving, each look halves the rate.

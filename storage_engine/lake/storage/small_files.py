@@ -100,10 +100,10 @@ def read_clock_at(file_io: FileIO, location: str) -> int:
     file_system, root = file_system_of(file_io, location)
     path = f"{root}/{_CLOCK_NAME}"
     with lake_errors(path, "look at a file"):
-        found = file_system.get_file_info(path)
-    if found.type != pafs.FileType.File:
+        info = file_system.get_file_info(path)
+    if info.type != pafs.FileType.File:
         raise LakeUnavailableError(f"{path}: expected a file, found none. Nothing was changed.")
-    return found.mtime_ns or 0
+    return info.mtime_ns or 0
 
 
 def list_files(file_io: FileIO, location: str) -> list[ListedFile]:
@@ -162,10 +162,10 @@ class FileMemory(Generic[T]):
         """
         stamp = _stamp(location)
         with self._lock:
-            known = self._found.get(location)
-            if known is not None and known[0] == stamp:
+            entry = self._found.get(location)
+            if entry is not None and entry[0] == stamp:
                 self._found.move_to_end(location)
-                return known[1]
+                return entry[1]
         value = parse()
         weight = weigh(value)
         with self._lock:
@@ -183,8 +183,8 @@ class FileMemory(Generic[T]):
             self._weight = 0
 
     def _drop(self, location: str) -> None:
-        if (known := self._found.pop(location, None)) is not None:
-            self._weight -= known[2]
+        if (entry := self._found.pop(location, None)) is not None:
+            self._weight -= entry[2]
 
 
 def forget_files() -> None:
@@ -203,8 +203,8 @@ def _stamp(location: str) -> _Stamp:
     """
     path = local_path(location)
     try:
-        found = None if path is None else path.stat()
+        status = None if path is None else path.stat()
     except OSError:
         # Whoever parses it says what is wrong.
         return (0, 0, 0, 0)
-    return None if found is None else (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return None if status is None else (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

@@ -59,8 +59,7 @@ class ReplicaCover:
 class Difference:
     """A range of a log that another replica has archived with other bytes.
 
-    :param sha256: hash of this log's bytes at the same offsets; None: no batches of this log begin and end
-        there.
+    :param sha256: hash of this log's bytes at the same offsets; None: no batches begin and end there.
     """
 
     receipt: Receipt
@@ -96,7 +95,7 @@ def replica_receipts(
     table = lake.segments()
     if not logs or "log_id" not in table.schema().column_names:
         return {}
-    first, end = min(it[0] for it in logs.values()), max(it[1] for it in logs.values())
+    first, end = min(span[0] for span in logs.values()), max(span[1] for span in logs.values())
     if first >= end:
         return {}
     # PyIceberg's constructors take (term, literal); their pydantic models declare something else.
@@ -111,12 +110,12 @@ def replica_receipts(
         log_first, log_end = logs.get(row.log_id or "", (0, 0))
         if log_first <= row.base_offset and row.end <= log_end:
             inside.setdefault((str(row.log_id), row.store_id), []).append(row)
-    found: dict[str, tuple[Receipt, ...]] = {}
-    for log_id, other in sorted(inside):
-        rows = current(inside[log_id, other])
+    replicas: dict[str, tuple[Receipt, ...]] = {}
+    for log_id, store in sorted(inside):
+        rows = current(inside[log_id, store])
         if chosen := rows if with_ended else whole(rows):
-            found[log_id] = (*found.get(log_id, ()), *chosen)
-    return found
+            replicas[log_id] = (*replicas.get(log_id, ()), *chosen)
+    return replicas
 
 
 def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
@@ -128,8 +127,8 @@ def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, 
     :raises LakeUnavailableError: the table can't be read.
     """
     logs = {row.log_id: EVERY_RECORD for row in rows if row.log_id is not None}
-    found = replica_receipts(lake, rows[0].store_id, logs, with_ended=True) if logs else {}
-    return tuple(row for of_log in found.values() for row in of_log)
+    replicas = replica_receipts(lake, rows[0].store_id, logs, with_ended=True) if logs else {}
+    return tuple(row for of_log in replicas.values() for row in of_log)
 
 
 def replica_spans(
@@ -147,25 +146,25 @@ def replica_spans(
         known.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    ranges = [(one.log, one.start_offset, one.end_offset) for one in lost]
+    ranges = [(lost_range.log, lost_range.start_offset, lost_range.end_offset) for lost_range in lost]
     ids = {log: names.ids.get(log, "") for log, _, _ in ranges}
     if not all(ids.values()):
-        told = _told_ids(lake, store_id, compared())
-        ids = {log: log_id or told.get(log, "") for log, log_id in ids.items()}
+        log_ids = _read_log_ids(lake, store_id, compared())
+        ids = {log: log_id or log_ids.get(log, "") for log, log_id in ids.items()}
     called = {log_id: log for log, log_id in ids.items() if log_id}
     if not called:
         return ()
-    found = replica_receipts(lake, store_id, dict.fromkeys(called, EVERY_RECORD), with_ended=True)
+    replicas = replica_receipts(lake, store_id, dict.fromkeys(called, EVERY_RECORD), with_ended=True)
     inside = [
         (called[log_id], row)
-        for log_id, of_log in found.items()
+        for log_id, of_log in replicas.items()
         for row in of_log
         if any(
             log == called[log_id] and row.base_offset < end and row.end > start for log, start, end in ranges
         )
     ]
     if not all(map(is_unique, called)):
-        credited = _credited(lake, store_id, found, compared())
+        credited = _credit_rows(lake, store_id, replicas, compared())
         inside = [(log, row) for log, row in inside if is_unique(str(row.log_id)) or row.row_hash in credited]
     broken = broken_receipts(lake, whole(row for _, row in inside), Depth.SIZES)
     expiries = read_expiries(lake, (row.act_sha256 for _, row in inside if not row.is_whole))
@@ -176,7 +175,7 @@ def replica_spans(
     )
 
 
-def _told_ids(lake: Lake, store_id: str, compared: Collection[str | SegmentIdentity]) -> dict[str, str]:
+def _read_log_ids(lake: Lake, store_id: str, compared: Collection[str | SegmentIdentity]) -> dict[str, str]:
     """Return identities of a store's logs by name, from its own receipts and from compared ones."""
     rows = list(receipts(lake, store_id, with_ended=True))
     if compared:
@@ -185,35 +184,35 @@ def _told_ids(lake: Lake, store_id: str, compared: Collection[str | SegmentIdent
     return {row.log: row.log_id for row in rows if row.log_id}
 
 
-def _credited(
+def _credit_rows(
     lake: Lake,
     store_id: str,
-    found: Mapping[str, Sequence[Receipt]],
+    replicas: Mapping[str, Sequence[Receipt]],
     compared: Collection[str | SegmentIdentity],
 ) -> set[str]:
     """Return row hashes of compared and own receipts, and of receipts that lead up to these without a gap.
 
     Receipts after the last of these don't count: from there on the other log may differ.
 
-    :param found: other stores' receipts, by ``Receipt.log_id``.
+    :param replicas: other stores' receipts, by ``Receipt.log_id``.
     """
-    own = receipts(lake, store_id, with_ended=True)
-    compared = _with_renewed(lake, [row for of_log in found.values() for row in of_log], compared)
+    own_rows = receipts(lake, store_id, with_ended=True)
+    compared = _with_renewed(lake, [row for of_log in replicas.values() for row in of_log], compared)
     credited: set[str] = set()
-    for log_id, others in found.items():
-        of_log = [row for row in own if row.log_id == log_id]
+    for log_id, others in replicas.items():
+        of_log = [row for row in own_rows if row.log_id == log_id]
         newest = max((row.lineage for row in of_log), default=0)
-        known: dict[int, list[Receipt]] = {}
+        after: dict[int, list[Receipt]] = {}
         for row in sorted((*of_log, *others), key=attrgetter("base_offset"), reverse=True):
             is_own = row.store_id == store_id and row.lineage == newest
             if (
                 is_own
                 or _is_compared(row, compared)
                 or any(
-                    find_broker(row.broker).receipts.continues(row, right) for right in known.get(row.end, ())
+                    find_broker(row.broker).receipts.continues(row, right) for right in after.get(row.end, ())
                 )
             ):
-                known.setdefault(row.base_offset, []).append(row)
+                after.setdefault(row.base_offset, []).append(row)
                 credited.add(row.row_hash)
     return credited
 
@@ -226,10 +225,11 @@ def is_replica(lake: Lake, store_id: str, found: Sequence[Receipt], compared: Co
     :param found: other stores' receipts of one log.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    known, own = _with_renewed(lake, found, compared()), {row.end: row for row in receipts(lake, store_id)}
+    renewed = _with_renewed(lake, found, compared())
+    by_end = {row.end: row for row in receipts(lake, store_id)}
     return any(
-        _is_compared(row, known)
-        or ((left := own.get(row.base_offset)) and find_broker(row.broker).receipts.continues(left, row))
+        _is_compared(row, renewed)
+        or ((left := by_end.get(row.base_offset)) and find_broker(row.broker).receipts.continues(left, row))
         for row in found
     )
 
@@ -277,12 +277,12 @@ def compare_with_replicas(
         place = bisect_right(ends, row.base_offset)
         return place < len(ends) and segments[place].base_offset < row.end
 
-    wanted = {row.identity: row for row in found if meets_one(row)}
-    broken = broken_receipts(lake, list(wanted.values()), depth)
+    by_identity = {row.identity: row for row in found if meets_one(row)}
+    broken = broken_receipts(lake, list(by_identity.values()), depth)
     same: list[Receipt] = []
     others: list[tuple[Receipt, str | None]] = []
-    for row in wanted.values():
-        if row.identity in broken or _reached(same, row.base_offset) >= row.end:
+    for row in by_identity.values():
+        if row.identity in broken or _run_end(same, row.base_offset) >= row.end:
             # Several replicas may have archived the same offsets: once is enough.
             continue
         sha256 = hash_range(row.base_offset, row.end)
@@ -293,7 +293,7 @@ def compare_with_replicas(
     return ReplicaComparison(
         tuple(_covers(segments, same)),
         tuple(same),
-        tuple(Difference(row, sha256) for row, sha256 in others if _reached(same, row.base_offset) < row.end),
+        tuple(Difference(row, sha256) for row, sha256 in others if _run_end(same, row.base_offset) < row.end),
     )
 
 
@@ -302,12 +302,12 @@ def _covers(segments: Iterable[Segment], rows: Iterable[Receipt]) -> Iterable[Re
     ordered = sorted(rows, key=attrgetter("base_offset", "end"))
     for segment in segments:
         first, end = segment.base_offset, segment.end_offset
-        if _reached(ordered, first) >= end:
+        if _run_end(ordered, first) >= end:
             inside = (row for row in ordered if row.end > first and row.base_offset < end)
             yield ReplicaCover(segment, tuple(inside))
 
 
-def _reached(rows: Iterable[Receipt], first: int) -> int:
+def _run_end(rows: Iterable[Receipt], first: int) -> int:
     """Return the end offset up to which receipts are contiguous from ``first`` on."""
     reached = first
     for row in sorted(rows, key=attrgetter("base_offset")):

@@ -54,7 +54,7 @@ def reprove(
 
 def _prove_all(table: Table, rows: Sequence[Receipt], advance: Callable[[int], None]) -> dict[str, Receipt]:
     # A file that another engine wrote may have the rows of many segments: it is hashed once.
-    stored = cache(partial(_stored, table))
+    stored = cache(partial(_read_stored, table))
 
     def prove(row: Receipt) -> Receipt | None:
         proven = _prove(table, row, stored)
@@ -74,12 +74,12 @@ def _prove(table: Table, receipt: Receipt, stored: Callable[[str], StoredFile]) 
         # PyArrow and PyIceberg raise anything at all over what another engine left; nothing is proven then.
         return None
     location = data_file_of(table, receipt)
-    own = (StoredFile(location, receipt.data_file_bytes, receipt.data_file_sha256),)
+    stored_files = (StoredFile(location, receipt.data_file_bytes, receipt.data_file_sha256),)
     named = (replace(file, location=relative_name(table, file.location)) for file in files)
     return replace(
         receipt,
         data_file=relative_name(table, location),
-        moved_to=None if files == own else files_text(named),
+        moved_to=None if files == stored_files else files_text(named),
         proof_version=proof_version_of(receipt.root),
         proven_at_ms=clock_ms(),
     )
@@ -130,7 +130,7 @@ def _files_with_rows(table: Table, receipt: Receipt) -> list[str]:
     return sorted(locations)
 
 
-def _stored(table: Table, location: str) -> StoredFile:
+def _read_stored(table: Table, location: str) -> StoredFile:
     with (
         lake_errors(location, "read a data file"),
         open_data_file(table.io, location) as file,

@@ -1,5 +1,4 @@
-"""Verification of a lake: that it is sound, and that lake and store together still have every byte of the
-log.
+"""Verification of a lake: that it is sound, and that lake and store together have every byte of the log.
 
 All metadata is checked every time, because this reads no data. Data files are checked in turns within a
 budget, those that were checked longest ago first. The checks are remembered, so that the next call continues
@@ -147,7 +146,7 @@ def look_at(
     :param known: the look at its metadata, which found faults; None: it found none.
     :param local: the broker's file, which is compared at STORE.
     """
-    told = () if known is None else known.faults
+    earlier = () if known is None else known.faults
     findings: list[Finding] = []
     with ExitStack() as opened:
         compared = _Compared.of(opened, local) if level is VerifyLevel.STORE else None
@@ -159,10 +158,10 @@ def look_at(
             local = None if compared is None else compared.end(receipt)
     if any(fault.kind in _OF_FILES for fault in look.faults):
         if level is VerifyLevel.STORE and local is not None:
-            local = _hashed(local)
+            local = _hash_span(local)
         level = VerifyLevel.FILES
-    findings += (_moved(fault) for fault in look.faults if fault.kind.loses and fault not in look.losses)
-    findings += (unsound(it) for it in look.faults if not it.kind.loses and it not in told)
+    findings += (_finding(fault) for fault in look.faults if fault.kind.loses and fault not in look.losses)
+    findings += (unsound(fault) for fault in look.faults if not fault.kind.loses and fault not in earlier)
     return SegmentLook(receipt, level, "; ".join(map(str, look.losses)), tuple(findings), True, local)
 
 
@@ -191,9 +190,9 @@ class _Compared:
             return None
 
     def take(self, position: int, chunk: memoryview) -> None:
-        found = self.file.read(len(chunk))
-        self.digest.update(found)
-        if self.different_at is None and (at := _first_difference(found, chunk)) is not None:
+        actual = self.file.read(len(chunk))
+        self.digest.update(actual)
+        if self.different_at is None and (at := _first_difference(actual, chunk)) is not None:
             self.different_at = position + at
 
     def end(self, receipt: Receipt) -> LocalSpan:
@@ -221,22 +220,22 @@ def _companions_fault(receipt: Receipt, path: Path) -> str:
     return ""
 
 
-def _hashed(local: LocalSpan) -> LocalSpan | None:
+def _hash_span(local: LocalSpan) -> LocalSpan | None:
     try:
         return replace(local, sha256=sha256_of(local.path))
     except FileNotFoundError:
         return None
 
 
-def _first_difference(found: bytes, expected: memoryview) -> int | None:
-    shared = min(len(found), len(expected))
-    differs = np.frombuffer(found, np.uint8, shared) != np.frombuffer(expected, np.uint8, shared)
+def _first_difference(actual: bytes, expected: memoryview) -> int | None:
+    shared = min(len(actual), len(expected))
+    differs = np.frombuffer(actual, np.uint8, shared) != np.frombuffer(expected, np.uint8, shared)
     if differs.any():
         return int(np.argmax(differs))
-    return None if len(found) == len(expected) else shared
+    return None if len(actual) == len(expected) else shared
 
 
-def _moved(fault: Fault) -> Finding:
+def _finding(fault: Fault) -> Finding:
     return Finding(
         Status.WARNING,
         receipt_name(fault.receipt),
@@ -255,8 +254,7 @@ def _unreadable(receipt: Receipt, error: Exception) -> Finding:
 
 
 _COMMIT_SECONDS = 10.0
-"""How long another run may take between its two commits before its data files count as files without a
-receipt."""
+"""How long another run may take between its two commits before its files count as files without a receipt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +319,8 @@ def _faults_of_acts(lake: Lake) -> Iterator[Finding]:
     try:
         read_acts(lake)
     except LakeUnavailableError as error:
-        what, _, advice = Text(error).partition(". ")
-        yield Finding(Status.FAILURE, "acts", what, advice)
+        fault, _, advice = Text(error).partition(". ")
+        yield Finding(Status.FAILURE, "acts", fault, advice)
 
 
 def _state(
@@ -332,21 +330,21 @@ def _state(
     every: Sequence[Receipt],
     entries: Sequence[LiveFile],
     remembered: Sequence[Check],
-    known: Collection[ChainHead],
+    heads: Collection[ChainHead],
 ) -> StoreMetadata:
     every_row = current(every)
     findings, rows = [], with_rows(every_row)
     chained, faults = True, row_faults(every)
     try:
-        check_chain(every, known, faults)
+        check_chain(every, heads, faults)
     except ReceiptError as error:
         chained = False
         findings.append(_chain(error))
-    findings += _vanished(every, [check for check in remembered if check.store_id == store_id])
+    findings += _find_vanished(every, [check for check in remembered if check.store_id == store_id])
     reader = Reader(table, entries)
     looks = reader.faulty(rows, faults)
     findings += (unsound(fault) for look in looks.values() for fault in look.faults if not fault.kind.loses)
-    since = _receipted_since(lake, table, store_id, every_row, entries)
+    since = _read_receipted(lake, table, store_id, every_row, entries)
     findings += check_entries(table, every_row, entries, since)
     return StoreMetadata(
         store_id=store_id,
@@ -361,21 +359,21 @@ def _state(
     )
 
 
-def _receipted_since(
+def _read_receipted(
     lake: Lake, table: Table, store_id: str, rows: Sequence[Receipt], entries: Sequence[LiveFile]
 ) -> frozenset[str]:
     """Return data files of a run at work that got their receipts only after ``rows`` was read."""
     waiting = unreceipted_files(table, rows, entries)
-    found: frozenset[str] = frozenset()
+    receipted: frozenset[str] = frozenset()
     until = time.monotonic() + _COMMIT_SECONDS
-    while waiting - found:
+    while waiting - receipted:
         every_row = receipts_in(lake.segments(), store_id, with_ended=True)
-        found = frozenset(data_file_of(table, row) for row in every_row)
+        receipted = frozenset(data_file_of(table, row) for row in every_row)
         if time.monotonic() > until:
             break
-        if waiting - found:
+        if waiting - receipted:
             time.sleep(0.5)
-    return found - {data_file_of(table, row) for row in rows}
+    return receipted - {data_file_of(table, row) for row in rows}
 
 
 def _chain(error: ReceiptError) -> Finding:
@@ -388,14 +386,12 @@ def _chain(error: ReceiptError) -> Finding:
     )
 
 
-def _vanished(rows: Sequence[Receipt], remembered: Sequence[Check]) -> Iterator[Finding]:
-    """Yield findings for receipts that were seen before and are missing now: a chain can't show that its end
-    is missing.
-    """
-    there = {row.row_hash for row in rows}
+def _find_vanished(rows: Sequence[Receipt], remembered: Sequence[Check]) -> Iterator[Finding]:
+    """Yield findings for remembered receipts that are missing: a chain can't show that its end is missing."""
+    hashes = {row.row_hash for row in rows}
     slots = {(row.lineage, row.log, row.base_offset) for row in rows}
-    gone = {check.receipt_hash: check for check in remembered if check.receipt_hash not in there}
-    for check in gone.values():
+    missing = {check.receipt_hash: check for check in remembered if check.receipt_hash not in hashes}
+    for check in missing.values():
         changed = (check.lineage, check.log, check.base_offset) in slots
         yield Finding(
             Status.FAILURE,
@@ -527,10 +523,10 @@ class _Turn:
             for state in self._states.values()
             for receipt in state.receipts
         ]
-        known = {key for key, checks in self._history.items() if checks}
+        keys = {key for key, checks in self._history.items() if checks}
         for check in checks:
             self._keep(check)
-        return [c for c in checks if c.receipt_hash not in known and self._states[c.store_id].chained]
+        return [c for c in checks if c.receipt_hash not in keys and self._states[c.store_id].chained]
 
     def choose(self, max_bytes: int | None) -> list[Receipt]:
         """Return the segments to look at closely, in order.
@@ -539,11 +535,11 @@ class _Turn:
         """
         if self._level is VerifyLevel.RECEIPTS:
             return []
-        whole = [receipt for receipt in self._receipts if receipt.identity not in self._of(receipt).broken]
+        proven = [receipt for receipt in self._receipts if receipt.identity not in self._of(receipt).broken]
         moved = [receipt for receipt in self._receipts if self._is_moved(receipt)]
         if not self._level.includes(VerifyLevel.BYTES):
             moved = []
-        urgent = {r.identity for r in (*whole, *moved) if standing_fault(self._history, r)}
+        urgent = {r.identity for r in (*proven, *moved) if standing_fault(self._history, r)}
         urgent |= {receipt.identity for receipt in moved}
         read: set[str] = set()
 
@@ -554,7 +550,7 @@ class _Turn:
             read.update([receipt.data_file] if receipt.row_groups is not None else ())
             return file_bytes + (receipt.size_bytes if self._reachable(receipt) is VerifyLevel.STORE else 0)
 
-        return choose([*whole, *moved], urgent, self._history, self._reachable, cost_bytes, max_bytes)
+        return choose([*proven, *moved], urgent, self._history, self._reachable, cost_bytes, max_bytes)
 
     def look(self, chosen: Sequence[Receipt]) -> Iterator[SegmentLook]:
         """Look at several segments at a time, and yield the results in the order in which they are done."""
@@ -611,12 +607,12 @@ class _Turn:
         in_part = ended(state.receipts)
         proves_nothing |= {row.identity: fault for row in in_part if (fault := _fault_of(row, broken))}
         everywhere = (*proving, *in_part, *state.ended, *ended(elsewhere))
-        gone, here = tuple(released), tuple(self._here.values())
-        lay_over = partial(log_ranges, here, everywhere, released=gone, broken=proves_nothing)
+        releases, here = tuple(released), tuple(self._here.values())
+        lay_over = partial(log_ranges, here, everywhere, released=releases, broken=proves_nothing)
         witnesses = self._witnesses[state.store_id]
         witnesses = replace(witnesses, expiries={**witnesses.expiries, **state.expiries})
         ranges = lay_over(witnesses=witnesses)
-        names = names_of_logs(witnesses.present, everywhere, gone)
+        names = names_of_logs(witnesses.present, everywhere, releases)
         if others := replica_spans(lake, state.store_id, names, lost_ranges(ranges), witnesses.compared):
             ranges = lay_over(witnesses=replace(witnesses, replicas=(*witnesses.replicas, *others)))
         last = next(iter((*state.receipts[-1:], *state.ended[-1:])), None)
@@ -649,9 +645,7 @@ class _Turn:
         return look is not None and look.is_displaced
 
     def _span(self, receipt: Receipt) -> LocalSpan | None:
-        """Return the broker's file of a receipt's segment; None: it isn't on disk, or the receipt is of an
-        older lineage.
-        """
+        """Return the broker's file of a segment; None: it isn't on disk, or is of an older lineage."""
         slot = (receipt.log, receipt.base_offset)
         present = self._witnesses[receipt.store_id].present.get(receipt.log, "")
         is_newest = self._newest[slot] == receipt.lineage

@@ -1,6 +1,4 @@
-"""One open store of a broker: the interface that a broker package implements for retention, with its
-promises.
-"""
+"""An open store of a broker: what a broker package implements for retention, with its promises."""
 
 from __future__ import annotations
 
@@ -51,9 +49,7 @@ class FenceWatch(Protocol):
 
     @property
     def directories(self) -> tuple[Path, ...]:
-        """Return the directories of the files that the last look checked. A change in one is a reason to look
-        at once.
-        """
+        """Return the directories of the files that the last look checked. A change in one: look at once."""
 
     @property
     def last_look(self) -> WatchLook:
@@ -66,9 +62,7 @@ class FenceWatch(Protocol):
         """
 
     def silent(self) -> str:
-        """Return the process that is the store's watch but doesn't look. Empty: no process is its watch, or
-        the watch looks.
-        """
+        """Return the process that is the store's watch but doesn't look. Empty: no watch, or it looks."""
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
         """Repair what somebody changed of the hold.
@@ -79,9 +73,7 @@ class FenceWatch(Protocol):
         """
 
     def left_over(self) -> tuple[Drift, ...]:
-        """Return the findings and repairs of a look that raised an error afterwards. A second call doesn't
-        return them again.
-        """
+        """Return, only once, the findings and repairs of a look that raised an error afterwards."""
 
 
 class Beating(Protocol):
@@ -133,8 +125,7 @@ class PendingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Pending messages of one kind. If the broker's files are behind the broker, they show too many, never
-    too few.
+    """Pending messages of one kind. If the broker's files are behind it, they show too many, never too few.
 
     :param count: messages that are still there; None: unknown, and then any segment may hold some.
     :param first_offset: the smallest physical offset among them; None: there is none, or unknown.
@@ -208,8 +199,7 @@ NO_HOLD: Final = HoldStatus(
 class UnheldSegments:
     """Segments that the broker's own rules delete by some moment once the store's hold has ended.
 
-    :param unknown: further ranges that the broker may delete, and whose segments are unknown; each as a
-        clause.
+    :param unknown: further ranges that the broker may delete, with unknown segments; each as a clause.
     """
 
     segments: tuple[Segment, ...]
@@ -305,9 +295,7 @@ class IdentifiedLogs(ABC):
         """
 
     def is_present(self, directory: Path) -> bool:
-        """Return whether one of the store's directories exists and isn't an empty mount point whose disk is
-        missing.
-        """
+        """Return whether a directory of the store exists and isn't an empty mount point of a missing disk."""
         return directory.is_dir()
 
     def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
@@ -368,8 +356,7 @@ class StoreConsumers:
     def unread(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
     ) -> Unread:
-        """Return the messages below these offsets that consumers have not read. Rows with the most messages
-        come first.
+        """Return the messages below these offsets that consumers haven't read, rows with most messages first.
 
         :param new_min_offsets: by the name of the log; nothing of other logs is deleted.
         :param deleted: the broker has deleted these messages already, so that its queues may lack entries for
@@ -408,8 +395,7 @@ class StoreCourse:
 
     def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
         """Return when the broker's rules may delete each sealed segment because of its age, from now on.
-        Older segments of its log are assumed to be deleted by then. None: never. A missing segment: not
-        known.
+        Older segments of its log are assumed deleted by then. None: never. A missing segment: unknown.
         """
         return {}
 
@@ -428,8 +414,7 @@ class StoreCourse:
         return {}
 
     def start(self, snapshot: StoreSnapshot) -> CourseStart | None:
-        """Return the start of a simulation of this store. None: it is unknown, or the store can't be
-        simulated.
+        """Return the start of a simulation of this store. None: unknown, or it can't be simulated.
 
         The ingest is estimated from the segments' last write times. A caller that has samples of the store
         knows it better.
@@ -511,15 +496,11 @@ class StoreProcess:
         return False
 
     def running_pid(self) -> int | None:
-        """The process of the running broker, which maps the store's files. None: no broker runs, or it runs
-        on another host.
-        """
+        """The running broker's process, which maps the store's files. None: no broker runs on this host."""
         return None
 
     def progress(self, now_ms: int) -> BrokerProgress | None:
-        """Return a running broker's progress with flush, dispatch, index and checkpoint. None: no broker
-        runs.
-        """
+        """Return a running broker's progress: flush, dispatch, index, checkpoint. None: no broker runs."""
         return None
 
     def flush_now(self) -> FlushedStore | None:
@@ -545,9 +526,7 @@ class StoreShield(ABC):
 
     @abstractmethod
     def need(self) -> ShieldNeed:
-        """Return how large a shield for this broker has to be, and whether it is permitted. Measures the
-        disks.
-        """
+        """Return how large this broker's shield must be, and if it is permitted. Measures the disks."""
 
     @abstractmethod
     def sealed_files(self) -> tuple[Segment, ...]:
@@ -627,9 +606,7 @@ class StoreSettings:
 
 
 Remove = Callable[[Path, int], bool]
-"""Removes a file from the directory of this descriptor, which the caller then flushes. False: the file was
-gone already.
-"""
+"""Removes a file from this descriptor's directory, which the caller flushes. False: it was gone already."""
 
 
 def former_members(**parts: str) -> Mapping[str, str]:
@@ -638,7 +615,7 @@ def former_members(**parts: str) -> Mapping[str, str]:
     :param parts: the members that are now in each part, by the part's name. ``former=new`` is a member with a
         new name; with ``former=`` the part itself has replaced the member.
     """
-    moved = [(part, *one.partition("=")) for part, names in parts.items() for one in names.split()]
+    moved = [(part, *word.partition("=")) for part, names in parts.items() for word in names.split()]
     return {old: f"{part}.{new or old}" if new or not sign else part for part, old, sign, new in moved}
 
 
@@ -670,19 +647,18 @@ def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
     :param former: the present name of each former member.
     :raises TypeError: the package defines a former member.
     """
-    for one in package.__mro__ if isinstance(package, type) else (package, *type(package).__mro__):
-        own = getattr(one, "__dict__", {})
-        for name in former.keys() & {*own, *own.get("__annotations__", ())}:
+    for cls in package.__mro__ if isinstance(package, type) else (package, *type(package).__mro__):
+        members = getattr(cls, "__dict__", {})
+        for name in former.keys() & {*members, *members.get("__annotations__", ())}:
             # What has kept its name was a method, and is an object.
-            if former[name].partition(".")[0] != name or isfunction(own.get(name)):
-                of = one if isinstance(one, type) else type(one)
-                raise TypeError(f"{of.__qualname__} defines {name}, which is {former[name]} since 0.2")
+            if former[name].partition(".")[0] != name or isfunction(members.get(name)):
+                owner = cls if isinstance(cls, type) else type(cls)
+                raise TypeError(f"{owner.__qualname__} defines {name}, which is {former[name]} since 0.2")
 
 
 @dataclass(frozen=True, slots=True)
 class LockedStore:
-    """A store that no other process changes: it is locked, or held while its broker runs. It says what may be
-    deleted.
+    """A store no other process changes: locked, or held while its broker runs. It says what may be deleted.
 
     :param notices: checks that could not be made when the store was locked.
     :param max_delete_batch: the most segments that one call of ``delete_segments`` accepts; None: any number.
@@ -874,8 +850,7 @@ class BrokerStore(Contract):
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
-        """Delete exactly these segments, the oldest ones of their logs, with their companions. Durable when
-        it returns.
+        """Delete exactly these segments, the oldest of their logs, and their companions. Durable on return.
 
         Called while the store is locked or held. After a kill it is safe to repeat with the remaining
         segments. A segment's own file is deleted durably before its companions: the engine removes companions
@@ -913,8 +888,8 @@ def watch_of(store: BrokerStore, now_ms: int) -> Watch:
     if store.causes is not None:
         return store.causes.watch(now_ms)
     levels = store.snapshot(now_ms).disks
-    known = [disk.used_percent for disk in levels if disk.used_percent is not None]
-    return Watch(now_ms, (ALWAYS,), (), levels, max(known, default=None), None, None)
+    percents = [disk.used_percent for disk in levels if disk.used_percent is not None]
+    return Watch(now_ms, (ALWAYS,), (), levels, max(percents, default=None), None, None)
 
 
 def check_manageable(store: BrokerStore) -> None:
@@ -946,16 +921,12 @@ def process_of(store: BrokerStore) -> StoreProcess:
 
 
 def is_present(store: BrokerStore, directory: Path) -> bool:
-    """Return whether one of a store's directories exists and, where the kind can tell, isn't an empty mount
-    point.
-    """
+    """Return whether a directory of a store exists and, if the kind can tell, isn't an empty mount point."""
     return directory.is_dir() if store.identities is None else store.identities.is_present(directory)
 
 
 def contradiction(store: BrokerStore, log: str, receipts: Sequence[Receipt]) -> str:
-    """Return the contradiction between a log and the receipts of that name. "": there is none, or this kind
-    can't know.
-    """
+    """Return how a log contradicts the receipts of its name. "": it doesn't, or the kind can't know."""
     return "" if store.identities is None else store.identities.contradiction(log, receipts)
 
 

@@ -25,8 +25,7 @@ class LeftFile:
 
 @dataclass(frozen=True, slots=True)
 class LeftOver:
-    """Files of one deletion that a broker has begun and not finished. The broker finishes it at its next
-    start.
+    """Files of one deletion that a broker began. It finishes the deletion at its next start.
 
     :param what: the deletion's name, such as the path of the directory.
     :param files: the files in the order in which they are deleted; all are in one directory.
@@ -44,7 +43,7 @@ class LeftOver:
 
     @property
     def size_bytes(self) -> int:
-        return sum(one.facts.size_bytes for one in self.files)
+        return sum(file.facts.size_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,6 @@ class Aside(Enum):
     """Places where deleted files of a store can be kept for a while."""
 
     IN_STORE = auto()
-    """Our own directory within the store, which its broker tolerates: it has deleted files and second names
-    of segments.
-    """
+    """Our directory in the store, tolerated by its broker: for deleted files and second names of segments."""
     OUTSIDE = auto()
     """In directories that a person names, only for stores that we delete from ourselves."""

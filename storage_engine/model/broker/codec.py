@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 
 LoadBytes = Callable[[int, int], None]
-"""Makes a range of a segment's bytes readable, from one position to another. Earlier bytes become
-unreadable.
-"""
+"""Makes a segment's bytes readable from one position to another. Earlier ones become unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +152,7 @@ class SegmentCodec(Protocol):
         yield from starmap(lambda rows, damages: (cut_rows(rows), damages), decoded)
 
     def older_rows(self, rows: pa.Table) -> pa.Table:
-        """Return decoded rows with the columns that lakes below version 3 have. By default these are all
-        columns.
-        """
+        """Return decoded rows with the columns that lakes below version 3 have. By default all columns."""
         return rows
 
     def filler(
@@ -176,9 +172,7 @@ class SegmentCodec(Protocol):
 
     @property
     def bodies(self) -> Bodies | None:
-        """Return the reader of payloads that producers compressed. None, as by default: there are no such
-        payloads.
-        """
+        """Return the reader of payloads that producers compressed. None, the default: there are none."""
         return None
 
     def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:
@@ -263,9 +257,7 @@ class RestoredConfig(Protocol):
         """Return the queue positions with one row for each queue."""
 
     def unfinished(self, queues: pa.Table) -> str:
-        """Return why a restored log may not end behind the segments of these queue positions. "": it may
-        end there.
-        """
+        """Return why a restored log may not end behind these queue positions' segments. "": it may."""
 
     def config_files(self, queues: pa.Table, receipts: Sequence[Receipt]) -> Mapping[str, bytes]:
         """Return the files' contents by name, in the order in which they are written.

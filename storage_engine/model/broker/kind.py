@@ -3,8 +3,7 @@
 A package offers its broker as an entry point of the group ``storage_engine.brokers``; the entry point has the
 broker's name. The import has to be cheap: NumPy, Arrow and clients are imported at their first use.
 
-The module also has the consumers' positions, from which lag is computed on Spark's executors or in this
-process.
+It also has the consumers' positions, from which lag is computed on Spark executors or in this process.
 """
 
 from __future__ import annotations
@@ -131,9 +130,7 @@ class RunningKind(ABC):
         """
 
     def watch_fence(self, settings: StoreSettings) -> FenceWatch | None:
-        """Return a watch of the files that a hold depends on. None: it depends on no files. The store
-        need not exist yet.
-        """
+        """Return a watch of the files that a hold needs. None: no files. The store need not exist yet."""
         return None
 
     def watch_store(self, settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch | None:
@@ -146,8 +143,7 @@ class RunningKind(ABC):
         return None
 
     def open_to_make_room(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore | None:
-        """Open the store of a stopped broker whose disk is full, to delete data that replicas in its cluster
-        have.
+        """Open the store of a stopped broker whose disk is full, to delete data that cluster replicas have.
 
         None: this kind has no replicas that could be asked.
 
@@ -229,8 +225,7 @@ class ReceiptRules:
     """Rules that say when a receipt also proves other files. By default: only files with the same bytes."""
 
     def continues(self, left: Receipt, right: Receipt) -> bool:
-        """Return whether a segment that one replica archived continues a segment that another replica
-        archived.
+        """Return whether a segment that one replica archived continues one that another archived.
 
         Only a kind whose replicas share a log's identity has to implement this.
 
@@ -249,9 +244,7 @@ class ReceiptRules:
         return archived == found
 
     def drops_companion(self, name: str) -> bool:
-        """Return whether the broker itself removes such a companion file while the segment is kept. By
-        default it removes none.
-        """
+        """Return whether the broker itself removes such a companion file of a kept segment. Default: no."""
         return False
 
 
@@ -260,15 +253,12 @@ class SettingNames:
 
     @property
     def known(self) -> frozenset[str] | None:
-        """The kind's own names of the settings that the engine uses, to check what a person types. None:
-        any name may be one.
-        """
+        """Names of the kind's settings that the engine uses, to check typed names. None: any may be one."""
         return None
 
     @property
     def of_age(self) -> frozenset[str] | None:
-        """The kind's own names of the settings that say how long segments are kept. None: any name may be
-        one.
+        """The kind's own names of the settings that say how long segments are kept. None: any may be one.
 
         Empty: a store's own files have these settings, and a person can't give them in addition.
         """
@@ -286,8 +276,7 @@ class Places(ABC):
         """
 
     def stamped_directories(self, root: Path) -> tuple[Path, ...]:
-        """Return the directories that each have a copy of a store's stamp as a plain file. (): only the root
-        has one.
+        """Return the directories with a copy of a store's stamp as a plain file. (): only the root has one.
 
         Called for a store whose root is a file.
 
@@ -351,8 +340,7 @@ FORMER_MEMBERS: Final = former_members(
 
 
 class Broker(Contract):
-    """A kind of broker. A part that only some kinds have is an object of its own. None: this kind lacks the
-    part.
+    """A kind of broker. A part that only some kinds have is an object of its own. None: this kind lacks it.
 
     :cvar name: in connections, receipts, lakes and journals; never changes.
     :cvar words: words on this kind and its stores in texts that the engine writes.
@@ -423,9 +411,7 @@ class Broker(Contract):
 
     @property
     def rules(self) -> BrokerRules | None:
-        """The kind's rules of deletion, for a simulation without a store. None: this kind can't be
-        simulated.
-        """
+        """The kind's deletion rules, for simulation without a store. None: it can't be simulated."""
         return None
 
     @abstractmethod
@@ -440,8 +426,7 @@ class Broker(Contract):
 
     @abstractmethod
     def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
-        """Return the facts of a store that validation checks. It judges nothing: a fault is a row, not an
-        error.
+        """Return a store's facts that validation checks. It judges nothing: faults are rows, not errors.
 
         :raises StoreNotFoundError: there is no such store.
         :raises BrokerError: the store's broker runs, and can't be asked.
@@ -523,10 +508,10 @@ def check_plan(snapshot: StoreSnapshot, plan_segments: Collection[SegmentId]) ->
 
     :raises BadInputError: a segment isn't in the store, and wasn't deleted meanwhile.
     """
-    there = {segment.id for log in snapshot.logs for segment in log.segments}
+    present = {segment.id for log in snapshot.logs for segment in log.segments}
     begins = {log.name: log.min_offset for log in snapshot.logs}
-    went = {one for one in plan_segments if one.base_offset < begins.get(one.log, 0)}
-    if unknown := set(plan_segments) - went - there:
+    deleted = {segment for segment in plan_segments if segment.base_offset < begins.get(segment.log, 0)}
+    if unknown := set(plan_segments) - deleted - present:
         name, base_offset = min(unknown)
         raise BadInputError(
             f"{snapshot.root}: no segment of log {name} begins at {base_offset}: expected the segments of a "
@@ -547,9 +532,7 @@ class LagJob(Protocol):
 
     @property
     def logs(self) -> tuple[str, ...] | None:
-        """The logs whose consumers are measured. None: all logs of the store. The lag in other logs is
-        unknown.
-        """
+        """The logs whose consumers are measured. None: all of the store. The lag in others is unknown."""
 
     @property
     def positions(self) -> pa.Table:
@@ -557,9 +540,7 @@ class LagJob(Protocol):
 
     @property
     def segments(self) -> pa.Table:
-        """Return the store's segments (``name_columns.SEGMENTS_SCHEMA``). Joined with the positions they
-        give the lag.
-        """
+        """Return the segments (``name_columns.SEGMENTS_SCHEMA``). Joined with positions they give lag."""
 
     @property
     def newest(self) -> FileFacts | None:

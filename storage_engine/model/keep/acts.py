@@ -101,7 +101,7 @@ class KeepDecision:
     @property
     def taken(self) -> tuple[SegmentIdentity, ...]:
         """Return the segments that leave the lake, whole or in part."""
-        return (*self.segments, *(it.segment for it in self.thinned))
+        return (*self.segments, *(thinned.segment for thinned in self.thinned))
 
     def __post_init__(self) -> None:
         has_fields = {
@@ -141,9 +141,7 @@ class Act:
     decision: KeepDecision
 
     def encode(self) -> bytes:
-        """Return the bytes of the act's file. Fields that newer releases added are left out where they
-        are empty.
-        """
+        """Return the bytes of the act's file. Fields that newer releases added are left out if empty."""
         fields = to_jsonable(self)
         for name in _LATER_FIELDS:
             if not fields["decision"][name]:
@@ -222,7 +220,7 @@ def policies_of(acts: Sequence[RecordedAct]) -> tuple[KeepPolicy, ...]:
         elif decision.kind is ActKind.ARCHIVE and decision.scope is not None:
             archives = decision.archive == YES
             rule = ArchiveRule(recorded.sha256, decision.scope, archives, act.person, act.at_ms)
-            archive = (*(one for one in archive if one.scope != decision.scope), rule)
+            archive = (*(old for old in archive if old.scope != decision.scope), rule)
         elif decision.scope is not None:
             holds = (*holds, Hold(recorded.sha256, decision.scope, decision.reason, act.person, act.at_ms))
         else:
@@ -311,24 +309,24 @@ class RecordedExpiry:
 
 def expiries_of(acts: Sequence[RecordedAct]) -> tuple[RecordedExpiry, ...]:
     """Return the result of each ``expire``, in their order."""
-    undone = {it.act.decision.expiry for it in acts if it.act.decision.kind is ActKind.UNDO}
+    undone = {recorded.act.decision.expiry for recorded in acts if recorded.act.decision.kind is ActKind.UNDO}
     removed: dict[str, set[StoredFile]] = {}
-    for it in acts:
-        if it.act.decision.kind is ActKind.REMOVED:
-            removed.setdefault(it.act.decision.expiry, set()).update(it.act.decision.files)
+    for recorded in acts:
+        if recorded.act.decision.kind is ActKind.REMOVED:
+            removed.setdefault(recorded.act.decision.expiry, set()).update(recorded.act.decision.files)
     return tuple(
         RecordedExpiry(
-            it,
-            it.sha256 in undone,
+            recorded,
+            recorded.sha256 in undone,
             # Segments that share a data file each name it.
             tuple(
                 file
-                for file in dict.fromkeys((*it.act.decision.replaced, *it.act.decision.files))
-                if file not in removed.get(it.sha256, ())
+                for file in dict.fromkeys((*recorded.act.decision.replaced, *recorded.act.decision.files))
+                if file not in removed.get(recorded.sha256, ())
             ),
         )
-        for it in acts
-        if it.act.decision.kind is ActKind.EXPIRE
+        for recorded in acts
+        if recorded.act.decision.kind is ActKind.EXPIRE
     )
 
 
@@ -339,14 +337,14 @@ def find_expiry(acts: Sequence[RecordedAct], act_id: str) -> RecordedExpiry:
     :raises BadInputError: the ids of no expiry, or of several, begin with these digits.
     """
     expiries = expiries_of(acts)
-    named = [it for it in expiries if act_id and it.recorded.sha256.startswith(act_id)]
-    if len(named) != 1:
-        ids = ", ".join(it.recorded.sha256[:SHOWN_CHARACTERS] for it in expiries if not it.is_undone)
+    matches = [item for item in expiries if act_id and item.recorded.sha256.startswith(act_id)]
+    if len(matches) != 1:
+        ids = ", ".join(item.recorded.sha256[:SHOWN_CHARACTERS] for item in expiries if not item.is_undone)
         raise BadInputError(
             f"undo: expected the id of an act by which segments expired ({ids or 'there is none'}), found "
-            f"{act_id!r}, which {len(named) or 'no'} of them begin with. Nothing was changed."
+            f"{act_id!r}, which {len(matches) or 'no'} of them begin with. Nothing was changed."
         )
-    return named[0]
+    return matches[0]
 
 
 def expired_files(acts: Sequence[RecordedAct]) -> frozenset[str]:
@@ -358,5 +356,5 @@ def expired_files(acts: Sequence[RecordedAct]) -> frozenset[str]:
 
 def removed_files(acts: Sequence[RecordedAct]) -> frozenset[str]:
     """Return the data files that acts have removed for good, as names relative to the table of rows."""
-    removals = (it.act.decision for it in acts if it.act.decision.kind is ActKind.REMOVED)
+    removals = (recorded.act.decision for recorded in acts if recorded.act.decision.kind is ActKind.REMOVED)
     return frozenset(file.location for removal in removals for file in removal.files)

@@ -67,9 +67,7 @@ class Scope:
 
     @property
     def specificity(self) -> tuple[tuple[bool, int], ...]:
-        """Return a sort key: more specific patterns have a greater key. The topic counts first, then the
-        log, then the store.
-        """
+        """Return a sort key, greater for more specific patterns: by topic first, then log, then store."""
         return tuple(map(_specificity, (self.topic, self.log, self.store)))
 
     def applies_to(self, stream: Stream) -> bool:
@@ -90,9 +88,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class KeepRule:
-    """:param keep: ``forever``, or a number of days or years since the newest message, such as ``30
-    days``.
-    """
+    """:param keep: ``forever``, or days or years since the newest message, such as ``30 days``."""
 
     scope: Scope
     keep: str
@@ -187,11 +183,9 @@ def rule_for(rules: Iterable[KeepRule], stream: Stream) -> KeepRule | None:
 
 
 def archive_rule_for(rules: Iterable[ArchiveRule], stream: Stream) -> ArchiveRule | None:
-    """Return the most specific rule that applies to a stream. Of two equally specific rules, return the rule
-    that archives.
+    """Return the most specific rule that applies to a stream; of equal ones, one that archives.
 
-    A rule that archives applies to a store by each name that it ever had: a new name doesn't end the
-    exception.
+    An archiving rule applies to a store by each name that it ever had: a new name ends no exception.
 
     :return: None: no rule applies, so that the stream is archived.
     """
@@ -258,9 +252,7 @@ class KeepPolicy:
 
 
 def holds_since(policies: Sequence[KeepPolicy], since_ms: int) -> tuple[Hold, ...]:
-    """Return the holds that are in force now or were in force after some moment. The policies are in
-    their order.
-    """
+    """Return the holds in force now or at some time after a moment. The policies are in order."""
     ended_ms = (*(policy.since_ms for policy in policies[1:]), None)
     return tuple(
         hold

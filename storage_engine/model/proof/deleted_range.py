@@ -1,7 +1,6 @@
 """Ranges of a log that a run deleted, or found missing: rows of the lake's table ``deletions``.
 
-The journal is the source, and the rows are copies. No deletion is ever permitted or refused because of these
-rows.
+The journal is the source, and the rows are copies. No deletion is ever permitted or refused because of them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Receipts: the proof that a segment and its companion files are in the lake. Also the last receipt of a
-store's chain.
+"""Receipts: proof that a segment and its companions are in a lake. Also the last receipt of a store's chain.
 
 ``files`` of a receipt is a JSON list with an object for each companion, sorted by name. ``content`` is the
 file, compressed by zlib, in base64. A reader trusts nothing of it: sizes, hashes and names are checked.
@@ -74,8 +73,8 @@ class Companion(_Known):
 def companions_text(companions: Iterable[Companion]) -> str | None:
     """Return a receipt's record of a segment's companions; None: there are none."""
     rows = [
-        {**asdict(one), "content": base64.b64encode(zlib.compress(one.content)).decode()}
-        for one in sorted(companions, key=lambda one: one.name)
+        {**asdict(companion), "content": base64.b64encode(zlib.compress(companion.content)).decode()}
+        for companion in sorted(companions, key=lambda item: item.name)
     ]
     return json.dumps(rows, separators=(",", ":")) if rows else None
 
@@ -90,12 +89,12 @@ def read_companions(text: str | None) -> tuple[Companion, ...]:
     try:
         rows = json.loads(text, object_pairs_hook=_each_key_once)
         if not isinstance(rows, list) or not rows:
-            raise ValueError(f"expected a list of files, found {_shown(rows)}")
+            raise ValueError(f"expected a list of files, found {_show(rows)}")
         companions = tuple(_read(row) for row in rows)
-        names = [one.name for one in companions]
+        names = [companion.name for companion in companions]
         if sorted(set(names)) != names:
             raise ValueError(f"expected each file once and by name, found {', '.join(map(repr, names))}")
-        if (total := sum(one.size_bytes for one in companions)) > MAX_COMPANION_BYTES:
+        if (total := sum(companion.size_bytes for companion in companions)) > MAX_COMPANION_BYTES:
             raise ValueError(f"expected at most {MAX_COMPANION_BYTES} bytes in all, found {total}")
     except (ValueError, RecursionError, BadInputError) as error:
         raise ReceiptError(f"its files are not sound: {error}") from error
@@ -129,15 +128,15 @@ def check_size(own: FileFacts, companions: Iterable[FileFacts]) -> None:
 
 
 def _read(row: Any) -> Companion:
-    said = from_jsonable(_Said, row, "file")
-    if not _is_name(said.name):
-        raise ValueError(f"expected the name of a file in the segment's directory, found {_shown(said.name)}")
-    if not 0 <= said.size_bytes <= MAX_COMPANION_BYTES:
-        raise ValueError(f"{said.name}: expected 0 to {MAX_COMPANION_BYTES} bytes, found {said.size_bytes}")
-    content = _inflated(said)
-    if (sha256 := hashlib.sha256(content).hexdigest()) != said.sha256:
-        raise ValueError(f"{said.name}: expected content with SHA-256 {_shown(said.sha256)}, found {sha256}")
-    return Companion(**{**asdict(said), "content": content})
+    file = from_jsonable(_Said, row, "file")
+    if not _is_name(file.name):
+        raise ValueError(f"expected the name of a file in the segment's directory, found {_show(file.name)}")
+    if not 0 <= file.size_bytes <= MAX_COMPANION_BYTES:
+        raise ValueError(f"{file.name}: expected 0 to {MAX_COMPANION_BYTES} bytes, found {file.size_bytes}")
+    content = _decompress(file)
+    if (sha256 := hashlib.sha256(content).hexdigest()) != file.sha256:
+        raise ValueError(f"{file.name}: expected content with SHA-256 {_show(file.sha256)}, found {sha256}")
+    return Companion(**{**asdict(file), "content": content})
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +146,19 @@ class _Said(_Known):
     content: str
 
 
-def _inflated(said: _Said) -> bytes:
+def _decompress(file: _Said) -> bytes:
     """Return the decompressed content. It never takes more memory than the recorded size, whatever the
     compressed bytes contain.
     """
     inflate = zlib.decompressobj()
     try:
-        content = inflate.decompress(base64.b64decode(said.content, validate=True), said.size_bytes + 1)
+        content = inflate.decompress(base64.b64decode(file.content, validate=True), file.size_bytes + 1)
     except (ValueError, zlib.error) as error:
-        raise ValueError(f"{said.name}: expected content of zlib in base64, found other: {error}") from error
-    if len(content) != said.size_bytes or not inflate.eof or inflate.unused_data:
+        raise ValueError(f"{file.name}: expected content of zlib in base64, found other: {error}") from error
+    if len(content) != file.size_bytes or not inflate.eof or inflate.unused_data:
         raise ValueError(
-            f"{said.name}: expected {said.size_bytes} bytes and nothing behind, found "
-            f"{'more' if len(content) > said.size_bytes or inflate.unused_data else len(content)}"
+            f"{file.name}: expected {file.size_bytes} bytes and nothing behind, found "
+            f"{'more' if len(content) > file.size_bytes or inflate.unused_data else len(content)}"
         )
     return content
 
@@ -174,13 +173,13 @@ def _is_name(name: str) -> bool:
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ValueError(f"expected each key once, found {', '.join(key for key, _ in pairs)}")
-    return found
+    return fields
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:100]} …"
 
@@ -203,14 +202,10 @@ EXPIRED = "expired"
 """State of a receipt whose segment's rows left the lake by a keep rule. Persisted: never renamed."""
 
 PARTIAL = "partial"
-"""State of a receipt where only some of the segment's streams left or never entered. Persisted: never
-renamed.
-"""
+"""State of a receipt where only some of its streams left or never entered. Persisted: never renamed."""
 
 NOT_ARCHIVED = "not archived, by rule "
-"""Beginning of the record on bytes that were deleted without a copy because of a rule. Persisted: never
-changed.
-"""
+"""Start of the record on bytes deleted without a copy because of a rule. Persisted: never changed."""
 
 _ARCHIVE_RULE = "archive"
 """Kind of the act that makes a receipt partial from its beginning. Persisted."""
@@ -351,9 +346,7 @@ class Receipt(ProvenRows):
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the lake has the whole segment, as archived. Only a whole receipt proves the
-        segment's bytes.
-        """
+        """Return whether the lake has the whole segment, as archived. Only then its bytes are proven."""
         return self.state is None
 
     @property
@@ -372,8 +365,7 @@ class Receipt(ProvenRows):
 
     @property
     def lacks_by_rules(self) -> bool:
-        """Return whether archive rules kept streams out of the lake, and no row of the segment has left
-        since.
+        """Return whether archive rules kept streams out of the lake, and no row has left since.
 
         Each deletion has to check again that such a rule permits it.
         """
@@ -388,7 +380,7 @@ class Receipt(ProvenRows):
     @property
     def kept_streams(self) -> frozenset[str]:
         """Return the names of the streams that are still in the lake, by ``streams``."""
-        return frozenset(it["name"] for it in json.loads(self.streams or "[]") if it["gone"] is None)
+        return frozenset(row["name"] for row in json.loads(self.streams or "[]") if row["gone"] is None)
 
     @property
     def act_sha256(self) -> str:
@@ -441,7 +433,7 @@ class Receipt(ProvenRows):
 
         :raises ReceiptError: the row's record of companions is invalid.
         """
-        return self.sha256, self.end, tuple((one.name, one.sha256) for one in self.companions)
+        return self.sha256, self.end, tuple((file.name, file.sha256) for file in self.companions)
 
     @property
     def companions(self) -> tuple[Companion, ...]:
@@ -487,9 +479,9 @@ def end_text(state: str | None, act: str | None, expiries: Mapping[str, str] = N
     named_act = _json_object(act)
     if state == PARTIAL and named_act.get("kind") == _ARCHIVE_RULE:
         return f"{NOT_ARCHIVED}{named_act.get('id')}, in part: the lake has what other topics have of it"
-    what = "expired" if state == EXPIRED else f"in the lake in part only ({state})"
-    named = act_sha256(act)
-    return f"{what} {expiries.get(named) or 'by act ' + (named[:_SHOWN_CHARACTERS] or 'unknown')}"
+    clause = "expired" if state == EXPIRED else f"in the lake in part only ({state})"
+    digest = act_sha256(act)
+    return f"{clause} {expiries.get(digest) or 'by act ' + (digest[:_SHOWN_CHARACTERS] or 'unknown')}"
 
 
 def end_word(text: str) -> str:
@@ -502,7 +494,7 @@ def act_text(sha256: str, kind: str, *others: str) -> str:
 
     :param others: SHA-256 of further acts that caused it.
     """
-    act_id = " and ".join(it[:_SHOWN_CHARACTERS] for it in (sha256, *others))
+    act_id = " and ".join(digest[:_SHOWN_CHARACTERS] for digest in (sha256, *others))
     return json.dumps({"id": act_id, "kind": kind, "sha256": sha256})
 
 
@@ -523,22 +515,22 @@ def gone_by(streams: str | None, act_id: str, names: Collection[str] | None = No
 
     :param names: the removed streams; None: all streams.
     """
-    return _with_gone(
-        streams, lambda it: it["gone"] is None and (names is None or it["name"] in names), act_id
+    return _mark_gone(
+        streams, lambda row: row["gone"] is None and (names is None or row["name"] in names), act_id
     )
 
 
 def back_from(streams: str | None, act_id: str) -> str | None:
     """Return a receipt's streams after the streams that an act removed are back."""
-    return _with_gone(streams, lambda it: it["gone"] == act_id, None)
+    return _mark_gone(streams, lambda row: row["gone"] == act_id, None)
 
 
-def _with_gone(
-    streams: str | None, is_changed: Callable[[Mapping[str, Any]], bool], gone: str | None
+def _mark_gone(
+    streams: str | None, is_changed: Callable[[Mapping[str, Any]], bool], act_id: str | None
 ) -> str | None:
     if streams is None:
         return None
-    changed = [{**it, "gone": gone} if is_changed(it) else it for it in json.loads(streams)]
+    changed = [{**row, "gone": act_id} if is_changed(row) else row for row in json.loads(streams)]
     return json.dumps(changed, separators=(",", ":"))
 
 
@@ -560,10 +552,10 @@ def ended(rows: Iterable[Receipt]) -> tuple[Receipt, ...]:
 def _json_object(text: str | None) -> Mapping[str, Any]:
     """Return a field's JSON object. An empty object if the field has none."""
     try:
-        found = json.loads(text or "null")
+        value = json.loads(text or "null")
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 CHAIN_START = "0" * 64

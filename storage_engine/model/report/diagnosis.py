@@ -50,7 +50,7 @@ class Finding:
 
 def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings, the most urgent first, each once. Equally urgent findings keep their order."""
-    return tuple(sorted(dict.fromkeys(findings), key=lambda one: _ORDER.index(one.severity)))
+    return tuple(sorted(dict.fromkeys(findings), key=lambda finding: _ORDER.index(finding.severity)))
 
 
 class SettingFrom(StrEnum):
@@ -118,5 +118,5 @@ def named_in_short(names: Sequence[str], most: int = 3) -> str:
 
 def reason_of(error: object) -> str:
     """Return the fact in an error's text, without its sentences on changes and remedies."""
-    said = Text(error).partition(" Nothing was changed.")[0].removesuffix(".")
-    return said.partition(", found that ")[2] or said
+    fact = Text(error).partition(" Nothing was changed.")[0].removesuffix(".")
+    return fact.partition(", found that ")[2] or fact

@@ -2,8 +2,7 @@
 
 Facts are gathered without a verdict: a gap, a wrong name or a dead entry becomes a row, not an error.
 
-``subject`` names the thing that a row is about. An offset or count without a value is -1, a text without a
-value is "".
+``subject`` names the thing that a row is about. A missing offset or count is -1, a missing text is "".
 """
 
 from __future__ import annotations

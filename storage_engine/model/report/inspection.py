@@ -23,9 +23,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table. A column whose title ends in ``#`` has numbers. A column whose title ends in ``~`` has
-    long names.
-    """
+    """A table. A column whose title ends in ``#`` has numbers, in ``~`` long names."""
 
     title: str
     columns: tuple[str, ...]
@@ -90,8 +88,7 @@ class KeyLookup:
 
 @dataclass(frozen=True, slots=True)
 class StoreRecovery:
-    """Result of a recovery: the log was cut behind its last whole message, and the other files were corrected
-    to match it.
+    """Result of a recovery: the log cut behind its last whole message, the other files corrected to match.
 
     :param crashed: whether the broker did not stop cleanly.
     :param log_end: offset behind the last whole message.
@@ -124,23 +121,23 @@ class StoreRecovery:
         """Return the recovery as sentences."""
         would = "" if self.done else "would be "
         stopped = "was not stopped cleanly" if self.crashed else "was stopped cleanly"
-        found = [f"{self.root} {stopped}. Its log ends at offset {self.log_end}."]
+        texts = [f"{self.root} {stopped}. Its log ends at offset {self.log_end}."]
         if self.cut_messages:
             cut = count_text(self.cut_messages, "whole message")
-            found.append(f"{cut} behind a damaged one {would}cut off.")
-        for what, files in (("log", self.deleted_files), ("index", self.dropped_index_files)):
+            texts.append(f"{cut} behind a damaged one {would}cut off.")
+        for kind, files in (("log", self.deleted_files), ("index", self.dropped_index_files)):
             if files:
                 verb = f"{would}deleted"
-                found.append(f"{count_text(len(files), 'file')} of the {what} {verb}: {', '.join(files)}.")
+                texts.append(f"{count_text(len(files), 'file')} of the {kind} {verb}: {', '.join(files)}.")
         if self.stray_entries:
-            found.append(f"{count_text(self.stray_entries, 'stray queue offset')} {would}removed.")
+            texts.append(f"{count_text(self.stray_entries, 'stray queue offset')} {would}removed.")
         if self.missing_messages:
-            found.append(f"{count_text(self.missing_messages, 'message')} {would}put into queues.")
+            texts.append(f"{count_text(self.missing_messages, 'message')} {would}put into queues.")
         if self.unindexed is not None:
-            found.append(Text(unindexed_text(*self.unindexed), " Or recover with --index all."))
+            texts.append(Text(unindexed_text(*self.unindexed), " Or recover with --index all."))
         if not self.done:
-            found.append(f"Behind the end lie {exact_bytes_text(self.cut_bytes)}. Nothing was changed.")
-        return tuple(found)
+            texts.append(f"Behind the end lie {exact_bytes_text(self.cut_bytes)}. Nothing was changed.")
+        return tuple(texts)
 
 
 def unindexed_text(first_offset: int, end_offset: int) -> str:

@@ -113,8 +113,7 @@ class RetentionReport:
 
 
 def hour_means(bytes_by_hour: Mapping[int, int], zone: ZoneInfo) -> tuple[tuple[float, ...], int] | None:
-    """Return the mean bytes of each hour of the day, and the number of whole days. None: there is no whole
-    day.
+    """Return the mean bytes of each hour of the day, and the number of whole days. None: there is none.
 
     The first and the last hour don't count, because only a part of each may have been archived.
 
@@ -136,10 +135,10 @@ def hour_means(bytes_by_hour: Mapping[int, int], zone: ZoneInfo) -> tuple[tuple[
 
 def quiet_hour(bytes_by_hour: Mapping[int, int], time_zone: str) -> QuietHour | None:
     """Return the quiet hour of the day; None: the span has no whole day, or no bytes in one."""
-    found = hour_means(bytes_by_hour, ZoneInfo(time_zone))
-    if found is None or not sum(found[0]):
+    hourly = hour_means(bytes_by_hour, ZoneInfo(time_zone))
+    if hourly is None or not sum(hourly[0]):
         return None
-    means, days = found
+    means, days = hourly
     hour = min(range(HOURS_A_DAY), key=lambda hour: means[hour])
     return QuietHour(hour, means[hour] / sum(means), days, time_zone)
 
@@ -152,14 +151,14 @@ def hour_advice(quiet: QuietHour | None, deletion: DeletionHours | None) -> Hour
     if quiet is None:
         return None
     days = f"{quiet.days} days" if quiet.days != 1 else "1 day"
-    what = (
+    text = (
         f"the quiet hour of the day is {quiet.hour:02d} ({quiet.time_zone}): {100 * quiet.share:.1f} % of a "
         f"day's bytes, over {days} in the lake"
     )
     if deletion is None or deletion.hours == (quiet.hour,):
-        return HourAdvice(what)
+        return HourAdvice(text)
     now = ";".join(f"{hour:02d}" for hour in deletion.hours)
-    return HourAdvice(f"{what}; {deletion.setting} is {now}", f"set {deletion.setting} to {quiet.hour:02d}")
+    return HourAdvice(f"{text}; {deletion.setting} is {now}", f"set {deletion.setting} to {quiet.hour:02d}")
 
 
 def topic_usages(
@@ -174,7 +173,7 @@ def topic_usages(
     others = next((topic for topic in topics if topic.is_rest), None)
     quiet_from = last_hour - int((last_hour - first_hour) * QUIET_SHARE)
 
-    def told(topic: Usage) -> TopicUsage:
+    def make(topic: Usage) -> TopicUsage:
         share = topic.size_bytes / total if total else 0.0
         if topic is others:
             return TopicUsage(topic.name, topic.messages, topic.size_bytes, share, None, "")
@@ -190,7 +189,7 @@ def topic_usages(
             )
         return TopicUsage(topic.name, topic.messages, topic.size_bytes, share, cost, advice)
 
-    return tuple(told(topic) for topic in sorted(topics, key=lambda topic: (-topic.size_bytes, topic.name)))
+    return tuple(make(topic) for topic in sorted(topics, key=lambda topic: (-topic.size_bytes, topic.name)))
 
 
 def largest(usages: Iterable[Usage], most: int) -> tuple[Usage, ...]:

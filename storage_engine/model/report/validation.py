@@ -1,8 +1,7 @@
 """Results of a check of store and lake: one row for each range of the log, one row for each expectation.
 
-A range has the place of its bytes. A check has the result of one rule, and examples that break it. Nothing
-here decides anything: :mod:`storage_engine.lake.coverage.coverage` and :mod:`storage_engine.quality` make
-these rows.
+A range has the place of its bytes. A check has one rule's result, and examples that break it. Nothing is
+decided here: :mod:`storage_engine.lake.coverage.coverage` and :mod:`storage_engine.quality` make these rows.
 """
 
 from __future__ import annotations
@@ -264,10 +263,10 @@ class StoreVerification:
     @property
     def begins(self) -> dict[str, int]:
         """Return the first known offset of each log."""
-        found: dict[str, int] = {}
+        starts: dict[str, int] = {}
         for row in self.ranges:
-            found[row.log] = min(found.get(row.log, row.start_offset), row.start_offset)
-        return found
+            starts[row.log] = min(starts.get(row.log, row.start_offset), row.start_offset)
+        return starts
 
     @property
     def overall(self) -> Status:

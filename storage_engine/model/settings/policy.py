@@ -87,9 +87,7 @@ class Setting:
         return number
 
     def _paths(self, value: object, refuse: Refuse) -> tuple[str, ...]:
-        """Return the given paths. They have to be absolute, because a task doesn't start in a person's
-        working directory.
-        """
+        """Return the given paths, which must be absolute: a task doesn't start in a person's directory."""
         paths = tuple(value) if isinstance(value, list | tuple) else (value,)
         if not all(isinstance(path, str) and path.startswith("/") for path in paths):
             raise refuse(self.name, self.expected, value)
@@ -139,9 +137,7 @@ class LagPolicy(StrEnum):
     BLOCK = "block"
     """Segments that some group still has to read are kept."""
     WARN = "warn"
-    """Such segments are deleted. The report names the groups whose unread messages are then only in the
-    lake.
-    """
+    """Such segments are deleted. The report names groups whose unread messages are only in the lake."""
     IGNORE = "ignore"
 
 
@@ -154,15 +150,11 @@ class PendingPolicy(StrEnum):
 
 
 class ApprovalPolicy(StrEnum):
-    """The deletions that wait until a second person has approved their plan, from the least strict value
-    to the strictest.
-    """
+    """The deletions that need a second person's approval, from the least strict value to the strictest."""
 
     NONE = "none"
     FORCED = "forced"
-    """Deletions of segments that haven't expired, deletions below a minimum retention, and deletions by a
-    waiver.
-    """
+    """Deletions of unexpired segments, below a minimum retention, or by a waiver."""
     ALWAYS = "always"
 
     @property

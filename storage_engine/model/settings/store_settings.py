@@ -107,8 +107,8 @@ class StoreSetting:
     @property
     def in_connection(self) -> str:
         """Return its help for people who write a connection."""
-        said = f"Live: {self.help}" if self.live else self.help
-        return f"{said} Empty: {self.empty}." if self.empty else said
+        text = f"Live: {self.help}" if self.live else self.help
+        return f"{text} Empty: {self.empty}." if self.empty else text
 
     @property
     def at_a_shell(self) -> str:
@@ -431,5 +431,5 @@ STORE_SETTINGS = (
     ),
 )
 
-SETTINGS = {one.name: one for one in STORE_SETTINGS}
+SETTINGS = {setting.name: setting for setting in STORE_SETTINGS}
 """The settings by name. Each name is unique."""

@@ -740,6 +740,8 @@ def _ask_contexts(
 ) -> tuple[list[Segment], dict[SegmentId, SegmentContext]]:
     """Return the segments that are still there, and their broker's knowledge of each beside its files.
 
+    Of a log with a segment that is gone, the older segments are left out as well.
+
     :raises FileGoneError: a file is gone, but not the own file of any of these segments.
     """
     present: list[Segment] = []

@@ -108,7 +108,7 @@ class Diagnosis:
 
     @property
     def is_urgent(self) -> bool:
-        return any(one.severity is Severity.URGENT for one in self.findings)
+        return any(finding.severity is Severity.URGENT for finding in self.findings)
 
 
 @dataclass(slots=True)
@@ -158,72 +158,73 @@ def diagnose(
     :raises BadInputError: settings were given beside the broker's own, and they are wrong.
     """
     check_answers(store.root)
-    known = _ask_journal(store, now_ms) if has_lake else _Known()
-    found = known.findings
-    store, said = _ask_broker(store, known, now_ms)
-    found += said.findings
+    facts = _ask_journal(store, now_ms) if has_lake else _Known()
+    findings = facts.findings
+    store, reply = _ask_broker(store, facts, now_ms)
+    findings += reply.findings
     figures, stamp, due = None, None, 0
-    if not said.refused:
-        figures, stamp, due = _open(store, said, known, now_ms, has_lake=has_lake)
+    if not reply.refused:
+        figures, stamp, due = _open(store, reply, facts, now_ms, has_lake=has_lake)
     if pipeline is not None:
-        found += pipeline_findings(pipeline, now_ms)
-    found += pair_findings(SparkPair.installed(), has_spark=runs.startswith(in_spark("")))
+        findings += pipeline_findings(pipeline, now_ms)
+    findings += pair_findings(SparkPair.installed(), has_spark=runs.startswith(in_spark("")))
     stamped = local_lakes(stamp)
     other_lake = ""
-    if has_lake and (head := _misplaced(known, stamp)) is not None:
+    if has_lake and (head := _find_misplaced(facts, stamp)) is not None:
         # What isn't proven here may be there: nothing of it is to be archived a second time.
-        known.unproven, other_lake = None, directory_of(head) or head.location
-    refused = known.refused | said.faulty_logs | (figures.archivable.refused if figures else {}).keys()
-    if figures is not None and (known.unproven is not None or not has_lake):
-        found += unproven_findings(
+        facts.unproven, other_lake = None, directory_of(head) or head.location
+    refused = facts.refused | reply.faulty_logs | (figures.archivable.refused if figures else {}).keys()
+    if figures is not None and (facts.unproven is not None or not has_lake):
+        findings += unproven_findings(
             figures,
-            known.unproven,
+            facts.unproven,
             stamped,
-            running=said.running,
-            some_unasked=known.some_unasked,
+            running=reply.running,
+            some_unasked=facts.some_unasked,
             refused=refused,
             kind_option=kind_option(store.broker),
         )
-    found += touched_findings(len(known.touched))
+    findings += touched_findings(len(facts.touched))
+    dag_known = _is_known(pipeline, retention_dag)
     if retention_dag:
-        found[:] = [in_airflow(one, retention_dag, known=_is_known(pipeline, retention_dag)) for one in found]
+        findings[:] = [in_airflow(item, retention_dag, known=dag_known) for item in findings]
     state = State(
         has_lake=has_lake,
-        lake_refused=bool(known.lakes) and all(one.refused for one in known.lakes),
+        lake_refused=bool(facts.lakes) and all(lake.refused for lake in facts.lakes),
         stamped_lakes=stamped,
         other_lake=other_lake,
-        unknown_proof=known.unknown_proof,
-        unproven=None if known.unproven is None else sum(one.log not in refused for one in known.unproven),
+        unknown_proof=facts.unknown_proof,
+        unproven=None if facts.unproven is None else sum(row.log not in refused for row in facts.unproven),
         refused_logs=len(refused),
         due=due,
         retention_dag=retention_dag,
-        dag_known=_is_known(pipeline, retention_dag),
+        dag_known=dag_known,
     )
     return filled(
         Diagnosis,
-        known,
+        facts,
         store=store,
         at_ms=now_ms,
-        said=said,
+        said=reply,
         figures=figures,
-        findings=by_severity(found),
-        next=next_step(_with_store(state, store, said, figures)),
+        findings=by_severity(findings),
+        next=next_step(_with_store(state, store, reply, figures)),
         due=due,
         pipeline=pipeline,
         runs=runs,
     )
 
 
-def _with_store(state: State, store: ManagedStore, said: BrokerDiagnosis, figures: Figures | None) -> State:
+def _with_store(state: State, store: ManagedStore, reply: BrokerDiagnosis, figures: Figures | None) -> State:
     broker = find_broker(store.broker)
     state = replace(
         state,
         refused=figures is None,
-        cleans_up=store.cleans_up or (not said.running and store.cleans_up_on_request),
+        cleans_up=store.cleans_up or (not reply.running and store.cleans_up_on_request),
         assumes_defaults=assumes_defaults(store),
-        running=said.running,
+        running=reply.running,
         is_live=store.is_live or store.engine,
-        live_option=said.live_option,
+        live_option=reply.live_option,
         by_hand=broker.words.by_hand,
         kind_option=kind_option(store.broker),
     )
@@ -244,23 +245,21 @@ def pair_findings(pair: SparkPair, *, has_spark: bool) -> Iterator[Finding]:
     :param has_spark: the store's connection names a Spark connection.
     """
     if pair.is_unequal:
-        what = f"the PySpark that is installed here can't be used: {pair.what}"
+        text = f"the PySpark that is installed here can't be used: {pair.what}"
         severity = Severity.URGENT if has_spark else Severity.NOTE
-        yield Finding(severity, "spark-pair", what, f"make them equal: {pair.install}")
+        yield Finding(severity, "spark-pair", text, f"make them equal: {pair.install}")
 
 
-def _misplaced(known: _Known, stamp: Stamp | None) -> LakeHead | None:
-    """Return the lake that the store was archived into, if the named lakes have none of it, and add a
-    finding.
-    """
+def _find_misplaced(facts: _Known, stamp: Stamp | None) -> LakeHead | None:
+    """Return the lake that has the store's archive if the named lakes have none of it, and add a finding."""
     from storage_engine.retention.doctor.lake_check import misplaced, misplaced_findings
 
     store_id = stamp.store_id if stamp is not None else None
     heads = () if stamp is None else stamp.lakes
-    if known.record is not None:
-        store_id, heads = known.record.store_id, (*heads, *known.journalled_heads)
-    head = misplaced(store_id, heads, known.lakes)
-    known.findings += misplaced_findings(head, known.lakes)
+    if facts.record is not None:
+        store_id, heads = facts.record.store_id, (*heads, *facts.journalled_heads)
+    head = misplaced(store_id, heads, facts.lakes)
+    facts.findings += misplaced_findings(head, facts.lakes)
     return head
 
 
@@ -277,59 +276,59 @@ def findings_of(
     :param opened: the open store, so that it isn't opened again while its broker answers.
     :raises StorageEngineError: the store is missing, or its settings can't be used.
     """
-    known = _Known(journal=journal, record=record)
-    _read_samples(known, now_ms)
-    asked, said = _ask_broker(store, known, now_ms)
-    known.findings += said.findings
-    if not said.refused:
+    facts = _Known(journal=journal, record=record)
+    _read_samples(facts, now_ms)
+    view, reply = _ask_broker(store, facts, now_ms)
+    facts.findings += reply.findings
+    if not reply.refused:
         # Where the broker doesn't answer its files are looked at, which are another store's view.
-        _look(asked, opened if asked is store else None, said, known, now_ms)
-    return by_severity(known.findings)
+        _look(view, opened if view is store else None, reply, facts, now_ms)
+    return by_severity(facts.findings)
 
 
-def _ask_broker(store: ManagedStore, known: _Known, now_ms: int) -> tuple[ManagedStore, BrokerDiagnosis]:
+def _ask_broker(store: ManagedStore, facts: _Known, now_ms: int) -> tuple[ManagedStore, BrokerDiagnosis]:
     """Ask the broker's package. If a running broker doesn't answer, the store's files have to be enough.
 
     :return: the store as it is to be opened, and the broker's answers.
     """
     if (inspection := find_broker(store.broker).inspection) is None:
         return store, BrokerDiagnosis()
-    diagnose = partial(inspection.diagnose, settings_of(store), known.memory, now_ms)
+    diagnose = partial(inspection.diagnose, settings_of(store), facts.memory, now_ms)
     try:
         return store, ask(store.broker, "diagnose its store", diagnose)
     except (BrokerError, NotOnBrokerError) as error:
         if not store.is_live:
             raise
-        known.findings.append(Finding.urgent("broker-unreachable", Text(error).removesuffix(".")))
-        return _ask_broker(replace(store, live=None), known, now_ms)
+        facts.findings.append(Finding.urgent("broker-unreachable", Text(error).removesuffix(".")))
+        return _ask_broker(replace(store, live=None), facts, now_ms)
 
 
 def _open(
-    store: ManagedStore, said: BrokerDiagnosis, known: _Known, now_ms: int, *, has_lake: bool
+    store: ManagedStore, reply: BrokerDiagnosis, facts: _Known, now_ms: int, *, has_lake: bool
 ) -> tuple[Figures | None, Stamp | None, int]:
     """Open the store and look at it; a failure becomes a finding.
 
     :return: the figures, the stamp, and the number of segments that could be deleted now.
     """
-    looked = _look(store, None, said, known, now_ms)
+    looked = _look(store, None, reply, facts, now_ms)
     if looked is None:
         return None, None, 0
-    known.findings += hold_end_findings(
-        looked.figures.hold, _unproven_at_the_end(store, known, looked, has_lake=has_lake), now_ms
+    facts.findings += hold_end_findings(
+        looked.figures.hold, _unproven_at_the_end(store, facts, looked, has_lake=has_lake), now_ms
     )
     if has_lake:
-        _ask_lakes(store, known, looked)
+        _ask_lakes(store, facts, looked)
         from storage_engine.retention.doctor.lake_check import lake_findings, place_findings
 
-        waiting = None if known.unproven is None else sum(one.disk_bytes for one in known.unproven)
-        known.findings += [
-            *lake_findings(known.lakes, store.broker, waiting, now_ms),
+        waiting = None if facts.unproven is None else sum(segment.disk_bytes for segment in facts.unproven)
+        facts.findings += [
+            *lake_findings(facts.lakes, store.broker, waiting, now_ms),
             *place_findings(store, looked.data_paths),
         ]
     return looked.figures, looked.stamp, looked.due
 
 
-def _unproven_at_the_end(store: ManagedStore, known: _Known, looked: _Looked, *, has_lake: bool) -> str:
+def _unproven_at_the_end(store: ManagedStore, facts: _Known, looked: _Looked, *, has_lake: bool) -> str:
     """Return the text on segments that may be deleted unproven after a hold's end.
 
     "": none, or the end is far off.
@@ -338,10 +337,10 @@ def _unproven_at_the_end(store: ManagedStore, known: _Known, looked: _Looked, *,
         return ""
     from storage_engine.retention.hold.holding import UnprovenSegments, unproven_of
 
-    if not has_lake or known.journal is None or known.record is None:
+    if not has_lake or facts.journal is None or facts.record is None:
         segments, unknown = looked.unheld.segments, looked.unheld.unknown
         return UnprovenSegments(segments, unknown, ("none was named",) if segments else ()).text
-    return unproven_of(store, known.journal, known.record, looked.unheld).text
+    return unproven_of(store, facts.journal, facts.record, looked.unheld).text
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,8 +350,7 @@ class _Looked:
     :param data_paths: the directories that its broker writes to.
     :param due: number of segments that could be deleted now; 0 if nobody asked.
     :param missing: logs that should exist, by the journal's memory; empty if nobody asked.
-    :param unheld: segments that may be deleted within a day of a hold's end; None: the end is far off, or
-        nobody asked.
+    :param unheld: segments that may be deleted within a day of a hold's end; None: far off, or nobody asked.
     """
 
     figures: Figures
@@ -364,26 +362,26 @@ class _Looked:
 
 
 def _look(
-    store: ManagedStore, at: BrokerStore | None, said: BrokerDiagnosis, known: _Known, now_ms: int
+    store: ManagedStore, at: BrokerStore | None, reply: BrokerDiagnosis, facts: _Known, now_ms: int
 ) -> _Looked | None:
     """Look at a store. Faults become findings.
 
     :param at: the open store; then nothing is planned for it. None: the store is opened here.
     :return: the facts; None: the store can't be looked at.
     """
-    found, due, missing, unheld = known.findings, 0, tuple[Missing, ...](), None
+    findings, due, missing, unheld = facts.findings, 0, tuple[Missing, ...](), None
     try:
-        with closing(open_store(store, known.memory)) if at is None else nullcontext(at) as opened:
+        with closing(open_store(store, facts.memory)) if at is None else nullcontext(at) as opened:
             data_paths = tuple(opened.data_paths)
-            found += access_findings(look_at_access(store.real_root, data_paths))
-            aside = _known_quarantines(known)
+            findings += access_findings(look_at_access(store.real_root, data_paths))
+            directories = _known_quarantines(facts)
             remains, stamp = look_at_remains(
-                store, data_paths, now_ms, running=said.running, quarantines=aside
+                store, data_paths, now_ms, running=reply.running, quarantines=directories
             )
-            found += remains
-            figures = take_figures(opened, store.broker, now_ms, known.samples, said.full_percent)
-            if known.journal is not None and known.record is not None:
-                found += usage_findings(store.broker, opened, known.journal, known.record)
+            findings += remains
+            figures = take_figures(opened, store.broker, now_ms, facts.samples, reply.full_percent)
+            if facts.journal is not None and facts.record is not None:
+                findings += usage_findings(store.broker, opened, facts.journal, facts.record)
             if at is None:
                 due = len(due_now(opened, figures.snapshot, now_ms))
                 hold = figures.hold
@@ -392,35 +390,36 @@ def _look(
 
                     until_ms = (hold.deletes_from_ms or hold.ends_at_ms) + DAY_MS
                     unheld = unheld_by(opened, now_ms, until_ms)
-                if known.journal is not None and known.record is not None:
+                if facts.journal is not None and facts.record is not None:
                     from storage_engine.retention.ranges.missing_logs import missing_logs
 
-                    missing = missing_logs(store, known.journal, known.record, opened, figures.snapshot)
+                    missing = missing_logs(store, facts.journal, facts.record, opened, figures.snapshot)
     except StoreNotFoundError:
         raise
     except (StorageEngineError, OSError) as error:
-        found.append(Finding.urgent("unreadable", reason_text(error).removesuffix(".")))
+        findings.append(Finding.urgent("unreadable", reason_text(error).removesuffix(".")))
         return None
     segments = [segment for log in figures.snapshot.logs for segment in log.segments]
     places = look_at_mounts(data_paths, store.real_root)
-    found += mount_findings(places, segments, needs_shield=bool(said.running))
-    found += clock_findings(segments, said.newest_message_ms, known.last_sample_ms, now_ms, known.jumped_ms)
-    found += [*space_findings(figures), *retention_findings(figures, said.age_setting)]
-    found += minimum_findings(figures, store.policy.minimum_retention_hours)
+    findings += mount_findings(places, segments, needs_shield=bool(reply.running))
+    newest_ms = reply.newest_message_ms
+    findings += clock_findings(segments, newest_ms, facts.last_sample_ms, now_ms, facts.jumped_ms)
+    findings += [*space_findings(figures), *retention_findings(figures, reply.age_setting)]
+    findings += minimum_findings(figures, store.policy.minimum_retention_hours)
     if store.cleans_up or store.is_live:
         unit = find_broker(store.broker).words.queue
-        found += [*consumer_findings(figures, unit), *hold_findings(figures.hold)]
-    found += pending_findings(figures)
+        findings += [*consumer_findings(figures, unit), *hold_findings(figures.hold)]
+    findings += pending_findings(figures)
     return _Looked(figures, stamp, data_paths, due, missing, unheld)
 
 
-def _known_quarantines(known: _Known) -> frozenset[str] | None:
+def _known_quarantines(facts: _Known) -> frozenset[str] | None:
     """Return the directories of quarantines that the journal knows; None: there is no journal to ask."""
-    if known.journal is None:
+    if facts.journal is None:
         return None
     from storage_engine.retention.quarantine.records import known_directories
 
-    return frozenset() if known.record is None else known_directories(known.journal, known.record.store_id)
+    return frozenset() if facts.record is None else known_directories(facts.journal, facts.record.store_id)
 
 
 def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
@@ -430,39 +429,39 @@ def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
     from storage_engine.journal.tables.database import missing_sqlite_file
     from storage_engine.retention.store.known_heads import journalled_heads
 
-    known = _Known()
+    facts = _Known()
     if missing_sqlite_file(store.journal_url):
-        return known
+        return facts
     try:
-        known.journal = Journal(store.journal_url, read_only=True)
-        known.record = known.journal.find_store(store.real_root, store.host)
-        if known.record is not None:
-            known.journalled_heads = tuple(journalled_heads(known.journal, known.record.store_id))
-        _read_samples(known, now_ms)
+        facts.journal = Journal(store.journal_url, read_only=True)
+        facts.record = facts.journal.find_store(store.real_root, store.host)
+        if facts.record is not None:
+            facts.journalled_heads = tuple(journalled_heads(facts.journal, facts.record.store_id))
+        _read_samples(facts, now_ms)
     except StorageEngineError as error:
-        known.journal, known.unknown_proof = None, UnknownProof.JOURNAL
-        known.findings.append(
+        facts.journal, facts.unknown_proof = None, UnknownProof.JOURNAL
+        facts.findings.append(
             Finding.warning("journal", Text("the journal can't be read: ", Text(error).removesuffix(".")))
         )
-    return known
+    return facts
 
 
-def _read_samples(known: _Known, now_ms: int) -> None:
+def _read_samples(facts: _Known, now_ms: int) -> None:
     """Read the log's offsets of the last day, if the journal knows the store.
 
     :raises StorageEngineError: the journal can't be read.
     """
-    if known.journal is None or known.record is None:
+    if facts.journal is None or facts.record is None:
         return
-    last = known.journal.last_sample(known.record.store_id)
-    known.last_sample_ms = None if last is None else last.at_ms
-    known.jumped_ms = jumped_forward_ms(
-        read_clock(), known.journal.clock_readings(known.record.store_id, _READINGS)
+    last = facts.journal.last_sample(facts.record.store_id)
+    facts.last_sample_ms = None if last is None else last.at_ms
+    facts.jumped_ms = jumped_forward_ms(
+        read_clock(), facts.journal.clock_readings(facts.record.store_id, _READINGS)
     )
-    known.samples = known.journal.max_offsets(known.record.store_id, now_ms - DAY_MS)
+    facts.samples = facts.journal.max_offsets(facts.record.store_id, now_ms - DAY_MS)
 
 
-def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
+def _ask_lakes(store: ManagedStore, facts: _Known, looked: _Looked) -> None:
     """Read the lakes' proofs of sealed segments and missing logs. An unreadable lake becomes a finding."""
     from storage_engine.retention.doctor.lake_check import (
         has_segments_of,
@@ -471,35 +470,35 @@ def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
     )
 
     segments = looked.figures.archivable.segments
-    known.lakes = look_at_lakes(store, known.record, known.journal is not None)
-    if all(one.refused for one in known.lakes):
+    facts.lakes = look_at_lakes(store, facts.record, facts.journal is not None)
+    if all(lake.refused for lake in facts.lakes):
         return
-    if known.record is None and has_segments_of(known.lakes, looked.stamp, store.real_root):
-        known.unknown_proof = known.unknown_proof or UnknownProof.STORE
-    if known.unknown_proof is not None:
-        known.findings.append(unknown_proof_finding(known.unknown_proof, len(segments)))
+    if facts.record is None and has_segments_of(facts.lakes, looked.stamp, store.real_root):
+        facts.unknown_proof = facts.unknown_proof or UnknownProof.STORE
+    if facts.unknown_proof is not None:
+        facts.findings.append(unknown_proof_finding(facts.unknown_proof, len(segments)))
         return
     try:
-        known.unproven, known.touched, notices, known.left_out = unproven_segments(
-            store, known.journal, known.record, segments
+        facts.unproven, facts.touched, notices, facts.left_out = unproven_segments(
+            store, facts.journal, facts.record, segments
         )
-        mend = refused_by_last_archive(known.journal, known.record, known.unproven)
+        logs = refused_by_last_archive(facts.journal, facts.record, facts.unproven)
     except StorageEngineError as error:
-        known.findings.append(
+        facts.findings.append(
             Finding.warning("proof-unknown", Text("it is unknown which segments the lake proves: ", error))
         )
         return
-    known.some_unasked = bool(notices) or any(one.refused for one in known.lakes)
-    if looked.missing and known.journal and known.record and not known.some_unasked:
+    facts.some_unasked = bool(notices) or any(lake.refused for lake in facts.lakes)
+    if looked.missing and facts.journal and facts.record and not facts.some_unasked:
         from storage_engine.retention.ranges.missing_logs import missing_findings
 
-        known.findings += missing_findings(store, known.journal, known.record, looked.missing)
-    known.refused = frozenset(one.log for one in mend)
-    known.findings += refused_findings(mend)
-    known.findings += [
-        Finding.warning("lake-unreachable", one.removesuffix("."))
-        for one in notices
-        if not any(lake.refused and lake.refused in one for lake in known.lakes)
+        facts.findings += missing_findings(store, facts.journal, facts.record, looked.missing)
+    facts.refused = frozenset(log.log for log in logs)
+    facts.findings += refused_findings(logs)
+    facts.findings += [
+        Finding.warning("lake-unreachable", notice.removesuffix("."))
+        for notice in notices
+        if not any(lake.refused and lake.refused in notice for lake in facts.lakes)
     ]
 
 
@@ -522,7 +521,7 @@ def clock_findings(
     :param jumped_ms: how far this machine's clock was set forward within a day, in milliseconds.
     """
     latest = now_ms + SLACK_MS
-    future = [one for one in segments if one.mtime_ns // 1_000_000 > latest]
+    future = [segment for segment in segments if segment.mtime_ns // 1_000_000 > latest]
     advice = "put this machine's clock right (chronyc tracking), or find out who set the time"
     if jumped_ms:
         yield Finding.warning(
@@ -532,21 +531,21 @@ def clock_findings(
             advice,
         )
     if future:
-        last_ms = max(one.mtime_ns for one in future) // 1_000_000
+        last_ms = max(segment.mtime_ns for segment in future) // 1_000_000
         yield Finding.warning(
             "clock",
             f"{count_text(len(future), 'segment')} written in the future, the latest {future[-1].name} at "
             f"{time_text(last_ms)}: neither they nor later segments expire before",
             advice,
         )
-    for at_ms, what in (
+    for at_ms, event in (
         (newest_message_ms, "newest message was stored"),
         (last_sample_ms, "last sample is of"),
     ):
         if at_ms is not None and at_ms > latest:
             yield Finding.warning(
                 "clock",
-                f"the {what} {time_text(at_ms)}, which is {duration_text(at_ms - now_ms)} after now: one of "
+                f"the {event} {time_text(at_ms)}, which is {duration_text(at_ms - now_ms)} after now: one of "
                 "the two clocks is wrong, and ages can't be trusted",
                 advice,
             )
@@ -572,26 +571,26 @@ class AccessRights:
 
 def look_at_access(root: str, directories: Sequence[Path]) -> AccessRights:
     """Look at the directories of the segments and of their dependents, if they exist."""
-    there = [path for path in dict.fromkeys((Path(root), *directories)) if path.is_dir()]
+    paths = [path for path in dict.fromkeys((Path(root), *directories)) if path.is_dir()]
     return AccessRights(
         user=user_name(os.geteuid()),
         owner=user_name(Path(root).stat().st_uid),
-        unwritable=tuple(str(path) for path in there if not _may_delete(path)),
-        unreadable=tuple(str(path) for path in there if not _may(path, os.R_OK | os.X_OK)),
-        open_to_all=tuple(map(str, writable_by_all(there))),
+        unwritable=tuple(str(path) for path in paths if not _may_delete(path)),
+        unreadable=tuple(str(path) for path in paths if not _has_access(path, os.R_OK | os.X_OK)),
+        open_to_all=tuple(map(str, writable_by_all(paths))),
     )
 
 
-def _may(path: Path, mode: int) -> bool:
+def _has_access(path: Path, mode: int) -> bool:
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _may_delete(path: Path) -> bool:
-    found = path.stat()
-    if found.st_mode & stat.S_ISVTX and os.geteuid() not in (0, found.st_uid):
+    status = path.stat()
+    if status.st_mode & stat.S_ISVTX and os.geteuid() not in (0, status.st_uid):
         return False
     # On a file system that is mounted read-only nobody may: that is told of the mount.
-    return _may(path, os.W_OK | os.X_OK) or bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    return _has_access(path, os.W_OK | os.X_OK) or bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
 def access_findings(found: AccessRights) -> Iterator[Finding]:
@@ -638,12 +637,12 @@ class Place:
 
 def look_at_mounts(data_paths: Sequence[Path], root: str) -> tuple[Place, ...]:
     """Return one directory for each mount that a store is on, the root's first."""
-    found: dict[str, Place] = {}
+    places: dict[str, Place] = {}
     for path in (Path(root), *data_paths):
         mount = mount_of(path)
-        if mount is not None and mount.mount_id not in found:
-            found[mount.mount_id] = Place(path, mount, known_trust(path, root))
-    return tuple(found.values())
+        if mount is not None and mount.mount_id not in places:
+            places[mount.mount_id] = Place(path, mount, known_trust(path, root))
+    return tuple(places.values())
 
 
 def mount_findings(
@@ -655,8 +654,8 @@ def mount_findings(
     :param needs_shield: a broker runs, and a shield has to keep unproven segments beside it.
     """
     for place in places:
-        yield from _of_mount(place)
-    coarse = [one for one in segments if one.facts.ctime_ns % 1_000_000_000 == 0]
+        yield from _judge_mount(place)
+    coarse = [segment for segment in segments if segment.facts.ctime_ns % 1_000_000_000 == 0]
     if len(segments) >= _LEAST_FILES and len(coarse) == len(segments):
         yield Finding.note(
             "coarse-times",
@@ -665,16 +664,16 @@ def mount_findings(
             "each segment",
             "make the file system again with larger inodes: mkfs.ext4 -I 256",
         )
-    apart = [str(place.path) for place in places[1:] if needs_shield and not place.mount.is_memory]
-    if apart:
+    paths = [str(place.path) for place in places[1:] if needs_shield and not place.mount.is_memory]
+    if paths:
         yield Finding.note(
             "no-shield",
-            f"the shield can't link segments on another mount than the store's root: {named_in_short(apart)}",
+            f"the shield can't link segments on another mount than the store's root: {named_in_short(paths)}",
             "archive ahead of deletion (archive_when: seal): then no shield is needed",
         )
 
 
-def _of_mount(place: Place) -> Iterator[Finding]:
+def _judge_mount(place: Place) -> Iterator[Finding]:
     mount, where = place.mount, f"{place.path} is on {place.mount.kind}"
     if mount.is_read_only:
         yield Finding.warning(
@@ -701,9 +700,9 @@ def _of_mount(place: Place) -> Iterator[Finding]:
             "manage the store on the host that its broker runs on",
         )
     elif place.trusted is False or (place.trusted is None and mount.is_fuse):
-        known = "don't" if place.trusted is False else "may not"
+        verb = "don't" if place.trusted is False else "may not"
         yield Finding.note(
             "file-system",
-            f"{where}: its file times {known} show each write, so each segment is read once more before its "
+            f"{where}: its file times {verb} show each write, so each segment is read once more before its "
             "deletion",
         )

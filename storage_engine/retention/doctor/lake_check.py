@@ -54,11 +54,9 @@ class CheckedLake:
     :param lake_id: its UUID; None: an older version made it, or it can't be read.
     :param store_ids: ids of the stores whose segments it has.
     :param roots: directories of these stores.
-    :param ignored: properties of its tables and its catalog that nothing here follows: the owner and the
-        names.
+    :param ignored: properties of its tables and catalog that nothing here follows: the owner and the names.
     :param acts_fault: why people's decisions on what the lake keeps are unknown; "": they are known.
-    :param unrecorded_rules: rules that would keep messages out of the archive if the store's journal had
-        recorded them.
+    :param unrecorded_rules: rules that would keep messages out of the lake if the store's journal had them.
     """
 
     title: str
@@ -102,38 +100,38 @@ def _look(
         info = describe(config)
     except StorageEngineError as error:
         return CheckedLake(title, place, Text(error), None, None, (), 0, disk, None, 0)
-    verified_at_ms, faults = _last_verified(store, info) if has_journal else (None, 0)
-    own = [one for one in info.stores if record is not None and one.store_id == record.store_id]
+    verified_at_ms, faults = _read_last_check(store, info) if has_journal else (None, 0)
+    own_stores = [row for row in info.stores if record is not None and row.store_id == record.store_id]
     return filled(
         CheckedLake,
         info,
         title=title,
         location=place,
-        stores=tuple(one.name for one in info.stores),
-        segments=sum(one.segment_count for one in own),
+        stores=tuple(row.name for row in info.stores),
+        segments=sum(row.segment_count for row in own_stores),
         disk=disk,
         verified_at_ms=verified_at_ms,
         faults=faults,
-        store_ids=tuple(one.store_id for one in info.stores),
-        roots=tuple(one.root for one in info.stores),
-        unrecorded_rules=_unrecorded(store, record, info) if has_journal and record is not None else (),
+        store_ids=tuple(row.store_id for row in info.stores),
+        roots=tuple(row.root for row in info.stores),
+        unrecorded_rules=_unrecorded_rules(store, record, info) if has_journal and record is not None else (),
     )
 
 
-def _unrecorded(store: ManagedStore, record: StoreRecord, info: LakeInfo) -> tuple[ArchiveRule, ...]:
+def _unrecorded_rules(store: ManagedStore, record: StoreRecord, info: LakeInfo) -> tuple[ArchiveRule, ...]:
     """Return the archive rules for a store that its lake has and its journal lacks."""
     names = (record.store_id, store_called(record.name, record.broker, record.real_path))
-    rules = [it for it in info.archive_rules if any(matches(it.scope.store, name) for name in names)]
+    rules = [rule for rule in info.archive_rules if any(matches(rule.scope.store, name) for name in names)]
     try:
         journal = Journal(store.journal_url, read_only=True) if rules else None
-        recorded = {it.rule for it in journal.archive_rules(record.store_id)} if journal else set()
+        recorded = {rule.rule for rule in journal.archive_rules(record.store_id)} if journal else set()
     except StorageEngineError:
         return ()
-    return tuple(it for it in rules if it.rule_id not in recorded)
+    return tuple(rule for rule in rules if rule.rule_id not in recorded)
 
 
-def _last_verified(store: ManagedStore, info: LakeInfo) -> tuple[int | None, int]:
-    table = next((one.table_uuid for one in info.tables if one.name == "segments"), None)
+def _read_last_check(store: ManagedStore, info: LakeInfo) -> tuple[int | None, int]:
+    table = next((row.table_uuid for row in info.tables if row.name == "segments"), None)
     if table is None:
         return None, 0
     try:
@@ -145,21 +143,20 @@ def _last_verified(store: ManagedStore, info: LakeInfo) -> tuple[int | None, int
 def unproven_segments(
     store: ManagedStore, journal: Journal | None, record: StoreRecord | None, segments: Sequence[Segment]
 ) -> tuple[tuple[Segment, ...], tuple[Segment, ...], tuple[str, ...], int]:
-    """Return four facts about sealed segments: those that no lake proves; those that a lake has but whose
-    files were touched since; lakes that couldn't be asked; and the number of unproven ones that a rule
-    leaves out.
+    """Return four facts about sealed segments: those that no lake proves; archived ones whose files were
+    touched since; lakes that couldn't be asked; and the number of unproven ones that a rule leaves out.
 
     :param record: None: neither journal nor lake knows the store yet, so none of its segments is proven.
     :raises StorageEngineError: journal or lake can't be read.
     """
     if journal is None or record is None:
         return tuple(segments), (), (), 0
-    wanted = {segment.id for segment in segments}
-    proofs = read_proofs(store.lakes, record, wanted, known=known_heads(journal, record))
+    ids = {segment.id for segment in segments}
+    proofs = read_proofs(store.lakes, record, ids, known=known_heads(journal, record))
     unproven = still_unproven(journal, record, proofs, segments)
     touched = proofs.touched(unproven)
-    left = tuple(one for one in unproven if one not in touched)
-    return left, tuple(touched), proofs.notices, len(proofs.left_out(segments))
+    untouched = tuple(segment for segment in unproven if segment not in touched)
+    return untouched, tuple(touched), proofs.notices, len(proofs.left_out(segments))
 
 
 def lake_text(found: CheckedLake, now_ms: int) -> str:
@@ -181,8 +178,8 @@ def has_segments_of(lakes: Sequence[CheckedLake], stamp: Stamp | None, root: str
     The store is found by its stamp, or without a stamp by its place.
     """
     if stamp is None:
-        return any(root in one.roots for one in lakes)
-    return any(stamp.store_id in one.store_ids for one in lakes)
+        return any(root in lake.roots for lake in lakes)
+    return any(stamp.store_id in lake.store_ids for lake in lakes)
 
 
 def misplaced(
@@ -195,12 +192,12 @@ def misplaced(
     :param store_id: id of the store by the journal, else by the stamp; None: neither knows the store.
     :param heads: the last known receipts of the store's lakes.
     """
-    if store_id is None or not lakes or any(one.refused or one.broker is None for one in lakes):
+    if store_id is None or not lakes or any(lake.refused or lake.broker is None for lake in lakes):
         return None
-    if any(store_id in one.store_ids for one in lakes):
+    if any(store_id in lake.store_ids for lake in lakes):
         return None
-    named = [lake_id for one in lakes for lake_id in (one.lake_id, one.copy_of)]
-    others = unnamed_heads(heads, named, [one.location for one in lakes])
+    named = [lake_id for lake in lakes for lake_id in (lake.lake_id, lake.copy_of)]
+    others = unnamed_heads(heads, named, [lake.location for lake in lakes])
     # One of the named lakes is known to have had some: that it lacks them is told elsewhere.
     is_other = len(others) == len(unnamed_heads(heads, (), ()))
     return max(others, key=lambda head: head.sequence, default=None) if is_other else None
@@ -213,7 +210,7 @@ def misplaced_findings(head: LakeHead | None, lakes: Sequence[CheckedLake]) -> I
     """
     if head is None:
         return
-    named = " and ".join(one.location for one in lakes)
+    named = " and ".join(lake.location for lake in lakes)
     verb, kind = ("has", "this lake") if len(lakes) == 1 else ("have", "these lakes")
     yield Finding.urgent(
         "other-lake",
@@ -233,10 +230,10 @@ def lake_findings(
     :param unproven_bytes: size of the segments that still have to be archived; None: unknown.
     """
     for lake in lakes:
-        yield from _of_lake(lake, broker, unproven_bytes, now_ms)
+        yield from _judge_lake(lake, broker, unproven_bytes, now_ms)
 
 
-def _of_properties(lake: CheckedLake) -> Iterator[Finding]:
+def _judge_properties(lake: CheckedLake) -> Iterator[Finding]:
     for owner, names in lake.ignored:
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         table = f"ALTER TABLE {owner} UNSET TBLPROPERTIES ('{names[-1]}', …)"
@@ -253,20 +250,20 @@ def _of_properties(lake: CheckedLake) -> Iterator[Finding]:
         )
 
 
-def _of_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms: int) -> Iterator[Finding]:
+def _judge_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms: int) -> Iterator[Finding]:
     if lake.refused:
         yield Finding.urgent(
             "lake-refused",
             Text(f"nothing can be archived into the {lake.title}: ", lake.refused.removesuffix(".")),
         )
         return
-    yield from _of_properties(lake)
+    yield from _judge_properties(lake)
     if lake.acts_fault:
-        what, _, advice = lake.acts_fault.partition(". ")
-        yield Finding.urgent("lake-acts", f"of the {lake.title}, {what}", advice.removesuffix("."))
+        fault, _, advice = lake.acts_fault.partition(". ")
+        yield Finding.urgent("lake-acts", f"of the {lake.title}, {fault}", advice.removesuffix("."))
     for rule in lake.unrecorded_rules if lake.copy_of is None else ():
         patterns = {"--topic": rule.scope.topic, "--log": rule.scope.log, "--store": rule.scope.store}
-        words = [word for name, it in patterns.items() if it != "*" for word in (name, it)]
+        words = [word for name, pattern in patterns.items() if pattern != "*" for word in (name, pattern)]
         yield Finding.warning(
             "archive-rule",
             f"rule {rule.rule_id[:SHOWN_CHARACTERS]} of the {lake.title}, by which {rule.scope.text} is not "
@@ -304,10 +301,10 @@ def _of_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms:
             f"the {lake.title} was {when} verified",
             Text("do it regularly: ", Command("verify")),
         )
-    yield from _of_disk(lake, unproven_bytes)
+    yield from _judge_disk(lake, unproven_bytes)
 
 
-def _of_disk(lake: CheckedLake, unproven_bytes: int | None) -> Iterator[Finding]:
+def _judge_disk(lake: CheckedLake, unproven_bytes: int | None) -> Iterator[Finding]:
     if lake.disk is None or lake.disk.used_percent is None or lake.disk.usable_bytes is None:
         return
     if unproven_bytes is not None and unproven_bytes > lake.disk.usable_bytes:
@@ -322,9 +319,7 @@ def _of_disk(lake: CheckedLake, unproven_bytes: int | None) -> Iterator[Finding]
 
 
 def place_findings(store: ManagedStore, data_paths: Sequence[Path]) -> Iterator[Finding]:
-    """Yield findings on lakes inside a store or another lake, and on our files on a disk that the broker
-    writes to.
-    """
+    """Yield findings on lakes inside a store or another lake, and on our files on a broker's disk."""
     for lake in store.lakes:
         if around := place_around(lake, Path(store.real_root)):
             yield Finding.warning(
@@ -336,11 +331,11 @@ def place_findings(store: ManagedStore, data_paths: Sequence[Path]) -> Iterator[
     shared = shared_disks(store, data_paths)
     if not shared:
         return
-    kinds = dict.fromkeys(what.removesuffix(" warehouse").removesuffix(" catalog") for what, _ in shared)
-    what = f"on a disk that the broker writes to: {', '.join(kinds)} (such as {shared[0][1]})"
+    kinds = dict.fromkeys(kind.removesuffix(" warehouse").removesuffix(" catalog") for kind, _ in shared)
+    text = f"on a disk that the broker writes to: {', '.join(kinds)} (such as {shared[0][1]})"
     if store.may_share_disks:
-        said, advice = "archiving would fill the very disk that needs space", "put them on another disk"
+        effect, advice = "archiving would fill the very disk that needs space", "put them on another disk"
     else:
-        said = "every other command refuses this while the broker runs"
+        effect = "every other command refuses this while the broker runs"
         advice = "put them on another disk, or allow it: --allow-same-disk"
-    yield Finding.warning("same-disk", f"{what}; {said}", advice)
+    yield Finding.warning("same-disk", f"{text}; {effect}", advice)

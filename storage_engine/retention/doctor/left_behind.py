@@ -78,15 +78,15 @@ def quarantine_findings(
     :param known: directories of the quarantines that the journal knows; None: the journal wasn't asked.
     """
     unknown = () if known is None else unknown_quarantines(found, known)
-    for one in unknown:
-        yield Finding.warning("unknown-quarantine", *unknown_text(one))
-    found = [one for one in found if one not in unknown]
-    over = [one for one in found if one.until_ms is not None and one.until_ms <= now_ms]
-    size = bytes_text(sum(one.size_bytes for one in found))
-    if over:
+    for look in unknown:
+        yield Finding.warning("unknown-quarantine", *unknown_text(look))
+    found = [look for look in found if look not in unknown]
+    expired = [look for look in found if look.until_ms is not None and look.until_ms <= now_ms]
+    size = bytes_text(sum(look.size_bytes for look in found))
+    if expired:
         yield Finding.note(
             "quarantine",
-            f"{size} are in quarantines. The first should have been emptied {time_text(over[0].until_ms)}",
+            f"{size} are in quarantines. The first should have been emptied {time_text(expired[0].until_ms)}",
             "the next cleanup empties it if a lake still proves its files",
         )
     elif found:
@@ -97,12 +97,12 @@ def stamp_findings(stamp: Stamp | None, real_root: str) -> Iterator[Finding]:
     """Judge the stamp in a store's root. None: the root has no stamp."""
     if stamp is None or (stamp.root == real_root and is_this_host(stamp.machine)):
         return
-    there = f"{stamp.root} on machine {stamp.machine}"
+    place = f"{stamp.root} on machine {stamp.machine}"
     if stamp.root == real_root:
-        there = f"machine {stamp.machine}"
+        place = f"machine {stamp.machine}"
     yield Finding.note(
         "moved",
-        f"its stamp was written on {there}: this store was moved, or it is a copy",
+        f"its stamp was written on {place}: this store was moved, or it is a copy",
         Text("if it was moved, and nobody manages the original: ", Command("move NAME")),
     )
 
@@ -129,17 +129,17 @@ def look_at_remains(
 
     :param quarantines: directories of the quarantines that the journal knows; None: the journal wasn't asked.
     """
-    found = [*shield_findings(shield_summary(store.real_root), running=running)]
+    findings = [*shield_findings(shield_summary(store.real_root), running=running)]
     with suppress(OSError):
-        found += quarantine_findings(look_at_quarantines(store, data_paths), now_ms, quarantines)
+        findings += quarantine_findings(look_at_quarantines(store, data_paths), now_ms, quarantines)
     stamp = None
     try:
         stamp = read_stamp(store.real_root)
-        found += stamp_findings(stamp, store.real_root)
-        found += replaced_findings(missing_stamps(store.real_root))
+        findings += stamp_findings(stamp, store.real_root)
+        findings += replaced_findings(missing_stamps(store.real_root))
     except StoreIdentityError as error:
-        found.append(Finding.warning("stamp", Text(error)))
-    return tuple(found), stamp
+        findings.append(Finding.warning("stamp", Text(error)))
+    return tuple(findings), stamp
 
 
 def hold_findings(hold: HoldStatus | None) -> Iterator[Finding]:
@@ -149,30 +149,29 @@ def hold_findings(hold: HoldStatus | None) -> Iterator[Finding]:
     """
     if hold is None:
         return
-    for one in hold.disturbances:
-        yield Finding.warning("drift", one.detail.removesuffix("."))
+    for drift in hold.disturbances:
+        yield Finding.warning("drift", drift.detail.removesuffix("."))
     if hold.left_to_broker:
         yield Finding.note("hold", f"its broker deletes by its own rules; {hold.described}")
         return
     for alarm in hold.alarms:
         yield Finding.warning("not-held", alarm.removesuffix("."))
     if hold.unheld:
-        what = f"not held at this moment: {named_in_short(sorted(hold.unheld))}"
-        yield Finding.warning("not-held", what, Text("hold it: ", Command("hold")))
+        text = f"not held at this moment: {named_in_short(sorted(hold.unheld))}"
+        yield Finding.warning("not-held", text, Text("hold it: ", Command("hold")))
     if hold.held:
         for notice in hold.notices:
             yield Finding.note("hold", notice.removesuffix("."))
         return
-    why = Text(" (", hold.notices[0].removesuffix("."), ")") if hold.notices else ""
-    what = Text("the store isn't held, so its broker deletes by its own rules", why)
-    yield Finding.warning("not-held", what, Text("hold it: ", Command("hold")))
+    reason = Text(" (", hold.notices[0].removesuffix("."), ")") if hold.notices else ""
+    text = Text("the store isn't held, so its broker deletes by its own rules", reason)
+    yield Finding.warning("not-held", text, Text("hold it: ", Command("hold")))
 
 
 def hold_end_findings(hold: HoldStatus | None, unproven: str, now_ms: int) -> Iterator[Finding]:
     """Judge when a hold runs out by itself. Pure.
 
-    :param unproven: text on the segments that may be deleted unproven within a day after that; "": all are
-        proven.
+    :param unproven: text on segments that may be deleted unproven within a day of it; "": all are proven.
     """
     if hold is None or not hold.is_half_over(now_ms):
         return
@@ -184,10 +183,10 @@ def hold_end_findings(hold: HoldStatus | None, unproven: str, now_ms: int) -> It
 def local_lakes(stamp: Stamp | None) -> tuple[str, ...]:
     """Return the directories of the lakes that a stamp names, if they exist as far as can be told."""
     places = [] if stamp is None else [directory_of(head) for head in stamp.lakes]
-    return tuple(dict.fromkeys(one for one in places if one and _may_be_there(Path(one) / CATALOG_FILE)))
+    return tuple(dict.fromkeys(place for place in places if place and _may_exist(Path(place) / CATALOG_FILE)))
 
 
-def _may_be_there(path: Path) -> bool:
+def _may_exist(path: Path) -> bool:
     """Return whether a file exists. If this user may not look it up, it may exist."""
     try:
         return path.is_file()
@@ -203,20 +202,19 @@ def refused_by_last_archive(
 ) -> tuple[RefusedLog, ...]:
     """Return the logs that the last archive refused and that have unproven segments, by name.
 
-    :param journal: None: there is no journal yet, so nothing was archived. The store's record may be None as
-        well.
+    :param journal: None: there is none yet, so nothing was archived. The store's record may be None, too.
     :raises StorageEngineError: the journal can't be read.
     """
     if journal is None or record is None or not unproven:
         return ()
     logs = {segment.log for segment in unproven}
     last = journal.last_result(record.store_id, Step.SEALED)
-    found: dict[str, RefusedLog] = {}
+    refused: dict[str, RefusedLog] = {}
     for event in journal.store_events(record.store_id, Step.SEALED, Phase.ERROR):
         is_last = last is None or event.event_id > last.event_id or event.run_key == last.run_key
         if is_last and event.subject in logs and REFUSED in event.payload:
-            found[event.subject] = from_jsonable(RefusedLog, event.payload[REFUSED])
-    return tuple(found[log] for log in sorted(found))
+            refused[event.subject] = from_jsonable(RefusedLog, event.payload[REFUSED])
+    return tuple(refused[log] for log in sorted(refused))
 
 
 def refused_findings(refused: Sequence[RefusedLog]) -> Iterator[Finding]:
@@ -224,13 +222,13 @@ def refused_findings(refused: Sequence[RefusedLog]) -> Iterator[Finding]:
 
     Of many logs only the first are named.
     """
-    for one in refused[:LOGS_SHOWN]:
-        why = shortened(one.why, _WHY_WIDTH).rstrip(".")
-        what = f"log {one.log} was refused by the last archive: {why}"
-        yield Finding.warning("archive-refused", what, one.remedy.rstrip("."))
+    for log in refused[:LOGS_SHOWN]:
+        reason = shortened(log.why, _WHY_WIDTH).rstrip(".")
+        text = f"log {log.log} was refused by the last archive: {reason}"
+        yield Finding.warning("archive-refused", text, log.remedy.rstrip("."))
     if (more := len(refused) - LOGS_SHOWN) > 0:
-        what = f"the last archive refused {count_text(more, 'more log')}, as its report says"
-        yield Finding.warning("archive-refused", what)
+        text = f"the last archive refused {count_text(more, 'more log')}, as its report says"
+        yield Finding.warning("archive-refused", text)
 
 
 def deletion_hours(kind: str, broker: BrokerStore) -> DeletionHours | None:
@@ -238,7 +236,7 @@ def deletion_hours(kind: str, broker: BrokerStore) -> DeletionHours | None:
     rules = find_broker(kind).rules
     if rules is None:
         return None
-    setting = next((one.name for one in rules.settings if one.type is SettingType.HOURS), None)
+    setting = next((row.name for row in rules.settings if row.type is SettingType.HOURS), None)
     if setting is None:
         return None
     hours = ask(

@@ -31,8 +31,8 @@ def unknown_proof_finding(why: UnknownProof, sealed_count: int) -> Finding:
             "bring the journal back, or make the store known again: ", Command("archive")
         ),
     }
-    what = f"it is unknown which of {count_text(sealed_count, 'sealed segment')} a lake proves: {why.value}"
-    return Finding.warning("proof-unknown", what, advice[why])
+    text = f"it is unknown which of {count_text(sealed_count, 'sealed segment')} a lake proves: {why.value}"
+    return Finding.warning("proof-unknown", text, advice[why])
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +58,13 @@ class State:
     :param has_lake: a lake was named.
     :param lake_refused: none of the named lakes can be used.
     :param stamped_lakes: lakes that the store was archived into, by its own stamp.
-    :param other_lake: the lake that the store was archived into, if the named lakes have none of it; ""
-        otherwise.
+    :param other_lake: the lake that the store was archived into, if the named lakes have none of it; else "".
     :param unproven: number of sealed segments that no lake proves and no archive refuses; None: unknown.
-    :param refused_logs: number of logs that can't be archived in their present state, or that the last
-        archive refused.
+    :param refused_logs: number of logs that can't be archived as they are, or that the last archive refused.
     :param unknown_proof: why ``unproven`` is unknown; None: it is known, or a lake is the reason.
     :param due: number of segments that a cleanup would delete now, if a person asked for it.
     :param due_by_rules: number of segments that are deleted without being asked for.
-    :param replicas_elsewhere: number of segments that would be deleted if a person said that all other nodes
-        are stopped.
+    :param replicas_elsewhere: number of segments to delete if a person says that all other nodes stopped.
     :param assumes_defaults: no setting says how long the broker keeps its segments.
     :param running: a broker runs on the store; None: unknown.
     :param is_live: the broker was named.
@@ -117,7 +114,7 @@ def next_step(state: State) -> NextStep:
             "makes a lake; choose a disk that isn't the broker's",
         )
     if state.other_lake:
-        return _in_other_lake(state)
+        return _step_to_other_lake(state)
     if state.unknown_proof is UnknownProof.JOURNAL and not state.lake_refused:
         return NextStep(Command("doctor"), "run it again when the journal can be read")
     if state.unknown_proof is UnknownProof.STORE and not state.retention_dag:
@@ -125,15 +122,15 @@ def next_step(state: State) -> NextStep:
     if state.lake_refused or (state.unproven is None and state.unknown_proof is None):
         return NextStep(Command("lake info"), "says what is wrong with the lake")
     if state.retention_dag:
-        return _in_airflow(state)
+        return _airflow_step(state)
     if state.unproven:
         return NextStep(
             Command("archive"),
             f"copies {count_text(state.unproven, 'segment')} into the lake, with proof",
         )
     if state.refused_logs:
-        told = count_text(state.refused_logs, "log")
-        return NextStep("", f"mend what keeps {told} out of the lake, as said above; then archive again")
+        logs = count_text(state.refused_logs, "log")
+        return NextStep("", f"mend what keeps {logs} out of the lake, as said above; then archive again")
     if not state.cleans_up:
         return NextStep(Command("plan", "STORE"), "shows what its broker deletes, and why the rest stays")
     if state.crashed and not state.running:
@@ -147,10 +144,10 @@ def next_step(state: State) -> NextStep:
             "all other nodes are stopped",
             "--replicas-stopped REASON",
         )
-    return _later(state)
+    return _wait_step(state)
 
 
-def _in_other_lake(state: State) -> NextStep:
+def _step_to_other_lake(state: State) -> NextStep:
     if state.retention_dag:
         return NextStep("", f"name the lake with this store's history in the connection: {state.other_lake}")
     if state.other_lake in state.stamped_lakes:
@@ -162,18 +159,17 @@ def _in_other_lake(state: State) -> NextStep:
 
 
 def in_airflow(finding: Finding, dag_id: str, *, known: bool) -> Finding:
-    """Return a finding whose advice names a store's DAG in Airflow, in place of the commands that this DAG
-    runs.
+    """Return a finding whose advice names a store's DAG in Airflow instead of the commands that it runs.
 
     :param dag_id: id of the DAG that archives, proves and deletes.
     :param known: Airflow knows the DAG.
     """
-    way = f"airflow dags trigger {dag_id}" if known else f"the DAG {dag_id}, once Airflow knows it"
+    command = f"airflow dags trigger {dag_id}" if known else f"the DAG {dag_id}, once Airflow knows it"
     advice = Text(finding.advice)
-    return replace(finding, advice=Text(*(way if part in _IN_DAG else part for part in advice.parts)))
+    return replace(finding, advice=Text(*(command if part in _IN_DAG else part for part in advice.parts)))
 
 
-def _in_airflow(state: State) -> NextStep:
+def _airflow_step(state: State) -> NextStep:
     if not state.dag_known:
         return NextStep(
             "airflow dags reserialize", "makes Airflow parse the DAG files, the store's among them"
@@ -182,11 +178,11 @@ def _in_airflow(state: State) -> NextStep:
         return NextStep(
             f"airflow dags trigger {state.retention_dag}", "archives, proves and deletes what is due"
         )
-    return _later(state)
+    return _wait_step(state)
 
 
 def _clean(state: State) -> NextStep:
-    told = count_text(state.due, "proven segment")
+    segments = count_text(state.due, "proven segment")
     if state.running and not state.is_live:
         return NextStep(
             Command("doctor", f"STORE --lake DIRECTORY {state.live_option}".rstrip()),
@@ -195,17 +191,17 @@ def _clean(state: State) -> NextStep:
     if state.assumes_defaults:
         return NextStep(
             Command("clean"),
-            f"shows what would be deleted by the broker's assumed defaults: {told}",
+            f"shows what would be deleted by the broker's assumed defaults: {segments}",
             LOOK_FIRST,
         )
     if state.due_by_rules:
         going = count_text(state.due_by_rules, "proven segment")
         return NextStep(Command("clean"), f"deletes {going}, and checks what is left")
-    why = f"deletes {told}, and checks what is left"
-    return NextStep(Command("clean --manual"), f"{why}. {state.by_hand}" if state.by_hand else why)
+    text = f"deletes {segments}, and checks what is left"
+    return NextStep(Command("clean --manual"), f"{text}. {state.by_hand}" if state.by_hand else text)
 
 
-def _later(state: State) -> NextStep:
+def _wait_step(state: State) -> NextStep:
     if state.next_deletion_ms is None:
         return NextStep("", "nothing is due; look again when a segment is sealed")
     return NextStep("", f"nothing is due before {time_text(state.next_deletion_ms)}; look again then")

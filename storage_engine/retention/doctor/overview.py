@@ -102,18 +102,18 @@ def overview(base: ManagedStore, lakes: Sequence[LakeConfig], now_ms: int) -> Ov
     :param base: a store whose journal is asked. Its settings are used for the files at its path.
     """
     infos = tuple(describe(lake) for lake in lakes)
-    known: tuple[StoreRecord, ...] = ()
+    records: tuple[StoreRecord, ...] = ()
     missing = ""
     reader = JournalReader(base.journal_url)
     try:
-        known = reader.stores()
+        records = reader.stores()
     except JournalUnavailableError as error:
         missing = Text(error)
-    found = [_by_journal(reader, row, base, infos, now_ms) for row in known]
-    ids = {row.store_id for row in known}
+    overviews = [_read_store(reader, row, base, infos, now_ms) for row in records]
+    ids = {row.store_id for row in records}
     others = dict.fromkeys(store.store_id for info in infos for store in info.stores)
-    found += [_by_lakes(store_id, infos, missing) for store_id in others if store_id not in ids]
-    return Overview(reader.name, missing, infos, tuple(found))
+    overviews += [_archived_only(store_id, infos, missing) for store_id in others if store_id not in ids]
+    return Overview(reader.name, missing, infos, tuple(overviews))
 
 
 def same_place(base: ManagedStore, row: StoreRecord) -> ManagedStore:
@@ -135,11 +135,11 @@ def same_place(base: ManagedStore, row: StoreRecord) -> ManagedStore:
     )
 
 
-def _by_journal(
+def _read_store(
     reader: JournalReader, row: StoreRecord, base: ManagedStore, infos: Sequence[LakeInfo], now_ms: int
 ) -> ManagedOverview:
     store = same_place(base, row)
-    on_disk, quarantines, notes, not_seen = _on_disk(store, row, now_ms)
+    on_disk, quarantines, notes, not_seen = _look_at_disk(store, row, now_ms)
     return filled(
         ManagedOverview,
         row,
@@ -147,7 +147,7 @@ def _by_journal(
         path=row.real_path,
         on_disk=on_disk,
         not_seen=not_seen,
-        archived=_archived(row.store_id, infos),
+        archived=_archived_parts(row.store_id, infos),
         last_run=next(iter(reader.runs(row.store_id, limit=1)), None),
         standing=reader.standing(row.store_id, now_ms),
         quarantines=quarantines,
@@ -155,8 +155,8 @@ def _by_journal(
     )
 
 
-def _by_lakes(store_id: str, infos: Sequence[LakeInfo], missing: str) -> ManagedOverview:
-    (info, store), *_ = ((info, one) for info in infos for one in info.stores if one.store_id == store_id)
+def _archived_only(store_id: str, infos: Sequence[LakeInfo], missing: str) -> ManagedOverview:
+    (info, store), *_ = ((info, row) for info in infos for row in info.stores if row.store_id == store_id)
     return ManagedOverview(
         store_id,
         store.name,
@@ -166,14 +166,14 @@ def _by_lakes(store_id: str, infos: Sequence[LakeInfo], missing: str) -> Managed
         None,
         None,
         "no journal could be asked for its path" if missing else "the journal doesn't know its path",
-        _archived(store_id, infos),
+        _archived_parts(store_id, infos),
         None,
         None,
         (),
     )
 
 
-def _on_disk(
+def _look_at_disk(
     store: ManagedStore, row: StoreRecord, now_ms: int
 ) -> tuple[tuple[DiskRange, ...] | None, tuple[QuarantineLook, ...], tuple[str, ...], str]:
     if row.host not in (None, ANY_HOST) and not is_this_host(row.host):
@@ -181,17 +181,17 @@ def _on_disk(
     try:
         with closing(open_to_look(store)) as broker:
             snapshot = take_glance(broker, now_ms, store.broker)
-            aside = look_at_quarantines(store, broker.data_paths)
+            quarantines = look_at_quarantines(store, broker.data_paths)
     except (StorageEngineError, OSError) as error:
         return None, (), (), reason_text(error)
-    there = {(log.name, segment.base_offset) for log in snapshot.logs for segment in log.segments}
-    ranges = tuple(one for log in snapshot.logs for one in _ranges(log))
-    return ranges, aside, filled_notes(store.real_root, there), ""
+    slots = {(log.name, segment.base_offset) for log in snapshot.logs for segment in log.segments}
+    ranges = tuple(part for log in snapshot.logs for part in _ranges(log))
+    return ranges, quarantines, filled_notes(store.real_root, slots), ""
 
 
 def _ranges(log: LogSnapshot) -> Iterator[DiskRange]:
     """Yield the log's contiguous runs of segments. Between two runs, bytes are missing."""
-    for run in in_runs(log.segments, lambda one, other: one.end_offset == other.base_offset):
+    for run in in_runs(log.segments, lambda left, right: left.end_offset == right.base_offset):
         yield DiskRange(
             log.name,
             run[0].base_offset,
@@ -201,10 +201,10 @@ def _ranges(log: LogSnapshot) -> Iterator[DiskRange]:
         )
 
 
-def _archived(store_id: str, infos: Sequence[LakeInfo]) -> tuple[ArchivedPart, ...]:
-    found: list[tuple[LakeInfo, StoreInfo]] = [
-        (info, one) for info in infos for one in info.stores if one.store_id == store_id
+def _archived_parts(store_id: str, infos: Sequence[LakeInfo]) -> tuple[ArchivedPart, ...]:
+    pairs: list[tuple[LakeInfo, StoreInfo]] = [
+        (info, store) for info in infos for store in info.stores if store.store_id == store_id
     ]
     return tuple(
-        filled(ArchivedPart, store, lake=info.location, segments=store.segment_count) for info, store in found
+        filled(ArchivedPart, store, lake=info.location, segments=store.segment_count) for info, store in pairs
     )

@@ -43,8 +43,7 @@ class DagFacts:
     :param known: Airflow has parsed the DAG, and its file still exists.
     :param last: its last run; None: it never ran.
     :param waits: ids of waiting tasks, each with the moment since which it waits; None: unknown.
-    :param active: runs that are queued or running, the oldest first. A queued run counts from when it was
-        queued.
+    :param active: queued or running runs, oldest first. A queued run counts from when it was queued.
     """
 
     dag_id: str
@@ -73,8 +72,7 @@ class ComponentFacts:
 class QueueFacts:
     """The queue of the workers that see a store's disk.
 
-    :param workers: edge workers that take tasks from it; None: unknown, because Airflow has no table of other
-        workers.
+    :param workers: edge workers that take tasks from it; None: unknown, as Airflow lists no other workers.
     :param seen_by: host of the last task there that succeeded, and so saw the store; "": no task did.
     """
 
@@ -90,8 +88,7 @@ class PipelineFacts:
 
     :param import_errors: by file that can't be parsed, the first line of the error.
     :param error: why Airflow's database couldn't be read; "" if it could.
-    :param approval: why nobody can approve plans of the store, as a clause; "": somebody can, or nobody has
-        to.
+    :param approval: a clause on why nobody can approve the store's plans; "": somebody can, or nobody has to.
     :param unknown_approvers: ids of approvers whom Airflow doesn't know.
     :param queue: the queue of the store's tasks; None: they are on Airflow's default queue.
     """
@@ -122,7 +119,7 @@ def pipeline_findings(found: PipelineFacts, now_ms: int) -> Iterator[Finding]:
         )
         return
     for component in found.components:
-        yield from _of_component(component, now_ms)
+        yield from _judge_component(component, now_ms)
     for file, error in found.import_errors:
         yield Finding.urgent(
             "dag-import",
@@ -146,19 +143,19 @@ def pipeline_findings(found: PipelineFacts, now_ms: int) -> Iterator[Finding]:
                 "option stores"
             ),
         )
-    yield from _of_queue(found.queue, now_ms)
-    yield from _missing_and_paused(found.dags)
+    yield from _judge_queue(found.queue, now_ms)
+    yield from _judge_missing(found.dags)
     for dag in found.dags:
-        yield from _of_dag(dag, now_ms)
+        yield from _judge_dag(dag, now_ms)
 
 
-def _of_queue(queue: QueueFacts | None, now_ms: int) -> Iterator[Finding]:
-    if queue is None or queue.workers is None or any(_takes_tasks(one, now_ms) for one in queue.workers):
+def _judge_queue(queue: QueueFacts | None, now_ms: int) -> Iterator[Finding]:
+    if queue is None or queue.workers is None or any(_takes_tasks(row, now_ms) for row in queue.workers):
         return
-    known = "; ".join(_worker_text(one, now_ms) for one in queue.workers) or "none is known"
+    workers = "; ".join(_worker_text(row, now_ms) for row in queue.workers) or "none is known"
     yield Finding.urgent(
         "edge-worker",
-        f"no edge worker takes the queue {queue.name}, so no task of the store runs: {known}",
+        f"no edge worker takes the queue {queue.name}, so no task of the store runs: {workers}",
         f"on the host that has the store's disk: airflow edge worker --queues {queue.name}",
     )
 
@@ -178,7 +175,7 @@ def _queue_text(queue: QueueFacts, now_ms: int) -> str:
     if queue.workers is None:
         workers = "unknown which workers take it"
     else:
-        workers = "; ".join(_worker_text(one, now_ms) for one in queue.workers) or "no edge worker takes it"
+        workers = "; ".join(_worker_text(row, now_ms) for row in queue.workers) or "no edge worker takes it"
     if queue.seen_at_ms is None:
         return (
             f"{queue.name}: {workers}; it is unknown which host sees the store, because no task there "
@@ -188,7 +185,7 @@ def _queue_text(queue: QueueFacts, now_ms: int) -> str:
     return f"{queue.name}: {workers}; {queue.seen_by or 'an unknown host'} saw the store {ago} ago"
 
 
-def _missing_and_paused(dags: Sequence[DagFacts]) -> Iterator[Finding]:
+def _judge_missing(dags: Sequence[DagFacts]) -> Iterator[Finding]:
     missing = [dag for dag in dags if not dag.known]
     if missing:
         yield Finding(
@@ -215,7 +212,7 @@ def _severity(dags: Sequence[DagFacts]) -> Severity:
     return Severity.URGENT if any(dag.needed for dag in dags) else Severity.WARNING
 
 
-def _of_component(component: ComponentFacts, now_ms: int) -> Iterator[Finding]:
+def _judge_component(component: ComponentFacts, now_ms: int) -> Iterator[Finding]:
     at_ms = component.heartbeat_ms
     if at_ms is not None and now_ms - at_ms <= SILENT_MS:
         return
@@ -227,7 +224,7 @@ def _of_component(component: ComponentFacts, now_ms: int) -> Iterator[Finding]:
     )
 
 
-def _of_dag(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
+def _judge_dag(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
     if not dag.known:
         return
     if dag.last is not None and dag.last.state == "failed":
@@ -238,7 +235,7 @@ def _of_dag(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
             f"the last run of {dag.dag_id} failed{ended}: {dag.last.run_id}",
             f"see why: airflow tasks states-for-dag-run {dag.dag_id} {dag.last.run_id}",
         )
-    yield from _stuck(dag, now_ms)
+    yield from _judge_stuck(dag, now_ms)
     for task_id, since_ms in dag.waits:
         if since_ms is not None and now_ms - since_ms > _LONG_WAIT_MS:
             yield Finding.note(
@@ -247,7 +244,7 @@ def _of_dag(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
             )
 
 
-def _stuck(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
+def _judge_stuck(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
     """Yield findings on runs that don't proceed: such a run keeps the next one from beginning.
 
     A running one may wait for a person, who has half a day to answer.
@@ -258,15 +255,15 @@ def _stuck(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
         if run.began_at_ms is None:
             continue
         since_ms = now_ms - run.began_at_ms
-        told = f"run {run.run_id} of {dag.dag_id} has been {run.state} for {duration_text(since_ms)}"
+        text = f"run {run.run_id} of {dag.dag_id} has been {run.state} for {duration_text(since_ms)}"
         if dag.paused:
             advice = f"airflow dags unpause {dag.dag_id}"
-            yield Finding(_severity([dag]), "run-stuck", f"{told}, and its DAG is paused", advice)
+            yield Finding(_severity([dag]), "run-stuck", f"{text}, and its DAG is paused", advice)
         elif since_ms > (_LONG_QUEUED_MS if run.state == "queued" else longest_ms):
             yield Finding(
                 _severity([dag]),
                 "run-stuck",
-                told,
+                text,
                 f"see which task is running: airflow tasks states-for-dag-run {dag.dag_id} {run.run_id}; if "
                 "no process works on the run any more, mark it failed in Airflow's grid: the next run "
                 "continues from there",

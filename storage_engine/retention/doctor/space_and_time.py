@@ -65,46 +65,45 @@ def growth_of(samples: Sequence[tuple[int, int]], logs: Sequence[LogSnapshot], n
 
     :param samples: (moment, sum of the logs' max offsets), oldest first.
     """
-    by_samples = _by_samples([one for one in samples if now_ms - DAY_MS <= one[0] <= now_ms])
+    by_samples = _growth_by_samples([row for row in samples if now_ms - DAY_MS <= row[0] <= now_ms])
     if by_samples is not None:
         return Growth(by_samples, GrowthFrom.SAMPLES)
-    found = [one for log in logs if (one := _by_segments(log, now_ms)) is not None]
-    return Growth(sum(found), GrowthFrom.SEGMENTS) if found else None
+    growths = [grown for log in logs if (grown := _growth_by_segments(log, now_ms)) is not None]
+    return Growth(sum(growths), GrowthFrom.SEGMENTS) if growths else None
 
 
-def _by_samples(samples: Sequence[tuple[int, int]]) -> int | None:
+def _growth_by_samples(samples: Sequence[tuple[int, int]]) -> int | None:
     if len(samples) < 2 or samples[-1][0] - samples[0][0] < LEAST_SPAN_MS:
         return None
     grown = samples[-1][1] - samples[0][1]
     return None if grown < 0 else grown * DAY_MS // (samples[-1][0] - samples[0][0])
 
 
-def _by_segments(log: LogSnapshot, now_ms: int) -> int | None:
+def _growth_by_segments(log: LogSnapshot, now_ms: int) -> int | None:
     """Return a log's growth in bytes a day, by the segments after the one that was sealed a day ago.
 
     If all are younger, the oldest is taken.
 
     :return: None: the sealed segments cover too short a time.
     """
-    known = [segment for segment in log.sealed if segment.mtime_ns // 1_000_000 < now_ms]
-    if not known or (known[-1].mtime_ns - known[0].mtime_ns) // 1_000_000 < LEAST_SPREAD_MS:
+    sealed = [segment for segment in log.sealed if segment.mtime_ns // 1_000_000 < now_ms]
+    if not sealed or (sealed[-1].mtime_ns - sealed[0].mtime_ns) // 1_000_000 < LEAST_SPREAD_MS:
         return None
-    before = [one for one in known if one.mtime_ns // 1_000_000 <= now_ms - DAY_MS]
-    since = before[-1] if before else known[0]
-    behind = [one for one in log.segments if one.base_offset > since.base_offset]
+    before = [segment for segment in sealed if segment.mtime_ns // 1_000_000 <= now_ms - DAY_MS]
+    start = before[-1] if before else sealed[0]
+    newer = [segment for segment in log.segments if segment.base_offset > start.base_offset]
     grown = 0
-    for segment in behind:
+    for segment in newer:
         if segment.end is None:
             grown += max(0, min(segment.end_offset, log.max_offset) - segment.base_offset)
         else:
             grown += segment.disk_bytes
-    return grown * DAY_MS // max(1, now_ms - since.mtime_ns // 1_000_000)
+    return grown * DAY_MS // max(1, now_ms - start.mtime_ns // 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Whole percentages of a disk's use: the lowest level at which each kind of deletion begins; None: at no
-    level.
+    """Whole percentages of a disk's use, the lowest at which each kind of deletion begins; None: at none.
 
     :param cleans_percent: from it on the broker deletes expired segments, at any hour.
     :param forces_percent: from it on the broker deletes the oldest segments, whatever their age.
@@ -119,18 +118,18 @@ class Levels:
 def levels_of(broker: BrokerStore, snapshot: StoreSnapshot, now_ms: int) -> Levels:
     """Return the levels, by asking a broker's rules with every percentage on all of its disks."""
     paths = [disk.path for disk in snapshot.disks]
-    found: dict[str, int] = {}
+    levels: dict[str, int] = {}
     for percent in range(101):
         assumed = with_disk_levels(snapshot, dict.fromkeys(paths, percent))
         causes, _ = take_triggers(broker, assumed, now_ms, PlanRequest())
         for cause in causes:
             if cause.cause is Cause.SPACE_FULL:
-                found.setdefault("cleans", percent)
+                levels.setdefault("cleans", percent)
                 if cause.urgency is Urgency.FORCED:
-                    found.setdefault("forces", percent)
+                    levels.setdefault("forces", percent)
                 if cause.at_once:
-                    found.setdefault("urges", percent)
-    return Levels(found.get("cleans"), found.get("forces"), found.get("urges"))
+                    levels.setdefault("urges", percent)
+    return Levels(levels.get("cleans"), levels.get("forces"), levels.get("urges"))
 
 
 HORIZONS_MS = (DAY_MS, 3 * DAY_MS)
@@ -151,8 +150,7 @@ class Figures:
     :param full_percent: level above which the broker refuses messages; None: there is none.
     :param deletes_at_ms: by sealed segment, when the broker's rules may delete it by age; None: never.
     :param going: segments that the broker's rules delete at this moment.
-    :param replicas_elsewhere: number of expired segments that stay because other nodes have replicas of their
-        log.
+    :param replicas_elsewhere: number of expired segments that stay as other nodes have replicas of their log.
     :param leaving: segments that are deleted within ``leaves_in_ms``.
     :param unread: consumers' losses by the deletion of ``leaving``.
     :param archivable: segments that may be archived by now.
@@ -198,9 +196,9 @@ class Figures:
         room = None if percent is None else room_of_disks(self.snapshot.log_disks, percent)
         if room is None or self.growth is None:
             return None
-        known = [(at_ms, segment) for segment in self.sealed if (at_ms := self.deletes_at_ms.get(segment.id))]
-        leaving = sorted((max(0, at_ms - self.now_ms), segment.disk_bytes) for at_ms, segment in known)
-        kept = [max(at_ms, self.now_ms) - segment.mtime_ns // 1_000_000 for at_ms, segment in known]
+        dated = [(at_ms, segment) for segment in self.sealed if (at_ms := self.deletes_at_ms.get(segment.id))]
+        leaving = sorted((max(0, at_ms - self.now_ms), segment.disk_bytes) for at_ms, segment in dated)
+        kept = [max(at_ms, self.now_ms) - segment.mtime_ns // 1_000_000 for at_ms, segment in dated]
         goes_after_ms = max(kept) if kept and len(kept) == len(self.sealed) else None
         return fills_in_ms(room, self.growth.bytes_per_day, leaving=leaving, goes_after_ms=goes_after_ms)
 
@@ -232,7 +230,7 @@ def take_figures(
     snapshot = take_glance(broker, now_ms, kind)
     deletes_at = course_of(broker).deletes_at_ms(snapshot, now_ms)
     plan = propose(broker, snapshot, now_ms, PlanRequest())
-    leaving, span_ms = _leaving(snapshot, deletes_at, plan.to_delete, now_ms)
+    leaving, span_ms = _find_leaving(snapshot, deletes_at, plan.to_delete, now_ms)
     oldest_ms = None
     with suppress(OSError):
         oldest_ms = course_of(broker).oldest_message_ms(snapshot)
@@ -251,31 +249,31 @@ def take_figures(
         unread=_unread(broker, snapshot, leaving),
         archivable=take_archivable(broker, snapshot),
         hold=hold_of(broker).status(now_ms) if broker.is_live else None,
-        replicas_elsewhere=sum(one.reason is Reason.REPLICAS_ELSEWHERE for one in plan.decisions),
+        replicas_elsewhere=sum(decision.reason is Reason.REPLICAS_ELSEWHERE for decision in plan.decisions),
     )
 
 
-def _leaving(
+def _find_leaving(
     snapshot: StoreSnapshot,
     deletes_at: Mapping[SegmentId, int | None],
     going: Sequence[Segment],
     now_ms: int,
 ) -> tuple[tuple[Segment, ...], int]:
     """Return the first span in which segments are deleted, and these segments."""
-    now = {segment.id for segment in going}
+    ids = {segment.id for segment in going}
     for span_ms in HORIZONS_MS:
-        found = tuple(
+        segments = tuple(
             segment
             for log in snapshot.logs
             for segment in log.sealed
-            if segment.id in now or _is_by(deletes_at.get(segment.id), now_ms + span_ms)
+            if segment.id in ids or _is_before(deletes_at.get(segment.id), now_ms + span_ms)
         )
-        if found:
-            return found, span_ms
+        if segments:
+            return segments, span_ms
     return (), HORIZONS_MS[-1]
 
 
-def _is_by(at_ms: int | None, end_ms: int) -> bool:
+def _is_before(at_ms: int | None, end_ms: int) -> bool:
     return at_ms is not None and at_ms <= end_ms
 
 
@@ -321,37 +319,37 @@ def space_findings(found: Figures) -> Iterator[Finding]:
     used = None if fullest is None else fullest.used_percent
     if fullest is None or used is None:
         return
-    what = f"{fullest.path} is {used} % used"
+    text = f"{fullest.path} is {used} % used"
     if full is not None and used > full:
-        yield Finding.urgent("disk-full", f"{what}: above {full} % the broker refuses messages", _room(found))
+        yield Finding.urgent("disk-full", f"{text}: above {full} % the broker refuses messages", _room(found))
     elif levels.forces_percent is not None and used >= levels.forces_percent:
         yield Finding.urgent(
             "disk-forces",
-            f"{what}: from {levels.forces_percent} % on the broker deletes its oldest segments, read or not",
+            f"{text}: from {levels.forces_percent} % on the broker deletes its oldest segments, read or not",
             _room(found),
         )
     elif levels.urges_percent is not None and used >= levels.urges_percent and not found.going:
         yield Finding.urgent(
             "disk-forces",
-            f"{what}: no segment has expired, and the broker may not delete others, so the disk goes on "
+            f"{text}: no segment has expired, and the broker may not delete others, so the disk goes on "
             "filling",
             "allow it (cleanFileForciblyEnable=true), or add space",
         )
     else:
-        yield from _filling(found, what)
+        yield from _judge_filling(found, text)
 
 
-def _filling(found: Figures, what: str) -> Iterator[Finding]:
-    levels, full = found.levels, found.full_percent
+def _judge_filling(figures: Figures, disk_text: str) -> Iterator[Finding]:
+    levels, full = figures.levels, figures.full_percent
     begins = [
         (in_ms, percent, text)
         for in_ms, percent, text in (
             (
-                found.forces_in_ms,
+                figures.forces_in_ms,
                 levels.forces_percent,
                 "the broker deletes its oldest segments, read or not",
             ),
-            (found.full_in_ms, full, "the broker refuses messages"),
+            (figures.full_in_ms, full, "the broker refuses messages"),
         )
         if in_ms is not None and in_ms < 3 * DAY_MS
     ]
@@ -360,14 +358,14 @@ def _filling(found: Figures, what: str) -> Iterator[Finding]:
         yield Finding(
             Severity.URGENT if in_ms < DAY_MS else Severity.WARNING,
             "disk-fills",
-            f"{what}. It will be above {percent} % in {duration_text(in_ms)}, because "
-            f"{growth_text(found.growth)}: then {text}",
-            _room(found),
+            f"{disk_text}. It will be above {percent} % in {duration_text(in_ms)}, because "
+            f"{growth_text(figures.growth)}: then {text}",
+            _room(figures),
         )
-    elif levels.cleans_percent is not None and _used(found) >= levels.cleans_percent:
+    elif levels.cleans_percent is not None and _used_percent(figures) >= levels.cleans_percent:
         yield Finding.warning(
             "disk-cleans",
-            f"{what}: from {levels.cleans_percent} % on the broker deletes expired segments at any hour",
+            f"{disk_text}: from {levels.cleans_percent} % on the broker deletes expired segments at any hour",
             "archive ahead, or add space",
         )
 
@@ -410,12 +408,12 @@ def minimum_findings(found: Figures, minimum_hours: int | None) -> Iterator[Find
         )
 
 
-def _kept_ms(found: Figures) -> int | None:
+def _kept_ms(figures: Figures) -> int | None:
     """Return the shortest time for which a sealed segment is kept, by its time of deletion; None: unknown."""
     ages = [
         at_ms - segment.mtime_ns // 1_000_000
-        for segment in found.sealed
-        if (at_ms := found.deletes_at_ms.get(segment.id)) is not None and at_ms > found.now_ms
+        for segment in figures.sealed
+        if (at_ms := figures.deletes_at_ms.get(segment.id)) is not None and at_ms > figures.now_ms
     ]
     return min(ages, default=None)
 
@@ -428,18 +426,18 @@ def deletion_text(found: Figures) -> str:
     if at_ms is None:
         return "nothing, as far as is known" if found.sealed else "nothing: no segment is sealed"
     by_space = found.forces_in_ms is not None and at_ms == found.now_ms + found.forces_in_ms
-    why = f"about then the disk is above {found.levels.forces_percent} %" if by_space else "by age"
-    return f"the next {time_text(at_ms)} (in {duration_text(at_ms - found.now_ms)}), {why}"
+    reason = f"about then the disk is above {found.levels.forces_percent} %" if by_space else "by age"
+    return f"the next {time_text(at_ms)} (in {duration_text(at_ms - found.now_ms)}), {reason}"
 
 
-def _room(found: Figures) -> str:
-    if found.going:
+def _room(figures: Figures) -> str:
+    if figures.going:
         return Text("archive and delete with proof: ", Command("clean"), "; or add space")
     return Text("add space, or delete with proof: ", Command("clean"))
 
 
-def _used(found: Figures) -> int:
-    return max((disk.used_percent or 0 for disk in found.snapshot.log_disks), default=0)
+def _used_percent(figures: Figures) -> int:
+    return max((disk.used_percent or 0 for disk in figures.snapshot.log_disks), default=0)
 
 
 _NAME_WIDTH = 30
@@ -457,19 +455,19 @@ def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
         yield Finding(
             severity,
             "consumers-unknown",
-            f"consumers' losses {_when(found)} are unknown: {reason_of(unread.error)}",
+            f"consumers' losses {_moment(found)} are unknown: {reason_of(unread.error)}",
             Text("look closer: ", Command("lag")),
         )
-    known = [row for row in unread.rows if row.messages is not None]
-    if known:
-        groups = _by_group(known)
+    rows = [row for row in unread.rows if row.messages is not None]
+    if rows:
+        groups = _count_by_group(rows)
         listed = named_in_short([f"{shortened(name, _NAME_WIDTH)} {count}" for name, count in groups])
         more = f", and in {unread.more} more topics" if unread.more else ""
         yield Finding(
             severity,
             "consumers-lose",
             f"{count_text(len(groups), 'group')} {'loses' if len(groups) == 1 else 'lose'} "
-            f"{count_text(sum(count for _, count in groups), 'unread message')} {_when(found)}: "
+            f"{count_text(sum(count for _, count in groups), 'unread message')} {_moment(found)}: "
             f"{listed}{more}",
             Text(
                 "let the groups catch up, or archive first: then the messages stay readable. Details: ",
@@ -481,32 +479,30 @@ def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
         yield Finding.warning(
             "consumers-unknown",
             f"in some {unit}s {count_text(len(unknown), 'group')} never committed an offset, and may need "
-            f"messages that are deleted {_when(found)}: "
-            f"{named_in_short([shortened(one, _NAME_WIDTH) for one in unknown])}",
+            f"messages that are deleted {_moment(found)}: "
+            f"{named_in_short([shortened(group, _NAME_WIDTH) for group in unknown])}",
             Text("find out whether these groups are in use: ", Command("lag")),
         )
 
 
-def _by_group(rows: Sequence[UnreadMessages]) -> list[tuple[str, int]]:
-    found: dict[str, int] = {}
+def _count_by_group(rows: Sequence[UnreadMessages]) -> list[tuple[str, int]]:
+    counts: dict[str, int] = {}
     for row in rows:
-        found[row.group] = found.get(row.group, 0) + (row.messages or 0)
-    return sorted(found.items(), key=lambda one: (-one[1], one[0]))
+        counts[row.group] = counts.get(row.group, 0) + (row.messages or 0)
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _when(found: Figures) -> str:
-    at_ms = _first_ms(found.leaving, found)
-    if at_ms <= found.now_ms:
+def _moment(figures: Figures) -> str:
+    at_ms = _first_ms(figures.leaving, figures)
+    if at_ms <= figures.now_ms:
         return "at the next cleanup, which is due"
     return f"from {time_text(at_ms)} on"
 
 
-def _first_ms(segments: Sequence[Segment], found: Figures) -> int:
-    going = {segment.id for segment in found.going}
-    known = [
-        found.now_ms if segment.id in going else found.deletes_at_ms.get(segment.id) for segment in segments
-    ]
-    return min((at_ms for at_ms in known if at_ms is not None), default=found.now_ms)
+def _first_ms(segments: Sequence[Segment], figures: Figures) -> int:
+    going = {segment.id for segment in figures.going}
+    moments = [figures.now_ms if row.id in going else figures.deletes_at_ms.get(row.id) for row in segments]
+    return min((at_ms for at_ms in moments if at_ms is not None), default=figures.now_ms)
 
 
 def pending_findings(found: Figures) -> Iterator[Finding]:
@@ -520,41 +516,41 @@ def pending_findings(found: Figures) -> Iterator[Finding]:
             f"segments: {reason_of(unknown[0].error)}",
             "give cleanups --pending-policy block, which keeps all segments",
         )
-    there = [item for item in found.pending if item.count and item.first_offset is not None]
-    leaving = [item for item in there if _leaves(item, found)]
+    waiting = [item for item in found.pending if item.count and item.first_offset is not None]
+    leaving = [item for item in waiting if _leaves(item, found)]
     if leaving:
         yield Finding(
             Severity.URGENT if found.leaves_in_ms <= DAY_MS else Severity.WARNING,
             "pending-lose",
-            f"{_listed(leaving)} in segments that are deleted {_when(found)}{_consequences(leaving)}",
+            f"{_pending_text(leaving)} in segments that are deleted {_moment(found)}{_consequences(leaving)}",
             "give cleanups --pending-policy block, which keeps those segments",
         )
-    if staying := [item for item in there if item not in leaving]:
-        yield Finding.note("pending", f"{_listed(staying)}{_until(staying)}")
+    if staying := [item for item in waiting if item not in leaving]:
+        yield Finding.note("pending", f"{_pending_text(staying)}{_due_text(staying)}")
     lost = [item for item in found.pending if item.lost]
     if lost:
-        told = " and ".join(f"{item.lost} {item.kind.value}" for item in lost)
+        counts = " and ".join(f"{item.lost} {item.kind.value}" for item in lost)
         yield Finding.note(
             "pending-lost",
-            f"the broker waits for messages whose segments are gone: {told}{_consequences(lost)}",
+            f"the broker waits for messages whose segments are gone: {counts}{_consequences(lost)}",
         )
 
 
-def _listed(items: Sequence[Pending]) -> str:
-    told = " and ".join(f"{item.count} {item.kind.value}" for item in items)
-    one = sum(item.count or 0 for item in items) == 1
-    return f"{told} {'message waits' if one else 'messages wait'}"
+def _pending_text(items: Sequence[Pending]) -> str:
+    counts = " and ".join(f"{item.count} {item.kind.value}" for item in items)
+    is_single = sum(item.count or 0 for item in items) == 1
+    return f"{counts} {'message waits' if is_single else 'messages wait'}"
 
 
-def _until(items: Sequence[Pending]) -> str:
+def _due_text(items: Sequence[Pending]) -> str:
     due = [item.last_due_ms for item in items if item.last_due_ms is not None]
     return f", due until {time_text(max(due))}" if due else ""
 
 
-def _leaves(item: Pending, found: Figures) -> bool:
+def _leaves(item: Pending, figures: Figures) -> bool:
     first = item.first_offset
     return first is not None and any(
-        item.log in (None, segment.log) and first < segment.end_offset for segment in found.leaving
+        item.log in (None, segment.log) and first < segment.end_offset for segment in figures.leaving
     )
 
 
@@ -581,8 +577,8 @@ def unproven_findings(
     :param refused: logs that can't be archived in their present state.
     :param kind_option: the option with which a lake for this kind of store is made.
     """
-    there = found.archivable.segments if unproven is None else tuple(unproven)
-    if kept := [segment for segment in there if segment.log in refused]:
+    sealed = found.archivable.segments if unproven is None else tuple(unproven)
+    if kept := [segment for segment in sealed if segment.log in refused]:
         logs = list(dict.fromkeys(segment.log for segment in kept))
         yield Finding(
             _urgency(kept, found, running),
@@ -591,11 +587,11 @@ def unproven_findings(
             f"{named_in_short(logs)}: {_plural(_span(kept, found, running), len(kept))}",
             "mend these logs by the other findings here, then archive them",
         )
-    segments = [segment for segment in there if segment.log not in refused]
+    segments = [segment for segment in sealed if segment.log not in refused]
     if not segments:
         return
     size = bytes_text(sum(segment.disk_bytes for segment in segments))
-    told = f"{count_text(len(segments), 'sealed segment')} ({size})"
+    subject = f"{count_text(len(segments), 'sealed segment')} ({size})"
     span = _span(segments, found, running)
     if unproven is None:
         proven = f"are proven in no lake that was named; {span}"
@@ -605,12 +601,12 @@ def unproven_findings(
             if stamped_lakes
             else Text("make a lake and archive them: ", Command("init-lake", make_options))
         )
-        yield Finding.warning("unproven", f"{told} {_plural(proven, len(segments))}", advice)
+        yield Finding.warning("unproven", f"{subject} {_plural(proven, len(segments))}", advice)
         return
     where = "no lake that could be asked" if some_unasked else "no lake"
     text = _plural(f"are proven in {where}; {span}", len(segments))
     severity = _urgency(segments, found, running)
-    yield Finding(severity, "unproven", f"{told} {text}", Text("archive them: ", Command("archive")))
+    yield Finding(severity, "unproven", f"{subject} {text}", Text("archive them: ", Command("archive")))
 
 
 def touched_findings(count: int) -> Iterator[Finding]:
@@ -623,9 +619,9 @@ def touched_findings(count: int) -> Iterator[Finding]:
         )
 
 
-def _urgency(segments: Sequence[Segment], found: Figures, running: bool | None) -> Severity:
-    soon = _first_ms(segments, found) <= found.now_ms + DAY_MS and any(
-        found.deletes_at_ms.get(one.id) is not None or one in found.going for one in segments
+def _urgency(segments: Sequence[Segment], figures: Figures, running: bool | None) -> Severity:
+    soon = _first_ms(segments, figures) <= figures.now_ms + DAY_MS and any(
+        figures.deletes_at_ms.get(segment.id) is not None or segment in figures.going for segment in segments
     )
     return Severity.URGENT if soon and running is not False else Severity.WARNING
 
@@ -634,16 +630,16 @@ def _plural(text: str, count: int) -> str:
     return text.replace("are ", "is ", 1).replace("them", "it") if count == 1 else text
 
 
-def _span(segments: Sequence[Segment], found: Figures, running: bool | None) -> str:
-    going = {one.id for one in found.going}
-    moments = [found.now_ms if one.id in going else found.deletes_at_ms.get(one.id) for one in segments]
-    known = sorted(at_ms for at_ms in moments if at_ms is not None)
-    who = "its broker, once it runs, deletes them" if running is False else "its broker deletes them"
-    if not known:
-        never = all(one.id in found.deletes_at_ms for one in segments)
-        return "its broker never deletes them for their age" if never else f"{who} at an unknown hour"
-    first, last = (max(at_ms, found.now_ms) for at_ms in (known[0], known[-1]))
-    if last <= found.now_ms:
-        return f"{who} at any moment"
-    begins = "now" if first <= found.now_ms else time_text(first)
-    return f"{who} {begins}" if first == last else f"{who} from {begins} to {time_text(last)}"
+def _span(segments: Sequence[Segment], figures: Figures, running: bool | None) -> str:
+    going = {segment.id for segment in figures.going}
+    moments = [figures.now_ms if row.id in going else figures.deletes_at_ms.get(row.id) for row in segments]
+    times = sorted(at_ms for at_ms in moments if at_ms is not None)
+    actor = "its broker, once it runs, deletes them" if running is False else "its broker deletes them"
+    if not times:
+        never = all(segment.id in figures.deletes_at_ms for segment in segments)
+        return "its broker never deletes them for their age" if never else f"{actor} at an unknown hour"
+    first, last = (max(at_ms, figures.now_ms) for at_ms in (times[0], times[-1]))
+    if last <= figures.now_ms:
+        return f"{actor} at any moment"
+    begins = "now" if first <= figures.now_ms else time_text(first)
+    return f"{actor} {begins}" if first == last else f"{actor} from {begins} to {time_text(last)}"

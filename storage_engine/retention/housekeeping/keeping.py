@@ -22,7 +22,7 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.identity import lake_id_of
 from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history
 from storage_engine.model.keep.acts import Act, KeepDecision, RecordedAct, policies_of, policy_of
-from storage_engine.model.keep.expiry import ArchivedStream, KeepForecast, forecast_topics
+from storage_engine.model.keep.expiry_rules import ArchivedStream, KeepForecast, forecast_topics
 from storage_engine.model.keep.keep_rules import Scope, Stream, age_begins_ms, matches
 from storage_engine.model.proof.receipt import LakeHead, Receipt, with_rows
 from storage_engine.retention.proof.proofs import COPIES_ENTER
@@ -70,16 +70,15 @@ def read_streams(lake: Lake, journal_url: str | None) -> tuple[tuple[ArchivedStr
     for store in list_stores(lake):
         counted = {} if reader is None else reader.archived_topics(store.store_id)
         history = receipt_history(lake, store.store_id)
-        found = list(_streams(history, names.get(store.store_id, ()), counted))
-        streams += found
+        added = list(_streams(history, names.get(store.store_id, ()), counted))
+        streams += added
         uncounted_bytes += sum(map(_kept_bytes, with_rows(current(history))))
-        uncounted_bytes -= sum(stream.size_bytes for stream in found)
+        uncounted_bytes -= sum(stream.size_bytes for stream in added)
     return tuple(streams), max(0, uncounted_bytes)
 
 
 def other_lakes(journal_url: str | None, named: Sequence[str | None]) -> tuple[tuple[str, LakeHead], ...]:
-    """Return the lakes, other than the named ones, that have segments of a journal's stores, each with a
-    store's name.
+    """Return lakes, other than the named ones, that have a journal's segments, each with a store's name.
 
     :param named: UUIDs of the lakes that the caller knows.
     """
@@ -98,8 +97,7 @@ def other_lakes(journal_url: str | None, named: Sequence[str | None]) -> tuple[t
 def check_archive_rule(lake: Lake, scope: Scope) -> None:
     """Make sure that a rule may keep messages out of a lake.
 
-    :raises BadInputError: the rule names a topic of the broker's own, or the broker's rows and logs have no
-        topics.
+    :raises BadInputError: the rule names a topic of the broker's own, or its rows and logs have no topics.
     """
     broker = find_broker(lake.broker) if lake.broker else None
     if broker is not None and not may_leave_out(broker.name):
@@ -157,12 +155,12 @@ def record_newest_act(lake: Lake, journal_url: str | None, acts: Acts) -> tuple[
     journal = Journal(journal_url)
     lacks = KnownHeads(acts=journal.lake_acts()).lacks_acts(lake, acts)
     journal.record_lake_act(lake_id, acts[-1].sha256)
-    said = (
+    note = (
         f"{lake.location} lacks rules or holds that {journal.name} had recorded: it was put back from an "
         "older copy. From now on only the lake's present ones count: lake keep --dry-run shows them. Record "
         "the missing ones again"
     )
-    return (said,) if lacks else ()
+    return (note,) if lacks else ()
 
 
 def _streams(
@@ -201,8 +199,7 @@ def _kept_bytes(row: Receipt) -> int:
 
 
 def _topics_of(row: Receipt, counted: Sequence[SlotTopic]) -> Iterator[tuple[str, int, int | None]]:
-    """Yield each topic of a segment, its bytes, and the time of its newest message in milliseconds; None:
-    unknown.
+    """Yield a segment's topics, each with its bytes and its newest message's time in ms; None: unknown.
 
     The receipt is used if it names streams; a receipt of an older lake or of a single stream doesn't.
     Otherwise the journal's counts are used, which it drops in time, or the topic of a log that has only one.
@@ -210,9 +207,9 @@ def _topics_of(row: Receipt, counted: Sequence[SlotTopic]) -> Iterator[tuple[str
     if row.streams is None:
         for topic in counted:
             yield topic.topic, topic.size_bytes, (topic.newest_day + 1) * DAY_MS - 1
-        of_log = find_broker(row.broker).topics.of_log(row.log)
-        if not counted and row.root is not None and of_log is not None:
-            yield of_log, row.size_bytes, row.last_store_timestamp_ms
+        log_topic = find_broker(row.broker).topics.of_log(row.log)
+        if not counted and row.root is not None and log_topic is not None:
+            yield log_topic, row.size_bytes, row.last_store_timestamp_ms
         return
     for stream in json.loads(row.streams):
         if stream["gone"] is None:

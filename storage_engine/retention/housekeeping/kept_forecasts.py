@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.model.keep.expiry import KeepForecast
+from storage_engine.model.keep.expiry_rules import KeepForecast
 from storage_engine.retention.proof.verification_memory import KeptRows
 
 _VERSION = 1
@@ -37,13 +37,13 @@ def keep_forecast(journal_url: str, forecast: KeepForecast, now_ms: int) -> None
     :raises StorageEngineError: the journal can't be read or written.
     """
     for store_id in {topic.store_id for topic in forecast.topics}:
-        own = tuple(topic for topic in forecast.topics if topic.store_id == store_id)
+        topics = tuple(topic for topic in forecast.topics if topic.store_id == store_id)
         others = (
-            it
-            for it in read_forecasts(JournalReader(journal_url), store_id)
-            if it.forecast.location != forecast.location
+            row
+            for row in read_forecasts(JournalReader(journal_url), store_id)
+            if row.forecast.location != forecast.location
         )
-        kept = _Forecasts((*others, KeptForecast(now_ms, replace(forecast, topics=own))))
+        kept = _Forecasts((*others, KeptForecast(now_ms, replace(forecast, topics=topics))))
         _KEPT.write(journal_url, store_id, _VERSION, json.dumps(to_jsonable(kept)))
 
 

@@ -1,7 +1,6 @@
 """Expiry of a lake's segments by its rules: decided by receipts and the stores' journal, then carried out.
 
-A journal's last plan says which segments a store still has. A data file is read only if its segment is
-thinned.
+A journal's last plan says what segments a store has. A data file is read only if its segment is thinned.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from storage_engine.lake.gc.thinning import discard_files, thin_segment
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history
 from storage_engine.model.keep.acts import ActKind, KeepDecision, Thinning, policies_of, policy_of
-from storage_engine.model.keep.expiry import (
+from storage_engine.model.keep.expiry_rules import (
     REWRITE_RULE,
     ExpiryReason,
     ExpirySegment,
@@ -94,9 +93,9 @@ class LakeExpiry:
         """Return the changes as a sentence; "": there were none."""
         parts = []
         for verb, count, noun, size_bytes in (
-            ("left", len(self.leaving), "segment", sum(it.segment.size_bytes for it in self.leaving)),
-            ("let topics go", len(self.thinned), "segment", sum(it.gone_bytes for it in self.thinned)),
-            ("went for good", len(self.removed), "file", sum(it.size_bytes for it in self.removed)),
+            ("left", len(self.leaving), "segment", sum(row.segment.size_bytes for row in self.leaving)),
+            ("let topics go", len(self.thinned), "segment", sum(row.gone_bytes for row in self.thinned)),
+            ("went for good", len(self.removed), "file", sum(file.size_bytes for file in self.removed)),
         ):
             if count:
                 would = "would have " if self.dry_run else ""
@@ -114,12 +113,12 @@ def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = Fals
     try:
         if not read_acts(lake):
             return ()
-        done = expire_lake(lake, journal_url, dry_run=dry_run)
+        expiry = expire_lake(lake, journal_url, dry_run=dry_run)
         if journal_url is not None and not dry_run:
             keep_forecast(journal_url, forecast_lake(lake, journal_url, read_acts(lake), None), clock_ms())
     except StorageEngineError as error:
         return (Text("not all segments expired that the lake's rules no longer keep: ", error),)
-    return (done.text,) if done.text else ()
+    return (expiry.text,) if expiry.text else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +175,7 @@ def expire_lake(
     look = look_again()
     if not dry_run:
         before = _state(lake)
-        finish_acts(lake, kept=_staying(look.judge(read_acts(lake), clock_ms())))
+        finish_acts(lake, kept=_list_staying(look.judge(read_acts(lake), clock_ms())))
         look = look if _state(lake) == before else look_again()
     if dry_run:
         verdicts, _ = _with_earlier_files(lake, look.judge(read_acts(lake), clock_ms()))
@@ -202,11 +201,11 @@ def expire_lake(
     if any(verdict.leaves for verdict in verdicts):
         newest = record_act(lake, decide)[-1].sha256
         acts += [newest] if any(verdict.leaves for verdict in verdicts) else []
-        finish_acts(lake, kept=_staying(verdicts))
+        finish_acts(lake, kept=_list_staying(verdicts))
     removed = () if look.fault else remove_expired(lake, trash_ms=trash_ms, kept=look.kept)
     # Last, for it may take hours, and one file that is damaged would keep all else back.
-    thinned, more = _thin(lake, look, look_again, [it for it in verdicts if it.is_thinned])
-    verdicts = tuple(it for it in verdicts if not it.is_thinned or it.segment.identity in thinned)
+    thinned, more = _thin(lake, look, look_again, [verdict for verdict in verdicts if verdict.is_thinned])
+    verdicts = tuple(row for row in verdicts if not row.is_thinned or row.segment.identity in thinned)
     acts += more
     return LakeExpiry(lake.location, dry_run, acts[0] if acts else "", verdicts, removed, tuple(acts))
 
@@ -223,8 +222,7 @@ def _thin(
 ) -> tuple[frozenset[SegmentIdentity], list[str]]:
     """Thin segments, with one act for a few of them.
 
-    :param look_again: looks for changes since the first look, such as a hold, another rule, or a plan with
-        the segment.
+    :param look_again: looks for changes since the first look: a hold, another rule, a plan with the segment.
     :return: the segments that were thinned, and the SHA-256 of each act.
     """
     latest = look
@@ -236,25 +234,25 @@ def _thin(
     def decide(recorded: Acts) -> KeepDecision | None:
         nonlocal staying
         verdicts = latest.judge(recorded, read_trusted_clock(lake))
-        staying = _staying(verdicts)
-        going = {it.segment.identity: it.gone for it in verdicts if it.is_thinned}
-        few = tuple(
+        staying = _list_staying(verdicts)
+        going = {verdict.segment.identity: verdict.gone for verdict in verdicts if verdict.is_thinned}
+        batch = tuple(
             it
             for it in waiting
             if going.get(it.segment) == it.streams and latest.rows[it.segment].data_file == it.file.location
         )
-        thinned.update(it.segment for it in few)
-        if not few:
+        thinned.update(row.segment for row in batch)
+        if not batch:
             return None
-        files = tuple(it.file for it in few)
-        return KeepDecision(ActKind.EXPIRE, policy=policy_of(recorded).version, files=files, thinned=few)
+        files = tuple(row.file for row in batch)
+        return KeepDecision(ActKind.EXPIRE, policy=policy_of(recorded).version, files=files, thinned=batch)
 
     def record() -> None:
         nonlocal latest, staying
         latest, before = look_again(), len(thinned)
         recorded = record_act(lake, decide)
         acts.extend([recorded[-1].sha256] if len(thinned) > before else [])
-        left_out = [it.kept.location for it in waiting if it.segment not in thinned]
+        left_out = [row.kept.location for row in waiting if row.segment not in thinned]
         waiting.clear()
         discard_files(lake.messages(), left_out)
         finish_acts(lake, kept=staying)
@@ -272,12 +270,12 @@ def _thin(
             if waiting:
                 record()
     finally:
-        discard_files(lake.messages(), [it.kept.location for it in waiting if it.segment not in thinned])
+        discard_files(lake.messages(), [row.kept.location for row in waiting if row.segment not in thinned])
     return frozenset(thinned), acts
 
 
-def _staying(verdicts: Iterable[ExpiryVerdict]) -> frozenset[SegmentIdentity]:
-    return frozenset(it.segment.identity for it in verdicts if not (it.leaves or it.is_thinned))
+def _list_staying(verdicts: Iterable[ExpiryVerdict]) -> frozenset[SegmentIdentity]:
+    return frozenset(row.segment.identity for row in verdicts if not (row.leaves or row.is_thinned))
 
 
 def _with_earlier_files(
@@ -289,27 +287,27 @@ def _with_earlier_files(
     Expired rows may be in no file. So a segment waits while an earlier file with its rows has other rows that
     stay, or is left for gc.
     """
-    leaving = {it.segment.identity: it.segment.file for it in verdicts if it.leaves}
-    has_rows = {it.segment.identity for it in verdicts}
+    leaving = {verdict.segment.identity: verdict.segment.file for verdict in verdicts if verdict.leaves}
+    has_rows = {verdict.segment.identity for verdict in verdicts}
     earlier = earlier_files(lake, leaving.keys()) if leaving else ()
     waiting: set[StoredFile] = set()
     while more := {
         leaving[segment]
-        for it in earlier
-        for segment in it.segments & leaving.keys()
-        if it.for_gc or (it.segments & has_rows) - leaving.keys()
+        for stored in earlier
+        for segment in stored.segments & leaving.keys()
+        if stored.for_gc or (stored.segments & has_rows) - leaving.keys()
     }:
         waiting |= more
         leaving = {segment: file for segment, file in leaving.items() if file not in waiting}
     detail = Text("gc still has to remove another file with its rows: run ", Command("gc", "--delete"))
     return (
         tuple(
-            ExpiryVerdict(it.segment, ExpiryReason.SHARED, detail)
-            if it.leaves and it.segment.file in waiting
-            else it
-            for it in verdicts
+            ExpiryVerdict(verdict.segment, ExpiryReason.SHARED, detail)
+            if verdict.leaves and verdict.segment.file in waiting
+            else verdict
+            for verdict in verdicts
         ),
-        tuple(it.file for it in earlier if not it.segments.isdisjoint(leaving.keys())),
+        tuple(stored.file for stored in earlier if not stored.segments.isdisjoint(leaving.keys())),
     )
 
 
@@ -318,18 +316,18 @@ def _state(lake: Lake) -> tuple[str, ...]:
     return tuple(table.metadata_location for table in (lake.segments(), lake.messages()))
 
 
-def _look(lake: Lake, journal_url: str | None, gone: Sequence[str], rewrite: RewriteRule) -> _Look:
+def _look(lake: Lake, journal_url: str | None, gone_names: Sequence[str], rewrite: RewriteRule) -> _Look:
     journal = None if journal_url is None else Journal(journal_url)
     reader = None if journal_url is None else JournalReader(journal_url)
     by_receipts = read_store_names(lake)
-    gone_ids = {_store_id(name, by_receipts) for name in gone}
+    gone_ids = {_store_id(name, by_receipts) for name in gone_names}
     records = {} if journal is None else {record.store_id: record for record in journal.all_stores()}
     # Holds go by the name, too, that the journal alone knows; rules by that of the newest receipt.
     names = dict(by_receipts)
-    for store_id, of_store in by_receipts.items():
+    for store_id, aliases in by_receipts.items():
         name = records[store_id].name if store_id in records else None
-        if name is not None and name not in of_store:
-            names[store_id] = (name, *of_store)
+        if name is not None and name not in aliases:
+            names[store_id] = (name, *aliases)
     segments: list[ExpirySegment] = []
     rows: dict[SegmentIdentity, Receipt] = {}
     stores: dict[str, StoreContent] = {}
@@ -342,10 +340,10 @@ def _look(lake: Lake, journal_url: str | None, gone: Sequence[str], rewrite: Rew
         segments += _segments(lake, history, names.get(store_id, ()), counted, content)
         rows |= {row.identity: row for row in current(history)}
         try:
-            known = None
+            own_heads = None
             if journal is not None and store_id in records:
-                known = known_heads(journal, records[store_id])
-            check_chain(history, () if known is None else known.of(lake, lake.segments()))
+                own_heads = known_heads(journal, records[store_id])
+            check_chain(history, () if own_heads is None else own_heads.of(lake, lake.segments()))
             if journal is not None:
                 heads = journalled_heads(journal, store_id)
                 elsewhere += (policies_of(acts) for _, acts in acts_elsewhere(heads, [lake]))
@@ -354,9 +352,9 @@ def _look(lake: Lake, journal_url: str | None, gone: Sequence[str], rewrite: Rew
             kept.add(store_id)
             continue
         stores[store_id] = content
-    kept.update(it for it in stores if HeldStores(_holds(elsewhere), names).holds_of(it))
-    own = held_stores(lake, read_acts(lake))
-    kept.update(it for it in stores if own.holds_of(it, *names[it]) != own.holds_of(it))
+    kept.update(store_id for store_id in stores if HeldStores(_holds(elsewhere), names).holds_of(store_id))
+    held = held_stores(lake, read_acts(lake))
+    kept.update(key for key in stores if held.holds_of(key, *names[key]) != held.holds_of(key))
     # Which other lakes have something of a store, its journal alone says, or a person's word counts.
     kept.update(stores.keys() - records.keys() - gone_ids)
     fault = _fault(lake, journal, records)
@@ -365,7 +363,7 @@ def _look(lake: Lake, journal_url: str | None, gone: Sequence[str], rewrite: Rew
 
 def _store_id(name: str, names: Mapping[str, Sequence[str]]) -> str:
     """:raises BadInputError: no store of the lake has this name or id, or several have it."""
-    called = [store_id for store_id, of_store in names.items() if name in (store_id, *of_store[-1:])]
+    called = [store_id for store_id, aliases in names.items() if name in (store_id, *aliases[-1:])]
     if len(called) != 1:
         raise BadInputError(
             f"--store-gone {name}: expected the name or the id of one store of the lake, found "
@@ -385,7 +383,7 @@ def _fault(lake: Lake, journal: Journal | None, store_ids: Iterable[str]) -> tup
             "the journal recorded rules or holds that the lake lacks: it was put back from an older copy. "
             "Record them again with lake keep",
         )
-    readings = [it for store_id in store_ids if journal for it in journal.clock_readings(store_id)]
+    readings = [reading for store_id in store_ids if journal for reading in journal.clock_readings(store_id)]
     if jumped_ms := jumped_forward_ms(read_clock(), readings):
         return (
             ExpiryReason.CLOCK,
@@ -406,7 +404,7 @@ def _content(journal_url: str | None, store_id: str) -> StoreContent:
     if run.state is not RunState.FINISHED:
         return StoreContent(f"the last run of its store, {run.run_key}, has not ended")
     logs = {
-        log.log: [(it.segment.base_offset, it.segment.end_offset) for it in log.decisions]
+        log.log: [(decision.segment.base_offset, decision.segment.end_offset) for decision in log.decisions]
         for log in run.plan.logs
     }
     kept = kept_logs(journal_url, store_id)
@@ -484,12 +482,12 @@ def _streams(
     """
     broker = find_broker(row.broker)
     if row.streams is not None:
-        listed = [it for it in json.loads(row.streams) if it["gone"] is None]
-        topics = [(it["name"], it["last_ms"], it["bytes"]) for it in listed]
-    elif row.root is not None and len({it.topic for it in counted}) == 1:
+        listed = [stream for stream in json.loads(row.streams) if stream["gone"] is None]
+        topics = [(stream["name"], stream["last_ms"], stream["bytes"]) for stream in listed]
+    elif row.root is not None and len({topic.topic for topic in counted}) == 1:
         topics = [(counted[0].topic, row.last_store_timestamp_ms, row.size_bytes)]
-    elif row.root is not None and is_named and (of_log := broker.topics.of_log(row.log)) is not None:
-        topics = [(of_log, row.last_store_timestamp_ms, row.size_bytes)]
+    elif row.root is not None and is_named and (log_topic := broker.topics.of_log(row.log)) is not None:
+        topics = [(log_topic, row.last_store_timestamp_ms, row.size_bytes)]
     elif row.root is not None and broker.rows.sets_times and not row.message_count:
         # A broker that stores all topics in one log names none where it has no message.
         topics = [("", None, row.size_bytes)]

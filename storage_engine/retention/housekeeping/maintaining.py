@@ -141,12 +141,12 @@ def runs_to_expire(
     :param protected: keys of runs that newer records still need.
     """
 
-    def expired(run: OldRun) -> bool:
+    def is_expired(run: OldRun) -> bool:
         ended = run.state is RunState.FINISHED or (run.state is RunState.OPEN and not run.planned)
         days = expiry.report_days if run.reported else expiry.idle_run_days
         return ended and run.run_key not in protected and run.last_ms < now_ms - days * DAY_MS
 
-    return tuple(run for run in runs if expired(run))
+    return tuple(run for run in runs if is_expired(run))
 
 
 def reports_to_expire(
@@ -179,15 +179,15 @@ def samples_to_expire(
     daily_ms = now_ms - expiry.daily_sample_days * DAY_MS
     last_of_day = {sample.at_ms // DAY_MS: sample.sample_id for sample in samples}
 
-    def expired(sample: OldSample) -> bool:
-        if sample.at_ms >= full_ms or _of_the_last_day(sample.clock, newest):
+    def is_expired(sample: OldSample) -> bool:
+        if sample.at_ms >= full_ms or _is_of_last_day(sample.clock, newest):
             return False
         return sample.at_ms < daily_ms or last_of_day[sample.at_ms // DAY_MS] != sample.sample_id
 
-    return tuple(sample.sample_id for sample in samples if expired(sample))
+    return tuple(sample.sample_id for sample in samples if is_expired(sample))
 
 
-def _of_the_last_day(reading: ClockReading | None, newest: ClockReading | None) -> bool:
+def _is_of_last_day(reading: ClockReading | None, newest: ClockReading | None) -> bool:
     return (
         reading is not None
         and newest is not None
@@ -241,51 +241,50 @@ class JournalExpiry:
         These are the last planned, reported and validated runs, the run whose report answers for the last
         one, and runs with a quarantine.
         """
-        return self._database.read(lambda connection: _protected(connection, store_id))
+        return self._database.read(lambda connection: _read_protected(connection, store_id))
 
     def expire(self, store_id: str, now_ms: int, expiry: Expiry, *, dry_run: bool = False) -> ExpiredRows:
-        """Remove a store's expired runs with their events, its samples, bytes by topic and day, and unused
-        plans.
+        """Remove a store's expired runs and their events, samples, bytes by topic and day, and unused plans.
 
         :param dry_run: only count them.
         """
         transaction = self._database.read if dry_run else self._database.write
-        gone, thinned = ExpiredRows(), set[int]()
+        removed, thinned = ExpiredRows(), set[int]()
         batch: _Batch | None = _Batch()
         while batch is not None:
             step = partial(_expire_runs, store_id=store_id, after=batch, now_ms=now_ms, expiry=expiry)
             batch = transaction(partial(step, dry_run=dry_run))
             if batch is not None:
-                gone += batch.gone
+                removed += batch.gone
                 thinned |= batch.thinned
         old = self._database.read(partial(_old_samples, store_id=store_id, now_ms=now_ms, expiry=expiry))
         for start in range(0, 0 if dry_run else len(old), _SAMPLE_BATCH):
-            some = old[start : start + _SAMPLE_BATCH]
-            self._database.write(partial(_delete_samples, store_id=store_id, sample_ids=some))
+            batch_ids = old[start : start + _SAMPLE_BATCH]
+            self._database.write(partial(_delete_samples, store_id=store_id, sample_ids=batch_ids))
         topic_rows = 0
         for day in self._database.read(partial(_old_days, store_id=store_id, now_ms=now_ms, expiry=expiry)):
             topic_rows += transaction(partial(_expire_day, store_id=store_id, day=day, dry_run=dry_run))
         plans_gone = partial(_expire_plans, store_id=store_id, thinned=thinned, now_ms=now_ms)
         unnamed = transaction(partial(plans_gone, dry_run=dry_run))
-        return gone + ExpiredRows(samples=len(old), plans=unnamed, topic_days=topic_rows)
+        return removed + ExpiredRows(samples=len(old), plans=unnamed, topic_days=topic_rows)
 
 
-def _protected(connection: Connection, store_id: str) -> frozenset[str]:
+def _read_protected(connection: Connection, store_id: str) -> frozenset[str]:
     planned = (
         select(runs.c.run_key)
         .where(runs.c.store_id == store_id, runs.c.plan_digest.is_not(None))
         .order_by(runs.c.id.desc())
         .limit(1)
     )
-    found = set(connection.execute(planned).scalars())
+    keys = set(connection.execute(planned).scalars())
     for step in (Step.REPORT, Step.VALIDATE):
         last = connection.execute(last_result(store_id, step)).first()
         if last is not None:
-            found |= {last.run_key, str(last.payload.get(SINCE) or last.run_key)}
-    return frozenset(found | _with_quarantine(connection, store_id))
+            keys |= {last.run_key, str(last.payload.get(SINCE) or last.run_key)}
+    return frozenset(keys | _read_quarantined(connection, store_id))
 
 
-def _with_quarantine(connection: Connection, store_id: str) -> set[str]:
+def _read_quarantined(connection: Connection, store_id: str) -> set[str]:
     """Return the keys of runs whose quarantine was neither emptied nor brought back.
 
     Both steps still need the runs' events.
@@ -293,12 +292,12 @@ def _with_quarantine(connection: Connection, store_id: str) -> set[str]:
     keys = (
         select(runs.c.run_key).join(events, events.c.run_id == runs.c.id).where(runs.c.store_id == store_id)
     )
-    over = keys.where(
+    done = keys.where(
         events.c.step.in_([Step.EMPTY_QUARANTINE.value, Step.UNDO.value]),
         events.c.phase == Phase.RESULT.value,
     )
     begun = keys.where(events.c.step == Step.QUARANTINE.value)
-    return {*connection.execute(begun).scalars()} - {*connection.execute(over).scalars()}
+    return {*connection.execute(begun).scalars()} - {*connection.execute(done).scalars()}
 
 
 def _expire_runs(
@@ -308,26 +307,26 @@ def _expire_runs(
     batch = _old_runs(connection, store_id, after.last_id, now_ms, expiry)
     if not batch:
         return None
-    expired = runs_to_expire(batch, _protected(connection, store_id), now_ms, expiry)
+    expired = runs_to_expire(batch, _read_protected(connection, store_id), now_ms, expiry)
     ids = [run.run_id for run in expired]
-    goes = _expiring(connection, store_id)
-    mine = events.c.run_id.in_(ids)
-    count = connection.execute(select(func.count()).select_from(events).where(mine, goes)).scalar_one()
-    with_kept = set(connection.execute(select(events.c.run_id).where(mine, ~goes).distinct()).scalars())
+    expires = _expiring_condition(connection, store_id)
+    own = events.c.run_id.in_(ids)
+    count = connection.execute(select(func.count()).select_from(events).where(own, expires)).scalar_one()
+    with_kept = set(connection.execute(select(events.c.run_id).where(own, ~expires).distinct()).scalars())
     # One that was never planned may go on, under its key: that of accepted losses does.
     thinned = {run.run_id for run in expired if run.planned and run.run_id in with_kept}
     emptied = [number for number in ids if number not in with_kept]
     if not dry_run:
-        connection.execute(delete(events).where(mine, goes))
+        connection.execute(delete(events).where(own, expires))
         connection.execute(delete(reports).where(reports.c.run_id.in_(ids)))
         connection.execute(delete(runs).where(runs.c.id.in_(emptied)))
         values = {"state": RunState.EXPIRED.value, "plan": None}
         connection.execute(update(runs).where(runs.c.id.in_(thinned)).values(**values))
-    gone = ExpiredRows(runs=len(thinned) + len(emptied), events=count)
-    return _Batch(batch[-1].run_id, gone, frozenset({*thinned, *emptied}))
+    rows = ExpiredRows(runs=len(thinned) + len(emptied), events=count)
+    return _Batch(batch[-1].run_id, rows, frozenset({*thinned, *emptied}))
 
 
-def _expiring(connection: Connection, store_id: str) -> ColumnElement[bool]:
+def _expiring_condition(connection: Connection, store_id: str) -> ColumnElement[bool]:
     """Return the condition for events that may expire. All others are never thinned."""
     expiring = or_(
         events.c.step.in_([step.value for step in EXPIRING_STEPS]),
@@ -363,12 +362,12 @@ def _old_runs(
         .with_for_update(of=runs)
     )
     rows = connection.execute(query).all()
-    of_report = (
+    report_query = (
         select(events.c.run_id, events.c.payload)
         .where(events.c.run_id.in_([row.id for row in rows]))
         .where(events.c.step == Step.REPORT.value, events.c.phase == Phase.RESULT.value)
     )
-    reported = {row.run_id for row in connection.execute(of_report) if not row.payload.get(SINCE)}
+    reported = {row.run_id for row in connection.execute(report_query) if not row.payload.get(SINCE)}
     return tuple(
         OldRun(
             run_id=row.id,
@@ -383,19 +382,19 @@ def _old_runs(
 
 
 def _old_samples(connection: Connection, store_id: str, now_ms: int, expiry: Expiry) -> Sequence[int]:
-    mine = select(samples.c.id, samples.c.at_ms, samples.c.clock).where(samples.c.store_id == store_id)
-    old = mine.where(samples.c.at_ms < now_ms - expiry.sample_days * DAY_MS).order_by(samples.c.id)
-    newest = mine.where(samples.c.clock.is_not(None)).order_by(samples.c.id.desc()).limit(1)
+    query = select(samples.c.id, samples.c.at_ms, samples.c.clock).where(samples.c.store_id == store_id)
+    old = query.where(samples.c.at_ms < now_ms - expiry.sample_days * DAY_MS).order_by(samples.c.id)
+    newest = query.where(samples.c.clock.is_not(None)).order_by(samples.c.id.desc()).limit(1)
     last = connection.execute(newest).first()
-    found = [OldSample(row.id, row.at_ms, _clock(row.clock)) for row in connection.execute(old)]
-    return samples_to_expire(found, _clock(last.clock) if last else None, now_ms, expiry)
+    stored = [OldSample(row.id, row.at_ms, _clock(row.clock)) for row in connection.execute(old)]
+    return samples_to_expire(stored, _clock(last.clock) if last else None, now_ms, expiry)
 
 
 def _delete_samples(connection: Connection, store_id: str, sample_ids: Sequence[int]) -> None:
-    mine = samples.c.id.in_(sample_ids)
-    moments = select(samples.c.at_ms).where(mine).scalar_subquery()
+    condition = samples.c.id.in_(sample_ids)
+    moments = select(samples.c.at_ms).where(condition).scalar_subquery()
     delete_levels(connection, store_id, moments)
-    connection.execute(delete(samples).where(mine))
+    connection.execute(delete(samples).where(condition))
 
 
 def _clock(stored: object) -> ClockReading | None:
@@ -409,10 +408,10 @@ def _old_days(connection: Connection, store_id: str, now_ms: int, expiry: Expiry
 
 
 def _expire_day(connection: Connection, store_id: str, day: int, dry_run: bool) -> int:
-    mine = topic_days.c.store_id == store_id, topic_days.c.day == day
-    count = connection.execute(select(func.count()).select_from(topic_days).where(*mine)).scalar_one()
+    conditions = topic_days.c.store_id == store_id, topic_days.c.day == day
+    count = connection.execute(select(func.count()).select_from(topic_days).where(*conditions)).scalar_one()
     if not dry_run:
-        connection.execute(delete(topic_days).where(*mine))
+        connection.execute(delete(topic_days).where(*conditions))
     return count
 
 
@@ -427,13 +426,13 @@ def _expire_plans(
 
     :param thinned: runs that don't count: their plan is removed, or would be.
     """
-    mine = select(plans.c.id).where(plans.c.store_id == store_id)
-    last = connection.execute(mine.order_by(plans.c.id.desc()).limit(1)).scalar()
+    own_plans = select(plans.c.id).where(plans.c.store_id == store_id)
+    last = connection.execute(own_plans.order_by(plans.c.id.desc()).limit(1)).scalar()
     named = select(runs.c.id, runs.c.plan["decisions_in"].as_integer()).where(
         runs.c.store_id == store_id, runs.c.plan.is_not(None)
     )
     in_use = {number for run_id, number in connection.execute(named) if run_id not in thinned}
-    old = mine.where(plans.c.at_ms < now_ms - DAY_MS, plans.c.id != last)
+    old = own_plans.where(plans.c.at_ms < now_ms - DAY_MS, plans.c.id != last)
     unnamed = [number for number in connection.execute(old).scalars() if number not in in_use]
     if unnamed and not dry_run:
         connection.execute(delete(plans).where(plans.c.id.in_(unnamed)))
@@ -452,9 +451,9 @@ def old_reports(stores: Iterable[Path], now_ms: int, expiry: Expiry) -> Iterator
         written = {path: path.stat().st_mtime_ns for path in store.glob(f"*/{REPORT_JSON}") if _is_ours(path)}
         newest = max(written, key=lambda path: written[path], default=None)
         for path in sorted(path for path, at_ns in written.items() if at_ns < before_ns and path != newest):
-            found = _read(path)
-            if found is not None:
-                yield found
+            report = _read(path)
+            if report is not None:
+                yield report
 
 
 def emptied_directories(stores: Iterable[Path], now_ms: int, expiry: Expiry) -> Iterator[Path]:
@@ -492,12 +491,12 @@ def _is_ours(path: Path) -> bool:
 def _read(path: Path) -> OldReport | None:
     """Read a report from its JSON. None: it isn't one of our reports."""
     try:
-        found = json.loads(path.read_bytes())
-        ended = found["finished_at_ms"]
+        content = json.loads(path.read_bytes())
+        ended = content["finished_at_ms"]
         return OldReport(
             path=str(path.parent),
-            store_id=str(found["store_id"]),
-            run_key=str(found["run_key"]),
+            store_id=str(content["store_id"]),
+            run_key=str(content["run_key"]),
             finished_at_ms=None if ended is None else int(ended),
         )
     except (OSError, ValueError, KeyError, TypeError):
@@ -536,8 +535,8 @@ def maintain_store(
     emptied = _empty(Keeper(journal, record, store.lakes), now_ms, dry_run)
     # Rows first: events that they are made of may expire.
     unwritten = () if dry_run else write_deletions(store.archive_lakes, store.journal_url, record)
-    done = _maintain(store.journal_url, Path(store.report_dir), {record.store_id}, now_ms, expiry, dry_run)
-    return replace(done, quarantines=emptied, notices=(*done.notices, *unwritten))
+    result = _maintain(store.journal_url, Path(store.report_dir), {record.store_id}, now_ms, expiry, dry_run)
+    return replace(result, quarantines=emptied, notices=(*result.notices, *unwritten))
 
 
 def maintain_lakes(
@@ -554,16 +553,16 @@ def maintain_lakes(
     now_ms = clock_ms() if now_ms is None else now_ms
     journal = Journal(store.journal_url)
     record = identify(store, journal)
-    known = known_heads(journal, record)
-    done = []
+    all_heads = known_heads(journal, record)
+    results = []
     for config in store.lakes:
         lake = open_lake(config)
-        heads = {record.store_id: known.of(lake, lake.segments())}
+        heads = {record.store_id: all_heads.of(lake, lake.segments())}
         expired = maintain_expiry(lake, store.journal_url)
         compacted = maintain_compaction(lake, record.store_id) if compact else ()
         maintained = maintain_lake(lake, LakePolicy(), now_ms, known_heads=heads)
-        done.append(replace(maintained, notices=(*maintained.notices, *expired, *compacted)))
-    return tuple(done)
+        results.append(replace(maintained, notices=(*maintained.notices, *expired, *compacted)))
+    return tuple(results)
 
 
 def maintain_directory(
@@ -585,27 +584,27 @@ def maintain_directory(
     now_ms = clock_ms() if now_ms is None else now_ms
     journal = Journal(journal_url)
     # Another machine's disk is its own to look at.
-    here = [record for record in journal.all_stores() if record.host in (None, this_host())]
-    emptied = [line for record in here for line in _empty(Keeper(journal, record, lakes), now_ms, dry_run)]
-    known = JournalExpiry(journal_url).store_ids()
+    records = [record for record in journal.all_stores() if record.host in (None, this_host())]
+    emptied = [line for record in records for line in _empty(Keeper(journal, record, lakes), now_ms, dry_run)]
+    store_ids = JournalExpiry(journal_url).store_ids()
     unwritten = [
         line
         for record in journal.all_stores()
         if not dry_run
         for line in write_deletions(lakes, journal_url, record)
     ]
-    done = _maintain(journal_url, reports, known, now_ms, expiry, dry_run)
-    return replace(done, quarantines=tuple(emptied), notices=(*done.notices, *unwritten))
+    result = _maintain(journal_url, reports, store_ids, now_ms, expiry, dry_run)
+    return replace(result, quarantines=tuple(emptied), notices=(*result.notices, *unwritten))
 
 
 def _empty(keeper: Keeper, now_ms: int, dry_run: bool) -> tuple[str, ...]:
     try:
         return empty_expired(keeper, now_ms, dry_run=dry_run)
     except StoreBusyError as error:
-        return (Text(f"no quarantine of store {_called(keeper.record)} was emptied: ", error),)
+        return (Text(f"no quarantine of store {_store_title(keeper.record)} was emptied: ", error),)
 
 
-def _called(record: StoreRecord) -> str:
+def _store_title(record: StoreRecord) -> str:
     return store_called(record.name, record.broker, record.real_path)
 
 
@@ -619,14 +618,14 @@ def _maintain(
 ) -> MaintainResult:
     expiry = expiry or Expiry()
     journal, rows = JournalExpiry(journal_url), ExpiredRows()
-    names = {record.store_id: _called(record) for record in Journal(journal_url).all_stores()}
-    jumped = {store_id: _jumped(journal_url, store_id) for store_id in store_ids}
+    names = {record.store_id: _store_title(record) for record in Journal(journal_url).all_stores()}
+    jumped = {store_id: _clock_fault(journal_url, store_id) for store_id in store_ids}
     trusted = [store_id for store_id in store_ids if not jumped[store_id]]
     jobs = sweep_job_files(reports, dry_run=dry_run)
     protected = {(store_id, key) for store_id in trusted for key in journal.protected_runs(store_id)}
     directories = sorted(path for path in reports.glob("*") if path.is_dir() and not path.is_symlink())
-    found = [one for one in old_reports(directories, now_ms, expiry) if one.store_id in trusted]
-    expired = reports_to_expire(found, protected, now_ms, expiry)
+    old = [report for report in old_reports(directories, now_ms, expiry) if report.store_id in trusted]
+    expired = reports_to_expire(old, protected, now_ms, expiry)
     if not dry_run:
         for report in expired:
             remove_report(Path(report.path))
@@ -639,11 +638,11 @@ def _maintain(
         job_directories=tuple(map(str, jobs)),
         report_directories=tuple(report.path for report in expired),
         rows=rows,
-        notices=tuple(f"store {names[store_id]}: {why}" for store_id, why in jumped.items() if why),
+        notices=tuple(f"store {names[store_id]}: {reason}" for store_id, reason in jumped.items() if reason),
     )
 
 
-def _jumped(journal_url: str, store_id: str) -> str:
+def _clock_fault(journal_url: str, store_id: str) -> str:
     """Return why nothing of a store may expire now; "": the clock can be trusted."""
     ahead_ms = jumped_forward_ms(read_clock(), Journal(journal_url).clock_readings(store_id))
     if not ahead_ms:

@@ -87,29 +87,28 @@ def open_removals(context: Context, tasks: Collection[str]) -> tuple[Event, ...]
     """Return the intents of these tasks that have no result and whose files are all missing."""
     events = context.journal.store_events(context.record.store_id, Step.BROKER_TASK)
     ended = {(event.run_key, event.subject) for event in events if event.phase is Phase.RESULT}
-    found: dict[tuple[str, str], Event] = {}
+    intents: dict[tuple[str, str], Event] = {}
     for event in events:
         key = (event.run_key, event.subject)
         if event.phase is Phase.INTENT and key not in ended and event.payload["task"] in tasks:
             # A run that was killed in the middle says less the second time.
-            found.setdefault(key, event)
-    return tuple(event for event in found.values() if _is_gone(event))
+            intents.setdefault(key, event)
+    return tuple(event for event in intents.values() if _is_gone(event))
 
 
 def settle_removals(context: Context, run: Run, tasks: Collection[str], lease: Lease) -> Notes:
     """Record the result of open removals, durably, if their files are gone. Who removed them is unknown.
 
-    The caller holds the store's lock. If it isn't certain that the files are gone from the disk, the removal
-    stays open.
+    The caller holds the store's lock. A removal stays open if its files may still be on the disk.
 
     :param run: the run that does this. If another run left a removal open, a note names it.
     """
     lacking = missing_stamps(context.store.real_root)
     notes: dict[str, list[str]] = {}
     for event in open_removals(context, tasks):
-        said = notes.setdefault(event.payload["task"], [])
-        if why := _flushed(context, event, lacking):
-            said.append(_stays_open(event, why))
+        clauses = notes.setdefault(event.payload["task"], [])
+        if reason := _flush_parents(context, event, lacking):
+            clauses.append(_open_note(event, reason))
             continue
         result = {"size_bytes": event.payload["size_bytes"], "said": UNKNOWN}
         context.journal.record(
@@ -120,7 +119,7 @@ def settle_removals(context: Context, run: Run, tasks: Collection[str], lease: L
             lease=lease,
         )
         if event.run_key != run.run_key:
-            said.append(f"{event.subject}: {UNKNOWN}: run {event.run_key} was killed during its removal")
+            clauses.append(f"{event.subject}: {UNKNOWN}: run {event.run_key} was killed during its removal")
     return notes
 
 
@@ -128,29 +127,29 @@ def settle_alone(context: Context, run: Run, tasks: Collection[str], now_ms: int
     """Settle open removals if nothing else has to be removed. A hindrance becomes a note, not an error."""
     broker = context.broker
     if broker.is_live or process_of(broker).user():
-        why = "its broker runs"
+        reason = "its broker runs"
     else:
         try:
             with context.changing(now_ms) as held:
                 return settle_removals(context, run, tasks, held.lease)
         except (StoreBusyError, StoreCrashedError) as error:
-            why = reason_of(error)
+            reason = reason_of(error)
     notes: dict[str, list[str]] = {}
     for event in open_removals(context, tasks):
-        notes.setdefault(event.payload["task"], []).append(_stays_open(event, why))
+        notes.setdefault(event.payload["task"], []).append(_open_note(event, reason))
     return notes
 
 
-def _stays_open(event: Event, why: str) -> str:
-    return f"{event.subject}: it stays unknown whether run {event.run_key} removed it: {why}"
+def _open_note(event: Event, reason: str) -> str:
+    return f"{event.subject}: it stays unknown whether run {event.run_key} removed it: {reason}"
 
 
 def _is_gone(event: Event) -> bool:
     directory = event.payload["directory"]
-    return not any(map(_may_be_there, (*event.payload["files"], *((directory,) if directory else ()))))
+    return not any(map(_may_exist, (*event.payload["files"], *((directory,) if directory else ()))))
 
 
-def _may_be_there(path: str) -> bool:
+def _may_exist(path: str) -> bool:
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -160,10 +159,10 @@ def _may_be_there(path: str) -> bool:
     return True
 
 
-def _flushed(context: Context, event: Event, lacking: Collection[Path]) -> str:
+def _flush_parents(context: Context, event: Event, lacking: Collection[Path]) -> str:
     """Flush the directories above removed files. Return why their deletion may not be durable; "": it is."""
     path = Path(event.payload["directory"] or event.payload["files"][0]).parent
-    home = max((one for one in context.data_paths if path.is_relative_to(one)), key=_depth, default=None)
+    home = max((root for root in context.data_paths if path.is_relative_to(root)), key=_depth, default=None)
     if home is None:
         return f"{path} is in no directory of the store any more"
     if not is_present(context.broker, home):
@@ -191,13 +190,11 @@ class TaskResult:
     :param found: clauses on what was found.
     :param alarms: sentences that a person has to know at once.
     :param removed_files: number of files that the broker had left and that were removed, without directories.
-    :param gone_files: number of files that a killed run meant to remove and that are gone. Who removed them
-        is unknown.
+    :param gone_files: number of files that a killed run meant to remove and that are gone: unknown by whom.
     :param gone_bytes: size of these files.
     :param unproven: clauses on files that were deleted only by a person's decision.
     :param kept: clauses on files that stay, with the reason.
-    :param notices: clauses on things that a person should look at, such as open removals, or a disk without
-        stamp.
+    :param notices: clauses on what a person should look at, such as open removals or a disk without stamp.
     """
 
     name: str
@@ -214,11 +211,11 @@ class TaskResult:
     @property
     def text(self) -> str:
         """Return the result in one line."""
-        done = f"removed {count_text(self.removed_files, 'file')}, {bytes_text(self.freed_bytes)} freed"
-        gone = f"{count_text(self.gone_files, 'file')}, {bytes_text(self.gone_bytes)}: {UNKNOWN}"
-        counts = (*((done,) if self.removed_files else ()), *((gone,) if self.gone_files else ()))
-        said = (*self.found, *counts, *self.unproven, *self.kept, *self.notices)
-        return f"{self.name}: {'; '.join((*said, *self.alarms))}"
+        removed = f"removed {count_text(self.removed_files, 'file')}, {bytes_text(self.freed_bytes)} freed"
+        vanished = f"{count_text(self.gone_files, 'file')}, {bytes_text(self.gone_bytes)}: {UNKNOWN}"
+        counts = (*((removed,) if self.removed_files else ()), *((vanished,) if self.gone_files else ()))
+        clauses = (*self.found, *counts, *self.unproven, *self.kept, *self.notices)
+        return f"{self.name}: {'; '.join((*clauses, *self.alarms))}"
 
 
 def run_broker_tasks(
@@ -232,8 +229,7 @@ def run_broker_tasks(
     """Look after a broker's background tasks, once a run.
 
     :param only: name of the one task to look after; None: all.
-    :param words: by deleted topic, a person's reason why its unarchived files may be deleted; None: they may
-        not.
+    :param words: by deleted topic, a person's reason why its unarchived files may go; None: they may not.
     :raises BadInputError: a reason is empty, or a topic still exists.
     :raises StoreBusyError: a broker or another run has the store.
     :raises ChangedUnderUsError: a file changes while it is read; other files may already be removed.
@@ -244,9 +240,9 @@ def run_broker_tasks(
     check_topic_words(context, run_key, words)
     run = begin_background_run(context, run_key)
     now_ms = clock_ms() if now_ms is None else now_ms
-    done = _done(context, run)
+    done = _read_done(context, run)
     with context.errors(run, Step.BROKER_TASK):
-        tasks = [one for one in _look(context, now_ms) if only in (None, one.name)]
+        tasks = [task for task in _look(context, now_ms) if only in (None, task.name)]
         todo = {task.name for task in tasks} - set(done)
         notes: Notes = {}
         if any(task.left for task in tasks if task.name in todo):
@@ -274,10 +270,10 @@ def _look(context: Context, now_ms: int) -> tuple[BrokerTask, ...]:
     return (context.broker.tasks or BackgroundTasks()).look(now_ms, limits)
 
 
-def _done(context: Context, run: Run) -> dict[str, TaskResult]:
+def _read_done(context: Context, run: Run) -> dict[str, TaskResult]:
     events = context.journal.events(run, Step.BROKER_TASK, Phase.RESULT)
     results = (event.payload["result"] for event in events if event.subject == WHOLE)
-    return {one.name: one for one in (from_jsonable(TaskResult, result) for result in results)}
+    return {row.name: row for row in (from_jsonable(TaskResult, result) for result in results)}
 
 
 def _result(
@@ -287,16 +283,16 @@ def _result(
     kept: Sequence[str] = (),
     notices: Sequence[str] = (),
 ) -> TaskResult:
-    meant, gone = _removed(context, run, task.name)
+    removals, vanished = _read_removals(context, run, task.name)
     return TaskResult(
         task.name,
         task.found,
         task.overdue,
-        removed_files=sum(len(one["files"]) for one in meant),
-        freed_bytes=sum(one["size_bytes"] for one in meant),
-        gone_files=sum(len(one["files"]) for one in gone),
-        gone_bytes=sum(one["size_bytes"] for one in gone),
-        unproven=tuple(one["unproven"] for one in (*meant, *gone) if one["unproven"]),
+        removed_files=sum(len(payload["files"]) for payload in removals),
+        freed_bytes=sum(payload["size_bytes"] for payload in removals),
+        gone_files=sum(len(payload["files"]) for payload in vanished),
+        gone_bytes=sum(payload["size_bytes"] for payload in vanished),
+        unproven=tuple(payload["unproven"] for payload in (*removals, *vanished) if payload["unproven"]),
         kept=(*task.kept, *kept),
         notices=tuple(notices),
     )
@@ -317,121 +313,123 @@ def _end(
 ) -> TaskResult:
     """Remove the files that a task has left, if they are proven or a person permits it."""
     started_ns = time.monotonic_ns()
-    paths = [one.facts.path for left in task.left for one in left.files]
+    paths = [file.facts.path for leftover in task.left for file in leftover.files]
     check_inside(context.store.broker, paths, context.data_paths)
-    known = known_heads(context.journal, context.record)
-    proofs = _proofs(context, task.left, known, lease)
+    heads = known_heads(context.journal, context.record)
+    proofs = _proofs(context, task.left, heads, lease)
     reading = Reading(pace_at(context.bytes_per_second()).spend, lambda: context.journal.renew(lease))
     going, kept = [], []
-    for left in task.left:
-        word = words.get(left.topic, "") if left.topic else ""
-        unproven = _unproven(context, left, proofs)
-        no_word = f"{unproven}{_wanted(left)}" if unproven and not word else ""
-        if why := _silence(left, proofs) or no_word or _contradiction(left, proofs, reading):
-            kept.append(f"{left.what} stays: {why}")
+    for leftover in task.left:
+        word = words.get(leftover.topic, "") if leftover.topic else ""
+        unproven = _unproven_clause(context, leftover, proofs)
+        no_word = f"{unproven}{_permit_hint(leftover)}" if unproven and not word else ""
+        if reason := _silence(leftover, proofs) or no_word or _contradiction(leftover, proofs, reading):
+            kept.append(f"{leftover.what} stays: {reason}")
         else:
-            said = f"{left.what} was deleted by a person's decision: {left.purpose}, {word} ({unproven})"
-            going.append((left, said if unproven else ""))
+            text = (
+                f"{leftover.what} was deleted by a person's decision: {leftover.purpose}, {word} ({unproven})"
+            )
+            going.append((leftover, text if unproven else ""))
     if going:
-        notices = (*notices, *witness_release(context, run, proofs, known))
-    for left, unproven in going:
-        _remove(context, run, task.name, left, unproven, lease)
+        notices = (*notices, *witness_release(context, run, proofs, heads))
+    for leftover, unproven in going:
+        _remove(context, run, task.name, leftover, unproven, lease)
     return _save(context, run, _result(context, run, task, kept, notices), started_ns)
 
 
-def _wanted(left: LeftOver) -> str:
-    if not left.topic:
+def _permit_hint(leftover: LeftOver) -> str:
+    if not leftover.topic:
         return ""
-    return f"; {left.purpose}: --deleted-topic {left.topic}=REASON permits its deletion"
+    return f"; {leftover.purpose}: --deleted-topic {leftover.topic}=REASON permits its deletion"
 
 
-def _proofs(context: Context, lefts: Sequence[LeftOver], known: KnownHeads, lease: Lease) -> Proofs:
-    wanted = {one.segment for left in lefts for one in left.files if one.segment is not None}
-    if not context.store.archives or not wanted:
+def _proofs(context: Context, lefts: Sequence[LeftOver], heads: KnownHeads, lease: Lease) -> Proofs:
+    segment_ids = {file.segment for leftover in lefts for file in leftover.files if file.segment is not None}
+    if not context.store.archives or not segment_ids:
         return Proofs(())
-    return read_proofs_to_delete(context, wanted, known, lease)
+    return read_proofs_to_delete(context, segment_ids, heads, lease)
 
 
-def _counting(left: LeftOver) -> Iterator[tuple[LeftFile, SegmentId]]:
-    yield from ((one, one.segment) for one in left.files if one.segment is not None)
+def _files(leftover: LeftOver) -> Iterator[tuple[LeftFile, SegmentId]]:
+    yield from ((file, file.segment) for file in leftover.files if file.segment is not None)
 
 
-def _unproven(context: Context, left: LeftOver, proofs: Proofs) -> str:
+def _unproven_clause(context: Context, leftover: LeftOver, proofs: Proofs) -> str:
     """Return a clause on the files that no lake has.
 
     "": a lake has each file, if perhaps with other bytes.
     """
-    lacking = [Path(one.facts.path).name for one, _ in _counting(left) if not any(_proven(one, proofs))]
+    lacking = [Path(file.facts.path).name for file, _ in _files(leftover) if not any(_hashes(file, proofs))]
     if not lacking:
         return ""
-    off = not context.store.archives
-    return f"no lake has {', '.join(lacking)}{', as nothing is archived' if off else ''}"
+    is_off = not context.store.archives
+    return f"no lake has {', '.join(lacking)}{', as nothing is archived' if is_off else ''}"
 
 
-def _silence(left: LeftOver, proofs: Proofs) -> str:
+def _silence(leftover: LeftOver, proofs: Proofs) -> str:
     """Return why lakes may have a file that none proves: a lake doesn't answer, or a receipt isn't sound.
 
     No person's decision permits such a removal.
     """
-    for one, segment in _counting(left):
-        if any(_proven(one, proofs)):
+    for file, segment in _files(leftover):
+        if any(_hashes(file, proofs)):
             continue
         unsound = [
-            f"a receipt in {asked.lake.location} isn't sound: {asked.faults[row.identity]}"
-            for asked in proofs.asked
-            for row in asked.of(segment)
-            if row.identity in asked.faults
+            f"a receipt in {lake_proofs.lake.location} isn't sound: {lake_proofs.faults[row.identity]}"
+            for lake_proofs in proofs.asked
+            for row in lake_proofs.of(segment)
+            if row.identity in lake_proofs.faults
         ]
         if unsound or proofs.notices:
-            return f"no lake proves {Path(one.facts.path).name}; {'; '.join((*unsound, *proofs.notices))}"
+            return f"no lake proves {Path(file.facts.path).name}; {'; '.join((*unsound, *proofs.notices))}"
     return ""
 
 
-def _contradiction(left: LeftOver, proofs: Proofs, reading: Reading) -> str:
+def _contradiction(leftover: LeftOver, proofs: Proofs, reading: Reading) -> str:
     """Return a clause on a file whose bytes differ from the lakes' copy.
 
     No person's decision permits its removal.
     """
-    for one, _ in _counting(left):
-        proven = set(_proven(one, proofs))
-        if proven and (settle(one.facts.path) != one.facts or digest(one.facts.path, reading) not in proven):
-            return f"{Path(one.facts.path).name} differs from a lake's copy"
+    for file, _ in _files(leftover):
+        proven, facts = set(_hashes(file, proofs)), file.facts
+        if proven and (settle(facts.path) != facts or digest(facts.path, reading) not in proven):
+            return f"{Path(facts.path).name} differs from a lake's copy"
     return ""
 
 
-def _proven(one: LeftFile, proofs: Proofs) -> Iterator[str]:
+def _hashes(left_file: LeftFile, proofs: Proofs) -> Iterator[str]:
     """Yield the SHA-256 values that valid receipts have of a file."""
-    assert one.segment is not None
+    assert left_file.segment is not None
     for lake in proofs.asked:
-        for receipt in lake.valid(one.segment):
-            if not one.companion:
+        for receipt in lake.valid(left_file.segment):
+            if not left_file.companion:
                 yield receipt.sha256
                 continue
             try:
-                yield from (file.sha256 for file in receipt.companions if file.name == one.companion)
+                yield from (file.sha256 for file in receipt.companions if file.name == left_file.companion)
             except ReceiptError:
                 continue
 
 
-def _remove(context: Context, run: Run, task: str, left: LeftOver, unproven: str, lease: Lease) -> None:
+def _remove(context: Context, run: Run, task: str, leftover: LeftOver, unproven: str, lease: Lease) -> None:
     """Remove the files of one unfinished task together: intent, removal, result."""
-    said = {
+    payload = {
         "task": task,
-        "files": [one.facts.path for one in left.files],
-        "size_bytes": left.size_bytes,
-        "directory": left.directory,
+        "files": [file.facts.path for file in leftover.files],
+        "size_bytes": leftover.size_bytes,
+        "directory": leftover.directory,
         "unproven": unproven,
     }
-    context.journal.record(run, Step.BROKER_TASK, Phase.INTENT, [(left.what, said)], lease=lease)
+    context.journal.record(run, Step.BROKER_TASK, Phase.INTENT, [(leftover.what, payload)], lease=lease)
     with package_errors(context.store.broker, "remove its unfinished files", MAY_BE_DONE):
         tasks = context.broker.tasks or BackgroundTasks()
-        tasks.delete_left_over(left, lambda: context.journal.renew(lease))
+        tasks.delete_left_over(leftover, lambda: context.journal.renew(lease))
     context.journal.record(
-        run, Step.BROKER_TASK, Phase.RESULT, [(left.what, {"size_bytes": left.size_bytes})]
+        run, Step.BROKER_TASK, Phase.RESULT, [(leftover.what, {"size_bytes": leftover.size_bytes})]
     )
 
 
-def _removed(
+def _read_removals(
     context: Context, run: Run, task: str
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Return the removals of one task by this run, as they were intended.
@@ -442,10 +440,10 @@ def _removed(
     """
     events = context.journal.events(run, Step.BROKER_TASK)
     ended = {event.subject: event.payload for event in events if event.phase is Phase.RESULT}
-    meant: dict[str, Mapping[str, Any]] = {}
+    intents: dict[str, Mapping[str, Any]] = {}
     for event in events:
         if event.phase is Phase.INTENT and event.payload["task"] == task and event.subject in ended:
             # A run that was killed in the middle says less the second time.
-            meant.setdefault(event.subject, event.payload)
-    ours = [one for subject, one in meant.items() if "said" not in ended[subject]]
-    return ours, [one for subject, one in meant.items() if "said" in ended[subject]]
+            intents.setdefault(event.subject, event.payload)
+    own = [payload for subject, payload in intents.items() if "said" not in ended[subject]]
+    return own, [payload for subject, payload in intents.items() if "said" in ended[subject]]

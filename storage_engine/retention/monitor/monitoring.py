@@ -51,8 +51,8 @@ def record_rules(context: Context, snapshot: StoreSnapshot, now_ms: int) -> Cour
     :raises OSError: a file can't be read.
     """
     start = course_of(context.broker).start(snapshot)
-    found = rules_of(context, snapshot, None if start is None else start.time_zone, now_ms)
-    context.journal.save_rules(context.record.store_id, found)
+    rules = rules_of(context, snapshot, None if start is None else start.time_zone, now_ms)
+    context.journal.save_rules(context.record.store_id, rules)
     return start
 
 
@@ -77,10 +77,10 @@ def rules_of(
         values = rules.values(config)
         return values, rules.levels(values), rules.hours(values), rules.unsupported(config)
 
-    values, known, hours, unsupported = ask(kind, "tell its rules", tell)
+    values, rule_levels, hours, unsupported = ask(kind, "tell its rules", tell)
     windows = None if time_zone is None else {"hours": hours, "time_zone": time_zone}
-    told = {"settings": values, "levels": to_jsonable(known), "windows": windows}
-    return {**told, "unsupported": unsupported}
+    facts = {"settings": values, "levels": to_jsonable(rule_levels), "windows": windows}
+    return {**facts, "unsupported": unsupported}
 
 
 def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[str, Any]:
@@ -91,34 +91,34 @@ def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[s
     :param measured: the lakes' proofs; None: the lakes were not asked, or none could be.
     """
     errors: list[str] = []
-    snapshot = _told(
+    snapshot = _try_to_read(
         errors, "the store", lambda: context.snapshot(clock_ms()) if measured is None else measured.snapshot
     )
     if snapshot is None:
         return {"page_errors": errors}
-    _told(errors, "which logs there are", lambda: remember_logs(context, snapshot))
-    found = _told(errors, "where bytes are", lambda: look_for_ranges(context, snapshot, measured))
-    ranges, unasked = found or (None, "")
+    _try_to_read(errors, "which logs there are", lambda: remember_logs(context, snapshot))
+    result = _try_to_read(errors, "where bytes are", lambda: look_for_ranges(context, snapshot, measured))
+    ranges, unasked = result or (None, "")
     lost = _lost(ranges, unasked)
     return {
-        "start": _told(
+        "start": _try_to_read(
             errors, "what a simulation starts from", lambda: record_rules(context, snapshot, clock_ms())
         ),
         "ranges": ranges,
         "lost": None if lost is None else _lost_text(lost),
         "lost_ranges": None if lost is None else len(lost),
-        "due": _told(errors, "what is due", lambda: _due(context, snapshot, measured)),
-        "shield": _told(errors, "the shield", lambda: _shield(context)),
+        "due": _try_to_read(errors, "what is due", lambda: _due(context, snapshot, measured)),
+        "shield": _try_to_read(errors, "the shield", lambda: _shield(context)),
         "page_errors": errors,
     }
 
 
-def _told(errors: list[str], what: str, tell: Callable[[], Any]) -> Any:
+def _try_to_read(errors: list[str], subject: str, tell: Callable[[], Any]) -> Any:
     try:
         return tell()
     except Exception as error:
-        known = isinstance(error, (StorageEngineError, OSError))
-        errors.append(Text(f"{what} is not known: ", error if known else unexpected(error)))
+        is_expected = isinstance(error, (StorageEngineError, OSError))
+        errors.append(Text(f"{subject} is not known: ", error if is_expected else unexpected(error)))
         return None
 
 
@@ -128,10 +128,10 @@ def _due(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
     None: unknown.
     """
     due = due_now(context.broker, snapshot, clock_ms())
-    unproven = None if measured is None else [one for one in due if one.id not in measured.archived]
+    unproven = None if measured is None else [item for item in due if item.id not in measured.archived]
     return {
-        "size_bytes": sum(one.disk_bytes for one in due),
-        "unproven_bytes": None if unproven is None else sum(one.disk_bytes for one in unproven),
+        "size_bytes": sum(segment.disk_bytes for segment in due),
+        "unproven_bytes": None if unproven is None else sum(segment.disk_bytes for segment in unproven),
     }
 
 
@@ -140,13 +140,13 @@ def _lost(ranges: Sequence[OffsetRange] | None, unasked: str) -> list[OffsetRang
 
     :param unasked: why a lake can't be asked. It counts even if every known range is on disk or due.
     """
-    lost = [one for one in ranges or () if one.where is Place.LOST and one.is_missing]
-    is_unknown = ranges is None or unasked or any(one.where is Place.UNKNOWN for one in ranges)
+    lost = [piece for piece in ranges or () if piece.where is Place.LOST and piece.is_missing]
+    is_unknown = ranges is None or unasked or any(piece.where is Place.UNKNOWN for piece in ranges)
     return None if is_unknown and not lost else lost
 
 
 def _lost_text(lost: Sequence[OffsetRange]) -> str:
-    named = named_in_short([f"{one.log} [{one.start_offset}, {one.end_offset})" for one in lost])
+    named = named_in_short([f"{piece.log} [{piece.start_offset}, {piece.end_offset})" for piece in lost])
     return f"{count_text(len(lost), 'range')} neither on disk nor in a lake: {named}" if lost else ""
 
 
@@ -156,9 +156,9 @@ def _shield(context: Context) -> Mapping[str, Any]:
     return {
         "mode": context.store.policy.shield.value,
         "segments": len(shield.links),
-        "size_bytes": sum(seen.facts.size_bytes for seen in shield.links),
+        "size_bytes": sum(entry.facts.size_bytes for entry in shield.links),
         "gone_segments": len(shield.gone),
-        "gone_bytes": sum(seen.facts.size_bytes for seen in shield.gone),
+        "gone_bytes": sum(entry.facts.size_bytes for entry in shield.gone),
         "foreign_files": len(shield.foreign),
     }
 
@@ -204,19 +204,19 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
         except GateRefusedError as error:
             alarms.append(Text("the store can't be held: ", error))
         else:
-            told = sensed.hold.disturbances if sensed.hold else ()
-            new = tuple(one for one in status.disturbances if one not in told)
+            before = sensed.hold.disturbances if sensed.hold else ()
+            new = tuple(drift for drift in status.disturbances if drift not in before)
             if new:
                 alarms += alarms_of(context, replace(status, disturbances=new))
             if not status.is_well:
-                what = "not all of the store is held" if status.held else "the store isn't held"
-                alarms += [Text(f"{what}: ", notice) for notice in (*status.notices, *status.alarms)]
+                clause = "not all of the store is held" if status.held else "the store isn't held"
+                alarms += [Text(f"{clause}: ", notice) for notice in (*status.notices, *status.alarms)]
     alarms += _shield_alarms(context)
     measured, behind = _archive_lag(context, sensed.sensed_at_ms)
     alarms += behind
     if managed.is_live and not managed.cleans_up:
-        status, said = _hold_due(context, run_key, measured)
-        alarms += said
+        status, hold_alarms = _hold_due(context, run_key, measured)
+        alarms += hold_alarms
     elif status is None:
         alarms += _expiry_alarms(context, measured)
     alarms += end_alarms(context, sensed.hold if status is None else status, sensed.sensed_at_ms)
@@ -236,7 +236,7 @@ def _question_alarms(context: Context, sensed: SenseResult, status: HoldStatus |
     Each says when the broker deletes by itself.
     """
     now_ms = sensed.sensed_at_ms
-    asked = open_questions(context.journal, context.record.store_id, now_ms)
+    questions = open_questions(context.journal, context.record.store_id, now_ms)
     at_ms = None if status is None else status.deletes_from_ms or status.ends_at_ms
     if not context.broker.is_live:
         by_itself = "its broker deletes by itself once it is started"
@@ -246,7 +246,7 @@ def _question_alarms(context: Context, sensed: SenseResult, status: HoldStatus |
         by_itself = "when the broker deletes by itself isn't known"
     else:
         by_itself = f"the broker deletes by itself from {time_text(at_ms)}, unless the hold is renewed"
-    return question_alarms(asked, sensed.triggers, by_itself)
+    return question_alarms(questions, sensed.triggers, by_itself)
 
 
 def _hold_and_note(store: AnyStore, run_key: str, error: Exception) -> None:
@@ -256,8 +256,8 @@ def _hold_and_note(store: AnyStore, run_key: str, error: Exception) -> None:
     """
     with suppress(StorageEngineError):
         status = hold(store, run_key=run_key).status
-        for said in (*map(drift_text, status.disturbances), *due_alarms(status, clock_ms())):
-            error.add_note(said)
+        for text in (*map(drift_text, status.disturbances), *due_alarms(status, clock_ms())):
+            error.add_note(text)
 
 
 def _hold_due(
@@ -272,14 +272,14 @@ def _hold_due(
         result = hold(context, run_key=run_key, measured=measured)
     except (StorageEngineError, OSError) as error:
         # It may have found what went before it failed.
-        went = HoldStatus(False, disturbances=drift_since_renewal(context.journal, context.record))
-        said = (
+        status = HoldStatus(False, disturbances=drift_since_renewal(context.journal, context.record))
+        alarms = (
             Text("segments that will be deleted soon can't be held: ", reason_text(error)),
-            *alarms_of(context, went),
+            *alarms_of(context, status),
         )
-        return None, (*said, *_expiry_alarms(context, measured))
-    told = () if result.renewed else _expiry_alarms(context, measured)
-    return result.status, (*alarms_of(context, result.status), *due_alarms(result.status, clock_ms()), *told)
+        return None, (*alarms, *_expiry_alarms(context, measured))
+    soon = () if result.renewed else _expiry_alarms(context, measured)
+    return result.status, (*alarms_of(context, result.status), *due_alarms(result.status, clock_ms()), *soon)
 
 
 def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | None, tuple[str, ...]]:
@@ -299,7 +299,7 @@ def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | Non
 
 
 def _expiry_alarms(context: Context, measured: MeasuredLag | None) -> tuple[str, ...]:
-    """Return alarms on segments that a broker without cleanup or hold is about to delete unproven."""
+    """Return alarms on unproven segments that a broker deletes soon, of a store that we don't manage."""
     if measured is None or (context.store.cleans_up and context.broker.limit is None):
         return ()
     try:
@@ -321,7 +321,7 @@ def _save(
     lags: tuple[GroupLag, ...] | None,
     for_pages: Mapping[str, Any],
 ) -> None:
-    found = {
+    findings = {
         "alarms": to_recorded(result.alarms),
         "notices": result.sensed.notices,
         "causes": [trigger.cause for trigger in result.sensed.triggers],
@@ -333,7 +333,7 @@ def _save(
         "doctor": to_recorded(_findings(context)),
         **for_pages,
     }
-    context.journal.save_findings(context.record.store_id, found, lags)
+    context.journal.save_findings(context.record.store_id, findings, lags)
 
 
 def _findings(context: Context) -> tuple[Finding, ...]:
@@ -342,9 +342,9 @@ def _findings(context: Context) -> tuple[Finding, ...]:
         return findings_of(context.store, context.broker, context.journal, context.record, clock_ms())
     except Exception as error:
         # Whatever it is: what was found so far has to be kept, and alarms have to be told.
-        known = isinstance(error, (StorageEngineError, OSError))
-        told = Text(error).removesuffix(".") if known else unexpected(error)
-        return (Finding.warning("unreadable", told),)
+        is_expected = isinstance(error, (StorageEngineError, OSError))
+        text = Text(error).removesuffix(".") if is_expected else unexpected(error)
+        return (Finding.warning("unreadable", text),)
 
 
 def _shield_alarms(context: Context) -> tuple[str, ...]:

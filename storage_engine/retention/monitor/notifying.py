@@ -87,10 +87,10 @@ class Notification:
         when = f"{self.state.value}, since {since}" if self.state is AlarmState.ENDED else f"since {since}"
         ended = "ended: " if self.state is AlarmState.ENDED else ""
         text = " | ".join(
-            one for one in (f"{self.store}: {ended}{self.alarm.what}", when, self.advice, self.link) if one
+            part for part in (f"{self.store}: {ended}{self.alarm.what}", when, self.advice, self.link) if part
         )
-        told = {"store": self.store, "state": self.state.value, "what": self.alarm.what, "since": since}
-        return {**told, "advice": self.advice, "link": self.link, "text": text}
+        values = {"store": self.store, "state": self.state.value, "what": self.alarm.what, "since": since}
+        return {**values, "advice": self.advice, "link": self.link, "text": text}
 
 
 class Means(Protocol):
@@ -225,18 +225,18 @@ def within(seconds: float, work: Callable[[], Any]) -> Any:
     :raises StorageEngineError: the function takes longer. It continues in a thread of its own, which ends
         with the process.
     """
-    done = Future[Any]()
+    future = Future[Any]()
 
     def run() -> None:
         try:
-            done.set_result(work())
+            future.set_result(work())
         except BaseException as error:
-            done.set_exception(error)
+            future.set_exception(error)
 
     threading.Thread(target=run, name="storage-engine-notify", daemon=True).start()
-    if not wait([done], seconds).done:
+    if not wait([future], seconds).done:
         raise StorageEngineError(f"expected an end within {seconds:.0f} s, found none")
-    return done.result()
+    return future.result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,33 +285,31 @@ def tell(
     """Tell each means which alarms began and which ended since it was last told. Never raises.
 
     :param alarms: all present alarms.
-    :param happened: events that don't last. Each is sent once. If that fails, the next call in this process
-        tries again.
-    :param has_failed: the look itself failed with these alarms, so it is unknown whether other alarms have
-        ended.
+    :param happened: events that don't last. Each is sent once; if that fails, the next call retries.
+    :param has_failed: the look itself failed with these alarms, so it is unknown whether others have ended.
     :return: alarms that could not be sent, as notices.
     """
     notices: list[str] = []
     now_ms = clock_ms() if now_ms is None else now_ms
     for means in all_means:
         try:
-            known, why_unknown = _read(subject, means)
+            sent, why_unknown = _read(subject, means)
             if why_unknown:
                 notices.append(f"the alarms sent to {means.name} before are unknown: {why_unknown}")
-            began, ended = changes(known, alarms, now_ms)
+            began, ended = changes(sent, alarms, now_ms)
             todo = [
-                *((AlarmState.BEGAN, one) for one in began),
-                *((AlarmState.HAPPENED, one) for one in _untold_here.pop(subject.key(means), ())),
-                *((AlarmState.HAPPENED, Alarm(what, now_ms)) for what in happened),
-                *((AlarmState.ENDED, one) for one in ended if not has_failed),
+                *((AlarmState.BEGAN, alarm) for alarm in began),
+                *((AlarmState.HAPPENED, alarm) for alarm in _untold_here.pop(subject.key(means), ())),
+                *((AlarmState.HAPPENED, Alarm(text, now_ms)) for text in happened),
+                *((AlarmState.ENDED, alarm) for alarm in ended if not has_failed),
             ]
-            notices += _tell(subject, means, known, todo, seconds)
+            notices += _tell(subject, means, sent, todo, seconds)
         except Exception as error:
-            notices.append(f"{means.name} wasn't told: {_why(error)}")
+            notices.append(f"{means.name} wasn't told: {_error_text(error)}")
     return tuple(notices)
 
 
-def _why(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     is_said = isinstance(error, (StorageEngineError, OSError))
     return reason_text(error) if is_said else unexpected(error)
 
@@ -319,13 +317,13 @@ def _why(error: Exception) -> str:
 def _tell(
     subject: Subject,
     means: Means,
-    known: Sequence[Alarm],
+    sent: Sequence[Alarm],
     todo: Sequence[tuple[AlarmState, Alarm]],
     seconds: float,
 ) -> list[str]:
     notices: list[str] = []
-    now_known, left, why = {id(one): one for one in known}, len(todo), ""
-    waiting = [one for state, one in todo if state is AlarmState.HAPPENED]
+    now_known, unsent, reason = {id(alarm): alarm for alarm in sent}, len(todo), ""
+    waiting = [alarm for state, alarm in todo if state is AlarmState.HAPPENED]
     ends_at = time.monotonic() + seconds
     for state, alarm in todo[:_MOST_ALARMS]:
         try:
@@ -334,9 +332,9 @@ def _tell(
             means.send(Notification(subject.store, state, alarm, subject.advice, subject.link), remaining)
         except Exception as error:
             # One alarm that it doesn't take keeps it from none of the others.
-            why = why or _why(error)
+            reason = reason or _error_text(error)
             continue
-        left -= 1
+        unsent -= 1
         if state is AlarmState.ENDED:
             del now_known[id(alarm)]
         elif state is AlarmState.BEGAN:
@@ -345,12 +343,12 @@ def _tell(
             waiting.remove(alarm)
     if waiting:
         _untold_here[subject.key(means)] = tuple(waiting[-_MOST_ALARMS:])
-    if why:
-        untold = f"{means.name} wasn't told of {count_text(left, 'alarm')}"
-        notices.append(f"{untold} ({why}); alarms that still stand at the next look are sent then")
-    if len(todo) > left and (why := _write(subject, means, tuple(now_known.values()))):
+    if reason:
+        untold = f"{means.name} wasn't told of {count_text(unsent, 'alarm')}"
+        notices.append(f"{untold} ({reason}); alarms that still stand at the next look are sent then")
+    if len(todo) > unsent and (reason := _write(subject, means, tuple(now_known.values()))):
         notices.append(
-            f"the record of alarms sent to {means.name} can't be kept, so they are sent again: {why}"
+            f"the record of alarms sent to {means.name} can't be kept, so they are sent again: {reason}"
         )
     return notices
 
@@ -362,25 +360,25 @@ def changes(known: Sequence[Alarm], alarms: Sequence[str], now_ms: int) -> tuple
     """
     before: dict[str, list[Alarm]] = defaultdict(list)
     new = dict.fromkeys(alarms)
-    for one in known:
+    for alarm in known:
         # First those of the same words: of two ranges the one that is new began.
-        if one.what in new:
-            del new[one.what]
+        if alarm.what in new:
+            del new[alarm.what]
         else:
-            before[_without_numbers(one.what)].append(one)
+            before[_mask_numbers(alarm.what)].append(alarm)
     began = []
-    for what in new:
-        same = before[_without_numbers(what)]
+    for text in new:
+        same = before[_mask_numbers(text)]
         if same:
             same.pop(0)
         else:
-            began.append(Alarm(what, now_ms))
-    return began, [one for left in before.values() for one in left]
+            began.append(Alarm(text, now_ms))
+    return began, [alarm for group in before.values() for alarm in group]
 
 
-def _without_numbers(what: str) -> str:
+def _mask_numbers(text: str) -> str:
     # Earlier releases wrote "somebody": an upgrade must not end an alarm and begin it again.
-    return _NUMBER.sub("#", what.replace("somebody", "another program"))
+    return _NUMBER.sub("#", text.replace("somebody", "another program"))
 
 
 _kept_here: dict[str, tuple[Alarm, ...]] = {}
@@ -400,19 +398,19 @@ def _read(subject: Subject, means: Means) -> tuple[tuple[Alarm, ...], str]:
         if stored is None or stored[0] != _VERSION:
             return (), ""
         plain = json.loads(zlib.decompress(stored[1]))
-        return tuple(from_jsonable(Alarm, one, "told") for one in plain), ""
+        return tuple(from_jsonable(Alarm, row, "told") for row in plain), ""
     except (StorageEngineError, OSError, zlib.error, *MALFORMED) as error:
         return (), reason_text(error)
 
 
-def _write(subject: Subject, means: Means, told: Sequence[Alarm]) -> str:
+def _write(subject: Subject, means: Means, alarms: Sequence[Alarm]) -> str:
     """Keep the present alarms that a receiver was told. Return why that failed; "": it succeeded."""
     key, url = subject.key(means), subject.journal_url
-    _kept_here[key] = tuple(told)
+    _kept_here[key] = tuple(alarms)
     if not url or missing_sqlite_file(url):
         return ""
     try:
-        _TOLD.write(url, key, _VERSION, json.dumps([to_jsonable(one) for one in told]), reserve=False)
+        _TOLD.write(url, key, _VERSION, json.dumps([to_jsonable(alarm) for alarm in alarms]), reserve=False)
     except (StorageEngineError, OSError) as error:
         return reason_text(error)
     del _kept_here[key]
@@ -435,11 +433,11 @@ class Teller(threading.Thread):
     ) -> None:
         super().__init__(name="storage-engine-watch-notifies", daemon=True)
         self._means, self._say, self._advice = means, say, advice
-        self._found: dict[str, tuple[Subject, tuple[str, ...], tuple[str, ...]]] = {}
+        self._present: dict[str, tuple[Subject, tuple[str, ...], tuple[str, ...]]] = {}
         self._changing = threading.Lock()
         self._changed = threading.Event()
         self._ends = False
-        self._said: tuple[str, ...] = ()
+        self._reported: tuple[str, ...] = ()
 
     def add(self, store: ManagedStore, alarms: Sequence[str] | None, happened: Sequence[str]) -> None:
         """Add a store's present alarms and events, which the thread sends soon. Never waits.
@@ -448,12 +446,12 @@ class Teller(threading.Thread):
         """
         with self._changing:
             if alarms is None:
-                self._found.pop(store.root, None)
+                self._present.pop(store.root, None)
                 return
-            before = self._found.get(store.root)
+            before = self._present.get(store.root)
             subject = before[0] if before else Subject.of(store, "watch", advice=self._advice(store))
             waiting = (*(before[2] if before else ()), *happened)[-_MOST_ALARMS:]
-            self._found[store.root] = (subject, tuple(alarms), waiting)
+            self._present[store.root] = (subject, tuple(alarms), waiting)
             if happened or before is None or before[1] != tuple(alarms):
                 self._changed.set()
 
@@ -473,15 +471,15 @@ class Teller(threading.Thread):
                 # What comes and goes between two looks is no alarm.
                 time.sleep(_LOOKS_SECONDS)
             with self._changing:
-                found = list(self._found.items())
-                self._found = {root: (it[0], it[1], ()) for root, it in found}
-            told = [
+                present = list(self._present.items())
+                self._present = {root: (row[0], row[1], ()) for root, row in present}
+            results = [
                 tell(subject, alarms, self._means, happened=happened)
-                for _, (subject, alarms, happened) in found
+                for _, (subject, alarms, happened) in present
             ]
-            notices = tuple(dict.fromkeys(notice for of_store in told for notice in of_store))
-            if notices != self._said:
-                self._said = notices
+            notices = tuple(dict.fromkeys(notice for group in results for notice in group))
+            if notices != self._reported:
+                self._reported = notices
                 for notice in notices:
                     # On a pipe that is closed, too, later alarms are told.
                     with suppress(Exception):

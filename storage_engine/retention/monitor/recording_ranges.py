@@ -69,7 +69,7 @@ def ends_of_segments(
         proofs = measured.proofs
 
         def rows_of(segment_id: SegmentId) -> Iterator[Receipt]:
-            return (row for asked in proofs.asked for row in asked.valid(segment_id))
+            return (row for lake in proofs.asked for row in lake.valid(segment_id))
 
         proven = proven_ends(snapshot, rows_of, proofs.acts)
     return own_ends(context.broker, snapshot, proven)
@@ -84,9 +84,9 @@ def hole_spans(
     :param present: identities of the logs, by name.
     """
     accepted = accepted_losses(context.journal, context.record) if ends else ()
-    for segment in (one for log in snapshot.logs for one in log.sealed if one.id in ends):
+    for segment in (segment for log in snapshot.logs for segment in log.sealed if segment.id in ends):
         end = ends[segment.id]
-        why = (
+        reason = (
             f"{segment.facts.path} ends at offset {end}, and the next segment begins at {segment.end_offset}"
         )
         lineage = context.record.lineage_of(segment.log)
@@ -94,7 +94,7 @@ def hole_spans(
             segment.log,
             end,
             segment.end_offset,
-            others=why,
+            others=reason,
             lineage=lineage,
             log_id=present.get(segment.log, ""),
         )
@@ -104,8 +104,7 @@ def hole_spans(
 def look_for_ranges(
     context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
 ) -> tuple[tuple[OffsetRange, ...], str]:
-    """Return where each byte is, from the first known offset to the end of each log, and why a lake can't be
-    asked.
+    """Return where each byte of each log is, from its first known offset on, and why a lake can't be asked.
 
     The reason is "" if all lakes could be asked. Only what is new in lakes and journal since the last look is
     read, unless a fact contradicts the memory.
@@ -118,20 +117,20 @@ def look_for_ranges(
     lakes, deleted = Lakes(), tuple[ReleasedSpan, ...]()
     if context.store.archives:
         journal_url, store_id = context.store.journal_url, context.record.store_id
-        known = kept_ranges(journal_url, store_id)
-        lakes, found = _lakes(context, snapshot, measured, known)
-        found = _with_deleted(context, found)
-        if found != known:
-            keep_ranges(journal_url, store_id, found)
-        deleted = found.deleted.spans
+        memory = kept_ranges(journal_url, store_id)
+        lakes, updated = _read_lakes(context, snapshot, measured, memory)
+        updated = _with_deleted(context, updated)
+        if updated != memory:
+            keep_ranges(journal_url, store_id, updated)
+        deleted = updated.deleted.spans
     shielded = shielded_spans(context.store.real_root, context.record.lineages)
     present = present_logs(context.broker, snapshot)
     missing = missing_logs(context.store, context.journal, context.record, context.broker, snapshot)
-    missed = missing_spans(context.journal, context.record, missing)
-    own = ends_of_segments(context, snapshot, measured)
-    holes = hole_spans(context, snapshot, own, present)
-    gone = (*gone_spans(context.journal, context.record), *deleted, *missed, *holes)
-    decisions = [_ending_at(one, own.get(one.segment.id)) for one in plan.decisions]
+    missing_parts = missing_spans(context.journal, context.record, missing)
+    segment_ends = ends_of_segments(context, snapshot, measured)
+    holes = hole_spans(context, snapshot, segment_ends, present)
+    gone = (*gone_spans(context.journal, context.record), *deleted, *missing_parts, *holes)
+    decisions = [_with_end(decision, segment_ends.get(decision.segment.id)) for decision in plan.decisions]
 
     def ranges(lakes: Lakes) -> tuple[OffsetRange, ...]:
         ends = {log.name: log.max_offset for log in snapshot.logs}
@@ -140,50 +139,50 @@ def look_for_ranges(
 
     found_ranges = ranges(lakes)
     names = names_of_logs(present, lakes.spans, gone)
-    if measured is not None and (more := _of_replicas(context, measured, names, found_ranges)):
+    if measured is not None and (more := _replica_ranges(context, measured, names, found_ranges)):
         found_ranges = ranges(replace(lakes, spans=(*lakes.spans, *more)))
     return found_ranges, lakes.unasked
 
 
-def _ending_at(decision: Decision, end: int | None) -> Decision:
+def _with_end(decision: Decision, end: int | None) -> Decision:
     """Return a decision whose segment ends at the given offset; None: the decision as it is."""
     return decision if end is None else replace(decision, segment=replace(decision.segment, end=end))
 
 
-def _of_replicas(
+def _replica_ranges(
     context: Context, measured: MeasuredLag, names: LogNames, ranges: Sequence[OffsetRange]
 ) -> tuple[ArchivedSpan, ...]:
     """Return the ranges missing here that other replicas have archived.
 
     :raises LakeUnavailableError: a lake can no longer be read.
     """
-    lost = [one for one in ranges if one.where is Place.LOST or one.is_missing]
+    lost = [piece for piece in ranges if piece.where is Place.LOST or piece.is_missing]
     if not lost or context.broker.replicas is None:
         return ()
-    lineages = {one.log: one.lineage for one in lost}
+    lineages = {piece.log: piece.lineage for piece in lost}
     store_id = context.record.store_id
     compared = partial(compared_receipts, context.journal, store_id)
     return tuple(
         ArchivedSpan(
             span.log, lineages[span.log], span.start_offset, span.end_offset, size_bytes=0, ended=span.ended
         )
-        for asked in measured.proofs.asked
-        for span in replica_spans(asked.lake, store_id, names, lost, compared)
+        for lake_proofs in measured.proofs.asked
+        for span in replica_spans(lake_proofs.lake, store_id, names, lost, compared)
     )
 
 
-def _lakes(
-    context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None, known: RangeMemory
+def _read_lakes(
+    context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None, memory: RangeMemory
 ) -> tuple[Lakes, RangeMemory]:
     if measured is None:
-        return Lakes(unasked="no lake could be asked"), known
+        return Lakes(unasked="no lake could be asked"), memory
     proofs = measured.proofs
     sealed = take_archivable(context.broker, snapshot).segments
     unasked = [reason for _, reason in proofs.unreachable]
     heads, store_id = known_heads(context.journal, context.record), context.record.store_id
-    unreachable = {config.location: why for config, why in proofs.unreachable}
-    unnamed = lakes_unasked(heads.heads, [one.lake for one in proofs.asked], unreachable)
-    asked: list[tuple[LakeProofs, str, History]] = []
+    unreachable = {config.location: reason for config, reason in proofs.unreachable}
+    unnamed = lakes_unasked(heads.heads, [lake_proofs.lake for lake_proofs in proofs.asked], unreachable)
+    readable: list[tuple[LakeProofs, str, History]] = []
     sound: set[SegmentId] = set()
     doubted: set[SegmentId] = set()
     for proven in proofs.asked:
@@ -196,55 +195,55 @@ def _lakes(
             unasked.append(Text(error))
             continue
         history = by_receipt(check for check in checks if check.store_id == store_id)
-        asked.append((proven, lake_id, history))
+        readable.append((proven, lake_id, history))
         for slot in proven.rows:
             stands = [standing_fault(history, row) is None for row in proven.valid(slot)]
             if stands:
                 (sound if any(stands) else doubted).add(SegmentId(*slot))
-    spans, found = _archived(context, snapshot, asked, known)
+    spans, updated = _archived_spans(context, snapshot, readable, memory)
     # By the journal's word alone nothing is in a lake that can't be asked.
     unproven, touched = measured.unproven, measured.touched
     if unasked:
         missing = proofs.unproven(sealed)
-        unproven, touched = (frozenset(s.id for s in of) for of in (missing, proofs.touched(missing)))
+        unproven, touched = (frozenset(s.id for s in group) for group in (missing, proofs.touched(missing)))
     unproven |= {segment.id for segment in proofs.left_out(sealed)}
     proven_ids = frozenset(segment.id for segment in sealed) - (unproven - touched)
     at_fault = proven_ids & (doubted - sound)
-    return Lakes(spans, proven_ids - at_fault, join_texts("; ", unasked), at_fault, unnamed), found
+    return Lakes(spans, proven_ids - at_fault, join_texts("; ", unasked), at_fault, unnamed), updated
 
 
-def _archived(
+def _archived_spans(
     context: Context,
     snapshot: StoreSnapshot,
-    asked: Sequence[tuple[LakeProofs, str, History]],
-    known: RangeMemory,
+    readable: Sequence[tuple[LakeProofs, str, History]],
+    memory: RangeMemory,
 ) -> tuple[Sequence[ArchivedSpan], RangeMemory]:
     """Return the lakes' ranges: those known from the last look, and those of receipts that were added since.
 
-    :param asked: lakes' proofs, each with the lake's id and the remembered checks.
+    :param readable: lakes' proofs, each with the lake's id and the remembered checks.
     :raises LakeUnavailableError: a lake can no longer be read.
     """
-    if not asked:
-        return (), known
-    by_id = {lake_id: (proven, history) for proven, lake_id, history in asked}
+    if not readable:
+        return (), memory
+    by_id = {lake_id: (proven, history) for proven, lake_id, history in readable}
 
     def read(lake_id: str, first_sequence: int) -> LakeLook:
         proven, history = by_id[lake_id]
         # Of these nothing is archived, as far as is known at this moment.
-        hidden = ((one.log, one.lineage, one.base_offset) for one in proven.faults)
+        hidden = ((identity.log, identity.lineage, identity.base_offset) for identity in proven.faults)
         return look_at_receipts(proven.lake, context.record.store_id, first_sequence, history, hidden)
 
     first_offsets = {log.name: log.min_offset for log in snapshot.logs if log.segments}
-    found, spans = look_at_lakes(known, sorted(by_id), read, first_offsets, context.record.lineages)
-    return spans, found
+    updated, spans = look_at_lakes(memory, sorted(by_id), read, first_offsets, context.record.lineages)
+    return spans, updated
 
 
-def _with_deleted(context: Context, known: RangeMemory) -> RangeMemory:
+def _with_deleted(context: Context, kept: RangeMemory) -> RangeMemory:
     reader, store_id = JournalReader(context.store.journal_url), context.record.store_id
     ends = reader.read(lambda connection: journal_ends(connection, store_id, clock_ms()))
     # What an undone run deleted is back.
-    memory = known.deleted if known.deleted.last_undo == ends.last_undo else DeletedMemory()
+    memory = kept.deleted if kept.deleted.last_undo == ends.last_undo else DeletedMemory()
     rows = reader.read(lambda connection: deletions_after(connection, store_id, memory.known_id))
-    new = (filled(ReleasedSpan, one, excused=one.excuse) for one in rows)
+    new = (filled(ReleasedSpan, row, excused=row.excuse) for row in rows)
     spans = tuple(joined((*memory.spans, *new)))
-    return replace(known, deleted=DeletedMemory(ends.last_undo, ends.known_id, spans))
+    return replace(kept, deleted=DeletedMemory(ends.last_undo, ends.known_id, spans))

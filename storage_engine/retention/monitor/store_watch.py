@@ -68,14 +68,14 @@ def read_links(store: ManagedStore, is_urgent: Callable[[], bool], seconds: floa
         pace.spend(size_bytes)
 
     with suppress(_UrgentError):
-        for seen in look_at_shield(store.real_root).links:
-            if seen.place is not Place.IN_LOG or (seen.is_same and seen.link.sha256):
+        for entry in look_at_shield(store.real_root).links:
+            if entry.place is not Place.IN_LOG or (entry.is_same and entry.link.sha256):
                 continue
             if time.monotonic() > ends:
                 break
-            sha256 = digest_of(store.real_root, seen, spend)
+            sha256 = digest_of(store.real_root, entry, spend)
             if sha256 is not None:
-                note_digest(store.real_root, seen, sha256)
+                note_digest(store.real_root, entry, sha256)
                 count += 1
     return count
 
@@ -136,9 +136,9 @@ class _Duty:
             # Whatever it is, it is said, and tried again.
             self._fail(unexpected(error))
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, reason: str) -> None:
         self._due_at = time.monotonic() + _AFTER_ERROR_SECONDS
-        self._failed(why)
+        self._failed(reason)
 
 
 class ShieldWatch:
@@ -150,7 +150,7 @@ class ShieldWatch:
     def __init__(self, store: ManagedStore, say: Callable[[str], None]) -> None:
         self._store = store
         self._say = say
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
         name = f"storage-engine-shield {store.root}"
         self._tending = _Duty(name, self._tend, TEND_SECONDS, self._cannot_tend)
         self._asking = _Duty(f"{name} force", self._end_force, FORCE_SECONDS, self._cannot_ask)
@@ -174,8 +174,7 @@ class ShieldWatch:
 
     @property
     def is_wanted(self) -> bool:
-        """Return whether this watch should tend the shield: it knows the broker, and a shield exists or is
-        allowed.
+        """Return whether to tend the shield: this watch knows the broker, and a shield exists or is allowed.
 
         :raises OSError: it can't be found out whether there is a shield.
         """
@@ -213,17 +212,17 @@ class ShieldWatch:
         if self._store.policy.shield is not ShieldMode.ON:
             with suppress(StorageEngineError, OSError):
                 root = self._store.real_root
-                drop_links(root, [seen.link.name for seen in look_at_shield(root).links], in_log=True)
+                drop_links(root, [entry.link.name for entry in look_at_shield(root).links], in_log=True)
 
     def _notice_gone(self) -> None:
         """Link the next segments if linked ones are gone from the log."""
         result = self._result
         if result is None:
             return
-        gone = {path for path in result.linked_paths if path not in self._gone and not Path(path).exists()}
-        if not gone:
+        paths = {path for path in result.linked_paths if path not in self._gone and not Path(path).exists()}
+        if not paths:
             return
-        self._gone |= gone
+        self._gone |= paths
         self._urgent.set()
         self._asks_now = True
         following = result.following(len(self._gone))
@@ -254,21 +253,21 @@ class ShieldWatch:
 
     def _end_force(self) -> None:
         with closing(open_to_look(self._store)) as broker:
-            found = None if broker.shield is None else broker.shield.end_force()
-        if found is not None and found.detail not in self._said:
-            self._said.add(found.detail)
-            self._found.append(found)
+            drift = None if broker.shield is None else broker.shield.end_force()
+        if drift is not None and drift.detail not in self._reported:
+            self._reported.add(drift.detail)
+            self._found.append(drift)
 
-    def _cannot_tend(self, why: str) -> None:
+    def _cannot_tend(self, reason: str) -> None:
         self._has_failed = True
-        self._say_once(Text("the shield can't be tended: ", why))
+        self._say_once(Text("the shield can't be tended: ", reason))
 
-    def _cannot_ask(self, why: str) -> None:
-        self._say_once(Text("the broker's deletion by force can't be read or switched off: ", why))
+    def _cannot_ask(self, reason: str) -> None:
+        self._say_once(Text("the broker's deletion by force can't be read or switched off: ", reason))
 
     def _say_once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+        if text not in self._reported:
+            self._reported.add(text)
             self._say(Text(f"{self._store.root}: ", text))
 
 
@@ -281,8 +280,7 @@ _MOST_EVENTS: Final = 1000
 class FileChanges:
     """Reports changes of files. It is for one thread; only :meth:`wake` may be called by others.
 
-    :param say: called with the reason why changes aren't seen. It is called again only if changes were seen
-        in between.
+    :param say: called with the reason why changes aren't seen, and again only if some were seen in between.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -339,9 +337,9 @@ class FileChanges:
         """:raises FileNotFoundError: there is no such directory."""
         stat = directory.stat()
         identity = (stat.st_dev, stat.st_ino)
-        known, watch = self._watches.get(directory, (None, None))
+        watched, watch = self._watches.get(directory, (None, None))
         is_alive = self._inotify is not None and watch in self._inotify.watches
-        if (known == identity and is_alive) or time.monotonic() < self._retries_at:
+        if (watched == identity and is_alive) or time.monotonic() < self._retries_at:
             return
         try:
             from asyncinotify import Inotify, Mask
@@ -393,7 +391,7 @@ class Recorder(threading.Thread):
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(name="storage-engine-watch-records", daemon=True)
         self._say = say
-        self._said = ""
+        self._reported = ""
         self._waiting: deque[tuple[ManagedStore, Drift]] = deque()
         self._changed = threading.Condition()
         self._ends = False
@@ -403,7 +401,7 @@ class Recorder(threading.Thread):
         if not found:
             return
         with self._changed:
-            self._waiting += ((store, one) for one in found)
+            self._waiting += ((store, drift) for drift in found)
             while len(self._waiting) > MOST:
                 del self._waiting[MOST // 2]
             self._changed.notify()
@@ -423,29 +421,29 @@ class Recorder(threading.Thread):
                         return
                     self._changed.wait()
                 store = self._waiting[0][0]
-                found = [one for of, one in self._waiting if of is store]
+                drifts = [drift for owner, drift in self._waiting if owner is store]
             try:
-                record_mends(store, found)
+                record_mends(store, drifts)
             except Exception as error:
                 # Whatever it is: nobody else would record what the watches mend from now on.
-                known = isinstance(error, StorageEngineError | OSError)
-                why = Text(error) if known else unexpected(error)
-                self._say_once(Text(f"{store.root}: the mends can't be recorded yet: ", why))
+                is_expected = isinstance(error, StorageEngineError | OSError)
+                reason = Text(error) if is_expected else unexpected(error)
+                self._say_once(Text(f"{store.root}: the mends can't be recorded yet: ", reason))
                 with self._changed:
                     # Another store's journal may be well.
-                    self._waiting.rotate(-len(found))
+                    self._waiting.rotate(-len(drifts))
                     if self._ends:
                         return
                     self._changed.wait(_AGAIN_SECONDS)
             else:
                 with self._changed:
-                    recorded = set(map(id, found))
+                    recorded = set(map(id, drifts))
                     self._waiting = deque(row for row in self._waiting if id(row[1]) not in recorded)
 
     def _say_once(self, text: str) -> None:
-        if text != self._said:
+        if text != self._reported:
             self._say(text)
-        self._said = text
+        self._reported = text
 
 
 def record_mends(store: ManagedStore, found: Sequence[Drift]) -> None:
@@ -486,8 +484,7 @@ def _fence_watch(store: ManagedStore) -> FenceWatch:
 
 
 class StoreWatch(threading.Thread):
-    """Looks at one store twice a second, and at once when a file of its log has changed or the thread is
-    woken.
+    """Looks at one store twice a second, and at once when a file of its log has changed or it is woken.
 
     :param say: called with mends, and with hindrances to the watch's work.
     :param alarmed: called at each look, with the store's faults and mends.
@@ -504,7 +501,7 @@ class StoreWatch(threading.Thread):
         self._store = store
         self._recorder = recorder
         self._say = say
-        self._said = ""
+        self._reported = ""
         self._silent = ""
         self._changes = FileChanges(lambda text: say(Text(f"{store.root}: ", text)))
         self._ends = False
@@ -536,8 +533,8 @@ class StoreWatch(threading.Thread):
             self._alarm(f"{root}: expected the store, found none: is it mounted?")
             return
         identity = _identity(self._store.root)
-        with self._fence.watching() as own:
-            if own is None:
+        with self._fence.watching() as beating:
+            if beating is None:
                 self._stand_by()
                 return
             self._silent = ""
@@ -546,7 +543,7 @@ class StoreWatch(threading.Thread):
                 problems = [
                     *self._do(lambda: self._fence.look(clock_ms())),
                     *self._do(self._shield.look),
-                    *self._do(lambda: self._beat(own)),
+                    *self._do(lambda: self._beat(beating)),
                 ]
                 self._tell(self._fence.left_over())
                 self._alarm(*problems, well=watching_text(self._fence.last_look))
@@ -566,13 +563,13 @@ class StoreWatch(threading.Thread):
             return
         problems = [*self._do(lambda: self._fence.look(clock_ms()))]
         self._tell(self._fence.left_over())
-        said = f"{self._silent}: end it. Until then this one mends the fence, and doesn't tend the shield"
-        self._alarm(said, *problems)
+        text = f"{self._silent}: end it. Until then this one mends the fence, and doesn't tend the shield"
+        self._alarm(text, *problems)
 
-    def _beat(self, own: Beating) -> tuple[Drift, ...]:
+    def _beat(self, beating: Beating) -> tuple[Drift, ...]:
         """Show that the watch is alive, and when it looked. If that fails, the watch goes on mending."""
         shield = self._shield
-        own.beat(self._fence.last_look, tends_shield=shield.is_tended, tended_at_ms=shield.tended_at_ms)
+        beating.beat(self._fence.last_look, tends_shield=shield.is_tended, tended_at_ms=shield.tended_at_ms)
         return ()
 
     def _do(self, duty: Callable[[], tuple[Drift, ...]]) -> Iterator[str]:
@@ -581,19 +578,19 @@ class StoreWatch(threading.Thread):
         :return: why a duty failed; the other duties are done all the same.
         """
         try:
-            found = duty()
+            drifts = duty()
         except (StorageEngineError, OSError) as error:
             yield reason_text(error)
         except Exception as error:
             # Whatever it is, what comes after it in the same look must not wait for its mend.
             yield Text("a part of the watch has failed, and is tried again: ", unexpected(error))
         else:
-            self._tell(found)
+            self._tell(drifts)
 
-    def _tell(self, found: tuple[Drift, ...]) -> None:
-        self._recorder.add(self._store, found)
-        for one in found:
-            self._mended.append(Text(f"{one.kind.value}: ", one.detail))
+    def _tell(self, drifts: tuple[Drift, ...]) -> None:
+        self._recorder.add(self._store, drifts)
+        for drift in drifts:
+            self._mended.append(Text(f"{drift.kind.value}: ", drift.detail))
             self._say(Text(f"{self._store.root}: ", self._mended[-1]))
 
     def _alarm(self, *problems: str, well: str = "") -> None:
@@ -608,22 +605,21 @@ class StoreWatch(threading.Thread):
             self._changes.wait(seconds)
 
     def _say_once(self, text: str) -> None:
-        if text != self._said:
+        if text != self._reported:
             self._say(Text(f"{self._store.root}: ", text))
-        self._said = text
+        self._reported = text
 
 
 class HostWatch:
     """Watches stores of this host, each store once.
 
-    :param say: called from its threads. Errors that it raises are ignored: mending goes on even if nobody
-        hears of it.
+    :param say: called from its threads; its errors are ignored: mending goes on even if nobody hears of it.
     :param alarmed: called from its threads, with a store's present faults and mends. It must not wait.
     """
 
     def __init__(self, say: Callable[[str], None], alarmed: Alarmed | None = None) -> None:
         self._alarmed: Alarmed = alarmed or (lambda store, problems, mended: None)
-        self._say = _never_raises(say)
+        self._say = _ignore_errors(say)
         self._recorder = Recorder(self._say)
         self._watches: dict[str, tuple[StoreWatch, int]] = {}
         self._leaving: list[StoreWatch] = []
@@ -637,12 +633,12 @@ class HostWatch:
         with self._changing:
             if self._recorder.ident is None:
                 self._recorder.start()
-            known = self._watches.get(store.root)
-            if known is None:
+            entry = self._watches.get(store.root)
+            if entry is None:
                 watch = StoreWatch(store, self._recorder, self._say, self._alarmed)
                 watch.start()
-                known = (watch, 0)
-            self._watches[store.root] = (known[0], known[1] + 1)
+                entry = (watch, 0)
+            self._watches[store.root] = (entry[0], entry[1] + 1)
 
     def remove(self, store: ManagedStore) -> None:
         """End the watch of a store when everyone who added it has removed it. Never waits."""
@@ -653,19 +649,19 @@ class HostWatch:
             else:
                 del self._watches[store.root]
                 watch.end()
-                self._leaving = [one for one in (*self._leaving, watch) if one.is_alive()]
+                self._leaving = [thread for thread in (*self._leaving, watch) if thread.is_alive()]
 
     @property
     def dead(self) -> tuple[str, ...]:
         """Return the names of threads that should be running and have died."""
         with self._changing:
             threads = [self._recorder, *(watch for watch, _ in self._watches.values())]
-        return tuple(one.name for one in threads if one.ident is not None and not one.is_alive())
+        return tuple(thread.name for thread in threads if thread.ident is not None and not thread.is_alive())
 
     def end(self, seconds: float = 5.0) -> None:
         """End all its threads. A thread that a disk or a database delays for longer is left behind."""
         deadline = time.monotonic() + seconds
-        watches = self._now()
+        watches = self._list_watches()
         for watch in watches:
             watch.end()
         if self._recorder.ident is None:
@@ -674,15 +670,13 @@ class HostWatch:
             thread.join(max(deadline - time.monotonic(), 0))
         self._recorder.end(max(deadline - time.monotonic(), 0))
 
-    def _now(self) -> list[StoreWatch]:
+    def _list_watches(self) -> list[StoreWatch]:
         with self._changing:
             return [*(watch for watch, _ in self._watches.values()), *self._leaving]
 
 
-def _never_raises(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Return the same function without errors, for threads that must not end because a disk is full or a pipe
-    is closed.
-    """
+def _ignore_errors(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return the function without errors: a full disk or a closed pipe must not end its thread."""
 
     def try_to_say(text: str) -> None:
         with suppress(Exception):

@@ -51,8 +51,8 @@ class Place:
 
     :param base: real path of a directory of that file system.
     :param parts: names of the directories from the base to the run's directory.
-    :param below: real path of the directory that the files were below; a file's path from there is kept below
-        ``parts``. "": the base.
+    :param below: real path of the directory from which the files were moved. Under ``parts`` each file keeps
+        its path relative to that directory. "": the base.
     """
 
     base: str

@@ -1,5 +1,4 @@
-"""Ranges that a run deleted or lost, by its events; the SHA-256 of these events; and losses that a person
-accepted.
+"""Ranges that a run deleted or lost, by its events; the events' SHA-256; and losses that a person accepted.
 
 Witnesses know runs from their deletions. An older copy of the journal may lack runs that came after a moment.
 Any other difference was made by another program. An accepted loss is an event of the journal: from then on
@@ -33,8 +32,7 @@ from storage_engine.retention.proof.history import SegmentRelease
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
-    """Bytes [start_offset, end_offset) of a log in one lineage that are lost, and the person who accepts
-    that.
+    """Lost bytes [start_offset, end_offset) of a log in one lineage, and the person who accepts that.
 
     :param log_id: identity of the log, as receipts have it; "": unknown. Another log may get its name.
     :param gap: the known facts about the loss, if only a gap between store and lake shows it.
@@ -78,7 +76,7 @@ def excused_parts(span: ReleasedSpan, losses: Sequence[AcceptedLoss]) -> Iterato
 
     If several decisions accept a part, the first one counts.
     """
-    mine = [
+    accepted = [
         loss
         for loss in losses
         if loss.log == span.log
@@ -86,11 +84,11 @@ def excused_parts(span: ReleasedSpan, losses: Sequence[AcceptedLoss]) -> Iterato
         and loss.start_offset < span.end_offset
         and span.start_offset < loss.end_offset
     ]
-    inside = {offset for loss in mine for offset in (loss.start_offset, loss.end_offset)}
+    inside = {offset for loss in accepted for offset in (loss.start_offset, loss.end_offset)}
     ends = {span.start_offset, span.end_offset}
     cuts = sorted(ends | {offset for offset in inside if span.start_offset < offset < span.end_offset})
     for start, end in pairwise(cuts):
-        by = next((loss for loss in mine if loss.start_offset <= start and end <= loss.end_offset), None)
+        by = next((loss for loss in accepted if loss.start_offset <= start and end <= loss.end_offset), None)
         excused = span.excused or (
             "" if by is None else f"accepted by {by.person} ({by.reason}): {span.others}"
         )
@@ -125,22 +123,21 @@ class RunHistory:
         )
 
     def differing(self, witnessed: Collection[RunDigest]) -> dict[RunDigest, str]:
-        """Return the witnessed digests that differ from this run's events, each with the digest of the
-        events.
+        """Return the witnessed digests that differ from this run's events, each with the events' digest.
 
         A digest may leave out the plan's waiver in two cases: it was taken before the waiver was given; or a
         proof was waived, since an older release took digests without waivers.
         """
         event_ids = {digest.event_id for digest in witnessed}
-        found = digests_of(self, event_ids)
+        digests = digests_of(self, event_ids)
         older = digests_of(replace(self, waiver=None), event_ids)
         waived_at_ms = self.waiver.at_ms if self.waiver is not None else 0
         is_waived = any(event.payload.get("passage") == Passage.WAIVED for event in self.events)
         at_ms = {event.event_id: event.at_ms for event in self.events}
         return {
-            digest: found[digest.event_id]
+            digest: digests[digest.event_id]
             for digest in witnessed
-            if digest.sha256 != found[digest.event_id]
+            if digest.sha256 != digests[digest.event_id]
             and not (
                 digest.sha256 == older[digest.event_id]
                 and (is_waived or waived_at_ms > at_ms.get(digest.event_id, waived_at_ms))
@@ -156,19 +153,19 @@ def digests_of(history: RunHistory, event_ids: Collection[int]) -> dict[int, str
     step, phase, subject, payload and time. None of these ever expires.
     """
     run, waiver = history.run, history.waiver
-    whole = hashlib.sha256(
+    hasher = hashlib.sha256(
         _line([history.store_id, run.run_key, run.begun_at_ms, run.request, run.plan_digest])
     )
     if waiver is not None:
-        whole.update(_line([waiver.person, waiver.reason, waiver.at_ms]))
-    found, events = {}, iter(history.events)
+        hasher.update(_line([waiver.person, waiver.reason, waiver.at_ms]))
+    digests, events = {}, iter(history.events)
     event = next(events, None)
     for event_id in sorted(set(event_ids)):
         while event is not None and event.event_id <= event_id:
-            whole.update(_line([event.step, event.phase.value, event.subject, event.payload, event.at_ms]))
+            hasher.update(_line([event.step, event.phase.value, event.subject, event.payload, event.at_ms]))
             event = next(events, None)
-        found[event_id] = whole.hexdigest()
-    return found
+        digests[event_id] = hasher.hexdigest()
+    return digests
 
 
 def _line(content: object) -> bytes:
@@ -177,17 +174,16 @@ def _line(content: object) -> bytes:
 
 
 def ranges_by_event(history: RunHistory, topic_id_of: Callable[[str], str] | None) -> Iterator[DeletedRange]:
-    """Yield the deleted ranges that each event of a run records, with the event's number and without a
-    digest.
+    """Yield the deleted ranges that each event of a run records, with the event's number and no digest.
 
     :param topic_id_of: the function of the broker's columns.
     """
     for event in history.events:
         if event.phase is not Phase.RESULT:
             continue
-        found, log_id = _range(history, event)
-        if found is not None:
-            yield replace(found, topic_id=topic_id_of(log_id) if topic_id_of and log_id else None)
+        row, log_id = _range(history, event)
+        if row is not None:
+            yield replace(row, topic_id=topic_id_of(log_id) if topic_id_of and log_id else None)
 
 
 def _range(history: RunHistory, event: Event) -> tuple[DeletedRange | None, str]:
@@ -195,29 +191,29 @@ def _range(history: RunHistory, event: Event) -> tuple[DeletedRange | None, str]
     if event.step == Step.RELEASE:
         release = from_jsonable(SegmentRelease, event.payload)
         waived = release.passage is Passage.WAIVED and history.waiver is not None
-        who = history.waiver.person if waived and history.waiver else OURSELVES
-        said = (What.RELEASED, release.reason.value, release.reason_detail, who)
+        decider = history.waiver.person if waived and history.waiver else OURSELVES
+        facts = (What.RELEASED, release.reason.value, release.reason_detail, decider)
         if release.passage is Passage.NOT_ARCHIVED:
             detail = f"{release.passage_detail}; {release.reason.value}: {release.reason_detail}"
-            said = (What.RELEASED, release.passage.value, detail, who)
+            facts = (What.RELEASED, release.passage.value, detail, decider)
         elif release.lacks_by_rules:
             # Its beginning is for what is in no lake at all.
             detail = f"{release.reason_detail}; {release.passage_detail}"
-            said = (What.RELEASED, release.reason.value, detail, who)
+            facts = (What.RELEASED, release.reason.value, detail, decider)
         span = (release.log, release.base_offset, release.end_offset)
-        return _row(history, event, release.lineage or 0, span, said), release.log_id or ""
+        return _row(history, event, release.lineage or 0, span, facts), release.log_id or ""
     if event.step == Step.ACCEPT_LOSS:
         loss = from_jsonable(AcceptedLoss, event.payload["loss"])
-        said = (What.LOST, event.step, loss.reason, loss.person)
+        facts = (What.LOST, event.step, loss.reason, loss.person)
         span = (loss.log, loss.start_offset, loss.end_offset)
-        return _row(history, event, loss.lineage, span, said), loss.log_id
+        return _row(history, event, loss.lineage, span, facts), loss.log_id
     drift = from_jsonable(Drift, event.payload["disturbance"])
     if drift.kind not in GONE:
         return None, ""
-    who = OURSELVES if drift.kind is DriftKind.GIVEN_UP else OTHERS
-    said = (What.GONE, drift.kind.value, drift.detail, who)
+    decider = OURSELVES if drift.kind is DriftKind.GIVEN_UP else OTHERS
+    facts = (What.GONE, drift.kind.value, drift.detail, decider)
     span = (drift.log, drift.start_offset, drift.end_offset)
-    return _row(history, event, int(event.payload["lineage"]), span, said), drift.log_id
+    return _row(history, event, int(event.payload["lineage"]), span, facts), drift.log_id
 
 
 def _row(
@@ -225,10 +221,10 @@ def _row(
     event: Event,
     lineage: int,
     span: tuple[str, int, int],
-    said: tuple[What, str, str, str],
+    facts: tuple[What, str, str, str],
 ) -> DeletedRange:
     log, start_offset, end_offset = span
-    what, cause, detail, who = said
+    act, cause, detail, decider = facts
     return DeletedRange(
         store_id=history.store_id,
         lineage=lineage,
@@ -237,10 +233,10 @@ def _row(
         end_offset=end_offset,
         run=history.run.run_key,
         run_begun_at_ms=history.run.begun_at_ms,
-        what=what.value,
+        what=act.value,
         cause=cause,
         detail=detail,
-        who=who,
+        who=decider,
         at_ms=event.at_ms,
         event_id=event.event_id,
         events_sha256="",
@@ -259,15 +255,15 @@ def missing_ranges(
     for row in known:
         if (row.run, row.run_begun_at_ms) == (digest.run, digest.begun_at_ms):
             reached.setdefault(_kind(row)[:4], []).append((row.start_offset, row.end_offset))
-    found = (
+    parts = (
         part
         for row in ranges_by_event(history, topic_id_of)
-        for part in _without(row, reached.setdefault(_kind(row)[:4], []))
+        for part in _unreached_parts(row, reached.setdefault(_kind(row)[:4], []))
     )
     rows: list[DeletedRange] = []
-    ordered = sorted(found, key=lambda row: (*map(str, _kind(row)), row.start_offset))
-    for _, of_kind in groupby(ordered, key=_kind):
-        for row in of_kind:
+    ordered = sorted(parts, key=lambda row: (*map(str, _kind(row)), row.start_offset))
+    for _, group in groupby(ordered, key=_kind):
+        for row in group:
             if rows and _kind(rows[-1]) == _kind(row) and rows[-1].end_offset == row.start_offset:
                 at_ms = max(rows[-1].at_ms, row.at_ms)
                 rows[-1] = replace(rows[-1], end_offset=row.end_offset, at_ms=at_ms)
@@ -287,7 +283,7 @@ def _kind(row: DeletedRange) -> tuple[object, ...]:
     return row.log, row.lineage, row.topic_id, row.what, row.cause, row.who
 
 
-def _without(row: DeletedRange, reached: list[tuple[int, int]]) -> Iterator[DeletedRange]:
+def _unreached_parts(row: DeletedRange, reached: list[tuple[int, int]]) -> Iterator[DeletedRange]:
     """Yield the parts of a range that are not yet among the given intervals, and add them there."""
     parts = list(subtract_intervals(row.start_offset, row.end_offset, merge_intervals(reached)))
     reached += parts
@@ -298,11 +294,11 @@ def with_store_times(rows: Iterable[DeletedRange], receipts: Sequence[Receipt]) 
     """Yield rows with the times of their messages, by receipts."""
     for row in rows:
         times = [
-            (one.first_store_timestamp_ms, one.last_store_timestamp_ms)
-            for one in receipts
-            if (one.log, one.lineage) == (row.log, row.lineage)
-            and one.base_offset < row.end_offset
-            and row.start_offset < one.end
+            (receipt.first_store_timestamp_ms, receipt.last_store_timestamp_ms)
+            for receipt in receipts
+            if (receipt.log, receipt.lineage) == (row.log, row.lineage)
+            and receipt.base_offset < row.end_offset
+            and row.start_offset < receipt.end
         ]
         first = min((first for first, _ in times if first is not None), default=None)
         last = max((last for _, last in times if last is not None), default=None)
@@ -352,9 +348,7 @@ class AbsentRun:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedAbsence:
-    """:param altered: the run that the journal has in its place; None: there is none, and ``why`` gives the
-    reason.
-    """
+    """:param altered: the run that the journal has in its place; None: there is none, see ``why``."""
 
     absent: AbsentRun
     why: Absence
@@ -364,8 +358,8 @@ class ExplainedAbsence:
     def clause(self) -> str:
         """Return a clause on what the journal has instead."""
         if self.altered is not None:
-            found = f"run {self.altered.run_key} begun {time_text(self.altered.begun_at_ms)}"
-            return f"found {found} in its place: it was changed since"
+            run_text = f"run {self.altered.run_key} begun {time_text(self.altered.begun_at_ms)}"
+            return f"found {run_text} in its place: it was changed since"
         if self.why is Absence.REMOVED:
             return "found none of it between the events before and after it: it was removed or renamed"
         return "found no such run"
@@ -381,12 +375,12 @@ def find_absent(
     """
     journalled = {(run.run_key, run.begun_at_ms) for run in runs}
     witnesses: dict[tuple[str, int], tuple[dict[RunDigest, None], list[DeletedRange]]] = {}
-    of_rows = [(row.digest, [row]) for row in rows]
-    for digest, its_rows in (*((digest, list[DeletedRange]()) for digest in digests), *of_rows):
+    pairs = [(row.digest, [row]) for row in rows]
+    for digest, its_rows in (*((digest, list[DeletedRange]()) for digest in digests), *pairs):
         if (digest.run, digest.begun_at_ms) not in journalled:
-            of_run = witnesses.setdefault((digest.run, digest.begun_at_ms), ({}, []))
-            of_run[0][digest] = None
-            of_run[1].extend(its_rows)
+            witness = witnesses.setdefault((digest.run, digest.begun_at_ms), ({}, []))
+            witness[0][digest] = None
+            witness[1].extend(its_rows)
     return tuple(
         AbsentRun(*key, tuple(its_digests), tuple(its_rows))
         for key, (its_digests, its_rows) in witnesses.items()

@@ -1,6 +1,4 @@
-"""Reading of a store's deletions and losses from the journal, and comparison with the other records of its
-runs.
-"""
+"""A store's deletions and losses by the journal, and comparison with the other records of its runs."""
 
 from __future__ import annotations
 
@@ -75,37 +73,37 @@ def _contradictions(history: RunHistory, record: RunRecord) -> Iterator[str]:
     result = (record.released or {}).get("result", {})
     has_ended = record.state == RunState.FINISHED
     is_over = has_ended or record.state == RunState.EXPIRED
-    yield from _differing("whether it is finished", is_over, record.finished_at_ms is not None)
+    yield from _compare("whether it is finished", is_over, record.finished_at_ms is not None)
     if record.state != RunState.EXPIRED:
-        yield from _of_plan(history, record, deleted)
+        yield from _compare_plan(history, record, deleted)
     if record.released is not None or (has_ended and deleted):
-        of_result = map(_subject, result.get("deleted", ()))
-        yield from _differing_segments("deleted segments in its result", deleted, of_result)
-        yield from _differing("the plan of its result", history.run.plan_digest, result.get("digest"))
+        subjects = map(_subject, result.get("deleted", ()))
+        yield from _compare_subjects("deleted segments in its result", deleted, subjects)
+        yield from _compare("the plan of its result", history.run.plan_digest, result.get("digest"))
     report = record.report
     if report is None or report.version != REPORT_VERSION:
         return
     if report.content is None:
-        yield from _differing_segments("segments deleted by a run without a report of its own", (), deleted)
+        yield from _compare_subjects("segments deleted by a run without a report of its own", (), deleted)
         return
-    yield from _of_columns(report, report.content)
-    yield from _of_report(history, record, report, report.content)
+    yield from _compare_columns(report, report.content)
+    yield from _compare_report(history, record, report, report.content)
     if report.content["finished_at_ms"] is not None:
         others = map(_subject, result.get("deleted_by_others", ()))
-        yield from _of_segments(deleted, {*deleted, *others}, record, report.content)
+        yield from _compare_segments(deleted, {*deleted, *others}, record, report.content)
 
 
-def _of_plan(history: RunHistory, record: RunRecord, deleted: Collection[str]) -> Iterator[str]:
+def _compare_plan(history: RunHistory, record: RunRecord, deleted: Collection[str]) -> Iterator[str]:
     plan = record.plan
-    found = None if plan is None else plan.digest
-    yield from _differing("the SHA-256 of its plan", history.run.plan_digest, found)
+    digest = None if plan is None else plan.digest
+    yield from _compare("the SHA-256 of its plan", history.run.plan_digest, digest)
     if plan is not None:
         planned = {segment_subject(*segment.id) for segment in plan.to_delete}
         unplanned = set(deleted) - planned
-        yield from _differing_segments("segments that it deleted though its plan keeps them", (), unplanned)
+        yield from _compare_subjects("segments that it deleted though its plan keeps them", (), unplanned)
 
 
-def _of_columns(report: ReportRecord, content: Mapping[str, Any]) -> Iterator[str]:
+def _compare_columns(report: ReportRecord, content: Mapping[str, Any]) -> Iterator[str]:
     """Yield differences between the list of runs and the report."""
     count = sum(row["fate"] == _DELETED for row in content["segments"])
     validation, lost_ranges = report.verdict
@@ -120,10 +118,10 @@ def _of_columns(report: ReportRecord, content: Mapping[str, Any]) -> Iterator[st
     for name, value in report.columns.items():
         # Journals of before there were the last two have NULL.
         if value is not None or name not in ("validation", "lost_ranges"):
-            yield from _differing(f"{name} in the list of runs, by its report", expected[name], value)
+            yield from _compare(f"{name} in the list of runs, by its report", expected[name], value)
 
 
-def _of_report(
+def _compare_report(
     history: RunHistory, record: RunRecord, report: ReportRecord, content: Mapping[str, Any]
 ) -> Iterator[str]:
     run, plan = history.run, record.plan
@@ -133,43 +131,43 @@ def _of_report(
         "began_at_ms": run.begun_at_ms,
         "request": from_jsonable(PlanRequest, run.request),
     }
-    found = {**content, "request": from_jsonable(PlanRequest, content["request"])}
+    actual = {**content, "request": from_jsonable(PlanRequest, content["request"])}
     if content["plan_digest"] is not None:
         expected["plan_digest"] = run.plan_digest
         if plan is not None:
             expected |= {"decided_at_ms": plan.decided_at_ms, "triggers": plan.triggers}
-            found["triggers"] = tuple(from_jsonable(Trigger, row) for row in content["triggers"])
+            actual["triggers"] = tuple(from_jsonable(Trigger, row) for row in content["triggers"])
     if content["waiver"] is not None:
         expected["waiver"] = to_jsonable(history.waiver)
     if content["finished_at_ms"] is not None:
         expected["finished_at_ms"] = record.finished_at_ms
     for name, value in expected.items():
-        yield from _differing(f"{name} of its report", value, found[name])
+        yield from _compare(f"{name} of its report", value, actual[name])
     if report.at_ms < (ended_ms := content["finished_at_ms"] or 0):
         yield f"when its report was written: expected {ended_ms} ms or later, found {report.at_ms} ms"
 
 
-def _of_segments(
-    deleted: Mapping[str, Event], went: Collection[str], record: RunRecord, content: Mapping[str, Any]
+def _compare_segments(
+    deleted: Mapping[str, Event], all_deleted: Collection[str], record: RunRecord, content: Mapping[str, Any]
 ) -> Iterator[str]:
     """Yield differences between the journal and an ended run's report on deleted segments.
 
-    :param went: planned segments that this run or another one deleted.
+    :param all_deleted: planned segments that this run or another one deleted.
     """
     rows = {_subject(row): row for row in content["segments"] if row["fate"] == _DELETED}
-    yield from _differing_segments("deleted segments in its report", went, rows)
+    yield from _compare_subjects("deleted segments in its report", all_deleted, rows)
     decisions = {
         segment_subject(*decision.segment.id): decision
         for decision in (record.plan.decisions if record.plan else ())
     }
     for subject in sorted(deleted.keys() & rows.keys()):
         row, payload = rows[subject], deleted[subject].payload
-        for name, of_event in _OF_RELEASE.items():
-            yield from _differing(f"{name} of {subject} in its report", payload[of_event], row[name])
+        for name, key in _OF_RELEASE.items():
+            yield from _compare(f"{name} of {subject} in its report", payload[key], row[name])
         if (decision := decisions.get(subject)) is not None:
-            why = (decision.reason.value, decision.detail)
-            yield from _differing(
-                f"why {subject} was deleted, in its report", why, (row["reason"], row["detail"])
+            reason = (decision.reason.value, decision.detail)
+            yield from _compare(
+                f"why {subject} was deleted, in its report", reason, (row["reason"], row["detail"])
             )
 
 
@@ -177,17 +175,17 @@ def _subject(row: Mapping[str, Any]) -> str:
     return segment_subject(row["log"], row["base_offset"])
 
 
-def _differing(what: str, expected: object, found: object) -> Iterator[str]:
-    if expected != found:
-        yield f"{what}: expected {expected}, found {found}"
+def _compare(subject: str, expected: object, actual: object) -> Iterator[str]:
+    if expected != actual:
+        yield f"{subject}: expected {expected}, found {actual}"
 
 
-def _differing_segments(what: str, expected: Iterable[str], found: Iterable[str]) -> Iterator[str]:
-    wanted, there = set(expected), set(found)
-    for said, subjects in (("without", wanted - there), ("with", there - wanted)):
+def _compare_subjects(subject: str, expected: Iterable[str], actual: Iterable[str]) -> Iterator[str]:
+    expected_ids, actual_ids = set(expected), set(actual)
+    for word, subjects in (("without", expected_ids - actual_ids), ("with", actual_ids - expected_ids)):
         if subjects:
             more = f" and {len(subjects) - _NAMED} more" if len(subjects) > _NAMED else ""
-            yield f"{what}: found {said} {', '.join(sorted(subjects)[:_NAMED])}{more}"
+            yield f"{subject}: found {word} {', '.join(sorted(subjects)[:_NAMED])}{more}"
 
 
 def read_deleting_runs(reader: JournalReader, store_id: str) -> tuple[DeletingRun, ...]:
@@ -269,19 +267,19 @@ def missing_rows(
         reached[key] = max(row.event_id, reached.get(key, 0))
     topic_id_of = find_broker(lake.broker).codec.columns.topic_id_of
     explained = explain_absent_runs(reader, store_id, runs, (), known)
-    altered = {it.altered.run_id for it in explained if it.altered is not None}
+    altered = {absence.altered.run_id for absence in explained if absence.altered is not None}
     for run in runs:
         if run.run_id not in altered and run.last_id > reached.get((run.run_key, run.begun_at_ms), 0):
             rows = missing_ranges(read_history(reader, store_id, run), known, topic_id_of)
-            yield from _timed(lake, store_id, rows)
+            yield from _add_times(lake, store_id, rows)
 
 
-def _timed(lake: Lake, store_id: str, rows: Collection[DeletedRange]) -> Iterator[DeletedRange]:
+def _add_times(lake: Lake, store_id: str, rows: Collection[DeletedRange]) -> Iterator[DeletedRange]:
     if not rows:
         return
     span = (min(row.start_offset for row in rows), max(row.end_offset for row in rows) - 1)
     logs = {row.log for row in rows}
     log = logs.pop() if len(logs) == 1 else None
     # What expired since had its times, too.
-    told = receipts_in(lake.segments(), store_id, log=log, base_offsets=span, with_ended=True)
-    yield from with_store_times(rows, told)
+    receipts = receipts_in(lake.segments(), store_id, log=log, base_offsets=span, with_ended=True)
+    yield from with_store_times(rows, receipts)

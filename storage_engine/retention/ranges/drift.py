@@ -55,27 +55,27 @@ def loss_alarms(ranges: Iterable[OffsetRange], recorded: Sequence[tuple[Drift, i
     :param ranges: the result of :func:`storage_engine.retention.ranges.offset_ranges.offset_ranges`.
     :param recorded: drift with ranges that others deleted, each with its lineage at that time.
     """
-    found = [one for one in ranges if one.is_missing and not _is_recorded(one, recorded)]
-    named = tuple(map(_text, found[:_MOST_NAMED]))
-    more = found[_MOST_NAMED:]
+    pieces = [piece for piece in ranges if piece.is_missing and not _is_recorded(piece, recorded)]
+    named = tuple(map(_text, pieces[:_MOST_NAMED]))
+    more = pieces[_MOST_NAMED:]
     if not more:
         return named
-    said = Text(f"{count_text(len(more), 'more range')} neither on disk nor in a lake; ", _VERIFY)
-    return (*named, Text(f"{DriftKind.SEGMENT_GONE.value}: ", said))
+    clause = Text(f"{count_text(len(more), 'more range')} neither on disk nor in a lake; ", _VERIFY)
+    return (*named, Text(f"{DriftKind.SEGMENT_GONE.value}: ", clause))
 
 
-def _text(one: OffsetRange) -> str:
-    where = f"{one.log} [{one.start_offset}, {one.end_offset}) is {one.where.value.upper()}"
-    return Text(f"{DriftKind.SEGMENT_GONE.value}: ", one.detail.removesuffix("."), f". {where}.")
+def _text(piece: OffsetRange) -> str:
+    where = f"{piece.log} [{piece.start_offset}, {piece.end_offset}) is {piece.where.value.upper()}"
+    return Text(f"{DriftKind.SEGMENT_GONE.value}: ", piece.detail.removesuffix("."), f". {where}.")
 
 
-def _is_recorded(one: OffsetRange, recorded: Sequence[tuple[Drift, int]]) -> bool:
+def _is_recorded(piece: OffsetRange, recorded: Sequence[tuple[Drift, int]]) -> bool:
     return any(
-        drift.log == name_in_label(one.log, one.log_id)
-        and may_be_one(drift.log_id, one.log_id)
-        and lineage == one.lineage
-        and drift.start_offset <= one.start_offset
-        and one.end_offset <= drift.end_offset
+        drift.log == name_in_label(piece.log, piece.log_id)
+        and may_be_one(drift.log_id, piece.log_id)
+        and lineage == piece.lineage
+        and drift.start_offset <= piece.start_offset
+        and piece.end_offset <= drift.end_offset
         for drift, lineage in recorded
     )
 
@@ -102,10 +102,10 @@ def gone_spans(
     """
     accepted = accepted_losses(journal, record)
     spans: list[ReleasedSpan] = []
-    for one, lineage in _widest(recorded_gone(journal, record)):
-        is_open = lineage == record.lineage_of(one.log)
-        said = one.unarchived if is_open else f"in lineage {lineage}, which is closed: {one.detail}"
-        spans += excused_parts(replace(_span(one), excused=said, lineage=lineage), accepted)
+    for drift, lineage in _widest_drifts(recorded_gone(journal, record)):
+        is_open = lineage == record.lineage_of(drift.log)
+        excuse = drift.unarchived if is_open else f"in lineage {lineage}, which is closed: {drift.detail}"
+        spans += excused_parts(replace(_span(drift), excused=excuse, lineage=lineage), accepted)
     for changed in changed_spans(record.real_path, record.lineages):
         spans += excused_parts(changed, accepted)
     spans += accepted_gaps(accepted)
@@ -115,34 +115,34 @@ def gone_spans(
 def recorded_gone(journal: Journal, record: StoreRecord) -> tuple[tuple[Drift, int], ...]:
     """Return the ranges that others deleted, each as it was first found and with its lineage at that time."""
     events = journal.store_events(record.store_id, Step.DRIFT, Phase.RESULT)
-    found = (
+    drifts = (
         (from_jsonable(Drift, event.payload["disturbance"]), int(event.payload["lineage"]))
         for event in events
     )
-    return tuple(dict.fromkeys(row for row in found if row[0].kind in GONE))
+    return tuple(dict.fromkeys(row for row in drifts if row[0].kind in GONE))
 
 
-def _widest(found: Sequence[tuple[Drift, int]]) -> Iterator[tuple[Drift, int]]:
+def _widest_drifts(drifts: Sequence[tuple[Drift, int]]) -> Iterator[tuple[Drift, int]]:
     """Leave out ranges that are a part of another range of the same lineage.
 
     If a loss grows until the hold is renewed, each look records it once.
     """
-    for number, (one, lineage) in enumerate(found):
-        others = ((other, i) for i, (other, of) in enumerate(found) if of == lineage and i != number)
-        if not any(_covers(other, one, earlier=i < number) for other, i in others):
-            yield one, lineage
+    for number, (drift, lineage) in enumerate(drifts):
+        others = ((other, i) for i, (other, of) in enumerate(drifts) if of == lineage and i != number)
+        if not any(_covers(other, drift, earlier=i < number) for other, i in others):
+            yield drift, lineage
 
 
-def _covers(other: Drift, one: Drift, *, earlier: bool) -> bool:
-    """Return whether ``one`` is a part of ``other``.
+def _covers(other: Drift, drift: Drift, *, earlier: bool) -> bool:
+    """Return whether ``drift`` is a part of ``other``.
 
     Of two equal ranges, the later is a part of the earlier.
     """
-    if other.kind is not one.kind:
+    if other.kind is not drift.kind:
         return False
-    same = (other.start_offset, other.end_offset) == (one.start_offset, one.end_offset)
-    inside = other.start_offset <= one.start_offset and one.end_offset <= other.end_offset
-    return other.log == one.log and inside and (earlier or not same)
+    same = (other.start_offset, other.end_offset) == (drift.start_offset, drift.end_offset)
+    is_inside = other.start_offset <= drift.start_offset and drift.end_offset <= other.end_offset
+    return other.log == drift.log and is_inside and (earlier or not same)
 
 
 def gone_ranges(
@@ -159,55 +159,54 @@ def gone_ranges(
     Parts that one of our runs did delete count as deleted by that run.
 
     :param missing: further ranges that should be on disk and are missing.
-    :param present: identities of the logs on disk, by name; None: each name still means the log that lost the
-        range.
+    :param present: identities of the logs on disk, by name; None: each name means the same log as before.
     """
-    wanted = (*(_span(one) for one in drift if one.kind in GONE), *map(span_of_missing, missing))
-    if not wanted:
+    spans = (*(_span(item) for item in drift if item.kind in GONE), *map(span_of_missing, missing))
+    if not spans:
         return ()
     rows: list[Receipt] = []
     expired: list[Receipt] = []
     broken: dict[SegmentIdentity, str] = {}
     lakes: list[Lake] = []
     unreachable: dict[str, str] = {}
-    known = known_heads(journal, record)
+    heads = known_heads(journal, record)
     configs = store.archive_lakes
     for config in configs:
         try:
             lake = open_lake(config)
             with suppress(ReceiptError):
-                known.check(lake, record.store_id)
-            for one in wanted:
-                span = (one.start_offset, one.end_offset - 1)
-                found = current_receipts(lake, record, log=one.log, base_offsets=span, with_ended=True)
-                faults = losses(find_faults(lake, whole(found)))
-                rows += [row for row in whole(found) if row.identity not in faults]
-                expired += ended(found)
+                heads.check(lake, record.store_id)
+            for gap in spans:
+                span = (gap.start_offset, gap.end_offset - 1)
+                receipts = current_receipts(lake, record, log=gap.log, base_offsets=span, with_ended=True)
+                faults = losses(find_faults(lake, whole(receipts)))
+                rows += [row for row in whole(receipts) if row.identity not in faults]
+                expired += ended(receipts)
                 broken.update(faults)
             lakes.append(lake)
         except LakeUnavailableError as error:
             unreachable[config.location] = Text(error)
     proven = (*{row.identity: row for row in rows}.values(), *expired)
     released = (
-        *wanted,
+        *spans,
         *changed_spans(store.real_root, record.lineages),
         *released_spans(journal, record.store_id, unreachable),
     )
     released += spans_in_unasked_lakes(journal, record, released, set(unreachable))
     kept = shielded_spans(store.real_root, record.lineages)
-    unasked = lakes_unasked(known.heads, lakes, unreachable) if configs else ()
+    unasked = lakes_unasked(heads.heads, lakes, unreachable) if configs else ()
     expiries = merged_expiries((lake, expired) for lake in lakes)
     witnesses = Witnesses(present or {}, unasked=unasked, expiries=expiries)
     names = names_of_logs(witnesses.present, proven, released)
-    called = by_log(wanted, names.name_of)
+    called = by_log(spans, names.name_of)
 
     def lay_over(witnesses: Witnesses) -> tuple[RangeStatus, ...]:
         return tuple(
             row
             for row in log_ranges(kept, proven, released=released, witnesses=witnesses)
             if any(
-                one.start_offset < row.end_offset and row.start_offset < one.end_offset
-                for one in called.get(row.log, ())
+                gap.start_offset < row.end_offset and row.start_offset < gap.end_offset
+                for gap in called.get(row.log, ())
             )
         )
 
@@ -223,8 +222,8 @@ def span_of_missing(one: Missing) -> ReleasedSpan:
     return filled(ReleasedSpan, one, others=one.why, unknown=one.is_unknown)
 
 
-def _span(one: Drift) -> ReleasedSpan:
-    return filled(ReleasedSpan, one, excused=one.unarchived, others=one.detail, unproven=one.was_unproven)
+def _span(loss: Drift) -> ReleasedSpan:
+    return filled(ReleasedSpan, loss, excused=loss.unarchived, others=loss.detail, unproven=loss.was_unproven)
 
 
 def ranges_of_drift(one: Drift, ranges: Sequence[RangeStatus]) -> list[RangeStatus]:
@@ -247,16 +246,16 @@ def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple
     :param ranges: the result of :func:`gone_ranges`.
     """
     alarms: list[str] = []
-    for one in drift:
-        if one.kind not in GONE:
-            alarms.append(Text(f"{one.kind.value}: ", one.detail))
+    for item in drift:
+        if item.kind not in GONE:
+            alarms.append(Text(f"{item.kind.value}: ", item.detail))
             continue
         parts = [
-            f"[{max(row.start_offset, one.start_offset)}, {min(row.end_offset, one.end_offset)}) is "
+            f"[{max(row.start_offset, item.start_offset)}, {min(row.end_offset, item.end_offset)}) is "
             f"{row.where.value}"
-            for row in ranges_of_drift(one, ranges)
+            for row in ranges_of_drift(item, ranges)
         ]
-        alarms.append(Text(f"{one.kind.value}: ", one.detail, f" {one.log} {', '.join(parts)}."))
+        alarms.append(Text(f"{item.kind.value}: ", item.detail, f" {item.log} {', '.join(parts)}."))
     return tuple(alarms)
 
 
@@ -266,19 +265,19 @@ def spans_in_unasked_lakes(
     """Return the parts of these spans that are, by the journal, in lakes that can't be asked."""
     if not unasked:
         return ()
-    wanted = list(spans)
-    found = []
+    every_span = list(spans)
+    parts = []
     for step in (Step.ARCHIVE, Step.SEALED):
         for event in journal.store_events(record.store_id, step, Phase.RESULT):
-            said = event.payload
+            payload = event.payload
             log, _, base = event.subject.rpartition("/")
-            if "facts" not in said or said.get("lake") not in unasked:
+            if "facts" not in payload or payload.get("lake") not in unasked:
                 continue
-            if said["lineage"] != record.lineage_of(log):
+            if payload["lineage"] != record.lineage_of(log):
                 continue
             assert event.subject == segment_subject(log, int(base))
-            end = said.get("end_offset") or int(base) + int(event.payload["facts"]["size_bytes"])
-            if any(s.log == log and s.start_offset < end and int(base) < s.end_offset for s in wanted):
-                lineage = int(said["lineage"])
-                found.append(ReleasedSpan(log, int(base), end, unasked=str(said["lake"]), lineage=lineage))
-    return tuple(found)
+            end = payload.get("end_offset") or int(base) + int(event.payload["facts"]["size_bytes"])
+            if any(s.log == log and s.start_offset < end and int(base) < s.end_offset for s in every_span):
+                lineage = int(payload["lineage"])
+                parts.append(ReleasedSpan(log, int(base), end, unasked=str(payload["lake"]), lineage=lineage))
+    return tuple(parts)

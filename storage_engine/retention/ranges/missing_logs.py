@@ -51,7 +51,7 @@ def missing_findings(
     :raises StorageEngineError: lake or journal can't be read.
     """
     accepted = accepted_losses(journal, record)
-    for is_unknown, severity, what in (
+    for is_unknown, severity, clause in (
         (False, Severity.URGENT, "of missing logs lost, because no lake has it"),
         (
             True,
@@ -61,20 +61,20 @@ def missing_findings(
     ):
         named = [
             f"{row.log} [{part.start_offset}, {part.end_offset})"
-            for one in missing
-            if one.is_unknown is is_unknown
-            for row in lost_ranges(gone_ranges(journal, record, store, (), missing=[one]))
-            for part in excused_parts(_span(one, row), accepted)
+            for absent in missing
+            if absent.is_unknown is is_unknown
+            for row in lost_ranges(gone_ranges(journal, record, store, (), missing=[absent]))
+            for part in excused_parts(_span(absent, row), accepted)
             if not part.excused
         ]
         if named:
-            said = f"{count_text(len(named), 'range')} {what}: {named_in_short(named)}"
-            yield Finding(severity, "logs-unknown" if is_unknown else "logs-lost", said, _ADVICE)
+            text = f"{count_text(len(named), 'range')} {clause}: {named_in_short(named)}"
+            yield Finding(severity, "logs-unknown" if is_unknown else "logs-lost", text, _ADVICE)
 
 
-def _span(one: Missing, row: RangeStatus) -> ReleasedSpan:
-    start, end = max(one.start_offset, row.start_offset), min(one.end_offset, row.end_offset)
-    return ReleasedSpan(one.log, start, end, log_id=one.log_id)
+def _span(absent: Missing, row: RangeStatus) -> ReleasedSpan:
+    start, end = max(absent.start_offset, row.start_offset), min(absent.end_offset, row.end_offset)
+    return ReleasedSpan(absent.log, start, end, log_id=absent.log_id)
 
 
 _VERSION = 1
@@ -93,10 +93,10 @@ def kept_logs(journal_url: str, store_id: str) -> tuple[SeenLog, ...] | None:
     :raises RunStateError: a newer release has kept them.
     :raises StorageEngineError: the journal can't be read.
     """
-    found = _SEEN.read(journal_url, store_id)
-    if found is None:
+    stored = _SEEN.read(journal_url, store_id)
+    if stored is None:
         return None
-    version, content = found
+    version, content = stored
     if version != _VERSION:
         raise RunStateError(
             f"store {store_id}: expected its logs as they were seen in version {_VERSION}, found version "
@@ -127,11 +127,11 @@ def remember_logs(context: Context, snapshot: StoreSnapshot) -> None:
     if (identities := context.broker.identities) is None:
         return
     store, record = context.store, context.record
-    known = _known(store, context.journal, record)
-    here = logs_of_snapshot(snapshot, identities.read(snapshot), record.lineages, known)
-    found = remembered(known, here, _absences(identities, absent_logs(known, here)))
-    if found != known:
-        keep_logs(store.journal_url, record.store_id, found)
+    known_logs = _read_known(store, context.journal, record)
+    here = logs_of_snapshot(snapshot, identities.read(snapshot), record.lineages, known_logs)
+    logs = remembered(known_logs, here, _absences(identities, absent_logs(known_logs, here)))
+    if logs != known_logs:
+        keep_logs(store.journal_url, record.store_id, logs)
 
 
 def missing_logs(
@@ -144,11 +144,11 @@ def missing_logs(
     """
     if (identities := broker.identities) is None:
         return ()
-    known = _known(store, journal, record)
-    here = logs_of_snapshot(snapshot, identities.read(snapshot), record.lineages, known)
-    absences = _absences(identities, absent_logs(known, here))
-    found = missing_ranges(known, here, absences)
-    return tuple(one for one in found if one.lineage == record.lineage_of(one.log))
+    known_logs = _read_known(store, journal, record)
+    here = logs_of_snapshot(snapshot, identities.read(snapshot), record.lineages, known_logs)
+    absences = _absences(identities, absent_logs(known_logs, here))
+    ranges = missing_ranges(known_logs, here, absences)
+    return tuple(span for span in ranges if span.lineage == record.lineage_of(span.log))
 
 
 def missing_spans(
@@ -159,7 +159,7 @@ def missing_spans(
     Losses that a person accepted are excused.
     """
     accepted = accepted_losses(journal, record)
-    return tuple(part for one in found for part in excused_parts(span_of_missing(one), accepted))
+    return tuple(part for absent in found for part in excused_parts(span_of_missing(absent), accepted))
 
 
 def present_logs(broker: BrokerStore, snapshot: StoreSnapshot) -> dict[str, str]:
@@ -168,10 +168,10 @@ def present_logs(broker: BrokerStore, snapshot: StoreSnapshot) -> dict[str, str]
     :raises OSError: a file can't be read.
     """
     identities = broker.identities
-    return {} if identities is None else {log: one.log_id for log, one in identities.read(snapshot).items()}
+    return {} if identities is None else {log: row.log_id for log, row in identities.read(snapshot).items()}
 
 
-def _known(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[SeenLog, ...]:
+def _read_known(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[SeenLog, ...]:
     """Return the logs that the journal remembers.
 
     If it remembers none yet, return the logs of the last plan.
@@ -189,13 +189,13 @@ def _absences(identities: IdentifiedLogs, absent: Iterable[SeenLog]) -> dict[See
 
     If several have one name, it is asked about one after the other.
     """
-    found: dict[SeenLog, Absence] = {}
-    left = list(absent)
-    while left:
+    absences: dict[SeenLog, Absence] = {}
+    waiting = list(absent)
+    while waiting:
         batch: dict[str, SeenLog] = {}
-        for one in left:
-            batch.setdefault(one.log, one)
-        said = identities.absences({log: one.identity for log, one in batch.items()})
-        found |= {one: said.get(log, _NOTHING_TOLD) for log, one in batch.items()}
-        left = [one for one in left if batch[one.log] is not one]
-    return found
+        for entry in waiting:
+            batch.setdefault(entry.log, entry)
+        answers = identities.absences({log: entry.identity for log, entry in batch.items()})
+        absences |= {entry: answers.get(log, _NOTHING_TOLD) for log, entry in batch.items()}
+        waiting = [entry for entry in waiting if batch[entry.log] is not entry]
+    return absences

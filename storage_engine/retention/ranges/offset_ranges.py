@@ -1,8 +1,7 @@
 """The place of each byte of a store's logs, in few ranges even if there are many segments.
 
 Unknown is a place of its own: if a lake can't be asked, a range that only it may have is neither archived nor
-lost. A sealed segment may end before the next one begins, so the broker's package is asked for that. The rest
-is pure.
+lost. A sealed segment may end before the next begins, so the broker's package is asked. The rest is pure.
 """
 
 from __future__ import annotations
@@ -41,17 +40,17 @@ from storage_engine.retention.store.broker_answers import take_archivable
 from storage_engine.same_bytes.own_acts import OwnActs
 
 
-def _sealed(broker: BrokerStore, snapshot: StoreSnapshot) -> dict[SegmentId, Segment]:
+def _list_sealed(broker: BrokerStore, snapshot: StoreSnapshot) -> dict[SegmentId, Segment]:
     """Return the sealed segments. Logs that are kept out of lakes are left out: their gaps may mean nothing.
 
     :raises OSError: a file can't be read.
     """
     archivable = take_archivable(broker, snapshot)
-    found = {one.id: one for one in archivable.segments}
+    segments = {segment.id: segment for segment in archivable.segments}
     for log in snapshot.logs:
         if log.name not in archivable.kept_out:
-            found |= {one.id: one for one in log.sealed}
-    return found
+            segments |= {segment.id: segment for segment in log.sealed}
+    return segments
 
 
 def own_ends(
@@ -65,11 +64,11 @@ def own_ends(
     """
     if (identities := broker.identities) is None:
         return {}
-    known = _sealed(broker, snapshot)
-    unread = [one for segment_id, one in known.items() if segment_id not in proven]
-    found = identities.own_ends(unread)
-    ends = {**proven, **found}
-    return {one: ends[one] for one in known if one in ends and ends[one] < known[one].end_offset}
+    sealed = _list_sealed(broker, snapshot)
+    unread = [segment for segment_id, segment in sealed.items() if segment_id not in proven]
+    read_ends = identities.own_ends(unread)
+    ends = {**proven, **read_ends}
+    return {slot: ends[slot] for slot in sealed if slot in ends and ends[slot] < sealed[slot].end_offset}
 
 
 def proven_ends(
@@ -80,11 +79,11 @@ def proven_ends(
     :param rows_of: returns sound receipts of a segment in its log's lineage.
     """
     return {
-        one.id: row.end
+        segment.id: row.end
         for log in snapshot.logs
-        for one in log.sealed
-        for row in rows_of(one.id)
-        if acts.same_file(one.facts, row.source_facts)
+        for segment in log.sealed
+        for row in rows_of(segment.id)
+        if acts.same_file(segment.facts, row.source_facts)
     }
 
 
@@ -151,8 +150,7 @@ class OffsetRange:
 class Lakes:
     """Lakes' knowledge of a store.
 
-    :param spans: the ranges of lakes that could be asked. Ranges that are also on disk are listed segment by
-        segment.
+    :param spans: the ranges of lakes that could be asked. Ranges also on disk are listed segment by segment.
     :param proven: sealed segments on disk that a lake proves.
     :param unasked: why a lake can't be asked, as a sentence; "": all could be asked.
     :param faulty: sealed segments on disk that lakes have, but with a fault that verify found.
@@ -183,8 +181,7 @@ def offset_ranges(
     :param decisions: decisions on every segment on disk.
     :param ends: by the name of a log, its logical end; files after it have no bytes yet.
     :param shielded: ranges that are gone from the log and kept in the shield.
-    :param gone: deleted ranges by the journal. They belong to the log, so that a loss at its beginning is
-        seen.
+    :param gone: deleted ranges by the journal. They belong to the log, so a loss at its beginning is seen.
     :param present: identities of the logs on disk, by name.
     """
     gone = [span for span in gone if span.start_offset < span.end_offset]
@@ -200,17 +197,17 @@ def offset_ranges(
     for decision in decisions:
         log, base_offset = decision.segment.id
         but = in_part.get((log, lineages.of(log), base_offset), "")
-        one = _local(decision, ends[log], lakes, lineages, but)
-        if one.start_offset < one.end_offset:
-            local[one.log].append(one)
+        piece = _local(decision, ends[log], lakes, lineages, but)
+        if piece.start_offset < piece.end_offset:
+            local[piece.log].append(piece)
     archived, missing = by_log(spans, names.name_of), by_log(gone, names.name_of)
     expired = by_log((span for span in every_span if span.ended), names.name_of)
     kept = by_log(span for span in shielded if span.start_offset < span.end_offset)
-    found: list[OffsetRange] = []
+    ranges: list[OffsetRange] = []
     for log in sorted({*local, *archived, *expired, *kept, *missing}):
         # A label is no name that a lineage was opened for.
-        told = (one.lineage for one in (*archived.get(log, ()), *expired.get(log, ()), *missing.get(log, ())))
-        lineage = max(told) if names.is_label(log) else lineages.of(log)
+        used = (row.lineage for row in (*archived.get(log, ()), *expired.get(log, ()), *missing.get(log, ())))
+        lineage = max(used) if names.is_label(log) else lineages.of(log)
         pieces = list(local[log])
         on_disk = merge_intervals(pieces)
         for span in archived.get(log, ()):
@@ -218,7 +215,7 @@ def offset_ranges(
             cover = on_disk if span.lineage == lineage else ()
             if not span.fault:
                 parts = subtract_intervals(span.start_offset, span.end_offset, cover)
-                pieces += (_archived(log, span, *part) for part in parts)
+                pieces += (_archived_range(log, span, *part) for part in parts)
         pieces += _faulty(log, archived.get(log, ()), pieces)
         cover = merge_intervals(pieces)
         pieces += (
@@ -226,15 +223,15 @@ def offset_ranges(
             for span in kept.get(log, ())
             for part in subtract_intervals(span.start_offset, span.end_offset, cover)
         )
-        went = missing.get(log, [])
-        pieces += _expired(log, expired.get(log, ()), pieces, _losses(went))
-        covered = _covered(pieces, lineage, went)
+        deleted = missing.get(log, [])
+        pieces += _expired_ranges(log, expired.get(log, ()), pieces, _losses(deleted))
+        covered = _cover(pieces, lineage, deleted)
         pieces += (
-            replace(one, log_id=names.ids.get(log, ""))
-            for one in _nowhere(log, lineage, covered, went, lakes)
+            replace(piece, log_id=names.ids.get(log, ""))
+            for piece in _unplaced_ranges(log, lineage, covered, deleted, lakes)
         )
-        found += _condensed(pieces)
-    return tuple(found)
+        ranges += _condensed(pieces)
+    return tuple(ranges)
 
 
 def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages, but: str) -> OffsetRange:
@@ -268,7 +265,7 @@ def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages
     )
 
 
-def _archived(log: str, span: ArchivedSpan, start: int, end: int) -> OffsetRange:
+def _archived_range(log: str, span: ArchivedSpan, start: int, end: int) -> OffsetRange:
     is_whole = (start, end) == (span.start_offset, span.end_offset)
     size_bytes = span.size_bytes if is_whole else min(span.size_bytes, end - start)
     where, reason, detail = Place.ARCHIVED, "", ""
@@ -280,47 +277,47 @@ def _archived(log: str, span: ArchivedSpan, start: int, end: int) -> OffsetRange
 
 def _faulty(log: str, spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRange]) -> list[OffsetRange]:
     """Return the lakes' ranges with a fault that no other place has in a sound state."""
-    found = {(span.lineage, span.start_offset): span for span in spans if span.fault}
-    covers = {lineage: _in_lineage(pieces, lineage) for lineage, _ in found}
+    faulty = {(span.lineage, span.start_offset): span for span in spans if span.fault}
+    covers = {lineage: _lineage_intervals(pieces, lineage) for lineage, _ in faulty}
     return [
-        _archived(log, span, *part)
-        for span in found.values()
+        _archived_range(log, span, *part)
+        for span in faulty.values()
         for part in subtract_intervals(span.start_offset, span.end_offset, covers[span.lineage])
     ]
 
 
-def _expired(
+def _expired_ranges(
     log: str, spans: Sequence[ArchivedSpan], pieces: Sequence[OffsetRange], lost: Sequence[Interval]
 ) -> list[OffsetRange]:
     """Return the ranges that expired, or that rules left out, and that no other place has.
 
     :param lost: ranges that were deleted though no rule permitted it.
     """
-    covers = {span.lineage: _in_lineage(pieces, span.lineage) for span in spans}
+    covers = {span.lineage: _lineage_intervals(pieces, span.lineage) for span in spans}
     reached = dict.fromkeys(covers, 0)
-    found: list[OffsetRange] = []
-    for span in sorted(spans, key=lambda one: (one.start_offset, -one.end_offset, one.ended)):
+    ranges: list[OffsetRange] = []
+    for span in sorted(spans, key=lambda span: (span.start_offset, -span.end_offset, span.ended)):
         start, place = max(span.start_offset, reached[span.lineage]), _place_of_ended(span.ended)
         without_lost = merge_intervals((*covers[span.lineage], *lost))
-        found += (
+        ranges += (
             OffsetRange(log, span.lineage, *part, 0, 0, place, "", span.ended)
             for part in subtract_intervals(
                 start, span.end_offset, without_lost if place is Place.NOT_ARCHIVED else covers[span.lineage]
             )
         )
         reached[span.lineage] = max(reached[span.lineage], span.end_offset)
-    return found
+    return ranges
 
 
-def _losses(gone: Sequence[ReleasedSpan]) -> list[Interval]:
+def _losses(released: Sequence[ReleasedSpan]) -> list[Interval]:
     """Return the ranges that others deleted though no rule permitted it.
 
     Ranges that our runs deleted are left out.
     """
-    by_runs = merge_intervals(span for span in gone if not span.others)
+    by_runs = merge_intervals(span for span in released if not span.others)
     return merge_intervals(
         part
-        for span in gone
+        for span in released
         if span.is_loss
         for part in subtract_intervals(span.start_offset, span.end_offset, by_runs)
     )
@@ -330,50 +327,50 @@ def _place_of_ended(text: str) -> Place:
     return Place.NOT_ARCHIVED if text.startswith(NOT_ARCHIVED) else Place.EXPIRED
 
 
-def _covered(pieces: Sequence[OffsetRange], lineage: int, gone: Sequence[ReleasedSpan]) -> list[Interval]:
+def _cover(pieces: Sequence[OffsetRange], lineage: int, released: Sequence[ReleasedSpan]) -> list[Interval]:
     """Return the ranges that have a place.
 
     A range that was deleted in the present lineage isn't covered by older bytes under the same offsets.
     """
-    own = _in_lineage(pieces, lineage)
-    went = merge_intervals(span for span in gone if span.lineage == lineage)
+    covered = _lineage_intervals(pieces, lineage)
+    deleted = merge_intervals(span for span in released if span.lineage == lineage)
     older = [
         part
-        for one in pieces
-        if one.lineage != lineage
-        for part in subtract_intervals(one.start_offset, one.end_offset, went)
+        for piece in pieces
+        if piece.lineage != lineage
+        for part in subtract_intervals(piece.start_offset, piece.end_offset, deleted)
     ]
-    return merge_intervals([*own, *older])
+    return merge_intervals([*covered, *older])
 
 
-def _nowhere(
-    log: str, lineage: int, cover: Sequence[Interval], gone: Sequence[ReleasedSpan], lakes: Lakes
+def _unplaced_ranges(
+    log: str, lineage: int, cover: Sequence[Interval], released: Sequence[ReleasedSpan], lakes: Lakes
 ) -> Iterator[OffsetRange]:
     """Yield the ranges between the first and the last known offset of a log that no known place has."""
     edges = [*(edge for part in cover for edge in part)]
-    edges += [edge for span in gone for edge in (span.start_offset, span.end_offset)]
+    edges += [edge for span in released for edge in (span.start_offset, span.end_offset)]
     if not edges:
         return
     cuts = sorted(set(edges))
     for start, end in subtract_intervals(cuts[0], cuts[-1], cover):
         inside = cuts[bisect_right(cuts, start) : bisect_left(cuts, end)]
         for part in pairwise([start, *inside, end]):
-            where, reason, detail = _why(part, gone, lakes)
+            where, reason, detail = _judge_part(part, released, lakes)
             yield OffsetRange(log, lineage, *part, 0, 0, where, reason, detail)
 
 
-def _why(part: Interval, gone: Sequence[ReleasedSpan], lakes: Lakes) -> tuple[Place, str, str]:
+def _judge_part(part: Interval, released: Sequence[ReleasedSpan], lakes: Lakes) -> tuple[Place, str, str]:
     if lakes.unasked:
         return Place.UNKNOWN, "", lakes.unasked
-    by = [one for one in gone if one.start_offset <= part[0] and part[1] <= one.end_offset]
-    absent = judge_absent(by, lakes.unnamed)
+    covering = [span for span in released if span.start_offset <= part[0] and part[1] <= span.end_offset]
+    absent = judge_absent(covering, lakes.unnamed)
     if absent.where is Where.NOT_ARCHIVED:
         return Place.NOT_ARCHIVED, "", absent.detail
     return Place(absent.where.value.lower()), ACCEPTED if absent.is_accepted else MISSING, absent.detail
 
 
-def _in_lineage(pieces: Iterable[OffsetRange], lineage: int) -> list[Interval]:
-    return merge_intervals(one for one in pieces if one.lineage == lineage)
+def _lineage_intervals(pieces: Iterable[OffsetRange], lineage: int) -> list[Interval]:
+    return merge_intervals(piece for piece in pieces if piece.lineage == lineage)
 
 
 def _condensed(pieces: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
@@ -382,18 +379,18 @@ def _condensed(pieces: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
         yield replace(
             run[0],
             end_offset=run[-1].end_offset,
-            segments=sum(one.segments for one in run),
-            size_bytes=sum(one.size_bytes for one in run),
+            segments=sum(piece.segments for piece in run),
+            size_bytes=sum(piece.size_bytes for piece in run),
         )
 
 
-def _is_same(run: OffsetRange, one: OffsetRange) -> bool:
-    alike = (run.lineage, run.where, run.reason) == (one.lineage, one.where, one.reason)
+def _is_same(run: OffsetRange, piece: OffsetRange) -> bool:
+    is_alike = (run.lineage, run.where, run.reason) == (piece.lineage, piece.where, piece.reason)
     # What is lost is told one loss by one, what expired by its act, and what isn't archived by its rule.
-    told = (
+    same_detail = (
         run.where not in (Place.LOST, Place.UNKNOWN, Place.EXPIRED, Place.NOT_ARCHIVED)
         or run.reason == FAULTY
-        or run.detail == one.detail
+        or run.detail == piece.detail
     )
-    in_part = (NOT_ARCHIVED in run.detail, NOT_ARCHIVED in one.detail)
-    return alike and told and in_part[0] == in_part[1] and run.end_offset == one.start_offset
+    in_part = (NOT_ARCHIVED in run.detail, NOT_ARCHIVED in piece.detail)
+    return is_alike and same_detail and in_part[0] == in_part[1] and run.end_offset == piece.start_offset

@@ -94,11 +94,11 @@ class RangeMemory:
 
     def of(self, lake_ids: Sequence[str]) -> ArchivedMemory:
         """Return the memory of exactly these lakes; empty: there is none."""
-        found = (one for one in self.archived if one.lake_ids == tuple(lake_ids))
-        return next(found, ArchivedMemory(tuple(map(LakeMark, lake_ids))))
+        memories = (memory for memory in self.archived if memory.lake_ids == tuple(lake_ids))
+        return next(memories, ArchivedMemory(tuple(map(LakeMark, lake_ids))))
 
     def with_archived(self, found: ArchivedMemory) -> RangeMemory:
-        others = (one for one in self.archived if one.lake_ids != found.lake_ids)
+        others = (memory for memory in self.archived if memory.lake_ids != found.lake_ids)
         return replace(self, archived=(found, *others)[:_KEPT_LAKES])
 
 
@@ -174,7 +174,7 @@ def known_spans(
     rows: list[ReceiptSpan | ArchivedSpan] = [*memory.settled]
     for mark in memory.marks:
         look = read(mark.lake_id, max(0, mark.sequence))
-        if not _goes_on(mark, look):
+        if not _is_continued(mark, look):
             return None
         rows += (*mark.open, *look.rows)
     return tuple(rows)
@@ -198,32 +198,32 @@ def look_at_lakes(
     if _is_contradicted(memory, looks, first_offsets, lineages):
         memory = RangeMemory().of(lake_ids)
         looks = [read(mark.lake_id, 0) for mark in memory.marks]
-    found, spans = _advanced(memory, looks, first_offsets, lineages)
-    return known.with_archived(found), spans
+    archived, spans = _advance(memory, looks, first_offsets, lineages)
+    return known.with_archived(archived), spans
 
 
-def _advanced(
+def _advance(
     memory: ArchivedMemory,
     looks: Sequence[LakeLook],
     first_offsets: Mapping[str, int],
     lineages: Lineages,
 ) -> tuple[ArchivedMemory, tuple[ArchivedSpan, ...]]:
     new = [_new_rows(mark, look) for mark, look in zip(memory.marks, looks, strict=True)]
-    known = [(*mark.open, *rows) for mark, rows in zip(memory.marks, new, strict=True)]
+    all_rows = [(*mark.open, *rows) for mark, rows in zip(memory.marks, new, strict=True)]
     spans: set[ArchivedSpan] = set()
     doubted: set[Slot] = set()
-    for rows, look in zip(known, looks, strict=True):
-        found = archived_spans(rows, look.history)
-        spans.update(one for one in found if (one.log, one.lineage, one.start_offset) not in look.hidden)
+    for rows, look in zip(all_rows, looks, strict=True):
+        added = archived_spans(rows, look.history)
+        spans.update(span for span in added if (span.log, span.lineage, span.start_offset) not in look.hidden)
         # One of a segment's receipts may be found right again, and say more or less of it.
         at_fault = (row for row in rows if standing_fault(look.history, row) is not None)
         doubted.update((row.log, row.lineage, row.start_offset) for row in at_fault)
     settled = tuple(
-        one
-        for one in _settling(spans, first_offsets, lineages)
-        if (one.log, one.lineage, one.start_offset) not in doubted
+        span
+        for span in _find_settled(spans, first_offsets, lineages)
+        if (span.log, span.lineage, span.start_offset) not in doubted
     )
-    slots = {(one.log, one.lineage, one.start_offset) for one in settled}
+    slots = {(span.log, span.lineage, span.start_offset) for span in settled}
     marks = tuple(
         replace(
             mark,
@@ -232,7 +232,7 @@ def _advanced(
             open=tuple(row for row in rows if (row.log, row.lineage, row.start_offset) not in slots),
             faulty=tuple(sorted(_faulty(look.history))),
         )
-        for mark, rows, look in zip(memory.marks, known, looks, strict=True)
+        for mark, rows, look in zip(memory.marks, all_rows, looks, strict=True)
     )
     kept = ArchivedMemory(marks, tuple(_runs((*memory.settled, *settled))))
     return kept, tuple(in_order({*spans.difference(settled), *kept.settled}))
@@ -252,10 +252,10 @@ def _is_contradicted(
         return False
     new = [_new_rows(mark, look) for mark, look in zip(memory.marks, looks, strict=True)]
     for mark, look, rows in zip(memory.marks, looks, new, strict=True):
-        if not _goes_on(mark, look):
+        if not _is_continued(mark, look):
             return True
-        told = {*mark.faulty, *(row.row_hash for row in (*mark.open, *rows))}
-        if not _faulty(look.history) <= told:
+        hashes = {*mark.faulty, *(row.row_hash for row in (*mark.open, *rows))}
+        if not _faulty(look.history) <= hashes:
             return True
     runs: dict[LogLineage, list[ArchivedSpan]] = defaultdict(list)
     for run in memory.settled:
@@ -269,7 +269,7 @@ def _is_contradicted(
     )
 
 
-def _goes_on(mark: LakeMark, look: LakeLook) -> bool:
+def _is_continued(mark: LakeMark, look: LakeLook) -> bool:
     """Return whether a lake's chain of receipts still begins with the known part."""
     last = next((row for row in look.rows if row.sequence == mark.sequence), None)
     is_same = last is not None and last.row_hash == mark.row_hash and look.has_those_before
@@ -278,8 +278,8 @@ def _goes_on(mark: LakeMark, look: LakeLook) -> bool:
 
 def _overlaps(runs: Sequence[ArchivedSpan], row: ReceiptSpan) -> bool:
     """Return whether a receipt overlaps one of the runs. The runs are sorted and don't overlap each other."""
-    at = bisect_left(runs, row.end_offset, key=lambda run: run.start_offset)
-    return at > 0 and runs[at - 1].end_offset > row.start_offset
+    index = bisect_left(runs, row.end_offset, key=lambda run: run.start_offset)
+    return index > 0 and runs[index - 1].end_offset > row.start_offset
 
 
 def _faulty(history: History) -> set[str]:
@@ -291,29 +291,29 @@ class _Hash:
     row_hash: str
 
 
-def _settling(
+def _find_settled(
     spans: Iterable[ArchivedSpan], first_offsets: Mapping[str, int], lineages: Lineages
 ) -> Iterator[ArchivedSpan]:
     """Yield the sound spans that end before the log's begin on disk and overlap no other span."""
-    for (log, lineage), group in groupby(in_order(spans), key=lambda one: (one.log, one.lineage)):
-        mine = [*group]
+    for (log, lineage), group in groupby(in_order(spans), key=lambda span: (span.log, span.lineage)):
+        members = [*group]
         first = first_offsets.get(log) if lineage == lineages.of(log) else None
-        starts = [one.start_offset for one in mine]
-        reached = mine[0].start_offset
-        for at, one in enumerate(mine):
-            alone = reached <= one.start_offset and bisect_left(starts, one.end_offset) == at + 1
-            reached = max(reached, one.end_offset)
-            if alone and not one.fault and (first is None or one.end_offset <= first):
-                yield one
+        starts = [span.start_offset for span in members]
+        reached = members[0].start_offset
+        for at, span in enumerate(members):
+            is_alone = reached <= span.start_offset and bisect_left(starts, span.end_offset) == at + 1
+            reached = max(reached, span.end_offset)
+            if is_alone and not span.fault and (first is None or span.end_offset <= first):
+                yield span
 
 
 def _runs(spans: Iterable[ArchivedSpan]) -> Iterator[ArchivedSpan]:
     """Return the spans, with adjoining ones joined."""
-    return map(_as_one, in_runs(in_order(spans), _follows))
+    return map(_join_run, in_runs(in_order(spans), _follows))
 
 
-def _follows(one: ArchivedSpan, following: ArchivedSpan) -> bool:
-    return (one.end_offset, one.log, one.lineage, one.log_id, one.ended) == (
+def _follows(span: ArchivedSpan, following: ArchivedSpan) -> bool:
+    return (span.end_offset, span.log, span.lineage, span.log_id, span.ended) == (
         following.start_offset,
         following.log,
         following.lineage,
@@ -322,20 +322,20 @@ def _follows(one: ArchivedSpan, following: ArchivedSpan) -> bool:
     )
 
 
-def _as_one(run: Sequence[ArchivedSpan]) -> ArchivedSpan:
+def _join_run(run: Sequence[ArchivedSpan]) -> ArchivedSpan:
     return replace(
         run[0],
         end_offset=run[-1].end_offset,
-        size_bytes=sum(one.size_bytes for one in run),
-        segments=sum(one.segments for one in run),
+        size_bytes=sum(span.size_bytes for span in run),
+        segments=sum(span.segments for span in run),
     )
 
 
 def joined(spans: Iterable[ReleasedSpan]) -> Iterator[ReleasedSpan]:
     """Yield deleted ranges joined by their reason. No two of them overlap, so each offset counts once."""
 
-    def kind(one: ReleasedSpan) -> tuple[str, int, str, str]:
-        return one.log, one.lineage, one.log_id, one.excused
+    def kind(span: ReleasedSpan) -> tuple[str, int, str, str]:
+        return span.log, span.lineage, span.log_id, span.excused
 
     for (log, lineage, log_id, excused), group in groupby(sorted(spans, key=kind), key=kind):
         for start, end in merge_intervals(group):

@@ -56,14 +56,14 @@ def _record(context: Context, run: Run) -> Iterator[str]:
     rows = yield from _write_into(context.store.archive_lakes, reader, context.record, runs, context.name)
     try:
         stamped = read_stamp(context.store.real_root)
-        differs = _stamped_otherwise(reader, store_id, runs, stamped, rows)
+        differs = _compare_stamp(reader, store_id, runs, stamped, rows)
         digest = read_history(reader, store_id, runs[-1]).digest
     except (BadInputError, *MALFORMED) as error:
         yield f"the last deletion's digest could not be read from the journal: {error}"
         return
     except (StorageEngineError, OSError) as error:
-        why = reason_text(error)
-        yield Text(f"{context.store.root}: the last deletion's digest could not be stamped: ", why)
+        reason = reason_text(error)
+        yield Text(f"{context.store.root}: the last deletion's digest could not be stamped: ", reason)
         return
     yield differs or _stamp(context, run, digest)
 
@@ -107,12 +107,12 @@ def _stamp(context: Context, run: Run, digest: RunDigest) -> str:
     try:
         missing = stamp_store(context, run, (), digest)
     except (StorageEngineError, OSError) as error:
-        why = reason_text(error)
-        return Text(f"{context.store.root}: the last deletion's digest could not be stamped: ", why)
+        reason = reason_text(error)
+        return Text(f"{context.store.root}: the last deletion's digest could not be stamped: ", reason)
     return f"{missing}: only the journal has the last deletion's digest" if missing else ""
 
 
-def _stamped_otherwise(
+def _compare_stamp(
     reader: JournalReader,
     store_id: str,
     runs: Sequence[DeletingRun],
@@ -125,20 +125,20 @@ def _stamped_otherwise(
 
     :param rows: the lakes' rows of the store's deletions.
     """
-    known = None if stamp is None else stamp.deletion
-    if known is None:
+    stamped = None if stamp is None else stamp.deletion
+    if stamped is None:
         return ""
-    found = ""
+    clause = ""
     for run in runs:
-        if (run.run_key, run.begun_at_ms) == (known.run, known.begun_at_ms):
-            for digest in read_history(reader, store_id, run).differing((known,)).values():
-                found = f"found {digest} by the journal: it was changed since"
-    for explained in explain_absent_runs(reader, store_id, runs, (known,), rows):
-        if known in explained.absent.digests and explained.why is not Absence.OLDER_COPY:
-            found = explained.clause
-    return found and (
-        f"run {known.run}: expected its plan, intents, results and losses with the SHA-256 {known.sha256}, "
-        f"by the store's stamp, {found}. The stamp stays as it is. Find out who writes to the journal. "
+        if (run.run_key, run.begun_at_ms) == (stamped.run, stamped.begun_at_ms):
+            for digest in read_history(reader, store_id, run).differing((stamped,)).values():
+                clause = f"found {digest} by the journal: it was changed since"
+    for explained in explain_absent_runs(reader, store_id, runs, (stamped,), rows):
+        if stamped in explained.absent.digests and explained.why is not Absence.OLDER_COPY:
+            clause = explained.clause
+    return clause and (
+        f"run {stamped.run}: expected its plan, intents, results and losses with the SHA-256 {stamped.sha256}"
+        f", by the store's stamp, {clause}. The stamp stays as it is. Find out who writes to the journal. "
         "Bring the journal back from a backup that agrees with the stamp"
     )
 
@@ -157,13 +157,13 @@ def _write_rows(
 ) -> Generator[str, None, Sequence[DeletedRange]]:
     """Yield failures to write, and return the rows that the lake already had."""
 
-    def missing(known: Sequence[DeletedRange]) -> Sequence[DeletedRange]:
-        rows = missing_rows(lake, reader, store_id, runs, known)
+    def list_missing(present: Sequence[DeletedRange]) -> Sequence[DeletedRange]:
+        rows = missing_rows(lake, reader, store_id, runs, present)
         return tuple(replace(row, store_name=store_name) for row in rows)
 
-    known: Sequence[DeletedRange] = ()
+    known_rows: Sequence[DeletedRange] = ()
     try:
-        known = read_deletions(lake, store_id)
+        known_rows = read_deletions(lake, store_id)
     except StorageEngineError:
         if reason := drop_unreadable(lake, store_id):
             yield (
@@ -171,11 +171,11 @@ def _write_rows(
                 "the journal. The rows of each other store are written by that store's next run"
             )
     try:
-        rows = missing(known)
+        rows = list_missing(known_rows)
     except (BadInputError, *MALFORMED) as error:
         yield f"runs' deletions could not be read from the journal: {error}"
-        return known
-    for explained in explain_absent_runs(reader, store_id, runs, (), known):
+        return known_rows
+    for explained in explain_absent_runs(reader, store_id, runs, (), known_rows):
         if explained.altered is not None:
             yield (
                 f"lake {lake.location}: expected run {explained.absent.run} in the journal begun "
@@ -184,5 +184,5 @@ def _write_rows(
                 "journal back from a backup that agrees with the lake"
             )
     if rows:
-        add_deletions(lake, store_id, missing)
-    return known
+        add_deletions(lake, store_id, list_missing)
+    return known_rows

@@ -66,16 +66,16 @@ def logs_of_snapshot(
 
     :param known: remembered logs. If a log's end can't be read, the remembered end is used.
     """
-    before = {(one.log, one.lineage): one for one in known}
+    before = {(entry.log, entry.lineage): entry for entry in known}
 
-    def seen(log: LogSnapshot) -> SeenLog:
-        one = by_its_files(log)
-        old = before.get((one.log, one.lineage)) if log.unread else None
-        if old is None or not one.is_same_log(old):
-            return one
-        return replace(one, end_offset=max(one.end_offset, old.end_offset))
+    def entry_of(log: LogSnapshot) -> SeenLog:
+        entry = read_entry(log)
+        old = before.get((entry.log, entry.lineage)) if log.unread else None
+        if old is None or not entry.is_same_log(old):
+            return entry
+        return replace(entry, end_offset=max(entry.end_offset, old.end_offset))
 
-    def by_its_files(log: LogSnapshot) -> SeenLog:
+    def read_entry(log: LogSnapshot) -> SeenLog:
         return SeenLog(
             log.name,
             lineages.of(log.name),
@@ -86,7 +86,7 @@ def logs_of_snapshot(
             identities.get(log.name, LogIdentity()),
         )
 
-    return tuple(map(seen, snapshot.logs))
+    return tuple(map(entry_of, snapshot.logs))
 
 
 def logs_of_plan(plan: Plan) -> tuple[SeenLog, ...]:
@@ -97,22 +97,22 @@ def logs_of_plan(plan: Plan) -> tuple[SeenLog, ...]:
     lineages = Lineages(plan.lineage or 1, plan.log_lineages)
     return tuple(
         SeenLog(
-            one.log,
-            lineages.of(one.log),
-            one.decisions[0].segment.base_offset,
-            one.decisions[-1].segment.end_offset,
-            one.decisions[0].segment.base_offset,
+            log.log,
+            lineages.of(log.log),
+            log.decisions[0].segment.base_offset,
+            log.decisions[-1].segment.end_offset,
+            log.decisions[0].segment.base_offset,
             plan.decided_at_ms,
         )
-        for one in plan.logs
-        if one.decisions
+        for log in plan.logs
+        if log.decisions
     )
 
 
 def absent_logs(known: Iterable[SeenLog], here: Iterable[SeenLog]) -> tuple[SeenLog, ...]:
     """Return the known logs that are missing: their name is gone, or another log has it."""
-    found = {one.log: one for one in here}
-    return tuple(one for one in known if one.log not in found or not one.is_same_log(found[one.log]))
+    present = {entry.log: entry for entry in here}
+    return tuple(log for log in known if log.log not in present or not log.is_same_log(present[log.log]))
 
 
 def remembered(
@@ -124,18 +124,18 @@ def remembered(
 
     :param absences: why the logs of :func:`absent_logs` are missing.
     """
-    before = {one.log: one for one in known if one not in absences}
+    before = {entry.log: entry for entry in known if entry not in absences}
 
-    def merged(one: SeenLog) -> SeenLog:
-        old = before.get(one.log)
-        if old is None or old.lineage != one.lineage:
-            return one
-        one = replace(one, safe_end=max(one.safe_end, old.safe_end))
-        same = replace(one, at_ms=old.at_ms, identity=old.identity) == old
-        return old if same and one.identity.log_id == old.identity.log_id else one
+    def merge(entry: SeenLog) -> SeenLog:
+        old = before.get(entry.log)
+        if old is None or old.lineage != entry.lineage:
+            return entry
+        entry = replace(entry, safe_end=max(entry.safe_end, old.safe_end))
+        same = replace(entry, at_ms=old.at_ms, identity=old.identity) == old
+        return old if same and entry.identity.log_id == old.identity.log_id else entry
 
-    missing = (one for one in known if one in absences and not absences[one].is_right)
-    return tuple(sorted((*map(merged, here), *missing), key=lambda one: (one.log, one.at_ms)))
+    missing = (entry for entry in known if entry in absences and not absences[entry].is_right)
+    return tuple(sorted((*map(merge, here), *missing), key=lambda entry: (entry.log, entry.at_ms)))
 
 
 def missing_ranges(
@@ -148,29 +148,29 @@ def missing_ranges(
 
     :param absences: why the logs of :func:`absent_logs` are missing.
     """
-    found = {one.log: one for one in here}
-    newest = {one.log: one for one in sorted(known, key=lambda one: one.at_ms)} | found
-    for one in known:
-        when = f"[{one.start_offset}, {one.end_offset}) on {time_text(one.at_ms)}"
-        if one in absences:
-            absence = absences[one]
-            if not absence.is_right and one.start_offset < one.end_offset:
-                is_other = not one.is_same_log(newest[one.log])
+    present = {entry.log: entry for entry in here}
+    newest = {log.log: log for log in sorted(known, key=lambda log: log.at_ms)} | present
+    for entry in known:
+        when = f"[{entry.start_offset}, {entry.end_offset}) on {time_text(entry.at_ms)}"
+        if entry in absences:
+            absence = absences[entry]
+            if not absence.is_right and entry.start_offset < entry.end_offset:
+                is_other = not entry.is_same_log(newest[entry.log])
                 again = ", and another one has its name by now" if is_other else ""
                 why = f"the log isn't on disk, and had offsets {when}{again}; {absence.why}"
                 yield Missing(
-                    one.log,
-                    one.lineage,
-                    one.start_offset,
-                    one.end_offset,
+                    entry.log,
+                    entry.lineage,
+                    entry.start_offset,
+                    entry.end_offset,
                     why,
                     absence.is_unknown,
-                    one.identity.log_id,
+                    entry.identity.log_id,
                     is_other,
                 )
             continue
-        now = found[one.log]
-        start = max(now.end_offset, one.start_offset)
-        if start < one.safe_end and now.lineage == one.lineage:
+        now = present[entry.log]
+        start = max(now.end_offset, entry.start_offset)
+        if start < entry.safe_end and now.lineage == entry.lineage:
             why = f"the log ends at {now.end_offset}, and had offsets {when}: it was cut, or made again empty"
-            yield Missing(one.log, one.lineage, start, one.safe_end, why, log_id=one.identity.log_id)
+            yield Missing(entry.log, entry.lineage, start, entry.safe_end, why, log_id=entry.identity.log_id)

@@ -1,8 +1,6 @@
-"""Checks of a lake in turns that the journal remembers, and comparison of a store with the facts of lake and
-journal.
+"""Checks of a lake in turns that the journal remembers, and comparison of a store with lake and journal.
 
-Lake, receipts and stamp are witnesses of deletions: their facts are compared with the journal's present
-record.
+Lake, receipts and stamp are witnesses of deletions: their facts are compared with the journal's record.
 """
 
 from __future__ import annotations
@@ -88,8 +86,7 @@ _ADVICE = (
 def deletion_findings(
     reader: JournalReader, lake: Lake, store_id: str, stamped: RunDigest | None
 ) -> tuple[Finding, ...]:
-    """Return findings on the runs whose record in the journal differs from what was witnessed at their
-    deletions.
+    """Return findings on runs whose record in the journal differs from what was witnessed at their deletions.
 
     :param stamped: the deletion in the store's stamp; None: there is none, or the stamp wasn't read.
     :raises JournalUnavailableError: the journal can't be read.
@@ -112,7 +109,7 @@ def _findings(
             "journal.",
         )
     sources: dict[RunDigest, list[str]] = {}
-    for digest, source in dict.fromkeys(_witnessed(lake, store_id, rows, stamped)):
+    for digest, source in dict.fromkeys(_list_witnesses(lake, store_id, rows, stamped)):
         sources.setdefault(digest, []).append(source)
     runs = read_deleting_runs(reader, store_id)
     if not runs and not any(row.store_id == store_id for row in reader.stores()):
@@ -127,9 +124,9 @@ def _findings(
     for run in runs:
         key = (run.run_key, run.begun_at_ms)
         history = read_history(reader, store_id, run)
-        mine = [row for row in rows if (row.run, row.run_begun_at_ms) == key]
+        run_rows = [row for row in rows if (row.run, row.run_begun_at_ms) == key]
         if wrong := history.differing(of_runs.get(key, {})):
-            yield _changed(history, wrong, of_runs[key], mine)
+            yield _changed_finding(history, wrong, of_runs[key], run_rows)
         elif run.run_id not in altered:
             yield from _contradictions(reader, history)
     deleting = {run.run_id for run in runs}
@@ -144,7 +141,7 @@ def _contradictions(reader: JournalReader, history: RunHistory) -> Iterator[Find
             Status.FAILURE,
             f"run {history.run.run_key}",
             "expected its plan, result, end and report to agree with each other and with its events; "
-            f"found otherwise{_listed(clauses)}",
+            f"found otherwise{_clauses(clauses)}",
             _ADVICE,
         )
 
@@ -156,7 +153,7 @@ def _absence(explained: ExplainedAbsence, sources: Mapping[RunDigest, Sequence[s
     return Finding(
         Status.WARNING if is_older else Status.FAILURE,
         f"run {absent.run}",
-        f"expected it in the journal{begun}, with its deletions{_listed(row.name for row in absent.rows)}, "
+        f"expected it in the journal{begun}, with its deletions{_clauses(row.name for row in absent.rows)}, "
         f"by {source}; {explained.clause}",
         "If the journal was put back from an older copy, bring back the newer one; otherwise find "
         "out who removed the run."
@@ -165,7 +162,7 @@ def _absence(explained: ExplainedAbsence, sources: Mapping[RunDigest, Sequence[s
     )
 
 
-def _witnessed(
+def _list_witnesses(
     lake: Lake, store_id: str, rows: Iterable[DeletedRange], stamped: RunDigest | None
 ) -> Iterator[tuple[RunDigest, str]]:
     for row in rows:
@@ -192,30 +189,30 @@ def _evidence(lake: Lake, store_id: str) -> Iterator[RunDigest]:
             continue
 
 
-def _changed(
+def _changed_finding(
     history: RunHistory,
     wrong: Mapping[RunDigest, str],
     sources: Mapping[RunDigest, Sequence[str]],
     rows: Sequence[DeletedRange],
 ) -> Finding:
-    """Return a text if the journal's events of a run differ from the witnessed ones; "": they don't."""
-    digest, found = next(iter(wrong.items()))
-    names = " and ".join(dict.fromkeys(source for it in wrong for source in sources[it]))
+    """Return a finding on a run whose events in the journal differ from the witnessed ones."""
+    digest, actual = next(iter(wrong.items()))
+    names = " and ".join(dict.fromkeys(source for witness in wrong for source in sources[witness]))
     return Finding(
         Status.FAILURE,
         f"run {digest.run}",
         f"expected its plan, intents, results and losses with the SHA-256 {digest.sha256}, by {names}, "
-        f"found {found} by the journal: it was changed since{_changes(history, rows)}",
+        f"found {actual} by the journal: it was changed since{_changes(history, rows)}",
         _ADVICE,
     )
 
 
 def _changes(history: RunHistory, rows: Sequence[DeletedRange]) -> str:
     try:
-        now = tuple(ranges_by_event(history, None))
+        ranges = tuple(ranges_by_event(history, None))
     except (BadInputError, KeyError, TypeError, ValueError) as error:
         return f"; the record can't be understood any more ({error})"
-    return _listed(change for row in rows for change in _change(row, now))
+    return _clauses(change for row in rows for change in _change(row, ranges))
 
 
 def _change(row: DeletedRange, now: Iterable[DeletedRange]) -> Iterator[str]:
@@ -231,21 +228,21 @@ def _change(row: DeletedRange, now: Iterable[DeletedRange]) -> Iterator[str]:
     if not parts:
         yield f"{row.name} is not among its deletions"
         return
-    said = []
+    changes = []
     if causes := sorted({part.cause for part in parts} - {row.cause}):
-        said.append(f"the cause {row.cause} became {', '.join(causes)}")
+        changes.append(f"the cause {row.cause} became {', '.join(causes)}")
     if (at_ms := max(part.at_ms for part in parts)) != row.at_ms:
-        said.append(f"the time {time_text(row.at_ms)} became {time_text(at_ms)}")
+        changes.append(f"the time {time_text(row.at_ms)} became {time_text(at_ms)}")
     if people := sorted({part.who for part in parts} - {row.who}):
-        said.append(f"the decider {row.who} became {', '.join(people)}")
-    if said:
-        yield f"{row.name}: {', '.join(said)}"
+        changes.append(f"the decider {row.who} became {', '.join(people)}")
+    if changes:
+        yield f"{row.name}: {', '.join(changes)}"
 
 
-def _listed(clauses: Iterable[str]) -> str:
-    every = list(clauses)
-    more = f"; and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
-    return f" ({'; '.join(every[:_NAMED])}{more})" if every else ""
+def _clauses(clauses: Iterable[str]) -> str:
+    all_clauses = list(clauses)
+    more = f"; and {len(all_clauses) - _NAMED} more" if len(all_clauses) > _NAMED else ""
+    return f" ({'; '.join(all_clauses[:_NAMED])}{more})" if all_clauses else ""
 
 
 _PROVEN = (Where.BOTH, Status.OK)
@@ -268,11 +265,9 @@ def verify_lake(
 
     :param journal_url: the journal that remembers the times of checks. It is made if it is missing.
     :param level: the depth of the check, up to BYTES.
-    :param max_bytes: how many bytes of data files to read; the next call continues with the files checked
-        longest ago.
+    :param max_bytes: bytes of data files to read; the next call begins with the files checked longest ago.
     :param renew: first prove moved segments again, whatever the budget: another engine has moved their rows,
-        and that blocks their deletion. Receipts are added for them. Without this option nothing in the lake
-        is changed.
+        and that blocks their deletion. Receipts are added for them. Otherwise nothing in the lake is changed.
     :raises LakeUnavailableError: the lake is missing or can't be read.
     :raises JournalUnavailableError: the journal can't be written, and a budget needs it: otherwise each call
         would check the same segments. Without a budget everything is checked, and nothing is remembered.
@@ -284,8 +279,8 @@ def verify_lake(
         check = partial(
             check,
             released=partial(released_spans, journal),
-            known=partial(_journalled, lake, journal),
-            witnesses=partial(_journalled_witnesses, lake, journal),
+            known=partial(_journal_heads, lake, journal),
+            witnesses=partial(_journal_witnesses, lake, journal),
             memory=memory,
             max_bytes=max_bytes,
         )
@@ -323,26 +318,26 @@ def verify_store(
         record = identify(store, journal)
         absent = missing_logs(store, journal, record, broker, snapshot)
         present = present_logs(broker, snapshot)
-        store_id, known = record.store_id, known_heads(journal, record)
-        lakes, unreachable = without_older(lakes, unreachable, known, store_id)
+        store_id, heads = record.store_id, known_heads(journal, record)
+        lakes, unreachable = without_older(lakes, unreachable, heads, store_id)
         renewed = [_renew(lake, store_id) if renew else 0 for lake in lakes]
         rows = [receipts(lake, store_id, with_ended=True) for lake in lakes]
         ends = own_ends(broker, snapshot, _proven_ends(snapshot, record, rows))
     released = (*all_gone_spans(journal, record, unreachable), *missing_spans(journal, record, absent))
     kept = shielded_spans(store.real_root, record.lineages)
     memory = _memory(store.journal_url, is_needed=max_bytes is not None)
-    others = heads_unasked(known.heads, lakes, unreachable)
+    others = heads_unasked(heads.heads, lakes, unreachable)
     witnesses = Witnesses(
         present,
-        unasked=lakes_unasked(known.heads, lakes, unreachable),
+        unasked=lakes_unasked(heads.heads, lakes, unreachable),
         compared=partial(compared_receipts, journal, store_id),
         expiries=merged_expiries(zip(lakes, map(ended, rows), strict=True)),
     )
     results: list[StoreVerification] = []
     for i, lake in enumerate(lakes):
-        elsewhere = [row for j, other in enumerate(lakes) if j != i for row in _holding(other, rows[j])]
+        elsewhere = [row for j, other in enumerate(lakes) if j != i for row in _valid_rows(other, rows[j])]
         everywhere, _ = in_either(whole(rows[i]), {}, whole(elsewhere))
-        found = verify(
+        verifications = verify(
             lake,
             level,
             store_id=store_id,
@@ -350,7 +345,7 @@ def verify_store(
             elsewhere=elsewhere,
             released=lambda _store_id: released,
             witnesses=lambda _store_id: witnesses,
-            known=partial(_known_of, known, lake),
+            known=partial(_heads_in_lake, heads, lake),
             memory=memory,
             max_bytes=max_bytes,
         )
@@ -363,7 +358,7 @@ def verify_store(
                 lake,
                 None if stamp is None else stamp.deletion,
             )
-            for result in found
+            for result in verifications
         ]
     missing = (
         *_unreachable_findings(unreachable),
@@ -390,22 +385,20 @@ def _memory(journal_url: str, *, is_needed: bool) -> VerificationMemory | None:
 
 
 def _unreachable_findings(unreachable: Mapping[str, str]) -> Iterator[Finding]:
-    for location, why in unreachable.items():
-        found = Text("could not be verified: ", why)
-        yield Finding(Status.WARNING, f"lake {location}", found, "Verify again when the lake is back.")
+    for location, reason in unreachable.items():
+        detail = Text("could not be verified: ", reason)
+        yield Finding(Status.WARNING, f"lake {location}", detail, "Verify again when the lake is back.")
 
 
 def _with_journal(
     result: StoreVerification, journal_url: str, lake: Lake, stamped: RunDigest | None
 ) -> StoreVerification:
-    """Add the store's name by the journal, and findings on deletions for which the journal differs from lake
-    and stamp.
-    """
+    """Add the store's name by the journal, and findings where its deletions differ from lake and stamp."""
     try:
-        found = deletion_findings(JournalReader(journal_url), lake, result.store_id, stamped)
-        known = Journal(journal_url, read_only=True).store_with_id(result.store_id)
-        name = store_called(known.name, known.broker, known.real_path) if known else result.name
-        return replace(result, findings=(*result.findings, *found), name=name)
+        findings = deletion_findings(JournalReader(journal_url), lake, result.store_id, stamped)
+        record = Journal(journal_url, read_only=True).store_with_id(result.store_id)
+        name = store_called(record.name, record.broker, record.real_path) if record else result.name
+        return replace(result, findings=(*result.findings, *findings), name=name)
     except JournalUnavailableError as error:
         if missing_sqlite_file(journal_url):
             return result
@@ -419,24 +412,24 @@ def _proven_ends(
 ) -> dict[SegmentId, int]:
     """Return the end offsets of sealed segments by their receipts."""
     by_id: dict[SegmentId, list[Receipt]] = {}
-    for row in (one for of_lake in rows for one in whole(of_lake)):
+    for row in (receipt for group in rows for receipt in whole(group)):
         if row.lineage == record.lineage_of(row.log):
             by_id.setdefault(SegmentId(row.log, row.base_offset), []).append(row)
     return proven_ends(snapshot, lambda id_: by_id.get(id_, ()), read_own_acts(record.real_path))
 
 
 def _unproven(snapshot: StoreSnapshot, results: Sequence[StoreVerification]) -> set[tuple[str, int]]:
-    """Return, by log and base offset, the segments on disk that were not found to have the bytes of a
-    receipt.
-    """
+    """Return, by log and base offset, the segments on disk that weren't found to have a receipt's bytes."""
     proven: dict[str, list[RangeStatus]] = {}
-    for it in (it for result in results for it in result.ranges if (it.where, it.status) == _PROVEN):
-        proven.setdefault(it.log, []).append(it)
+    for part in (row for result in results for row in result.ranges if (row.where, row.status) == _PROVEN):
+        proven.setdefault(part.log, []).append(part)
     return {
-        (log.name, one.base_offset)
+        (log.name, segment.base_offset)
         for log in snapshot.logs
-        for one in log.segments
-        if not any(it.start_offset <= one.base_offset < it.end_offset for it in proven.get(log.name, ()))
+        for segment in log.segments
+        if not any(
+            part.start_offset <= segment.base_offset < part.end_offset for part in proven.get(log.name, ())
+        )
     }
 
 
@@ -462,31 +455,31 @@ def other_lake_findings(
     late = [f"{log} from {offset}" for log, offset in sorted(result.begins.items()) if offset > 0]
     if has_rows and not late:
         return
-    here = (
+    note = (
         f"the named lakes have only {', '.join(late)} on" if has_rows else "the named lakes have none of it"
     )
     for head in others:
         yield Finding(
             Status.WARNING if has_rows else Status.FAILURE,
             f"lake {lake_named(head)}",
-            f"the store was archived into it, by its stamp or journal, up to receipt {head.sequence}; {here}",
+            f"the store was archived into it, by its stamp or journal, up to receipt {head.sequence}; {note}",
             f"Name that lake: {how_to_name(head)}; to name two lakes, use --second-lake for one of them.",
         )
 
 
-def _journalled(lake: Lake, journal: Journal, store_id: str) -> tuple[ChainHead, ...]:
+def _journal_heads(lake: Lake, journal: Journal, store_id: str) -> tuple[ChainHead, ...]:
     """Return the receipts of a store that, by the journal, a lake has to have."""
-    return _known_of(KnownHeads(tuple(journalled_heads(journal, store_id))), lake, store_id)
+    return _heads_in_lake(KnownHeads(tuple(journalled_heads(journal, store_id))), lake, store_id)
 
 
-def _journalled_witnesses(lake: Lake, journal: Journal, store_id: str) -> Witnesses:
+def _journal_witnesses(lake: Lake, journal: Journal, store_id: str) -> Witnesses:
     """Return other lakes and stores that have, by the journal, receipts of this store's bytes."""
     unasked = lakes_unasked(journalled_heads(journal, store_id), (lake,), {})
     return Witnesses(unasked=unasked, compared=partial(compared_receipts, journal, store_id))
 
 
-def _known_of(known: KnownHeads, lake: Lake, _store_id: str) -> tuple[ChainHead, ...]:
-    return known.of(lake, lake.segments())
+def _heads_in_lake(heads: KnownHeads, lake: Lake, _store_id: str) -> tuple[ChainHead, ...]:
+    return heads.of(lake, lake.segments())
 
 
 def _renew(lake: Lake, store_id: str) -> int:
@@ -502,7 +495,7 @@ def _renew(lake: Lake, store_id: str) -> int:
     return 0
 
 
-def _holding(lake: Lake, rows: Sequence[Receipt]) -> list[Receipt]:
+def _valid_rows(lake: Lake, rows: Sequence[Receipt]) -> list[Receipt]:
     """Return the valid receipts, also those of expired segments."""
     broken = losses(find_faults(lake, whole(rows)))
     return [row for row in rows if row.identity not in broken]

@@ -47,18 +47,17 @@ SINCE = "unchanged_since"
 
 
 def unchanged_since(context: Context, run: Run, report: Report) -> str | None:
-    """Return the key of the earlier run whose report answers for this run; None: it needs a report of its
-    own.
+    """Return the key of the earlier run whose report answers for this run; None: it needs its own report.
 
     The earlier report exists and gives the same reasons, and this run did nothing and has no alarm.
     """
-    own = context.journal.events(run, Step.REPORT, Phase.RESULT)
-    last = own[-1] if own else context.journal.last_result(run.store_id, Step.REPORT)
+    results = context.journal.events(run, Step.REPORT, Phase.RESULT)
+    last = results[-1] if results else context.journal.last_result(run.store_id, Step.REPORT)
     if last is None or not is_idle(report) or last.payload.get(WHY) != reasons_digest(report):
         return None
     since = last.payload.get(SINCE) or last.run_key
-    there = (run_directory(context.store, since) / REPORT_JSON).is_file()
-    return str(since) if since != run.run_key and there else None
+    exists = (run_directory(context.store, since) / REPORT_JSON).is_file()
+    return str(since) if since != run.run_key and exists else None
 
 
 def validated_since(store: AnyStore, run_key: str) -> str | None:
@@ -90,7 +89,7 @@ def is_idle(report: Report) -> bool:
         report.validation,
         report.freed_bytes,
     )
-    said = (
+    warnings = (
         report.alarms,
         report.wrong_lakes,
         report.unproven,
@@ -101,18 +100,17 @@ def is_idle(report: Report) -> bool:
         report.outcome in (Outcome.NOTHING_TO_DO, Outcome.BLOCKED)
         and not any(segment.planned for segment in report.segments)
         and not any(step.error for step in report.steps)
-        and not any((*did, *said))
+        and not any((*did, *warnings))
     )
 
 
 def reasons_digest(report: Report) -> str:
-    """Return a digest of the reasons why nothing is deleted: causes, notices, and the segments' reasons in
-    their order.
+    """Return a digest of why nothing is deleted: causes, notices, and the segments' reasons in their order.
 
     The number of segments doesn't count: a log that grows is kept for the same reasons.
     """
     reasons = groupby(report.segments, key=lambda segment: (segment.log, segment.reason.value))
-    why = {
+    facts = {
         "causes": sorted((trigger.cause.value, trigger.urgency.value) for trigger in report.triggers),
         "request": to_jsonable(report.request),
         "reasons": [key for key, _ in reasons],
@@ -122,7 +120,7 @@ def reasons_digest(report: Report) -> str:
         "policies": (report.archive_mode, report.lag_policy, report.pending_policy),
         "lakes": (report.lake, report.second_lake),
     }
-    return hashlib.sha256(json.dumps(why, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def report_of_stored(stored: StoredReport) -> Report:
@@ -163,8 +161,7 @@ class FinishResult:
         was undone since.
     :param errors: why steps of the run failed, unless they were done since, and validation's findings.
     :param wrong_lakes: why lakes can't be used as they are. This fails the run's end as well.
-    :param unchanged_since: the earlier run whose report, named here, answers for this run; "": the run wrote
-        its own.
+    :param unchanged_since: the earlier run whose report, named here, counts for this run; "": it has its own.
     :param notices: rows of the store's deletions that could not be written; the next run writes them.
     :param not_approved: who refused the run's plan, or that nobody answered in time; "": neither.
     """
@@ -229,7 +226,7 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
         if plain is not None:
             _write_pages(directory, plain)
     ended = report.outcome in _ENDED
-    told = told_of(context.journal, run)
+    approval = told_of(context.journal, run)
     return FinishResult(
         run_key=run_key,
         outcome=report.outcome,
@@ -243,7 +240,7 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
         errors=_errors(report),
         wrong_lakes=report.wrong_lakes,
         notices=notices,
-        not_approved=report.approval if told.is_refused and not told.is_moot else "",
+        not_approved=report.approval if approval.is_refused and not approval.is_moot else "",
     )
 
 
@@ -267,7 +264,7 @@ def _write_pages(directory: Path, report: Mapping[str, Any]) -> None:
 
 
 def _row(report: Report, written: bytes | None, since: str | None) -> ReportRow:
-    deleted = 0 if report.outcome is Outcome.UNDONE else _deleted(report)
+    deleted = 0 if report.outcome is Outcome.UNDONE else _count_deleted(report)
     ranges = report.validation.ranges if report.validation else ()
     return ReportRow(
         version=REPORT_VERSION,
@@ -282,7 +279,7 @@ def _row(report: Report, written: bytes | None, since: str | None) -> ReportRow:
     )
 
 
-def _deleted(report: Report) -> int:
+def _count_deleted(report: Report) -> int:
     return sum(segment.fate is Fate.DELETED for segment in report.segments)
 
 

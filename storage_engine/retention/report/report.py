@@ -100,12 +100,12 @@ def segment_reports(
     """
     stayed = {segment_subject(k.log, k.base_offset): k for k in (released.kept if released else ())}
     missing = {
-        (one.log, offset): Fate.MISSING
-        for one in (released.refused if released else ())
-        for offset in one.missing
+        (log.log, offset): Fate.MISSING
+        for log in (released.refused if released else ())
+        for offset in log.missing
     }
-    for one in released.gone if released else ():
-        missing[one.log, one.base_offset] = Fate.GONE_PROVEN if one.is_proven else Fate.MISSING
+    for absent in released.gone if released else ():
+        missing[absent.log, absent.base_offset] = Fate.GONE_PROVEN if absent.is_proven else Fate.MISSING
     rows = []
     for decision in plan.decisions if plan else ():
         segment = decision.segment
@@ -161,15 +161,15 @@ def step_reports(events: Sequence[Event], unproven: Collection[SegmentId]) -> tu
     """
     rows: list[StepReport] = []
     for step in Step:
-        whole = [event for event in events if event.step == step and event.subject == WHOLE]
-        if step is Step.ARCHIVE and _is_past(whole, events, unproven):
+        step_events = [event for event in events if event.step == step and event.subject == WHOLE]
+        if step is Step.ARCHIVE and _is_past(step_events, events, unproven):
             rows += _archive_step(events, unproven)
             continue
-        results = [event for event in whole if event.phase is Phase.RESULT]
-        errors = [event for event in whole if event.phase is Phase.ERROR]
+        results = [event for event in step_events if event.phase is Phase.RESULT]
+        errors = [event for event in step_events if event.phase is Phase.ERROR]
         if not (results or errors):
             continue
-        failed = whole[-1].phase is Phase.ERROR
+        failed = step_events[-1].phase is Phase.ERROR
         rows.append(
             StepReport(
                 step=step.value,
@@ -181,9 +181,9 @@ def step_reports(events: Sequence[Event], unproven: Collection[SegmentId]) -> tu
     return tuple(rows)
 
 
-def _failure(said: Mapping[str, Any]) -> str:
+def _failure(payload: Mapping[str, Any]) -> str:
     # Older releases recorded no parts.
-    return Text(f"{said['type']}: ", Text.from_json(said.get("parts", [said["message"]])))
+    return Text(f"{payload['type']}: ", Text.from_json(payload.get("parts", [payload["message"]])))
 
 
 def ran_texts(events: Sequence[Event]) -> tuple[str, ...]:
@@ -193,8 +193,8 @@ def ran_texts(events: Sequence[Event]) -> tuple[str, ...]:
     ]
     lag = [ran for step, ran in results if step == Step.LAG][-1:]
     archive = [ran for step, ran in results if step in (Step.ARCHIVE, Step.SEALED)]
-    told = [f"Consumer lag {ran}" for ran in lag if ran] + [f"Archive {ran}" for ran in archive if ran]
-    return tuple(dict.fromkeys(told))
+    texts = [f"Consumer lag {ran}" for ran in lag if ran] + [f"Archive {ran}" for ran in archive if ran]
+    return tuple(dict.fromkeys(texts))
 
 
 def _is_past(errors: Sequence[Event], events: Sequence[Event], unproven: Collection[SegmentId]) -> bool:
@@ -273,25 +273,20 @@ class Report:
     :param unproven_logs: the log of each of them; empty in reports from before this field existed.
     :param archived_ahead: number of segments that the run archived though the plan doesn't delete them.
     :param archive_lag: sealed, unproven segments at the run's end; None: it was not measured.
-    :param alarms: limits of the policy that archive lag or a running broker's work exceed, and ranges that
-        others deleted.
-    :param hold: the hold's status at the run's last look, with all drift found in the run; None: no broker
-        runs.
+    :param alarms: exceeded limits of archive lag or a running broker's work, and ranges that others deleted.
+    :param hold: the hold's status at the run's last look, with all drift of the run; None: no broker runs.
     :param levels: levels of the disks when the plan was made.
     :param unread: consumers' losses by the deletion; before the deletion, those that the plan foresees.
     :param unread_lines: the losses as lines of text, with the commands that export the messages.
-    :param owed: messages that the broker still had to deliver or to decide then; empty if the policy ignores
-        them.
+    :param owed: messages that the broker then had yet to deliver or decide; empty if the policy ignores them.
     :param notices: notices for a person that changed nothing.
     :param freed_bytes: size of the deleted files; 0 while they are in a quarantine. Files that a broker
         removes later don't count.
     :param quarantine: quarantine of the deleted files; None: they were deleted for good.
     :param refused: logs of which no further segment was deleted, while segments of others were.
-    :param lake_directory: the value of ``--lake`` for the lake; LAKE: no directory on this machine is known
-        to be the lake.
+    :param lake_directory: the value of ``--lake`` for the lake; LAKE: no local directory is known to be it.
     :param wrong_lakes: why lakes of the store can't be used as they are, such as a copy, and what to do.
-    :param hashed_again: number of archived segments, other than those to delete, whose bytes this run found
-        unchanged.
+    :param hashed_again: number of archived segments, not among those to delete, that the run found unchanged.
     :param ran: where consumer lag was measured and segments were archived; empty: neither was done, or the
         report is older than this field.
     :param approval: a sentence on a second person's answer about the plan; "": nobody was asked.
@@ -377,21 +372,18 @@ def build_report(store: AnyStore, run_key: str) -> Report:
 
 
 def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Report:
-    """Return the same as :func:`build_report` for an open context.
-
-    Rows of the lakes may be given if they were just read.
-    """
+    """Return the same as :func:`build_report`, for an open context and lakes that may have just been read."""
     store, plan = context.store, run.plan
     events = context.journal.events(run)
     released = context.result(run, Step.RELEASE, ReleaseResult)
-    gone, _ = releases(event for event in events if event.step == Step.RELEASE)
+    deleted, _ = releases(event for event in events if event.step == Step.RELEASE)
     others = {release.subject: release for release in (released.deleted_by_others if released else ())}
     archived, unproven, lake_notice, wrong_lakes = in_lakes or read_lakes(context, run)
     decided_from = next((e.payload for e in events if (e.step, e.phase) == (Step.PLAN, Phase.RESULT)), {})
     steps = step_reports(events, unproven)
     validation = recorded_validation(context, run)
-    refused = _refused_logs(plan, released, events, gone)
-    unarchived = _unarchived(unproven, gone.values(), refused)
+    refused = _refused_logs(plan, released, events, deleted)
+    unarchived = _list_unarchived(unproven, deleted.values(), refused)
     lag = recorded_lag(context, run)
     archive_lag = recorded_archive_lag(context, run)
     checkpoint = context.result(run, Step.CHECKPOINT, CheckpointResult)
@@ -400,9 +392,9 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
     waiver = context.journal.find_waiver(plan.digest) if plan else None
     lost = released_unread(context, run)
     unread = planned_unread(context, run) if lost is None else lost
-    told = told_of(context.journal, run)
+    approval = told_of(context.journal, run)
     return Report(
-        outcome=_outcome(run, released, steps, validation, unarchived, refused, told, quarantine),
+        outcome=_outcome(run, released, steps, validation, unarchived, refused, approval, quarantine),
         store=context.name,
         store_id=run.store_id,
         lineage=context.record.lineage,
@@ -418,16 +410,16 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
         hold=hold,
         levels=tuple(from_jsonable(DiskUsage, level) for level in decided_from.get("levels", ())),
         crashed=bool(decided_from.get("crashed", False)),
-        segments=segment_reports(plan, {**others, **gone}, released),
+        segments=segment_reports(plan, {**others, **deleted}, released),
         archived=archived,
         unproven=tuple(segment.base_offset for segment in unproven),
         unproven_logs=tuple(segment.log for segment in unproven),
-        archived_ahead=len(_ahead(events, hashed_again=False)),
-        hashed_again=len(_ahead(events, hashed_again=True)),
+        archived_ahead=len(_find_ahead(events, hashed_again=False)),
+        hashed_again=len(_find_ahead(events, hashed_again=True)),
         archive_lag=archive_lag,
         alarms=_alarms(context, archive_lag, checkpoint, hold),
         waiver=waiver,
-        freed_bytes=_freed_bytes(quarantine, gone.values(), released),
+        freed_bytes=_freed_bytes(quarantine, deleted.values(), released),
         new_min_offset=released.new_min_offset if released else None,
         dependents=deleted_dependents(context, run),
         lag=lag.summary if lag else None,
@@ -450,12 +442,12 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
         # What it is compared with is for an undo alone, and long.
         quarantine=None if quarantine is None else replace(quarantine, signs={}),
         unread=unread,
-        unread_lines=unread_lines(context, unread, done=bool(gone), waived=waiver is not None),
+        unread_lines=unread_lines(context, unread, done=bool(deleted), waived=waiver is not None),
         refused=refused,
         lake_directory=lake_directory(store.lake),
         wrong_lakes=wrong_lakes,
         ran=ran_texts(events),
-        approval=told.text,
+        approval=approval.text,
     )
 
 
@@ -463,22 +455,22 @@ def _refused_logs(
     plan: Plan | None,
     released: ReleaseResult | None,
     events: Sequence[Event],
-    gone: Mapping[str, SegmentRelease],
+    deleted: Mapping[str, SegmentRelease],
 ) -> tuple[RefusedLog, ...]:
     refused = (*(refused_by_plan(plan) if plan else ()), *(released.refused if released else ()))
-    named = {one.log for one in refused} | {release.log for release in gone.values()}
-    return (*refused, *(one for one in _not_archived(events) if one.log not in named))
+    named = {log.log for log in refused} | {release.log for release in deleted.values()}
+    return (*refused, *(log for log in _list_not_archived(events) if log.log not in named))
 
 
-def _unarchived(
-    unproven: Iterable[SegmentId], gone: Iterable[SegmentRelease], refused: Iterable[RefusedLog]
+def _list_unarchived(
+    unproven: Iterable[SegmentId], deleted: Iterable[SegmentRelease], refused: Iterable[RefusedLog]
 ) -> set[SegmentId]:
     """Return the unproven segments that still wait for a receipt.
 
     A waived segment was deleted without a receipt, and a refused log waits for the next run.
     """
-    done, stay = {release.segment.id for release in gone}, {log.log for log in refused}
-    return {one for one in unproven if one not in done and one.log not in stay}
+    done, stay = {release.segment.id for release in deleted}, {log.log for log in refused}
+    return {slot for slot in unproven if slot not in done and slot.log not in stay}
 
 
 def _alarms(
@@ -487,16 +479,16 @@ def _alarms(
     return (
         *(lag.alarms(context.store.policy) if lag else ()),
         *(checkpoint.alarms if checkpoint else ()),
-        *_gone(context, hold),
+        *_gone_alarms(context, hold),
     )
 
 
 def _freed_bytes(
-    quarantine: Quarantine | None, gone: Iterable[SegmentRelease], released: ReleaseResult | None
+    quarantine: Quarantine | None, deleted: Iterable[SegmentRelease], released: ReleaseResult | None
 ) -> int:
     if quarantine is not None and (quarantine.there or quarantine.came_back):
         return 0
-    freed_bytes = sum(release.segment.disk_bytes for release in gone)
+    freed_bytes = sum(release.segment.disk_bytes for release in deleted)
     if quarantine is None and released is not None:
         # A running broker may remove files later.
         return min(freed_bytes, released.freed_bytes)
@@ -512,38 +504,38 @@ def _notices(
     planned = plan.notices if plan else ()
     yield from planned
     yield from again_notices(recorded_faults(events))
-    yield from _while("segments were deleted", released, planned)
-    yield from _while("the files that pointed into them were deleted", cleaned, planned)
+    yield from _step_notices("segments were deleted", released, planned)
+    yield from _step_notices("the files that pointed into them were deleted", cleaned, planned)
     others = released.deleted_by_others if released else ()
     for subject in dict.fromkeys(release.subject for release in others):
         yield f"{subject} was deleted by another run meanwhile"
 
 
-def _not_archived(events: Sequence[Event]) -> tuple[RefusedLog, ...]:
+def _list_not_archived(events: Sequence[Event]) -> tuple[RefusedLog, ...]:
     """Return the logs that could not be archived at the last attempt."""
-    found: dict[str, RefusedLog] = {}
+    refused: dict[str, RefusedLog] = {}
     for event in (event for event in events if event.step == Step.ARCHIVE):
         if REFUSED in event.payload:
-            found[event.subject] = from_jsonable(RefusedLog, event.payload[REFUSED])
+            refused[event.subject] = from_jsonable(RefusedLog, event.payload[REFUSED])
         elif event.phase is Phase.RESULT:
-            found.pop(event.subject.rpartition("/")[0], None)
-    return tuple(found.values())
+            refused.pop(event.subject.rpartition("/")[0], None)
+    return tuple(refused.values())
 
 
-def _gone(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
+def _gone_alarms(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
     """Return the log's ranges that others deleted during this run, and which place has them."""
     if not hold:
         return ()
-    gone = [one for one in hold.disturbances if one.kind in GONE]
-    return alarms_of(context, replace(hold, disturbances=tuple(gone)))
+    drifts = [drift for drift in hold.disturbances if drift.kind in GONE]
+    return alarms_of(context, replace(hold, disturbances=tuple(drifts)))
 
 
-def _while(
-    what: str, result: ReleaseResult | DependentsResult | None, known: Collection[str]
+def _step_notices(
+    act: str, result: ReleaseResult | DependentsResult | None, planned: Collection[str]
 ) -> Iterator[str]:
     """Return the notices of a step that aren't among the known ones."""
     notices = result.notices if result else ()
-    yield from (Text(f"while {what}: ", notice) for notice in notices if notice not in known)
+    yield from (Text(f"while {act}: ", notice) for notice in notices if notice not in planned)
 
 
 def read_lakes(context: Context, run: Run) -> InLakes:
@@ -551,43 +543,43 @@ def read_lakes(context: Context, run: Run) -> InLakes:
 
     Also return why some are unknown, and which lakes can't be used as they are.
     """
-    wanted = [
+    ids = [
         SegmentId(str(event.payload["log"]), int(event.payload["base_offset"]))
         for event in context.journal.events(run, Step.ARCHIVE, Phase.INTENT)
     ]
     results = context.journal.events(run, Step.ARCHIVE, Phase.RESULT)
     again = {event.subject for event in results if event.payload.get(HASHED_AGAIN)}
-    if not wanted:
+    if not ids:
         return (), (), (), ()
-    known = known_heads(context.journal, context.record)
-    proofs = read_proofs(context.store.lakes, context.record, set(wanted), known=known)
+    heads = known_heads(context.journal, context.record)
+    proofs = read_proofs(context.store.lakes, context.record, set(ids), known=heads)
     if not proofs.asked:
         unknown = (
             Text("it is unknown which segments are archived: ", reason) for _, reason in proofs.unreachable
         )
-        return (), tuple(wanted), tuple(unknown), ()
-    found = {key: (lake, row) for lake in reversed(proofs.asked) for key in wanted for row in lake.of(key)}
+        return (), tuple(ids), tuple(unknown), ()
+    proven = {key: (lake, row) for lake in reversed(proofs.asked) for key in ids for row in lake.of(key)}
     archived = tuple(
-        _archived_segment(found[key][1], run, found[key][0].lake.location, segment_subject(*key) in again)
-        for key in wanted
-        if key in found
+        _archived_segment(proven[key][1], run, proven[key][0].lake.location, segment_subject(*key) in again)
+        for key in ids
+        if key in proven
     )
     lacking = tuple(
         key
-        for key in wanted
+        for key in ids
         if not (
             proofs.permits.clause_of_log(key.log)
-            if key not in found
-            else found[key][1].is_whole or proofs.permits.clause_of_receipt(found[key][1])
+            if key not in proven
+            else proven[key][1].is_whole or proofs.permits.clause_of_receipt(proven[key][1])
         )
     )
     return archived, lacking, proofs.outages, proofs.wrong_lakes
 
 
-def _ahead(events: Sequence[Event], *, hashed_again: bool) -> set[str]:
+def _find_ahead(events: Sequence[Event], *, hashed_again: bool) -> set[str]:
     """Return the segments that the run proved, or found still proven, besides those that it deletes."""
     done = (event for event in events if (event.step, event.phase) == (Step.SEALED, Phase.RESULT))
-    return {one.subject for one in done if bool(one.payload.get(HASHED_AGAIN)) is hashed_again} - {WHOLE}
+    return {row.subject for row in done if bool(row.payload.get(HASHED_AGAIN)) is hashed_again} - {WHOLE}
 
 
 def _archived_segment(receipt: Receipt, run: Run, lake: str, hashed_again: bool) -> ArchivedSegment:
@@ -609,7 +601,7 @@ def _outcome(
     validation: ValidationResult | None,
     unproven: Collection[SegmentId],
     refused: Sequence[RefusedLog],
-    told: Told,
+    approval: Told,
     quarantine: Quarantine | None,
 ) -> Outcome:
     plan = run.plan
@@ -629,7 +621,7 @@ def _outcome(
         reasons = {decision.reason for decision in plan.decisions}
         crashed = Reason.STORE_CRASHED in reasons and bool(plan.triggers)
         return Outcome.BLOCKED if crashed or Reason.PENDING_BLOCKED in reasons else Outcome.NOTHING_TO_DO
-    if released is None and told.is_refused:
+    if released is None and approval.is_refused:
         return Outcome.BLOCKED
     if released is None or not any(row.step == Step.DEPENDENTS and row.done for row in steps):
         return Outcome.UNFINISHED
@@ -683,10 +675,10 @@ def archived_receipts(store: AnyStore, run_key: str, step: Step) -> Mapping[str,
     if run is None:
         return {}
     intents = context.journal.events(run, step, Phase.INTENT)
-    wanted = {(str(event.payload["log"]), int(event.payload["base_offset"])) for event in intents}
+    slots = {(str(event.payload["log"]), int(event.payload["base_offset"])) for event in intents}
     return {
         location: new
-        for location, rows in _receipts(context, wanted).items()
+        for location, rows in _receipts(context, slots).items()
         if (new := [row for row in rows if row.proven_at_ms >= run.created_at_ms])
     }
 
@@ -703,8 +695,8 @@ def released_segments(store: AnyStore, run_key: str) -> tuple[SegmentRelease, ..
     """Return the segments that a run has deleted so far, whatever its outcome."""
     context = open_context(store)
     run = context.journal.find_run(context.record.store_id, run_key)
-    done, _ = releases(() if run is None else context.journal.events(run, Step.RELEASE))
-    return tuple(done.values())
+    deleted, _ = releases(() if run is None else context.journal.events(run, Step.RELEASE))
+    return tuple(deleted.values())
 
 
 def deleted_counts(store: AnyStore, run_key: str) -> Counts | None:
@@ -718,38 +710,38 @@ def deleted_counts(store: AnyStore, run_key: str) -> Counts | None:
     released = context.result(run, Step.RELEASE, ReleaseResult)
     if released is None or not released.deleted:
         return None
-    proven = {(one.log, one.base_offset) for one in released.deleted if one.receipt_hash is not None}
+    proven = {(row.log, row.base_offset) for row in released.deleted if row.receipt_hash is not None}
     try:
         by_lake = _receipts(context, proven)
     except LakeUnavailableError:
         by_lake = {}
-    rows = {(row.log, row.base_offset): row for found in by_lake.values() for row in found}
-    lakes = {one.lake for one in released.deleted if one.lake}
-    whole = len(rows) == len(released.deleted)
+    rows = {(row.log, row.base_offset): row for receipts in by_lake.values() for row in receipts}
+    lakes = {row.lake for row in released.deleted if row.lake}
+    is_complete = len(rows) == len(released.deleted)
     return _counts(
-        [(one.log, one.base_offset, one.end_offset, one.segment.disk_bytes) for one in released.deleted],
-        list(rows.values()) if whole else [],
+        [(row.log, row.base_offset, row.end_offset, row.segment.disk_bytes) for row in released.deleted],
+        list(rows.values()) if is_complete else [],
         lakes.pop() if len(lakes) == 1 else "",
     )
 
 
-def _receipts(context: Context, wanted: Collection[tuple[str, int]]) -> Mapping[str, list[Receipt]]:
+def _receipts(context: Context, slots: Collection[tuple[str, int]]) -> Mapping[str, list[Receipt]]:
     """Return the receipts of segments by lake.
 
     If both lakes have a segment, the first one's receipt is returned.
     """
-    if not wanted:
+    if not slots:
         return {}
-    known = known_heads(context.journal, context.record)
-    proofs = read_proofs(context.store.lakes, context.record, wanted, known=known)
+    heads = known_heads(context.journal, context.record)
+    proofs = read_proofs(context.store.lakes, context.record, slots, known=heads)
     if not proofs.asked:
         raise none_reachable([reason for _, reason in proofs.unreachable])
-    found: dict[str, list[Receipt]] = {}
-    for slot in sorted(wanted):
+    receipts: dict[str, list[Receipt]] = {}
+    for slot in sorted(slots):
         having = next((lake for lake in proofs.asked if lake.of(slot)), None)
         if having is not None:
-            found.setdefault(having.lake.location, []).append(having.of(slot)[-1])
-    return found
+            receipts.setdefault(having.lake.location, []).append(having.of(slot)[-1])
+    return receipts
 
 
 def _counts(
@@ -773,13 +765,13 @@ def _counts(
         segments=len(segments),
         size_bytes=sum(size_bytes for *_, size_bytes in segments),
         messages=sum(row.message_count for row in receipts) if receipts else None,
-        first_message_ms=min(_known(row.first_store_timestamp_ms for row in receipts), default=None),
-        last_message_ms=max(_known(row.last_store_timestamp_ms for row in receipts), default=None),
+        first_message_ms=min(_drop_none(row.first_store_timestamp_ms for row in receipts), default=None),
+        last_message_ms=max(_drop_none(row.last_store_timestamp_ms for row in receipts), default=None),
         lake=lake,
         spans=spans,
         more_logs=len(logs) - len(spans),
     )
 
 
-def _known(values: Iterable[int | None]) -> list[int]:
+def _drop_none(values: Iterable[int | None]) -> list[int]:
     return [value for value in values if value is not None]

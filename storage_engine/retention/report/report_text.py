@@ -47,14 +47,14 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"Run {report.run_key}: {outcome_text(report.outcome)}"
     if report.approval:
         yield report.approval
-    yield from _refused(report)
+    yield from _refused_lines(report)
     for line in (*report.unread_lines, *report.alarms):
         yield Text("WARNING ", line)
     yield f"Began {time_text(report.began_at_ms)}, ended {time_text(report.finished_at_ms) or 'not yet'}"
     yield from report.ran
     yield from _cause(report)
     yield from _section("Hold beside the running broker", _hold(report))
-    yield from _section("Archived and proven", _archived(report))
+    yield from _section("Archived and proven", _archived_lines(report))
     yield from _section("Archive lag", _archive_lag(report))
     yield from _section("Deleted", _segments(report, Fate.DELETED))
     pending = "Would be deleted" if report.request.dry_run else "To be deleted"
@@ -89,8 +89,7 @@ def question_subject(report: Report) -> str:
 
 
 def question_body(report: Report, why: str, link: str) -> str:
-    """Describe a plan to a second person: which segments are deleted and why, consumers' losses, and the
-    proofs.
+    """Describe a plan to a second person: the segments to delete and why, consumers' losses, and the proofs.
 
     :param why: why somebody is asked, as a clause.
     :param link: link to the complete text.
@@ -106,9 +105,9 @@ def question_body(report: Report, why: str, link: str) -> str:
         *_cause(report),
         *(f"Consumers: {line}" for line in report.unread_lines or ("no group is known to lose a message.",)),
         f"In the lake with proof: {count_text(len(going) - len(unproven), 'segment')}. Lake {report.lake}.",
-        *(f"NOT PROVEN: {_named(report, row.log, row.base_offset)}" for row in unproven),
+        *(f"NOT PROVEN: {_label(report, row.log, row.base_offset)}" for row in unproven),
         *(f"Notice: {notice}" for notice in report.notices),
-        *(f"{_named(report, row.log, row.base_offset)}: {row.reason.value}, {row.detail}" for row in going),
+        *(f"{_label(report, row.log, row.base_offset)}: {row.reason.value}, {row.detail}" for row in going),
     ]
     text = "\n\n".join(map(printable, lines))
     more = Text("\n\n… all of it: ", Command("runs", quote(report.run_key)), f", and {link}")
@@ -124,10 +123,10 @@ def outcome_text(outcome: Outcome) -> str:
     return outcome.value
 
 
-def _refused(report: Report) -> Iterator[str]:
+def _refused_lines(report: Report) -> Iterator[str]:
     yield from (Text("FAILED ", reason) for reason in report.wrong_lakes)
-    for one in report.refused[:LOGS_SHOWN]:
-        yield f"FAILED {log_text(one)}"
+    for log in report.refused[:LOGS_SHOWN]:
+        yield f"FAILED {log_text(log)}"
     if (more := len(report.refused) - LOGS_SHOWN) > 0:
         yield f"FAILED {count_text(more, 'more log')} refused; report.json names all of them"
 
@@ -157,7 +156,7 @@ def _hold(report: Report) -> Iterator[str]:
     if not hold:
         return
     yield hold_text(hold)
-    yield from (f"WARNING {drift_text(one)}" for one in hold.disturbances)
+    yield from (f"WARNING {drift_text(drift)}" for drift in hold.disturbances)
 
 
 def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
@@ -168,25 +167,25 @@ def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
         yield from body
 
 
-def _named(report: Report, log: str, base_offset: int) -> str:
+def _label(report: Report, log: str, base_offset: int) -> str:
     """Return a segment's name. If there are several logs, it includes the log."""
     return f"{log}/{base_offset:020d}" if log and report.has_several_logs else f"{base_offset:020d}"
 
 
-def _archived(report: Report) -> Iterator[str]:
+def _archived_lines(report: Report) -> Iterator[str]:
     for row in report.archived:
         damage = f", {exact_bytes_text(row.damaged_bytes)} that don't decode" if row.damaged_bytes else ""
         when = "" if row.by_this_run else f", proven before, at {time_text(row.proven_at_ms)}"
         when += f"; {UNCHANGED}" * row.hashed_again
         yield (
-            f"{_named(report, row.log, row.base_offset)}  {count_text(row.message_count, 'message')}, "
+            f"{_label(report, row.log, row.base_offset)}  {count_text(row.message_count, 'message')}, "
             f"{exact_bytes_text(row.size_bytes)}{damage}, SHA-256 {_short_hashes(row.sha256)}{when}"
         )
         yield f"  {row.data_file} ({exact_bytes_text(row.data_file_bytes)})"
-    gone = {(row.log, row.base_offset) for row in report.segments if row.fate is Fate.DELETED}
+    deleted = {(row.log, row.base_offset) for row in report.segments if row.fate is Fate.DELETED}
     for log, offset in report.unproven_ids:
-        said = "never archived" if (log, offset) in gone else "not in the lake yet"
-        yield f"{_named(report, log, offset)}  {said}"
+        state = "never archived" if (log, offset) in deleted else "not in the lake yet"
+        yield f"{_label(report, log, offset)}  {state}"
     if report.archive_mode == "off":
         yield "The store's policy is archive: off; nothing has to be in the lake."
 
@@ -206,20 +205,20 @@ def _archive_lag(report: Report) -> Iterator[str]:
 def _segments(report: Report, fate: Fate) -> Iterator[str]:
     rows = [row for row in report.segments if row.fate is fate]
     for _, group in groupby(
-        rows, lambda row: (row.log, row.reason, without_moments(_why(row)), _ground(row))
+        rows, lambda row: (row.log, row.reason, without_moments(_reason_text(row)), _ground(row))
     ):
         first, *others = group
-        name = _named(report, first.log, first.base_offset)
+        name = _label(report, first.log, first.base_offset)
         if others:
             name += f" … {others[-1].base_offset:020d} ({len(others) + 1} segments)"
-        why = with_spans([_why(row) for row in (first, *others)])
-        yield f"{name}  {first.reason.value}: {why}{_ground(first)}"
+        reason = with_spans([_reason_text(row) for row in (first, *others)])
+        yield f"{name}  {first.reason.value}: {reason}{_ground(first)}"
     if rows and fate is Fate.DELETED:
         begins = "" if report.new_min_offset is None else f"; the log begins at {report.new_min_offset} now"
         yield f"{exact_bytes_text(report.freed_bytes)} freed{begins}"
 
 
-def _why(row: SegmentReport) -> str:
+def _reason_text(row: SegmentReport) -> str:
     """Return the reason.
 
     Long names in it, which brokers permit up to 255 characters, are cut in the middle.
@@ -248,24 +247,24 @@ def _dependents(report: Report) -> Iterator[str]:
 
 
 def _quarantine(report: Report) -> Iterator[str]:
-    found = report.quarantine
-    if found is None:
+    quarantine = report.quarantine
+    if quarantine is None:
         return
-    if not found.there:
-        yield f"{found.state.value} at {time_text(found.state_at_ms)}: {found.detail}"
+    if not quarantine.there:
+        yield f"{quarantine.state.value} at {time_text(quarantine.state_at_ms)}: {quarantine.detail}"
         return
-    if found.state is QuarantineState.UNDO_ENDED:
-        yield f"its undo ended at {time_text(found.state_at_ms)} in the middle: {found.detail}"
-        yield f"the rest frees nothing until {time_text(found.until_ms)}"
-        yield from (str(place.directory) for place in found.places)
+    if quarantine.state is QuarantineState.UNDO_ENDED:
+        yield f"its undo ended at {time_text(quarantine.state_at_ms)} in the middle: {quarantine.detail}"
+        yield f"the rest frees nothing until {time_text(quarantine.until_ms)}"
+        yield from (str(place.directory) for place in quarantine.places)
         return
     deleted = [row.size_bytes for row in report.segments if row.fate is Fate.DELETED]
     sizes = [*deleted, *(file.facts.size_bytes for file in report.dependents)]
     yield (
         f"{count_text(len(sizes), 'file')}, {exact_bytes_text(sum(sizes))}: frees nothing until "
-        f"{time_text(found.until_ms)}, or until space is the cause of a run"
+        f"{time_text(quarantine.until_ms)}, or until space is the cause of a run"
     )
-    yield from (str(place.directory) for place in found.places)
+    yield from (str(place.directory) for place in quarantine.places)
     until = ", before its broker starts" if find_broker(report.broker).aside is Aside.OUTSIDE else ""
     yield Text(Command("undo", quote(report.run_key)), f" brings all of it back{until}")
 
@@ -302,8 +301,8 @@ def _lag(report: Report) -> Iterator[str]:
             names.append(f"{unnamed} more groups")
         queues = count_text(lag.at_risk_queues, unit)
         yield f"in {queues} these still have to read segments of the plan: {', '.join(names)}"
-    told = {(row.group, row.topic, row.queue_id) for row in lag.worst}
-    others = [row for row in report.lagging if (row.group, row.topic, row.queue_id) not in told]
+    shown = {(row.group, row.topic, row.queue_id) for row in lag.worst}
+    others = [row for row in report.lagging if (row.group, row.topic, row.queue_id) not in shown]
     for row in others[:_LAGGING_SHOWN]:
         yield _position(row)
     if len(others) > _LAGGING_SHOWN:
@@ -317,14 +316,14 @@ def _notices(report: Report) -> Iterator[str]:
         step, _, rest = notice.partition(": ") if notice.startswith("while ") else ("", "", notice)
         steps.setdefault(rest, []).append(step)
     for rest, named in steps.items():
-        told = ", and ".join(step for step in named if step)
-        yield f"{told}: {rest}" if told else rest
+        names = ", and ".join(step for step in named if step)
+        yield f"{names}: {rest}" if names else rest
 
 
 def _position(row: QueueLag) -> str:
-    behind = "unknown" if row.lag_messages is None else count_text(row.lag_messages, "message")
+    count = "unknown" if row.lag_messages is None else count_text(row.lag_messages, "message")
     group, topic = shortened(row.group, _NAME_WIDTH), shortened(row.topic, _NAME_WIDTH)
-    return f"{group} {topic}/{row.queue_id}: {behind} behind"
+    return f"{group} {topic}/{row.queue_id}: {count} behind"
 
 
 def _pending(report: Report) -> Iterator[str]:

@@ -109,7 +109,7 @@ class Watching:
                     raise
                 durable.write_file(NAME, sign, dir_fd=self._directory, shared=True)
         except FileNotFoundError as error:
-            reason = f"its directory was removed: {Command('hold')} makes one, for a new watch"
+            reason = f"its directory was removed: run {Command('hold')} to make it, and start a new watch"
             raise FileNotFoundError(errno.ENOENT, reason, f"{DIRECTORY}/{NAME}") from error
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):

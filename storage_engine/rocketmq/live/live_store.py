@@ -220,7 +220,10 @@ class LiveStore(BrokerStore):
         return self.parts.files.replicas
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        """Plan as for a stopped broker. Keep all of a slave: it deletes by its rules, and is never held."""
+        """Plan as for a stopped broker, but keep every segment of a slave.
+
+        A slave deletes by its own rules, and is never held.
+        """
         if self.parts.settings.get(ROLE) == SLAVE:
             causes, notices = self.parts.files.causes.triggers(snapshot, now_ms, request)
             return keep_all(
@@ -659,7 +662,9 @@ def live_consumers(
 
 
 def consumers_written_down(layout: StoreLayout, error: BrokerError) -> tuple[Consumers, LagSource]:
-    """Return the groups in the broker's files, which are up to 10 s behind its memory while it runs.
+    """Return the groups in the broker's files, and the files' time as their source.
+
+    While the broker runs, the files are behind its memory by up to flushConsumerOffsetInterval.
 
     :param error: reason why the broker can't be asked.
     :raises BrokerError: the broker has never written its groups to files, so nothing is known.

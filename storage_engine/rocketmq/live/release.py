@@ -165,7 +165,7 @@ def _check_release(parts: LiveParts, state: HoldState) -> None:
     settings = parts.admin.config()
     if not state.may_delete(settings.get(RELEASE, "")):
         raise GateRefusedError(
-            f"{parts.root}: {untried_text(settings)}. Nothing was deleted, and it stays archived."
+            f"{parts.root}: {untried_text(settings)}. Nothing was deleted. What was archived stays archived."
         )
 
 

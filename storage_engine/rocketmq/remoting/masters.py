@@ -146,7 +146,9 @@ class Replicas:
         :raises GateRefusedError: another master may exist.
         """
         if self.why_kept:
-            raise GateRefusedError(f"{root}: {self.why_kept}. Nothing was deleted, and it stays archived.")
+            raise GateRefusedError(
+                f"{root}: {self.why_kept}. Nothing was deleted. What was archived stays archived."
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from storage_engine.kafka.format.layout import LiveFacts, LivePartition, read_wh
 from storage_engine.kafka.hold.hold_state import HELD_SETTINGS, HoldState, TopicSetting, load_state, with_live
 from storage_engine.kafka.live import held_settings, hold, topic_state
 from storage_engine.kafka.store.plan import SeenNode
-from storage_engine.kafka.store.store import _seen
+from storage_engine.kafka.store.store import _see_node
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold import Drift, HoldStatus
 from storage_engine.model.store import FileFacts, SegmentId
@@ -157,7 +157,7 @@ class Store:
                 in_sync=(1,),
                 leader_epoch=0,
             )
-        seen = _seen(with_live(node, LiveFacts(now_ms, CLUSTER, told), "kafka:1"))
+        seen = _see_node(with_live(node, LiveFacts(now_ms, CLUSTER, told), "kafka:1"))
         self.after_look()
         return seen
 

@@ -119,7 +119,7 @@ def test_who_listens_and_is_slow_gets_its_time(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_cluster_that_has_answered_may_be_away_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Cluster, "_connected", lambda _, settings: HangingAt(0))
+    monkeypatch.setattr(Cluster, "_connect", lambda _, settings: HangingAt(0))
     cluster = Cluster(LiveBroker("127.0.0.1:1"))
     assert cluster.described() == "a cluster"
     cluster._trouble = "refused"
@@ -156,14 +156,14 @@ def test_a_broker_that_hangs_does_not_speak_for_its_cluster(
     monkeypatch: pytest.MonkeyPatch, hanging: int
 ) -> None:
     clients = HangingAt(hanging)
-    monkeypatch.setattr(Cluster, "_connected", lambda _, settings: clients.connected(settings))
+    monkeypatch.setattr(Cluster, "_connect", lambda _, settings: clients.connected(settings))
     assert Cluster(LiveBroker("k:9")).described() == "a cluster"
     assert clients.made == 1 + hanging
 
 
 def test_a_cluster_that_hangs_is_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     clients = HangingAt(9)
-    monkeypatch.setattr(Cluster, "_connected", lambda _, settings: clients.connected(settings))
+    monkeypatch.setattr(Cluster, "_connect", lambda _, settings: clients.connected(settings))
     with pytest.raises(BrokerUnavailableError, match="asked for its brokers and its controller"):
         Cluster(LiveBroker("k:9")).described()
     assert clients.made == 2
@@ -206,7 +206,7 @@ def test_a_leader_that_refuses_a_kept_epoch_is_asked_by_a_new_client(
     monkeypatch: pytest.MonkeyPatch, late: int
 ) -> None:
     clients = Electing(late)
-    monkeypatch.setattr(Cluster, "_connected", lambda _, settings: clients.connected(settings))
+    monkeypatch.setattr(Cluster, "_connect", lambda _, settings: clients.connected(settings))
     cluster = Cluster(LiveBroker("k:9"))
     found = dict(cluster.answers("offsets", ["a", "b", "c"], lambda some: cluster.admin.ask(some)))
     assert found == {key: f"start of {key}" for key in "abc"}
@@ -215,7 +215,7 @@ def test_a_leader_that_refuses_a_kept_epoch_is_asked_by_a_new_client(
 
 def test_a_leader_that_goes_on_refusing_is_an_answer_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     clients = Electing(1_000)
-    monkeypatch.setattr(Cluster, "_connected", lambda _, settings: clients.connected(settings))
+    monkeypatch.setattr(Cluster, "_connect", lambda _, settings: clients.connected(settings))
     monkeypatch.setattr("storage_engine.kafka.cluster.client._ELECTION_SECONDS", 0.3)
     cluster = Cluster(LiveBroker("k:9"))
     found = dict(cluster.answers("offsets", ["a", "b"], lambda some: cluster.admin.ask(some)))

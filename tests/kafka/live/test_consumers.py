@@ -87,7 +87,7 @@ def does_not_wait(waits: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cluster_of(monkeypatch: pytest.MonkeyPatch, coordinators: Coordinators) -> Cluster:
-    monkeypatch.setattr(Cluster, "_connected", lambda *_: coordinators)
+    monkeypatch.setattr(Cluster, "_connect", lambda *_: coordinators)
     return Cluster(LiveBroker("k:9"))
 
 

@@ -53,7 +53,7 @@ from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.keep.acts import decide_hold, decide_rule
-from storage_engine.model.keep.expiry import ExpiryReason
+from storage_engine.model.keep.expiry_rules import ExpiryReason
 from storage_engine.model.keep.keep_rules import Scope
 from storage_engine.model.proof.receipt import Receipt, with_rows
 from storage_engine.model.report.validation import Status, VerifyLevel

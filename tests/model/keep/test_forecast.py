@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.core.clock import DAY_MS
-from storage_engine.model.keep.expiry import ArchivedStream, GoingBytes, forecast_topics
+from storage_engine.model.keep.expiry_rules import ArchivedStream, GoingBytes, forecast_topics
 from storage_engine.model.keep.keep_rules import Hold, KeepPolicy, KeepRule, Scope, Stream, goes_at_ms
 
 NOW_MS = 20_000 * DAY_MS + 3_600_000

@@ -55,7 +55,7 @@ def test_that_its_directory_was_removed_is_said_in_the_same_words_each_time(
                 own.beat(looked())
             told.add(reason_text(caught.value))
     (text,) = told
-    assert "its directory was removed: storage-engine hold makes one" in text
+    assert "its directory was removed: run storage-engine hold to make it" in text
 
 
 def test_only_a_watch_that_acts_on_deletions_tends_the_shield(tmp_path: Path) -> None:

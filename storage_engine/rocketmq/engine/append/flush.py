@@ -116,8 +116,8 @@ class _Waiting:
 class GroupCommit:
     """Flushes for a group of waiting puts: when as many wait as at the last flush, or when no more join.
 
-    A thread that a flush released soon puts again. So the last thread to join flushes for all, and no other
-    thread has to be woken for that.
+    The threads that waited for a flush soon make their next puts. So the last thread to join flushes for all,
+    and no other thread has to be woken for that.
     """
 
     def __init__(self, flush: Callable[[], object], flushed: Callable[[], int]) -> None:

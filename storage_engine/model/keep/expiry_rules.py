@@ -162,25 +162,27 @@ def judge_segments(
     :param fault: why no segment at all may leave the lake.
     :param elsewhere: for each other lake of the stores, all policies that it has had.
     """
-    overlapping = _overlapping(segments)
+    overlapping = _find_overlaps(segments)
 
     def judge(segment: ExpirySegment) -> ExpiryVerdict:
-        verdict = _by_policies(segment, policies, now_ms, rewrite)
+        verdict = _judge_by_policies(segment, policies, now_ms, rewrite)
         if not (verdict.leaves or verdict.is_thinned):
             return verdict
         content = stores.get(segment.identity.store_id, _NO_CONTENT)
         why = (
             fault
-            or next(filter(None, (_lifted(segment, it, now_ms) for it in (policies, *elsewhere))), None)
+            or next(
+                filter(None, (_find_hold(segment, lake, now_ms) for lake in (policies, *elsewhere))), None
+            )
             or _doubt(segment, overlapping)
             or _presence(segment, content)
         )
         return verdict if why is None else ExpiryVerdict(segment, *why)
 
-    return tuple(_together(list(map(judge, segments))))
+    return tuple(_keep_shared(list(map(judge, segments))))
 
 
-def _together(verdicts: Sequence[ExpiryVerdict]) -> Iterator[ExpiryVerdict]:
+def _keep_shared(verdicts: Sequence[ExpiryVerdict]) -> Iterator[ExpiryVerdict]:
     """Keep segments whose data file also has rows of a kept segment: a shared file is never rewritten
     without some of its segments.
     """
@@ -189,7 +191,7 @@ def _together(verdicts: Sequence[ExpiryVerdict]) -> Iterator[ExpiryVerdict]:
         sharing.setdefault(verdict.segment.file, []).append(verdict)
     for verdict in verdicts:
         others = sharing[verdict.segment.file]
-        staying = next((it for it in others if not it.leaves), None)
+        staying = next((other for other in others if not other.leaves), None)
         if len(others) == 1 or staying is None or not (verdict.leaves or verdict.is_thinned):
             yield verdict
             continue
@@ -199,52 +201,52 @@ def _together(verdicts: Sequence[ExpiryVerdict]) -> Iterator[ExpiryVerdict]:
                 "whole"
             )
         else:
-            it = staying.segment.identity
-            detail = f"its data file has {it.log}/{it.base_offset:020d} too, which is kept: {staying.detail}"
+            at = staying.segment.identity
+            detail = f"its data file has {at.log}/{at.base_offset:020d} too, which is kept: {staying.detail}"
         yield ExpiryVerdict(verdict.segment, ExpiryReason.SHARED, detail)
 
 
-def _by_policies(
+def _judge_by_policies(
     segment: ExpirySegment, policies: Sequence[KeepPolicy], now_ms: int, rewrite: RewriteRule
 ) -> ExpiryVerdict:
     streams = segment.streams
     if not streams:
         detail = "neither its receipt nor a journal says which topics it has"
         return ExpiryVerdict(segment, ExpiryReason.STREAMS_UNKNOWN, detail)
-    if held := [hold for it in streams for policy in policies[-1:] for hold in policy.holds_of(it.stream)]:
-        detail = f"the hold {held[0].hold_id[:SHOWN_CHARACTERS]} covers it: {held[0].reason}"
+    if holds := [hold for row in streams for policy in policies[-1:] for hold in policy.holds_of(row.stream)]:
+        detail = f"the hold {holds[0].hold_id[:SHOWN_CHARACTERS]} covers it: {holds[0].reason}"
         return ExpiryVerdict(segment, ExpiryReason.HELD, detail)
     # What has no topic goes with the last of the others.
-    named = [it for it in streams if it.stream.topic] or list(streams)
+    rows = [row for row in streams if row.stream.topic] or list(streams)
     past: list[tuple[int, SegmentStream]] = []
-    kept: list[tuple[ExpiryReason, str]] = []
-    for it in named:
-        what = f"topic {it.stream.topic}" if it.stream.topic else "what has no topic"
-        if it.newest_ms is None:
-            detail = f"it is unknown how old {what} is in it"
+    reasons: list[tuple[ExpiryReason, str]] = []
+    for row in rows:
+        subject = f"topic {row.stream.topic}" if row.stream.topic else "what has no topic"
+        if row.newest_ms is None:
+            detail = f"it is unknown how old {subject} is in it"
             return ExpiryVerdict(segment, ExpiryReason.STREAMS_UNKNOWN, detail)
-        goes_ms = goes_at_ms(policies, it.stream, it.newest_ms)
+        goes_ms = goes_at_ms(policies, row.stream, row.newest_ms)
         if goes_ms is None:
-            kept.append((ExpiryReason.NO_RULE, f"{what} is kept for ever"))
+            reasons.append((ExpiryReason.NO_RULE, f"{subject} is kept for ever"))
         elif goes_ms > now_ms:
-            kept.append((ExpiryReason.NOT_PAST, f"{what} is past at {time_text(goes_ms)}"))
+            reasons.append((ExpiryReason.NOT_PAST, f"{subject} is past at {time_text(goes_ms)}"))
         else:
-            past.append((goes_ms, it))
-    if not kept:
+            past.append((goes_ms, row))
+    if not reasons:
         detail = "all of its streams are past, and its store no longer has it"
         return ExpiryVerdict(segment, ExpiryReason.PAST, detail)
-    gone_bytes, size_bytes = sum(it.size_bytes for _, it in past), sum(it.size_bytes for it in streams)
+    gone_bytes, size_bytes = sum(row.size_bytes for _, row in past), sum(row.size_bytes for row in streams)
     percent = 100 * gone_bytes / max(1, size_bytes)
     has_waited = any(now_ms - goes_ms >= rewrite.within_days * DAY_MS for goes_ms, _ in past)
     if not past or not (percent >= rewrite.at_percent or has_waited):
-        return ExpiryVerdict(segment, *kept[0])
-    gone = tuple(sorted(it.stream.topic for _, it in past))
-    topics = f"topic {gone[0]}" + (f" and {len(gone) - 1} more are" if len(gone) > 1 else " is")
-    detail = f"{topics} past, {percent:.0f} % of its bytes; {kept[0][1]}"
-    return ExpiryVerdict(segment, ExpiryReason.THINNED, detail, gone, gone_bytes)
+        return ExpiryVerdict(segment, *reasons[0])
+    names = tuple(sorted(row.stream.topic for _, row in past))
+    topics = f"topic {names[0]}" + (f" and {len(names) - 1} more are" if len(names) > 1 else " is")
+    detail = f"{topics} past, {percent:.0f} % of its bytes; {reasons[0][1]}"
+    return ExpiryVerdict(segment, ExpiryReason.THINNED, detail, names, gone_bytes)
 
 
-def _lifted(
+def _find_hold(
     segment: ExpirySegment, policies: Sequence[KeepPolicy], now_ms: int
 ) -> tuple[ExpiryReason, str] | None:
     """Return why a hold that was lifted within the last day still keeps a segment. None: no such hold does.
@@ -254,9 +256,9 @@ def _lifted(
     for policy, following in pairwise(policies):
         goes_ms = following.since_ms + GRACE_MS
         streams = segment.streams if goes_ms > now_ms else None
-        for hold in (hold for it in streams or () for hold in policy.holds_of(it.stream)):
-            held = f"the hold {hold.hold_id[:SHOWN_CHARACTERS]} covered it within the last day"
-            return ExpiryReason.NOT_PAST, f"{held}; it may go from {time_text(goes_ms)} on"
+        for hold in (hold for row in streams or () for hold in policy.holds_of(row.stream)):
+            clause = f"the hold {hold.hold_id[:SHOWN_CHARACTERS]} covered it within the last day"
+            return ExpiryReason.NOT_PAST, f"{clause}; it may go from {time_text(goes_ms)} on"
     return None
 
 
@@ -291,22 +293,22 @@ def _presence(segment: ExpirySegment, store: StoreContent) -> tuple[ExpiryReason
     return None
 
 
-def _overlapping(segments: Sequence[ExpirySegment]) -> frozenset[SegmentIdentity]:
+def _find_overlaps(segments: Sequence[ExpirySegment]) -> frozenset[SegmentIdentity]:
     """Return the segments that share an offset with another segment of the same log and lineage."""
 
     def log_of(segment: ExpirySegment) -> tuple[str, str, int]:
         return segment.identity.store_id, segment.identity.log, segment.identity.lineage
 
-    found: set[SegmentIdentity] = set()
-    ordered = sorted(segments, key=lambda it: (log_of(it), it.identity.base_offset, it.end_offset))
+    shared: set[SegmentIdentity] = set()
+    ordered = sorted(segments, key=lambda item: (log_of(item), item.identity.base_offset, item.end_offset))
     for _, of_log in groupby(ordered, key=log_of):
         widest: ExpirySegment | None = None
         for segment in of_log:
             if widest is not None and segment.identity.base_offset < widest.end_offset:
-                found |= {segment.identity, widest.identity}
+                shared |= {segment.identity, widest.identity}
             if widest is None or segment.end_offset > widest.end_offset:
                 widest = segment
-    return frozenset(found)
+    return frozenset(shared)
 
 
 GB_BYTES = 10**9
@@ -388,24 +390,24 @@ def forecast_topics(
     """
     policy = policies[-1] if policies else None
     grouped: dict[tuple[str, str, str, str, str, tuple[str, ...]], list[ArchivedStream]] = defaultdict(list)
-    for one in archived:
-        stream = one.stream
+    for entry in archived:
+        stream = entry.stream
         rule = rule_for(policy.rules, stream) if policy else None
         held_by = tuple(hold.hold_id for hold in policy.holds_of(stream)) if policy else ()
         name = stream.store_names[-1] if stream.store_names else stream.store_id
         of_rule = (rule.keep, rule.scope.text) if rule else (FOREVER, "")
-        grouped[stream.store_id, name, stream.topic, *of_rule, held_by].append(one)
+        grouped[stream.store_id, name, stream.topic, *of_rule, held_by].append(entry)
     topics = [
         TopicForecast(
             store_id,
             name,
             topic,
-            sum(one.size_bytes for one in streams),
-            lake_bytes := sum(one.lake_bytes for one in streams),
+            sum(entry.size_bytes for entry in streams),
+            lake_bytes := sum(entry.lake_bytes for entry in streams),
             keep,
             rule_text,
             held_by,
-            _going(policies, streams, now_ms),
+            _forecast_days(policies, streams, now_ms),
             None if price is None else month_cost(lake_bytes, price),
         )
         for (store_id, name, topic, keep, rule_text, held_by), streams in grouped.items()
@@ -421,16 +423,16 @@ def month_cost(lake_bytes: int, price: float) -> float:
     return lake_bytes / GB_BYTES * price
 
 
-def _going(
+def _forecast_days(
     policies: Sequence[KeepPolicy], streams: Iterable[ArchivedStream], now_ms: int
 ) -> tuple[GoingBytes, ...]:
     days: dict[int, list[ArchivedStream]] = defaultdict(list)
-    for one in streams:
-        goes_ms = goes_at_ms(policies, one.stream, one.newest_ms)
+    for entry in streams:
+        goes_ms = goes_at_ms(policies, entry.stream, entry.newest_ms)
         if goes_ms is not None:
             # On the first day at whose beginning it is past.
-            days[-(-max(goes_ms, now_ms) // DAY_MS)].append(one)
+            days[-(-max(goes_ms, now_ms) // DAY_MS)].append(entry)
     return tuple(
-        GoingBytes(day, sum(it.size_bytes for it in going), sum(it.lake_bytes for it in going))
+        GoingBytes(day, sum(entry.size_bytes for entry in going), sum(entry.lake_bytes for entry in going))
         for day, going in sorted(days.items())
     )

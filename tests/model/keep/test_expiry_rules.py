@@ -21,7 +21,7 @@ from storage_engine.model.keep.acts import (
     policies_of,
     policy_of,
 )
-from storage_engine.model.keep.expiry import (
+from storage_engine.model.keep.expiry_rules import (
     REWRITE_RULE,
     ExpiryReason,
     ExpirySegment,
