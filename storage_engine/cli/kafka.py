@@ -275,7 +275,7 @@ def _say_room(room: Sequence[DiskRoom], *, is_there: bool, deleted: bool) -> Non
     multiple=True,
     callback=key_value_pairs,
     help=(
-        "Also remove this deleted topic's files if no lake has them; REASON says how you know that it is "
+        "Also remove files of this deleted topic that no lake has; REASON says how you know that it is "
         "deleted; repeatable."
     ),
 )

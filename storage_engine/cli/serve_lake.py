@@ -90,7 +90,7 @@ def _addresses(
     type=click.Choice(["refuse", "skip"]),
     default="refuse",
     show_default=True,
-    help="Answer at offsets that no receipt has: refuse the request, or skip to the next records.",
+    help="At offsets that no receipt has: refuse, so that consumers stop there, or skip to the next records.",
 )
 @click.option(
     "--cache",
@@ -99,7 +99,7 @@ def _addresses(
     default="2G",
     show_default=True,
     callback=size_bytes,
-    help="Memory for decoded batches, which are kept for the next consumer.",
+    help="Disk space in TMPDIR for decoded batches, which are kept for the next consumer.",
 )
 @click.option(
     "--positions",

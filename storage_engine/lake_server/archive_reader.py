@@ -50,7 +50,10 @@ class Transactions:
     sections: tuple[tuple[int, int], ...]
 
     def stable_at(self, offset: int) -> int:
-        """Return the last stable offset of the section that has an offset, or else of the last section."""
+        """Return the last stable offset of the section that has an offset or is the next after it.
+
+        If there is no such section, the last one counts.
+        """
         last = self.sections[-1][1] if self.sections else offset
         return next((stable for end, stable in self.sections if offset < end), last)
 

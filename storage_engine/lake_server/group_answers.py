@@ -200,7 +200,7 @@ async def _give_back(
     positions.drop([group])
     for place, position in sorted(committed.items()):
         at = position[0] if place in kept else now[place][0] if place in now else None
-        since = "" if place in kept else ", which it committed at the cluster since its giving back began"
+        since = "" if place in kept else ", which it has committed at the cluster meanwhile"
         tell(f"group {group}: goes on in {place[0]}-{place[1]} at offset {at}{since}")
     return True
 

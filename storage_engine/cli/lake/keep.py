@@ -126,8 +126,9 @@ def keep(
     """Show how long a lake keeps each topic, how much expires on which day, and the holds; or record a rule
     or a hold. This command removes nothing. Without rules, everything is archived and nothing expires.
 
-    The most specific rule applies to a topic: first by topic, then by log, then by store. Of two equal rules,
-    the one that keeps longer applies. A rule takes effect 24 hours after it is recorded, a hold at once.
+    The most specific rule applies to a topic: first by topic, then by log, then by store. Of two equally
+    specific rules, the one that keeps longer applies. A rule takes effect 24 hours after it is recorded, a
+    hold at once.
     """
     patterns = {"topic": topic, "log": log, "store": store_pattern}
     scope = Scope(**{name: pattern for name, pattern in patterns.items() if pattern is not None})

@@ -86,7 +86,7 @@ _conn_id_option = of_lake(
     default=REWRITE_RULE.within_days,
     show_default=True,
     metavar="DAYS",
-    help="Or once one of these topics has been expired for DAYS.",
+    help="Rewrite such a data file also once one of these topics has been expired for DAYS.",
 )
 @click.option(
     "--dry-run", is_flag=True, help=("Show which segments would leave the lake, and why the others stay.")

@@ -115,7 +115,9 @@ ReceiptsOf = Callable[[], Sequence[Receipt]]
 
 @dataclass(frozen=True, slots=True)
 class LeavingFile:
-    """A shared file that leaves the table, once all that can be archived again of its segments is archived.
+    """A shared file that leaves the table.
+
+    Those of its segments that can be archived again are then in other files.
 
     :param slots: all segments of the file.
     :param lost: segments that the file no longer proves and that exist nowhere else.

@@ -1,4 +1,4 @@
-"""The lake's table of ranges that runs released or found deleted. No release depends on it."""
+"""The lake's table of ranges that runs released or found deleted. No release or refusal depends on it."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def _prove_others(
     have the segment's bytes, too. Together the rows must cover the whole segment.
 
     :param leaves: gets all leaves of the file.
-    :raises ProofError: they aren't.
+    :raises ProofError: rows differ from the segment, or don't cover it exactly once.
     """
     job, source, origin = read.job, read.source, codec.origin(read.job.base_offset)
     end = origin + len(source.data)

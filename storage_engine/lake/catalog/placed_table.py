@@ -222,7 +222,7 @@ def read_placed(
 
 
 def with_own_place(table: PlacedTable, place: str) -> PlacedTable:
-    """Return a table with ``is_unmoved`` set: whether the files that its metadata names were moved.
+    """Find out whether the files that a table's metadata names were moved, and set ``is_unmoved``.
 
     :param place: location of its own files, by metadata and marks. It is also the table's location after a
         warehouse was moved without its catalog. Then the files that the metadata names elsewhere are here.

@@ -147,7 +147,7 @@ TREE_FIELDS = ("root", "streams", "row_groups", "state", "act")
 """Columns of receipts since version 3."""
 
 LATER_COLUMNS: tuple[str, ...] = ("properties_text",)
-"""Columns that a codec got after version 3, in the order in which they were added. A new table gets the
+"""Columns that some codec has since version 3, in the order in which they were added. A new table gets the
 columns of version 1.0 first, then :data:`TREE_COLUMNS`, then these columns. So the field ids are the same in
 every lake of version 3."""
 

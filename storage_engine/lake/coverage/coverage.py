@@ -398,7 +398,8 @@ def judge_absent(
 ) -> Absent:
     """Judge bytes that were found in no place.
 
-    They are UNKNOWN while a lake that may have them was not asked.
+    Deletions without a receipt may all be excused; then the result is NOT_ARCHIVED or an accepted loss. All
+    other bytes are LOST only if every lake that may have them was asked; otherwise they are UNKNOWN.
 
     :param released: their deletions by the journal's record.
     :param unasked: lakes that may have them but were not asked, each as a clause.

@@ -95,8 +95,8 @@ COMPACTED_LEAST_FILES = SHARED_LEAST_SEGMENTS
 """If there are fewer small files than this, they stay as they are."""
 
 _PART_OF_RULE = 10
-"""Segments of one file may be apart by one part in so many of their rule's days: the file can be removed only
-after its last segment has expired."""
+"""The segments of one file may be at most a tenth of their rule's days apart, because the file can be removed
+only after its last segment has expired."""
 
 _WHY = "compaction"
 
@@ -278,7 +278,10 @@ def _place_of(file: SmallFile) -> tuple[str, int, int]:
 
 
 def _small_files(lake: Lake, store_id: str) -> Iterator[SmallFile]:
-    """Yield a store's small files that are as archived, and from which no rows were or are being removed."""
+    """Yield the small files of a store that are as they were archived.
+
+    A file is left out if some of its rows were removed or are being removed.
+    """
     acts = read_acts(lake)
     policy, expired = policy_of(acts), expired_files(acts)
     names = read_store_names(lake).get(store_id, ()) if policy.rules or policy.holds else ()

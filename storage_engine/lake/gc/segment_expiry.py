@@ -117,7 +117,7 @@ def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
     :return: the undo's act.
     :raises BadInputError: no expiry or several expiries have this beginning, or the expiry can't be undone
         any more.
-    :raises ProofError: a file has changed; nothing was changed here.
+    :raises ProofError: a file is missing or has changed. Nothing was changed by this call.
     :raises StorageEngineError: as :func:`finish_acts` does.
     """
     ready_to_write(lake)

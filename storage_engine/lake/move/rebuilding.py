@@ -354,7 +354,7 @@ class _Rebuild:
         return sum((store, head.sequence, head.row_hash) in row_keys for store, head in heads)
 
     def _worth_of_data(self, messages: PlacedTable) -> int | None:
-        """Return how many files that receipts depend on a state has; None: the state can't be read."""
+        """Return the number of a state's files on which receipts depend; None: the state can't be read."""
         try:
             live = {location.removeprefix(f"{messages.location}/") for location in live_files(messages)}
         except LakeUnavailableError:

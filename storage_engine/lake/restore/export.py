@@ -67,7 +67,7 @@ class Selection:
 
     :param queue_id: number of the queue, or of the partition.
     :param from_ms: earliest time of storing, in milliseconds since the epoch.
-    :param to_ms: time of storing that is too late.
+    :param to_ms: end of the time of storing: messages that were stored at this time or later are left out.
     :param topic_id: the topic's id, as receipts name it.
     """
 
@@ -206,7 +206,7 @@ class Exported:
 
     :param still_compressed: number of messages whose bodies are still compressed by their producers.
     :param bytes_read: bytes of the lake's Parquet columns that were read.
-    :param expired: expired ranges that may have had such messages.
+    :param expired: expired ranges, of the selected stores and span of time, that may have had such messages.
     """
 
     path: str

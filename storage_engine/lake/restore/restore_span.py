@@ -27,8 +27,8 @@ class Span:
     :param from_offset: first physical offset.
     :param to_offset: physical offset after the last one.
     :param from_ms: earliest store timestamp, in milliseconds since the epoch.
-    :param to_ms: store timestamp that is too late: a segment is left out if all its messages have this one or
-        a later one.
+    :param to_ms: end of the store timestamps: a segment is left out if all its messages have this timestamp
+        or a later one.
     :param segments: base offsets of the only segments to restore. Each of them must be archived.
     """
 

@@ -281,7 +281,9 @@ def is_relative(name: str) -> bool:
 
 
 def check_files(tables: Mapping[str, PlacedTable], rows: Iterable[Receipt]) -> tuple[int, int]:
-    """Make sure that all data files of a lake exist with the size and SHA-256 of their receipts.
+    """Make sure that every data file of a lake exists and has the right size.
+
+    If a receipt has the file's SHA-256, this is compared as well.
 
     :param rows: all receipts.
     :return: the number of data files, and their bytes.
