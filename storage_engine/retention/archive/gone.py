@@ -166,7 +166,7 @@ def _missing(
 def _may_be_away(context: Context, facts: FileFacts) -> bool:
     """Return whether a file's disk may be missing.
 
-    Then its directory lacks the store's stamp, or is now on another disk.
+    It may be if the file's directory is now on another disk, or lacks the stamp that other directories have.
     """
     path = Path(facts.path)
     lacking = missing_stamps(context.store.real_root)

@@ -135,7 +135,7 @@ class UnprovenSegments:
 
     @property
     def count(self) -> int:
-        """Return the least number of segments."""
+        """Return how many segments there are at least."""
         return len(self.segments) + len(self.unknown)
 
     @property
@@ -248,7 +248,7 @@ def check_hold_of_other_journal(
             f"{store.real_root}: another journal holds the store until {time_text(held_until_ms)}, and this "
             "journal doesn't renew that hold: ",
             why,
-            "  Or unmanage the store with that journal first.",
+            " Or unmanage the store with that journal first.",
         )
 
 
@@ -421,7 +421,7 @@ def make_removable(context: Context) -> None:
             f"lake, found {count_text(len(left), 'segment')} that only the shield has, "
             f"{_at_offset(left)}. Nothing was deleted. ",
             said,
-            "  Mend what keeps them out of the lake, or accept their loss (",
+            " Mend what keeps them out of the lake, or accept their loss (",
             Command("accept-loss"),
             f"), or move their files out of {shield_path(store.real_root)}, and run this again.",
         )

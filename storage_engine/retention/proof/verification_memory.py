@@ -98,7 +98,7 @@ class VerificationMemory:
 
 def last_verified(journal_url: str, lake_id: str) -> tuple[int | None, int]:
     """Return when a receipt of a lake was last checked, and how many receipts have a fault by their last
-    check.
+    check. Nothing is made or changed.
 
     :param lake_id: UUID of the lake's ``segments`` table.
     :return: None: no check is remembered.
