@@ -151,7 +151,7 @@ class UnprovenSegments:
             )
         active = sum(one.state is SegmentState.ACTIVE for one in self.segments)
         if active:
-            said.append(f"{active} of them active, which can't be archived before the broker closes them")
+            said.append(f"{active} of them active, which no lake can have before the broker closes them")
         if self.unknown:
             said.append(f"ranges that can't be counted: {'; '.join(self.unknown)}")
         if self.unasked:
