@@ -325,7 +325,7 @@ def _refused(context: Context, segment: Segment, nothing: str) -> Refusal:
 def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> bool:
     """Return whether a running broker deletes from a log by its own rules. Unknown counts as no.
 
-    :param is_over: ask about a broker that may have run before this run began, and has stopped since.
+    :param is_over: ask about a broker that may have run until this run began.
     """
     store, broker = context.store, context.broker
     if store.live is not None and store.live.deletes == WE_DELETE:
