@@ -87,7 +87,7 @@ def written_text(seen: SeenLink) -> str:
 class AskedGone:
     """What lakes and journal know of segments that are gone from the log.
 
-    :param unproven: segments that none of our runs deleted, and that no lake proves which could be asked.
+    :param unproven: segments that none of our runs deleted, and that none of the answering lakes proves.
     :param unreachable: why lakes couldn't be asked.
     """
 
