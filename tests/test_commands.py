@@ -347,10 +347,26 @@ def test_no_text_glues_a_word_to_a_command() -> None:
     assert not glued
 
 
+def test_no_text_has_a_blank_too_many_after_a_part() -> None:
+    spaced = [
+        f"{path}:{call.lineno}: {ast.unparse(text)[:40]}"
+        for path, tree in _sources()
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and _name(call.func).endswith(("Text", "Error"))
+        for text in call.args[1:]
+        if _beginning(text).startswith(("  ", " .", " ,", " ;"))
+    ]
+    assert not spaced
+
+
 def _name(function: ast.expr) -> str:
     return ast.unparse(function).rpartition(".")[2]
 
 
 def _begins_with_word(text: ast.expr) -> bool:
+    return _beginning(text)[:1].isalnum()
+
+
+def _beginning(text: ast.expr) -> str:
     first = text.values[0] if isinstance(text, ast.JoinedStr) and text.values else text
-    return isinstance(first, ast.Constant) and isinstance(first.value, str) and first.value[:1].isalnum()
+    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""

@@ -51,7 +51,7 @@ def read_clock() -> ClockReading | None:
 
 
 def jumped_forward_ms(now: ClockReading | None, before: Iterable[ClockReading]) -> int:
-    """Return by how much the clock was set forward since the readings of the last day.
+    """Return by how much the clock was set forward since a reading of the last day, at the most.
 
     :param before: readings in any order. Readings of other starts of the machine are ignored.
     :return: 0: the clock wasn't set forward, or by less than :data:`JUMP_MS`, or nothing is known.

@@ -316,7 +316,7 @@ class BrokerRules(ABC):
     def windows(
         self, values: Mapping[str, str], time_zone: str, start_ms: int, end_ms: int
     ) -> tuple[tuple[int, int], ...]:
-        """Return the times between two moments in which these hours are.
+        """Return the spans of these hours between two moments, as begin and end in milliseconds.
 
         :param time_zone: IANA name.
         :raises BadInputError: the broker would not work with a value, or there is no such time zone.
@@ -522,7 +522,10 @@ def hour_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: Zo
 def hour_spans_ms(
     start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo
 ) -> tuple[tuple[int, int], ...]:
-    """Return the times between two moments in which the hours are, in order. Both ends are cut."""
+    """Return the spans of the hours between two moments, in order, as begin and end in milliseconds.
+
+    Spans that reach beyond one of the moments are cut there.
+    """
     changes = tuple(hour_changes_ms(start_ms, end_ms, hours, zone))
     spans = zip(changes[::2], (*changes[1::2], end_ms), strict=False)
     return tuple((begin_ms, until_ms) for begin_ms, until_ms in spans if begin_ms < until_ms)
@@ -598,7 +601,7 @@ def ingest_from(points: Sequence[tuple[int, int]], zone: ZoneInfo) -> Ingest | N
 
 
 def most_bytes_within(ingest: Ingest, hours: int) -> int:
-    """Return the most bytes that arrive within this many consecutive hours of a day."""
+    """Return the most bytes that arrive within this many hours, whichever hour of the day is the first."""
     whole_days, rest = divmod(hours, HOURS_A_DAY)
     by_hour = ingest.hour_bytes(0)
     two_days = (*by_hour, *by_hour)

@@ -152,7 +152,7 @@ def _ask_every_lake(context: Context) -> None:
             f"that {'; '.join(unasked)}. Nothing was recorded. Name that lake, or both with --second-lake. "
             "If the lake is gone for good, record that with ",
             Command("stamp"),
-            " .",
+            ".",
         )
 
 
@@ -543,7 +543,10 @@ def _finish_killed(store: ManagedStore, journal: Journal) -> None:
 
 
 def _ids_before(root: str) -> list[str]:
-    """Return the store ids in the directory's stamps; no id if a stamp is unreadable."""
+    """Return the store ids in the directory's stamps.
+
+    No id if a stamp is unreadable: a new store replaces such a stamp, too.
+    """
     with suppress(StoreIdentityError):
         return sorted(stamped_ids(root))
     return []
@@ -585,7 +588,7 @@ def _ask_lake(lake: Lake, store_id: str) -> _AskedLake:
 def _is_other(head: LakeHead, lakes: Sequence[_AskedLake]) -> bool:
     """Return whether a known receipt is in a lake that wasn't asked.
 
-    A lake is the same if its id, or that of the lake that it is a copy of, is equal, or else its place.
+    It was asked if it has the receipt's lake id, is a copy of the lake with that id, or is at the same place.
     """
     return not any(
         head.lake_id in lake.lake_ids
@@ -638,7 +641,7 @@ def _find_store_id(store: ManagedStore, journal: Journal, store_id: str | None) 
             f"{root}: expected a store that its stamp or the journal knows, found none. Nothing was "
             "changed. Give --new, or --store-id ID from ",
             Command("lake info"),
-            " .",
+            ".",
         )
     if here is not None and here.store_id != chosen_id:
         raise StoreIdentityError(

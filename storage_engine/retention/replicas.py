@@ -225,7 +225,7 @@ def divergence_error(context: Context, log: str, why: str) -> LakeConflictError:
         f"{context.store.root}: log {log}: expected the log that another replica archived, found a "
         f"divergence: {why}. {NOTHING} Find out which replica is right; then ",
         Command("adopt", f"--log {log} --reason …"),
-        "  opens a new lineage of this log, and both are kept.",
+        " opens a new lineage of this log, and both are kept.",
     )
 
 

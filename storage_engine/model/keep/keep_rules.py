@@ -272,7 +272,8 @@ def age_begins_ms(
     """Return the time from which a stream's age counts, in milliseconds since the epoch. None: not known.
 
     If the broker sets the times, this is the store time of the newest message. A producer of Kafka may write
-    any timestamp: then the age counts from the lake's first proof of the message.
+    any timestamp. One that is too old would end the retention too early, and one in the future too late: so
+    the age counts from the lake's first proof of the message.
 
     :param broker_sets_times: whether the broker itself writes when it stored a message.
     :param last_ms: store time of the newest message.

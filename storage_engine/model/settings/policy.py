@@ -261,7 +261,7 @@ class Policy:
     approval: ApprovalPolicy = setting(
         ApprovalPolicy.NONE,
         "Which plans a second person has to approve before anything is deleted; forced: plans that ignore "
-        "age, use a shorter retention than the store had, use a waiver, or don't require proof.",
+        "age, use a shorter retention than the store had, use a waiver, or lack a proof that was required.",
     )
     undo_window_hours: int | None = setting(
         None,

@@ -335,8 +335,8 @@ STORE_SETTINGS = (
     _broker_setting(
         "hold_hours",
         Kind.WHOLE_NUMBER,
-        "How long after its last renewal a hold ends. It must be longer than a run of archiving and "
-        "deleting, which reads files again.",
+        "How long after its last renewal a hold ends. It must be longer than the step that deletes "
+        "segments, which reads their files again.",
         option="--hold-hours",
         argument="HOURS",
         empty="24",

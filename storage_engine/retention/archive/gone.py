@@ -163,7 +163,7 @@ def _find_missing(
 def _may_be_away(context: Context, facts: FileFacts) -> bool:
     """Return whether a file's disk may be missing.
 
-    Then its directory lacks the store's stamp, or is now on another disk.
+    It may be if the file's directory is now on another disk, or lacks the stamp that other directories have.
     """
     path = Path(facts.path)
     lacking = missing_stamps(context.store.real_root)
@@ -327,7 +327,7 @@ def _refuse_hole(context: Context, segment: Segment, nothing: str) -> Refusal:
 def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> bool:
     """Return whether a running broker deletes from a log by its own rules. Unknown counts as no.
 
-    :param is_over: ask about a broker that may have run before this run began, and has stopped since.
+    :param is_over: ask about a broker that may have run until this run began.
     """
     store, broker = context.store, context.broker
     if store.live is not None and store.live.deletes == WE_DELETE:

@@ -259,7 +259,7 @@ def _find_leaving(
     going: Sequence[Segment],
     now_ms: int,
 ) -> tuple[tuple[Segment, ...], int]:
-    """Return the first span in which segments are deleted, and these segments."""
+    """Return the segments that are deleted within the first span in which there are any, and that span."""
     ids = {segment.id for segment in going}
     for span_ms in HORIZONS_MS:
         segments = tuple(

@@ -134,7 +134,7 @@ class UnprovenSegments:
 
     @property
     def count(self) -> int:
-        """Return the least number of segments."""
+        """Return how many segments there are at least."""
         return len(self.segments) + len(self.unknown)
 
     @property
@@ -150,7 +150,7 @@ class UnprovenSegments:
             )
         active = sum(segment.state is SegmentState.ACTIVE for segment in self.segments)
         if active:
-            parts.append(f"{active} of them active, which can't be archived before the broker closes them")
+            parts.append(f"{active} of them active, which no lake can have before the broker closes them")
         if self.unknown:
             parts.append(f"ranges that can't be counted: {'; '.join(self.unknown)}")
         if self.unasked:
@@ -247,7 +247,7 @@ def check_hold_of_other_journal(
             f"{store.real_root}: another journal holds the store until {time_text(held_until_ms)}, and this "
             "journal doesn't renew that hold: ",
             why,
-            "  Or unmanage the store with that journal first.",
+            " Or unmanage the store with that journal first.",
         )
 
 
@@ -420,7 +420,7 @@ def make_removable(context: Context) -> None:
             f"lake, found {count_text(len(files), 'segment')} that only the shield has, "
             f"{_offsets_text(files)}. Nothing was deleted. ",
             notices,
-            "  Mend what keeps them out of the lake, or accept their loss (",
+            " Mend what keeps them out of the lake, or accept their loss (",
             Command("accept-loss"),
             f"), or move their files out of {shield_path(store.real_root)}, and run this again.",
         )

@@ -126,9 +126,9 @@ class _Look:
     """Data read from a lake and its journal.
 
     :param rows: receipts by their segments.
-    :param elsewhere: the policies of the stores' other lakes.
-    :param kept: ids of stores whose files stay: a hold of another lake names the store, or not all about it
-        is known.
+    :param elsewhere: the policies of the stores' other lakes, by lake.
+    :param kept: ids of stores whose files stay: a hold of another lake covers something of the store, or not
+        all about it is known.
     """
 
     segments: tuple[ExpirySegment, ...]

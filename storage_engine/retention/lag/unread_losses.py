@@ -241,7 +241,7 @@ def _loss_lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool) ->
         yield error_text(unread.shielded_error)
     for row in unread.shielded[:ROWS_SHOWN]:
         yield shielded_text(row) + (
-            f"  until a lake has them. To get them then: {_command(store, row)}" if store.archives else ""
+            f" until a lake has them. To get them then: {_command(store, row)}" if store.archives else ""
         )
     if more := len(unread.shielded[ROWS_SHOWN:]):
         yield (

@@ -130,7 +130,7 @@ class CommandMeans:
     def send(self, told: Notification, seconds: float) -> None:
         """Run the command, with a notification as JSON on its standard input, within so many seconds.
 
-        ::raises StorageEngineError: its exit code wasn't 0, or it didn't end in time and was killed.
+        :raises StorageEngineError: its exit code wasn't 0, or it didn't end in time and was killed.
         :raises OSError: the command can't be started.
         """
         process = subprocess.Popen(

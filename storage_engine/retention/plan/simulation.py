@@ -64,7 +64,7 @@ class Simulated:
     """One course, and the facts that it was computed from.
 
     :param settings: the broker's settings in effect.
-    :param windows: hours in which age alone deletes.
+    :param windows: times at which age alone deletes: begin and end of each, in milliseconds since the epoch.
     """
 
     settings: Mapping[str, str]

@@ -222,7 +222,7 @@ def open_questions(journal: Journal, store_id: str, now_ms: int) -> tuple[OpenQu
 
 
 def was_refused(journal: Journal, store_id: str, digest: str, since_ms: int) -> bool:
-    """Return whether the last answer about a plan was no approval, and was given after a moment."""
+    """Return whether the last answer about a plan was no approval, and was given at a moment or later."""
     last = answers_about(journal, store_id, digest)[-1:]
     return any(reply.said is not Said.APPROVED and reply.at_ms >= since_ms for reply in last)
 

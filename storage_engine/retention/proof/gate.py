@@ -49,7 +49,7 @@ class Passage(StrEnum):
     ARCHIVE_OFF = "archive-off"
     WAIVED = "waived"
     NOT_ARCHIVED = "not-archived"
-    """An archive rule permits to delete its topic without a copy; :mod:`unarchived` says when."""
+    """An archive rule permits the deletion of its topic without a copy; :mod:`unarchived` says when."""
     REFUSED = "refused"
 
 

@@ -86,7 +86,7 @@ def written_text(seen: SeenLink) -> str:
 class AskedGone:
     """What lakes and journal know of segments that are gone from the log.
 
-    :param unproven: segments that no lake could prove, and that none of our runs deleted.
+    :param unproven: segments that none of our runs deleted, and that none of the answering lakes proves.
     :param unreachable: why lakes couldn't be asked.
     """
 

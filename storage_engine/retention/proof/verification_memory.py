@@ -96,7 +96,9 @@ class VerificationMemory:
 
 
 def last_verified(journal_url: str, lake_id: str) -> tuple[int | None, int]:
-    """Return when a lake's receipts were last checked, and how many have a fault by their last check.
+    """Return when a receipt of a lake was last checked, and how many have a fault by their last check.
+
+    Nothing is made or changed.
 
     :param lake_id: UUID of the lake's ``segments`` table.
     :return: None: no check is remembered.

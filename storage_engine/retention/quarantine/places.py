@@ -210,7 +210,7 @@ def unknown_text(one: QuarantineLook) -> tuple[str, str]:
         Text(
             "with the journal of that run, ",
             Command("undo"),
-            "  brings the files back. To remove them, after verify has found them in the lake: rm -r "
+            " brings the files back. To remove them, after verify has found them in the lake: rm -r "
             f"{shlex.quote(one.directory)}",
         ),
     )

@@ -47,7 +47,8 @@ class Quarantine:
     :param stayed_at_ms: when it was last to be emptied and had to stay; None: never.
     :param stayed_because: why it had to stay, as words of a sentence.
     :param came_back: an undo was begun, so some of its files may be back, whatever happened to the rest.
-    :param signs: facts of files that show whether the broker has run since; {}: no such files were recorded.
+    :param signs: facts of files that show whether the broker has run since; {}: an undo is
+        possible even after the broker has run.
     """
 
     run_key: str

@@ -1,6 +1,6 @@
 """Ranges that a run deleted or lost, by its events; the events' SHA-256; and losses that a person accepted.
 
-Witnesses know runs from their deletions. An older copy of the journal may lack runs that came after a moment.
+Witnesses know runs from their deletions. An older copy of the journal lacks all runs after a moment.
 Any other difference was made by another program. An accepted loss is an event of the journal: from then on
 validation warns of it, and doesn't fail.
 """

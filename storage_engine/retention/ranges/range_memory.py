@@ -77,7 +77,7 @@ class DeletedMemory:
     """Ranges that runs had deleted.
 
     :param last_undo: the newest event of an undo.
-    :param known_id: number of the last event that ``spans`` takes into account.
+    :param known_id: ``spans`` has the deletions of all events up to this number, and may have later ones.
     """
 
     last_undo: int = 0

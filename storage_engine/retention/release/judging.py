@@ -252,7 +252,7 @@ def _advice_text(proofs: Proofs) -> str:
         "Archive them again, which replaces a lost or damaged data file. If another engine has moved rows "
         "to other files, run ",
         Command("verify --level bytes --renew"),
-        ": it proves the rows there",
+        " to prove the rows there",
     )
 
 

@@ -250,7 +250,7 @@ def waiting_notices(waiting_bytes: int) -> tuple[str, ...]:
     )
 
 
-_MAY_GO = f"Its deletions aren't recorded. Run this again to find out. {MEND}"
+_MAY_GO = f"Its deletions aren't recorded. Run this again to find out what it deleted. {MEND}"
 
 
 def release(

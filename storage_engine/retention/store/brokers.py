@@ -62,7 +62,7 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
 
     :param memory: remembered state of a running broker's hold; None: there is none, so the store can be read
         but not held.
-    :raises BadInputError: there is no such broker, or its settings don't fit. Such as settings of a running
+    :raises BadInputError: there is no such broker, or its settings don't fit, such as those of a running
         broker for a kind whose stores are managed while it is stopped.
     :raises BrokerError: by its settings the store's broker runs, and it can't be asked.
     """
@@ -177,7 +177,7 @@ def refuse_cleanup(store: ManagedStore) -> None:
             f"{store.root}: expected a store that can be cleaned up, found one of {title} that is left "
             "to its running broker. Nothing was changed. Let it delete by its own rules, which ",
             Command("plan"),
-            "  shows. Or have us delete, with --deletes-us or the setting deletes. Or stop the broker, and "
+            " shows. Or have us delete, with --deletes-us or the setting deletes. Or stop the broker, and "
             "leave out its address.",
         )
     check_undo_settings(store)

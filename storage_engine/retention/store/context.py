@@ -190,7 +190,7 @@ class Context:
     def _locked(self) -> Iterator[LockedStore]:
         """Hold the broker's lock during a block.
 
-        An error of the block is raised even if the package fails at the end.
+        An error of the block is raised even if the package would suppress it.
         """
         with package_errors(self.store.broker, "lock its store"):
             lock = self.broker.lock()

@@ -196,9 +196,9 @@ def is_original(stamp: Stamp, root: str) -> bool:
 
 
 def stamp_of_original(root: str) -> Stamp | None:
-    """Return a stamp if these are exactly the directories that it was written in.
+    """Return the stamp that was written in these directories themselves, and not in an original of them.
 
-    None: they aren't, or that is unknown.
+    None: there is none, or that is unknown.
     """
     with suppress(StoreIdentityError):
         return next((stamp for stamp in _read_all(root).values() if is_original(stamp, root)), None)
