@@ -79,16 +79,16 @@ SEGMENT_BYTES = 32 << 20
 SEGMENTS_A_CYCLE = 16
 LIMIT_BYTES_PER_SECOND = 50_000_000
 
-KINDS = ("gentle", "leaving", "watched", "unlimited", "limit_plans", "served")
+KINDS = ("gentle", "leaving", "watched", "unlimited", "limited", "served")
 _MUSTS = {
     "gentle": MUST_GENTLE,
-    "limit_plans": MUST_LIMITED,
+    "limited": MUST_LIMITED,
     "watched": MUST_WATCHED,
     "served": MUST_SERVED,
     "leaving": MUST_LEAVING,
 }
 
-_LIMITS = {"unlimited": 0, "limit_plans": LIMIT_BYTES_PER_SECOND}
+_LIMITS = {"unlimited": 0, "limited": LIMIT_BYTES_PER_SECOND}
 
 RATE = 1000
 BODY_BYTES = 1024

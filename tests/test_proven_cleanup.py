@@ -197,7 +197,7 @@ def test_who_serves_a_store_deletes_by_itself_only_with_a_lake(
         assert left == before
 
 
-@pytest.mark.parametrize("setting_field", [True, False])
+@pytest.mark.parametrize("named", [True, False])
 def test_the_command_says_what_it_deletes(tmp_path: Path, named: bool) -> None:
     managed, _ = managed_in(tmp_path)
     executable = Path(sys.executable).with_name("storage-engine")

@@ -46,7 +46,7 @@ _MAX_BYTES: Final = 64 << 20
 class LinkKind(StrEnum):
     """The way in which a link shares the segment's bytes."""
 
-    MEANT = "did_you_mean"
+    MEANT = "meant"
     """The link is about to be made."""
     HARD_LINK = "hard-link"
     """Another name of the same file. A write to the segment changes the link, too."""

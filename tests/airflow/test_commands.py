@@ -78,7 +78,7 @@ def test_a_missing_lake_is_made_by_the_command_that_is_named(store_connection: A
     store_connection(make_lake=False, extra={"lake_directory": "", "lake_properties": remote})
     with pytest.raises(
         LakeMissingError,
-        match=r"init-lake --lake DIRECTORY, .* or storage-engine init-lake --conn-id a_store, of",
+        match=r"init-lake --lake DIRECTORY, .* or storage-engine init-lake --conn-id a_store, with",
     ):
         StorageEngineArchiveLagOperator(task_id="lag", storage_engine_conn_id="a_store").execute(CONTEXT)
     refused = run_command("init-lake", "--conn-id", "a_store")

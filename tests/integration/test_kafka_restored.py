@@ -226,6 +226,6 @@ def test_the_same_version_serves_what_is_left_behind_what_expired(written: Writt
     finish_acts(written.lake)
     assert remove_expired(written.lake, trash_ms=0) == files
     with pytest.raises(StorageEngineError) as refused:
-        restore(written.lake, STORE, tmp_path / "select_whole", serving=[written.root / "server.properties"])
+        restore(written.lake, STORE, tmp_path / "whole", serving=[written.root / "server.properties"])
     assert f"[{gone.base_offset}, {gone.end})" in str(refused.value)
     serves_all(written, written.version, tmp_path, Span(gone.end, written.end))

@@ -188,7 +188,7 @@ class KilledDriver:
     """A driver of local[2] that archived into one lake, and was killed while it archived into another."""
 
     def __init__(self, dies_at: str, segments: list[Path], work: Path) -> None:
-        self.whole, self.cut = (make_lake(LakeConfig.local(work / name)) for name in ("select_whole", "cut"))
+        self.whole, self.cut = (make_lake(LakeConfig.local(work / name)) for name in ("whole", "cut"))
         self.jobs = _jobs(self.cut, segments[:2])
         requests = [work / "whole.json", work / "cut.json"]
         for request, jobs in zip(requests, (_jobs(self.whole, segments), self.jobs), strict=True):
@@ -224,7 +224,7 @@ def test_a_driver_killed_before_amid_or_after_the_commit_leaves_what_the_next_ru
     driver = drivers[dies_at]
     assert driver.status == -signal.SIGKILL
     assert Made.of(driver.whole) == made_locally
-    _assert_each_is_there_once(driver.whole, segments, tmp_path / "select_whole")
+    _assert_each_is_there_once(driver.whole, segments, tmp_path / "whole")
     lake = driver.cut
     found = collect(lake, grace_ms=0, delete=False)
     assert {file.kind for file in (*found.garbage, *found.orphans)} == expected

@@ -327,10 +327,10 @@ def test_only_a_directory_outside_and_on_a_node_s_disk_is_taken(
     for path, found in {
         tmp_path / "none": "none; is its disk mounted?",
         tmp_path / "link": "a symbolic link to",
-        node.directories[0] / "undo": "it inside .*first, whose broker",
-        node.directories[0]: "it inside .*first, whose broker",
-        node.root / "meta" / "undo": "it inside .*meta, whose broker",
-        other.directories[0] / "undo": "it inside .*other/first, whose broker",
+        node.directories[0] / "undo": "it inside .*first, where the broker",
+        node.directories[0]: "it inside .*first, where the broker",
+        node.root / "meta" / "undo": "it inside .*meta, where the broker",
+        other.directories[0] / "undo": "it inside .*other/first, where the broker",
         other_disk: "it on another file system",
     }.items():
         with pytest.raises(BadInputError, match=f"{path}: expected a directory for an undo.*found {found}"):

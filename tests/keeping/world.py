@@ -112,7 +112,7 @@ class World:
         for base_offset, row in by_offset.items():
             segment = self.store.sealed[base_offset]
             assert row.sha256 == segment.sha256
-            states[row.state or "select_whole"] += 1
+            states[row.state or "whole"] += 1
             left_out = {name for name, it in row.gone_streams.items() if it["gone"] in by_rule}
             assert left_out <= {LEFT_OUT}
             states["left out"] += bool(left_out)

@@ -238,7 +238,7 @@ def _print(
     if delete and collection.deleted:
         say(f"Permanently removed {_sum(collection.deleted)}.")
     if collection.moment:
-        say(f"Moved {_sum(collection.taken)} to the trash, as pass {collection.moment}.")
+        say(f"Moved to the trash: {_sum(collection.taken)}, as pass {collection.moment}.")
         say(f"Next: within {trash_days:g} days, ", Command("gc", f"{words} --undo"), " puts them back.")
     if any(file.kind not in _METADATA for file in collection.orphans):
         say("Next: ", Command("lake rebuild", words), " proves orphans and adds them to the lake.")

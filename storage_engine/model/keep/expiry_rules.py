@@ -198,7 +198,7 @@ def _keep_shared(verdicts: Sequence[ExpiryVerdict]) -> Iterator[ExpiryVerdict]:
         if staying is verdict:
             detail = (
                 f"its data file has {len(others) - 1} more segments, and leaves only when all of them leave "
-                "select_whole"
+                "whole"
             )
         else:
             at = staying.segment.identity

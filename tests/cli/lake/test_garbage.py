@@ -70,7 +70,7 @@ def test_what_may_go_is_listed_with_its_twin_taken_with_delete_and_put_back_with
 
     taken = cli("gc", "--lake", lake, "--delete")
     assert taken.exit_code == 0
-    assert "Moved 2 files to the trash" in taken.out
+    assert "Moved to the trash: 2 files" in taken.out
     assert sorted(data.iterdir()) == sorted([*committed, young, strange, lost])
     again = cli("gc", "--lake", lake).out
     assert "No garbage." in again

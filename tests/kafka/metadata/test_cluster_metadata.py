@@ -112,7 +112,7 @@ def test_nothing_is_decided_by_a_damaged_copy(node: MadeNode, at: int | None) ->
         flip(path, at)
     found = read_node(node.properties)
     settings = read_topic_settings(found)
-    assert "the cluster's metadata can't be read" in str(settings.of("keep_all"))
+    assert "the cluster's metadata can't be read" in str(settings.of("kept"))
     stopped = stopped_node(found, settings)
     assert isinstance(stopped, tuple)
     assert stopped[0] is Reason.UNKNOWN
@@ -125,15 +125,15 @@ def test_nothing_is_decided_by_a_damaged_copy(node: MadeNode, at: int | None) ->
 def test_partitions_of_a_newer_version_keep_all_but_hide_no_topic(
     node: MadeNode, several_bytes: bool
 ) -> None:
-    newer = partition(node.topic_ids["keep_all"], 1, (1,))
+    newer = partition(node.topic_ids["kept"], 1, (1,))
     assert newer[2] == 0
     # Whoever writes a number may take more bytes than it needs.
     node.more_records.append(newer[:2] + (b"\x83\0" if several_bytes else b"\3") + newer[3:])
     node.write()
     found = read_node(node.properties)
     settings = read_topic_settings(found)
-    assert not isinstance(settings.of("keep_all"), str)
-    assert settings.metadata.partitions_of("keep_all") == {0, 1}
+    assert not isinstance(settings.of("kept"), str)
+    assert settings.metadata.partitions_of("kept") == {0, 1}
     stopped = stopped_node(found, settings)
     assert isinstance(stopped, tuple)
     assert (stopped[0], "found kind 3 of version 3" in stopped[1]) == (Reason.UNKNOWN, True)

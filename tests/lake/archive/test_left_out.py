@@ -132,7 +132,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 def test_what_enters_is_all_else_and_the_gate_asks_for_each_topic_that_does_not(tmp_path: Path) -> None:
-    lakes = [make_lake(LakeConfig.local(tmp_path / name)) for name in ("select_whole", "lake")]
+    lakes = [make_lake(LakeConfig.local(tmp_path / name)) for name in ("whole", "lake")]
     directory = tmp_path / "store" / "commitlog"
     directory.mkdir(parents=True)
     ends = [0]

@@ -279,8 +279,8 @@ def test_a_restore_that_is_killed_at_any_instant_goes_on(
     tmp_path: Path,
     fingerprint: Callable[[Path], dict[str, str]],
 ) -> None:
-    restore(lake, "store-1", tmp_path / "select_whole")
-    whole = _identical(fingerprint(tmp_path / "select_whole"))
+    restore(lake, "store-1", tmp_path / "whole")
+    whole = _identical(fingerprint(tmp_path / "whole"))
     targets = {tmp_path / f"killed-{number}": number / 8 for number in range(0, 10, 1 if ALL else 5)}
     words = [str(word) for target, moment in targets.items() for word in (target, moment)]
     subprocess.run([sys.executable, "-c", KILLED_RESTORES, str(tmp_path / "lake"), *words], check=True)

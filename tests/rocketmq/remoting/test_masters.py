@@ -175,7 +175,7 @@ def test_a_controller_that_can_t_be_asked_permits_nothing(machines: Machines, co
 
 
 @pytest.mark.parametrize(
-    ("identity", "parse_in_sync", "expected"),
+    ("identity", "in_sync", "expected"),
     [
         ("c#b#1\n", "[1]", True),
         ("c#b#1", "[1,2]", False),
