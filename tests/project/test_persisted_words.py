@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.project.shape import PACKAGE
 
 KNOWN = Path(__file__).resolve().parents[1] / "fixtures" / "enum-words.json"
-"""By class: each word that a member has had. A new one is added here; one is removed only with a migration."""
+"""Words of members, by class. New words are added here; one is removed only with a migration."""
 
 
 def enum_words() -> dict[str, set[str]]:
