@@ -310,7 +310,7 @@ def _judge(
     expired |= {span.ended for span in replicas if span.ended}
     replicas = [span for span in replicas if not span.ended]
     valid = [r for r in current if r.identity not in broken]
-    faults += _broken(current, broken)
+    faults += _list_broken(current, broken)
     if len(local) > 1:
         faults.append((Status.FAILURE, "on disk more than once: " + ", ".join(s.name for s in local)))
     if len(current) > 1:
@@ -334,7 +334,7 @@ def _judge(
         where, place = Where.ARCHIVED, f"in the lake only, by receipts of another replica: store {stores}"
     elif expired:
         where, place, lost = _judge_end(expired, released)
-        faults += [*lost, *_broken(ended(counting), broken)]
+        faults += [*lost, *_list_broken(ended(counting), broken)]
         faults += [(Status.WARNING, unread_text)] if unread else []
     elif by_journal := sorted({span.unasked for span in released if span.unasked}):
         where, place = (
@@ -358,7 +358,7 @@ def _judge(
     return RangeStatus(log, *offsets, where, status, tuple(names), detail)
 
 
-def _broken(rows: Iterable[Receipt], broken: Mapping[SegmentIdentity, str]) -> list[tuple[Status, str]]:
+def _list_broken(rows: Iterable[Receipt], broken: Mapping[SegmentIdentity, str]) -> list[tuple[Status, str]]:
     return [
         (Status.FAILURE, f"{_name(row)}: {broken[row.identity]}") for row in rows if row.identity in broken
     ]

@@ -386,6 +386,7 @@ def read_report(context: Context, run: Run, in_lakes: InLakes | None = None) -> 
     unarchived = _list_unarchived(unproven, deleted.values(), refused)
     lag = recorded_lag(context, run)
     archive_lag = recorded_archive_lag(context, run)
+    cleaned = context.result(run, Step.DEPENDENTS, DependentsResult)
     checkpoint = context.result(run, Step.CHECKPOINT, CheckpointResult)
     hold = recorded_hold(context, run)
     quarantine = quarantine_of(context.journal, run)
@@ -431,7 +432,7 @@ def read_report(context: Context, run: Run, in_lakes: InLakes | None = None) -> 
         checkpoint=checkpoint,
         validation=validation,
         notices=(
-            *_notices(plan, events, released, context.result(run, Step.DEPENDENTS, DependentsResult)),
+            *_notices(plan, events, released, cleaned, others),
             *lake_notice,
             *(checkpoint.notices if checkpoint else ()),
         ),
@@ -500,14 +501,14 @@ def _notices(
     events: Iterable[Event],
     released: ReleaseResult | None,
     cleaned: DependentsResult | None,
+    others: Iterable[str],
 ) -> Iterator[str]:
     planned = plan.notices if plan else ()
     yield from planned
     yield from again_notices(recorded_faults(events))
     yield from _step_notices("segments were deleted", released, planned)
     yield from _step_notices("the files that pointed into them were deleted", cleaned, planned)
-    others = released.deleted_by_others if released else ()
-    for subject in dict.fromkeys(release.subject for release in others):
+    for subject in others:
         yield f"{subject} was deleted by another run meanwhile"
 
 
