@@ -299,10 +299,7 @@ def entries_from(queue: Path, queue_offset: int, position: Path) -> OwedEntries:
     :raises CorruptFileError: the files aren't a queue, or the queue ends before ``queue_offset``.
     """
     files = consume_queue.FORMAT.files(queue)
-    last = consume_queue.FORMAT.last_position(files)
-    end = files[0].base_offset // CONSUME_QUEUE_ENTRY_BYTES if files else 0
-    if last is not None:
-        end = last[0].base_offset // CONSUME_QUEUE_ENTRY_BYTES + last[1] + 1
+    end = consume_queue.next_queue_offset(files, consume_queue.FORMAT.last_position(files))
     if queue_offset > end:
         raise CorruptFileError(
             f"{queue}: expected entries up to queue offset {queue_offset}, the position in {position}, found "

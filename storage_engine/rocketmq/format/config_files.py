@@ -29,7 +29,7 @@ class TopicConfig:
 
 
 def topics(layout: StoreLayout) -> tuple[TopicConfig, ...]:
-    """Return every topic in ``topics.json``, system topics included, by name.
+    """Return every topic in ``topics.json``, system topics included, sorted by name.
 
     :raises CorruptFileError: neither the file nor its backup is readable and well-formed.
     """
@@ -52,10 +52,9 @@ def batch_topics(layout: StoreLayout) -> frozenset[str]:
     """
 
     def parse(data: bytes) -> frozenset[str]:
-        table = _table(data, "topicConfigTable")
         return frozenset(
             str(name)
-            for name, row in table.items()
+            for name, row in _table(data, "topicConfigTable").items()
             if (row.get("attributes") or {}).get("queue.type") == "BatchCQ"
         )
 
@@ -79,9 +78,9 @@ def groups(layout: StoreLayout) -> tuple[str, ...]:
 
 
 def filtered_subscriptions(layout: StoreLayout) -> tuple[tuple[str, str], ...]:
-    """Return (group, topic) of each subscription with an SQL filter (ConsumerFilterManager).
+    """Return group and topic of each subscription with an SQL filter (ConsumerFilterManager).
 
-    Dead subscriptions are included. A broker writes no other subscriptions to files.
+    Dead subscriptions are included. A broker writes subscriptions without such a filter to no file.
 
     :raises CorruptFileError: neither ``consumerFilter.json`` nor its backup is readable and well-formed.
     """
@@ -106,21 +105,20 @@ def delay_offsets(layout: StoreLayout) -> dict[int, int]:
     """
 
     def parse(data: bytes) -> dict[int, int]:
-        table = _table(data, "offsetTable")
-        return {_int(level): _check_range(offset, 0, 1 << 63) for level, offset in table.items()}
+        items = _table(data, "offsetTable").items()
+        return {_int(level): _check_range(offset, 0, 1 << 63) for level, offset in items}
 
     return read_config(layout.config / "delayOffset.json", parse, "an offset for each delay level") or {}
 
 
 def read_config(path: Path, parse: Callable[[bytes], Content], expected: str) -> Content | None:
-    """Return a config file's content (ConfigManager#load).
+    """Return a config file's content, or that of its backup (ConfigManager#load).
 
-    If the file is missing, empty or unreadable, return its backup's content.
+    The backup is read if the file is missing, empty or unreadable.
 
-    :param parse: parses the content; raises one of ``MALFORMED`` for content that doesn't belong in this
-        file.
+    :param parse: parses the content; raises one of ``MALFORMED`` if it isn't that of such a file.
     :param expected: what the file must contain, for the error.
-    :return: None: neither file exists, as the broker had nothing to write yet.
+    :return: None if neither file exists, since the broker had nothing to write yet.
     :raises CorruptFileError: a file exists, and neither of the two can be read.
     """
     errors = []
@@ -149,7 +147,7 @@ def read_config(path: Path, parse: Callable[[bytes], Content], expected: str) ->
 def parse_object(data: bytes) -> dict[Any, Any]:
     """Parse a config file, whose content must be an object.
 
-    :raises FastjsonError, UnicodeDecodeError: the text is something else.
+    :raises FastjsonError, UnicodeDecodeError: the content is something else.
     """
     text = data.decode("utf-8")
     content = fastjson.loads(text)
@@ -166,7 +164,7 @@ def _table(data: bytes, name: str) -> dict[Any, Any]:
 
 
 def _int(value: Any) -> int:
-    """Return a value as a number in the range of Java's int."""
+    """:raises ValueError: the value is outside the range of Java's int."""
     return _check_range(value, -(1 << 31), 1 << 31)
 
 
