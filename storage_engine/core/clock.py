@@ -27,7 +27,6 @@ REMEMBERED_MS = DAY_MS
 class ClockReading:
     """A reading of the clock and of the time since the machine was started.
 
-    :param boot_id: id of this start of the machine.
     :param boottime_ms: time since the start, including time asleep.
     :param started_at_ms: time of the start, by the clock. It changes only when somebody sets the clock.
     """

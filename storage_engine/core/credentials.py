@@ -125,8 +125,7 @@ def set_apart(value: Any) -> tuple[Any, dict[str, str]]:
             return marks.setdefault(item, f"{prefix}{len(marks)}")
         return item
 
-    without = walk("", value)
-    return without, {mark: credential for credential, mark in marks.items()}
+    return walk("", value), {mark: credential for credential, mark in marks.items()}
 
 
 def put_back(value: Any, credentials: Mapping[str, str]) -> Any:

@@ -52,7 +52,6 @@ def opened(path: str | os.PathLike[str], flags: int, *, dir_fd: int | None = Non
 def fsync_path(path: str | os.PathLike[str]) -> None:
     """Flush a file's bytes, or a directory's entries, to disk.
 
-    :param path: file or directory.
     :raises OSError: the path can't be opened, or the device refuses.
     """
     # With O_NONBLOCK, opening a pipe doesn't wait. Flushing it then fails.
@@ -97,7 +96,6 @@ def make_dir(path: str | os.PathLike[str], *, dir_fd: int | None = None, shared:
 
     :param dir_fd: descriptor of the directory of a relative path; None for the working directory.
     :param shared: as for :func:`create`.
-    :raises FileExistsError: something has that name.
     """
     parent = _parent(path, dir_fd)
     mode = None if shared else _private_modes(parent)[0]
@@ -260,11 +258,7 @@ class NewFile:
 
 @contextmanager
 def new_file(name: str, suffix: str, *, dir_fd: int) -> Iterator[NewFile]:
-    """Create a file. It is removed when the block ends, unless :meth:`NewFile.publish` was called.
-
-    :param suffix: suffix of its temporary name.
-    :param dir_fd: descriptor of its directory.
-    """
+    """Create a file. It is removed when the block ends, unless :meth:`NewFile.publish` was called."""
     temporary = temporary_name(name, suffix)
     _unfinished.add((temporary, dir_fd))
     try:
@@ -311,10 +305,7 @@ def settle_modes(directory: str | os.PathLike[str]) -> None:
     for _, directories, files, fd in os.fwalk(directory):
         parent = os.fstat(fd)
         of_directories, of_files = _private_modes(parent)
-        for names, mode, flags in (
-            (directories, of_directories, _DIRECTORY),
-            (files, of_files, _ANY_FILE),
-        ):
+        for names, mode, flags in ((directories, of_directories, _DIRECTORY), (files, of_files, _ANY_FILE)):
             for name in names:
                 if stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
                     continue
@@ -329,7 +320,6 @@ def unlink(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> bool:
     """Remove a file if it exists. The caller fsyncs the directory once for a batch.
 
     :param dir_fd: as for :func:`make_dir`.
-    :return: whether this call removed the file.
     """
     try:
         os.unlink(path, dir_fd=dir_fd)  # pathlib knows no dir_fd
@@ -395,7 +385,6 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def own_directory(root: str | os.PathLike[str], *, makes: bool = False) -> Iterator[int]:
     """Open our directory in a store, and yield its descriptor.
 
-    :param root: the store's root.
     :param makes: whether to make a missing directory, durably.
     :raises OSError: the directory is missing, can't be opened or made, or is a symbolic link.
     """

@@ -15,7 +15,6 @@ PROVIDER = "airflow-provider-storage-engine"
 class Extra:
     """A set of libraries that one part of the package needs.
 
-    :param name: the extra's name for pip.
     :param libraries: the libraries' names for a person.
     :param module: a module that can be imported if the extra is installed.
     """

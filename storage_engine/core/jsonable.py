@@ -57,7 +57,6 @@ def jsonable_fields(value: Any) -> dict[str, Any]:
 def from_jsonable(cls: type[T], data: Any, where: str = "") -> T:
     """Build a ``cls`` from the result of :func:`to_jsonable` or :func:`to_recorded`.
 
-    :param where: the name of the data, for the error.
     :raises BadInputError: a key is unknown or missing, or a value has the wrong type. The error has the key.
     """
     value: T = _build(cls, data, where or cls.__name__)
@@ -110,8 +109,7 @@ def _build(expected: Any, data: Any, where: str) -> Any:
     if dataclasses.is_dataclass(expected):
         return _build_dataclass(expected, data, where)
     if issubclass(expected, tuple):  # a named one
-        types_of_items = types.GenericAlias(tuple, tuple(_hints(expected).values()))
-        return expected(*_build(types_of_items, data, where))
+        return expected(*_build(types.GenericAlias(tuple, tuple(_hints(expected).values())), data, where))
     if issubclass(expected, Enum):
         try:
             return expected(data)

@@ -20,8 +20,7 @@ class LongWork:
     """A part of a command's work that may take seconds.
 
     :param what: the work's name, such as ``Reading segments``.
-    :param total: the whole amount of work, in ``unit``.
-    :param unit: the counted things, in the plural; "" for bytes.
+    :param unit: unit of ``total``: the counted things, in the plural; "" for bytes.
     """
 
     what: str

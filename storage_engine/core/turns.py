@@ -106,8 +106,6 @@ def has_shared_lock(pid: int, directories: Collection[str]) -> bool:
 
     The kernel's record of the descriptor decides, rather than the process's number or name. Return False if
     this system or user can't see that record.
-
-    :param directories: real paths of the directories.
     """
     try:
         for descriptor in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
@@ -134,8 +132,7 @@ def flock_holders(descriptor: int) -> tuple[int, ...]:
         return ()
     # "1: FLOCK  ADVISORY  READ 4711 08:01:131074 0 EOF"; the line of a waiting process has "->" in it
     fields = (line.split() for line in lines)
-    holders = (int(line[4]) for line in fields if (line[1], line[5]) == ("FLOCK", of_file))
-    return tuple(dict.fromkeys(holders))
+    return tuple(dict.fromkeys(int(line[4]) for line in fields if (line[1], line[5]) == ("FLOCK", of_file)))
 
 
 def command_text(words: Sequence[str]) -> str:

@@ -92,17 +92,12 @@ class _Finding:
 
 
 def triggers(
-    snapshot: StoreSnapshot,
-    config: BrokerConfig,
-    now_ms: int,
-    zone: ZoneInfo,
-    request: PlanRequest,
+    snapshot: StoreSnapshot, config: BrokerConfig, now_ms: int, zone: ZoneInfo, request: PlanRequest
 ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
     """Return the present causes of a cleanup, each with its urgency, and notices for a person.
 
     The rule is that of CleanCommitLogService#deleteExpiredFiles.
 
-    :param zone: time zone of deleteWhen.
     :param request: ``manual`` and ``forced`` are causes, too. Without cleanFileForciblyEnable a forced
         request becomes an ordinary manual one, as in the broker, and adds a notice.
     :raises BrokerConfigError: the broker can't parse an hour of deleteWhen. Unless an earlier hour in the
@@ -110,9 +105,8 @@ def triggers(
     """
     causes: list[Trigger] = []
     notices: list[str] = []
-    hours = delete_hours(config)
     # The whole hour counts (UtilAll#isItTimeToDo).
-    if is_in_hours(now_ms, hours, zone):
+    if is_in_hours(now_ms, delete_hours(config), zone):
         detail = f"it is {time_text(now_ms, zone)} in {zone}, and deleteWhen is {config.delete_when}"
         causes.append(Trigger(Cause.TIME_UP, Urgency.ORDINARY, detail))
     findings, disk_notices = space_findings(snapshot, config)
@@ -185,10 +179,7 @@ def least_used(disks: Sequence[DiskUsage]) -> DiskUsage | None:
 
 
 def delete_hours(config: BrokerConfig) -> tuple[int, ...]:
-    """Return the hours of deleteWhen.
-
-    :raises BrokerConfigError: the setting can't be parsed.
-    """
+    """:raises BrokerConfigError: deleteWhen can't be parsed."""
     try:
         return parse_delete_when(config.delete_when)
     except ValueError as error:
@@ -223,7 +214,6 @@ def accepts_writes(used_percent: int, accepted: bool, config: BrokerConfig) -> b
 
     Between the level of forced cleaning and the warning level, the answer stays as it was before the pass.
 
-    :param used_percent: level during the pass.
     :param accepted: whether the broker accepted writes before the pass.
     """
     if used_percent > config.disk_space_warning_level_percent:
@@ -349,11 +339,7 @@ def log_disks(layout: StoreLayout) -> tuple[int | None, int | None]:
 
 
 def plan(
-    snapshot: StoreSnapshot,
-    config: BrokerConfig,
-    now_ms: int,
-    zone: ZoneInfo,
-    request: PlanRequest,
+    snapshot: StoreSnapshot, config: BrokerConfig, now_ms: int, zone: ZoneInfo, request: PlanRequest
 ) -> Plan:
     """Decide which segments a pass over the commitlog would delete, and why each other segment stays.
 
@@ -363,7 +349,6 @@ def plan(
     A segment with an mtime in the future has not expired, whatever fileReservedTime says. Either a hold set
     that time, or a clock jumped, which never permits a deletion. Only a forced pass deletes such a segment.
 
-    :param zone: time zone of deleteWhen.
     :raises BadInputError: the request has an impossible number of segments or an impossible level.
     :raises BrokerConfigError: the broker can't parse deleteWhen.
     """
@@ -509,10 +494,7 @@ def _no_cause_text(config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> str:
 
 
 def _cut(
-    judged: Sequence[Decision],
-    disks: Sequence[DiskUsage],
-    config: BrokerConfig,
-    request: PlanRequest,
+    judged: Sequence[Decision], disks: Sequence[DiskUsage], config: BrokerConfig, request: PlanRequest
 ) -> tuple[Decision, ...]:
     """Limit deletable segments to a prefix, the batch and the target. Give all others a reason to stay."""
     batch = config.delete_file_batch_max if request.max_segments is None else request.max_segments
@@ -600,7 +582,6 @@ def dependents_patience_seconds(config: BrokerConfig) -> float:
 class Patience:
     """A wait that ends after too long a time without progress.
 
-    :param seconds: longest time without progress.
     :param at_first_seconds: additional time until the first progress.
     :param meanwhile: called about every 20 s during the wait, such as to renew a lease.
     """

@@ -18,6 +18,7 @@ from functools import cache
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import HOUR_MS
@@ -49,6 +50,7 @@ from storage_engine.rocketmq.codec.stored_messages import newest_message_ms
 from storage_engine.rocketmq.engine.serving import is_served
 from storage_engine.rocketmq.format.broker_config import (
     CLEAN_FORCIBLY_PROPERTY,
+    SETTING_NAMES,
     WARNING_LEVEL_PROPERTY,
     WITHOUT_DIRECTORIES,
     BrokerConfig,
@@ -95,8 +97,7 @@ def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) ->
         severity = Severity.URGENT if layout is None else Severity.WARNING
         findings.append(Finding(severity, "layout", *_split_advice(error)))
         if layout is None:
-            root = Path(os.path.realpath(config.store_path_root_dir))
-            version = version or known_by_traces(root)
+            version = version or known_by_traces(Path(os.path.realpath(config.store_path_root_dir)))
             return BrokerDiagnosis(version, settings=effective, findings=tuple(findings), refused=True)
     is_asked = settings.live is not None or (settings.engine and is_served(layout.root))
     running = _Running(True, "") if is_asked else _check_running(layout, config)
@@ -366,10 +367,7 @@ def judged_hold(
 ) -> Iterator[Finding]:
     """Yield a finding on a hold that ended uncleanly, or that another journal records. Pure.
 
-    :param marker: the hold's marker, with the time at which the hold ends.
-    :param local: the record of the hold in the store's directory.
     :param known: the journal's record of the hold.
-    :param knows_journal: whether a journal was read.
     """
     if marker is not None and marker.ends_at_ms <= now_ms:
         yield Finding(
@@ -418,67 +416,31 @@ _ALIKE = 0.9
 """Least similarity of a misspelt key to a known one. 1 means that they differ at most in case."""
 
 
-def _percent(value: int) -> str:
-    return f"{value} %"
-
-
-def _file_size(value: int | None) -> str:
-    return "as the files are" if value is None else bytes_text(value)
-
-
 @dataclass(frozen=True, slots=True)
 class _Shown:
     """A setting that a diagnosis shows.
 
-    :param name: the setting's key in broker.conf.
-    :param shown: formats the value in effect.
     :param property: a JVM property that overrides the setting, if there is one.
-    :param configured: returns the value in effect in the form of broker.conf, to compare it with the
-        configured value; None if the broker doesn't clamp this setting.
+    :param is_limited: the broker limits the configured value.
     """
 
-    name: str
-    shown: Callable[[BrokerConfig], str]
+    field: str
+    shown: Callable[[Any], str] = str
     property: str = ""
-    configured: Callable[[BrokerConfig], int] | None = None
+    is_limited: bool = False
 
 
 _REVIEWED = (
-    _Shown("deleteWhen", lambda it: it.delete_when),
-    _Shown("fileReservedTime", lambda it: f"{it.file_reserved_time_hours} h"),
-    _Shown(
-        "diskMaxUsedSpaceRatio",
-        lambda it: _percent(it.disk_max_used_space_ratio_percent),
-        configured=lambda it: it.disk_max_used_space_ratio_percent,
-    ),
-    _Shown(
-        "diskSpaceCleanForciblyRatio",
-        lambda it: _percent(it.disk_space_clean_forcibly_percent),
-        CLEAN_FORCIBLY_PROPERTY,
-        lambda it: it.disk_space_clean_forcibly_percent,
-    ),
-    _Shown(
-        "diskSpaceWarningLevelRatio",
-        lambda it: _percent(it.disk_space_warning_level_percent),
-        WARNING_LEVEL_PROPERTY,
-        lambda it: it.disk_space_warning_level_percent,
-    ),
-    _Shown("cleanFileForciblyEnable", lambda it: str(it.clean_file_forcibly_enable).lower()),
-    _Shown(
-        "deleteFileBatchMax",
-        lambda it: str(it.delete_file_batch_max),
-        configured=lambda it: it.delete_file_batch_max,
-    ),
-    _Shown(
-        "destroyMapedFileIntervalForcibly",
-        lambda it: duration_text(it.destroy_mapped_file_interval_forcibly_ms),
-    ),
-    _Shown("mappedFileSizeCommitLog", lambda it: _file_size(it.mapped_file_size_commit_log_bytes)),
-    _Shown(
-        "replicasPerDiskPartition",
-        lambda it: str(it.replicas_per_disk_partition),
-        configured=lambda it: it.replicas_per_disk_partition,
-    ),
+    _Shown("delete_when"),
+    _Shown("file_reserved_time_hours", "{} h".format),
+    _Shown("disk_max_used_space_ratio_percent", "{} %".format, is_limited=True),
+    _Shown("disk_space_clean_forcibly_percent", "{} %".format, CLEAN_FORCIBLY_PROPERTY, is_limited=True),
+    _Shown("disk_space_warning_level_percent", "{} %".format, WARNING_LEVEL_PROPERTY, is_limited=True),
+    _Shown("clean_file_forcibly_enable", lambda value: str(value).lower()),
+    _Shown("delete_file_batch_max", is_limited=True),
+    _Shown("destroy_mapped_file_interval_forcibly_ms", duration_text),
+    _Shown("mapped_file_size_commit_log_bytes", lambda value: bytes_text(value) or "as the files are"),
+    _Shown("replicas_per_disk_partition", is_limited=True),
 )
 
 
@@ -496,7 +458,8 @@ def settings_in_effect(
 def _resolve_setting(
     config: BrokerConfig, setting: _Shown, overrides: Mapping[str, str], by_broker: bool
 ) -> SettingInEffect:
-    key = setting.property if config.raw.get(setting.property) else setting.name
+    name, value = SETTING_NAMES[setting.field], getattr(config, setting.field)
+    key = setting.property if config.raw.get(setting.property) else name
     if key in overrides:
         source = SettingFrom.OVERRIDE
     elif by_broker:
@@ -504,10 +467,9 @@ def _resolve_setting(
     else:
         source = SettingFrom.CONFIG_FILE if key in config.raw else SettingFrom.DEFAULT
     text = config.raw.get(key, "")
-    note = ""
-    if setting.configured is not None and _WHOLE.fullmatch(text) and int(text) != setting.configured(config):
-        note = f"{text} is configured, beyond the broker's limit"
-    return SettingInEffect(setting.name, setting.shown(config), source, note)
+    is_beyond = setting.is_limited and _WHOLE.fullmatch(text) and int(text) != value
+    note = f"{text} is configured, beyond the broker's limit" if is_beyond else ""
+    return SettingInEffect(name, setting.shown(value), source, note)
 
 
 def contradictions(config: BrokerConfig) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -80,7 +80,6 @@ class BrokerLogEnd:
 class LogListing:
     """The commitlog's files as they were listed, with faulty ones.
 
-    :param files: path and size of each file, sorted by name.
     :param named: the files that are named by an offset and aren't empty, sorted by base offset.
     """
 
@@ -120,10 +119,6 @@ class LogFiles:
     @property
     def named(self) -> tuple[MappedFile, ...]:
         return self.listing.named
-
-    @property
-    def min_offset(self) -> int:
-        return self.listing.min_offset
 
     @property
     def local(self) -> tuple[LocalSegment, ...]:
@@ -285,14 +280,12 @@ def _dispatch_facts(
 
     Frames flagged prepared or rollback get no entry (CommitLogDispatcherBuildConsumeQueue).
     """
-    transaction = table.sys_flag & frame.TRANSACTION_MASK
-    dispatched = (
+    undispatched = (frame.TRANSACTION_PREPARED, frame.TRANSACTION_ROLLBACK)
+    rows = np.flatnonzero(
         (table.kind == FrameKind.MESSAGE)
         & (table.physical_offset < dispatched_offset)
-        & (transaction != frame.TRANSACTION_PREPARED)
-        & (transaction != frame.TRANSACTION_ROLLBACK)
+        & ~np.isin(table.sys_flag & frame.TRANSACTION_MASK, undispatched)
     )
-    rows = np.flatnonzero(dispatched)
     order = rows[np.lexsort((table.queue_offset[rows], table.queue_id[rows], table.topic[rows]))]
     if not len(order):
         return []
@@ -308,14 +301,6 @@ def _dispatch_facts(
             subject = f"{file.path.name}: {topic}/{queue_id}"
             facts.append(DispatchFact(subject, messages=len(group), missing=missing))
     return facts
-
-
-class LogReader(Protocol):
-    """Access to the log for checks of the queues."""
-
-    @property
-    def min_offset(self) -> int: ...
-    def read_at(self, offset: int, size_bytes: int) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,14 +329,13 @@ class _Queue:
 
 
 def collect_queues(
-    layout: StoreLayout, look: Callable[[], LogReader], scope: FactsScope, patience: Patience
+    layout: StoreLayout, look: Callable[[], LogListing], scope: FactsScope, patience: Patience
 ) -> Queues:
     """Collect facts of the queues in ``scope``.
 
     With ``full`` all entries of all queues are read. Otherwise two parts of each queue are read: the file
     that has the log's min offset, and the last entry.
 
-    :param look: lists the log's files as they are now.
     :param patience: how long to repeat a read while a running broker deletes and appends.
     """
     files: list[QueueFileFact] = []
@@ -366,11 +350,8 @@ def collect_queues(
             left_over.append(partial(_recount_left_over, queue, row.queue.log_min_offset))
     still = patience.until_none(left_over, [row.left_over_files for row in queues])
     queues = [replace(row, left_over_files=count) for row, count in zip(queues, still, strict=True)]
-    notes = (
-        ()
-        if scope.full or scope.queues is None
-        else (f"{len(queues)} queues that the run touched were read",)
-    )
+    is_complete = scope.full or scope.queues is None
+    notes = () if is_complete else (f"{len(queues)} queues that the run touched were read",)
     return Queues(tuple(files), tuple(queues), notes)
 
 
@@ -382,7 +363,7 @@ class _Row:
     queue: QueueFact | None
 
 
-def _read_queue(queue: _Queue, full: bool, log: LogReader) -> _Row:
+def _read_queue(queue: _Queue, full: bool, log: LogListing) -> _Row:
     raw_files = list_raw_files((queue.path,), refuse_links=False)
     named = readable_files(raw_files, unit_bytes=queue.format.dtype.itemsize)
     fact = _queue_fact(queue, named, log, full) if named else None
@@ -422,13 +403,11 @@ def missing_entries(
     """
     if not has_directory(topic):
         return None
-    plain = _readable_files(layout.consumequeue / topic / str(queue_id), consume_queue.FORMAT)
-    if plain:
+    if plain := _readable_files(layout.consumequeue / topic / str(queue_id), consume_queue.FORMAT):
         return len(queue_offsets) - _count_matches(plain, queue_offsets, physical_offsets)
-    batch = _readable_files(layout.batchconsumequeue / topic / str(queue_id), batch_consume_queue.FORMAT)
-    if batch:
-        pointed_at = batch_consume_queue.FORMAT.read_queue(batch)["offset"]
-        return int((~np.isin(physical_offsets, pointed_at)).sum())
+    form = batch_consume_queue.FORMAT
+    if batch := _readable_files(layout.batchconsumequeue / topic / str(queue_id), form):
+        return int((~np.isin(physical_offsets, form.read_queue(batch)["offset"])).sum())
     return None
 
 
@@ -487,7 +466,7 @@ def _file_facts(queue: _Queue, files: tuple[tuple[Path, int], ...]) -> Iterator[
         )
 
 
-def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogReader, full: bool) -> QueueFact:
+def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogListing, full: bool) -> QueueFact:
     left_over = _count_left_over(queue, files, log.min_offset)
     live = files[left_over]
     newest = queue.format.last_position(files)
@@ -542,7 +521,7 @@ def _count_entries(newest: tuple[MappedFile, int] | None, first: MappedFile, for
 
 
 def _messages(
-    queue: _Queue, file: MappedFile, entries: Entries, first: int, log: LogReader
+    queue: _Queue, file: MappedFile, entries: Entries, first: int, log: LogListing
 ) -> tuple[str, str]:
     """Return the message that the first live entry should point at, and the message at which it points.
 
@@ -695,8 +674,7 @@ def _index_facts(layout: StoreLayout, patience: Patience) -> tuple[IndexFact, ..
 
     look = partial(list_log, layout)
     rows = patience.settled(read, look(), look, is_sound)
-    counts = [partial(count, row) for row in rows]
-    still = patience.until_none(counts, [row.left_over_files for row in rows])
+    still = patience.until_none([partial(count, row) for row in rows], [row.left_over_files for row in rows])
     return tuple(replace(row, left_over_files=left_over) for row, left_over in zip(rows, still, strict=True))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from storage_engine.core.file_users import FileUser
-from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.jsonable import filled, to_jsonable
 from storage_engine.core.long_work import report_each, report_work
 from storage_engine.core.untrusted import java_text
 from storage_engine.core.wording import bytes_text, count_text, time_text
@@ -99,12 +99,9 @@ class StoreInspection:
 
     :param crashed: ``abort`` exists. If ``holder`` is a process, the broker runs; if it is None, the broker
         did not stop cleanly.
-    :param holder: the process that has the broker's lock.
     :param dispatched_offset: messages below this offset are in their consume queues; messages behind it may
         be there, too.
-    :param queue_count: number of consume queues of both kinds.
     :param queues: one entry for each queue; empty if they were not requested.
-    :param config: settings in effect.
     :param unreadable: errors of unreadable files other than the log. The fields for these files are empty.
     """
 
@@ -139,7 +136,6 @@ def inspect(
     """Collect the description of a store.
 
     :param messages: read every frame of every segment (without checksums), for counts and timestamps.
-    :param queues: look up the bounds of every queue.
     :param snapshot: snapshot of a running broker's store. If it is None, one is taken from the files alone.
     :raises BadInputError: the directory is no store, or a file's content contradicts its name.
     """
@@ -209,18 +205,9 @@ def _read_messages(segment: Segment, used_bytes: int) -> SegmentInspection:
 
 
 def _index(file: IndexFile) -> IndexInspection:
-    header = file.header
-    return IndexInspection(
-        path=str(file.path),
-        size_bytes=file.size_bytes,
-        begin_timestamp_ms=header.begin_timestamp_ms,
-        end_timestamp_ms=header.end_timestamp_ms,
-        begin_phy_offset=header.begin_phy_offset,
-        end_phy_offset=header.end_phy_offset,
-        entries=header.next_entry - 1,
-        hash_slots=file.hash_slots,
-        capacity=file.capacity,
-    )
+    entries = file.header.next_entry - 1
+    sizes = {"size_bytes": file.size_bytes, "hash_slots": file.hash_slots, "capacity": file.capacity}
+    return filled(IndexInspection, file.header, path=str(file.path), entries=entries, **sizes)
 
 
 def _queues(queue_dirs: list[tuple[QueueDirectory, bool]], log_min_offset: int) -> Iterator[QueueInspection]:
@@ -237,7 +224,6 @@ def _queues(queue_dirs: list[tuple[QueueDirectory, bool]], log_min_offset: int) 
 def describe(store: StoreInspection, data_paths: tuple[Path, ...], *, messages: bool) -> Inspection:
     """Convert the description to text for a person, and to data.
 
-    :param data_paths: directories to which the store's broker writes.
     :param messages: whether every frame was read, so that counts are known.
     """
     sections: list[Section] = [
@@ -370,7 +356,6 @@ def look_up(
     The broker finds messages only by the hash of topic and key (DefaultMessageStore#queryMessage). Its
     clients then compare topic and keys (MQAdminImpl#queryMessage), and so does this function.
 
-    :param key: one of the message's keys, or its unique key.
     :param max_count: return at most so many messages, the newest ones. None means the broker's limit
         (maxMsgsNumBatch).
     :raises CorruptFileError: a file isn't a possible index file.

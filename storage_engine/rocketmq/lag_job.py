@@ -28,7 +28,6 @@ from storage_engine.rocketmq.store.store import RocketMQStore
 class RocketMQLagJob:
     """Data from which tasks measure lag.
 
-    :param positions: the groups' positions in each queue.
     :param unknown: errors of unreadable files, whose consumers are unknown.
     """
 
@@ -85,11 +84,9 @@ def lag_job(request: LagRequest) -> RocketMQLagJob:
         attempts = ATTEMPTS
 
     def look() -> tuple[StoreSnapshot, LagContext]:
-        snapshot = store.snapshot(now_ms)
+        snapshot, segments = store.snapshot(now_ms), request.plan_segments
         zone = time_zone(settings.time_zone)
-        return snapshot, lag_context(
-            store.layout, snapshot, store.config, request.plan_segments, now_ms, zone
-        )
+        return snapshot, lag_context(store.layout, snapshot, store.config, segments, now_ms, zone)
 
     snapshot, context = reread(look, attempts)
     positions = group_positions(store.layout, consumers)

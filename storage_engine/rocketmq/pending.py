@@ -325,9 +325,7 @@ def entries_from(queue: Path, queue_offset: int, position: Path) -> OwedEntries:
     offsets = first + np.arange(len(joined), dtype=np.int64)
     real = joined["size"] != FILLER_SIZE
     return OwedEntries(
-        offsets[real],
-        joined["offset"][real].astype(np.int64),
-        joined["tags_code"][real].astype(np.int64),
+        offsets[real], joined["offset"][real].astype(np.int64), joined["tags_code"][real].astype(np.int64)
     )
 
 

@@ -86,8 +86,6 @@ def queues_of(rows: pa.Table) -> pa.Table:
     """Return these rows' queues: topic, queue_id, last queue_offset, and whether they have inner batches.
 
     Concatenated results of several calls are an input of :func:`merge_queues`.
-
-    :param rows: rows with :data:`QUEUE_COLUMNS`.
     """
     # No broker serves a topic whose name isn't text. Messages that were rolled back are in no queue.
     named = pc.and_(pc.equal(rows["kind"], pa.scalar("message")), pc.is_valid(rows["topic"]))

@@ -389,25 +389,6 @@ def config_of(values: Mapping[str, str]) -> BrokerConfig:
     return load_broker_config(None, settings, root="/")
 
 
-def values_of(config: Mapping[str, str]) -> dict[str, str]:
-    """Return the effective values of all settings that can be changed.
-
-    :raises BrokerConfigError: the broker would not accept a value.
-    """
-    read = config_of(config)
-    return {
-        "fileReservedTime": str(read.file_reserved_time_hours),
-        "deleteWhen": read.delete_when,
-        "diskMaxUsedSpaceRatio": str(read.disk_max_used_space_ratio_percent),
-        "diskSpaceCleanForciblyRatio": str(read.disk_space_clean_forcibly_percent),
-        "diskSpaceWarningLevelRatio": str(read.disk_space_warning_level_percent),
-        "cleanFileForciblyEnable": str(read.clean_file_forcibly_enable).lower(),
-        "deleteFileBatchMax": str(read.delete_file_batch_max),
-        "deleteCommitLogFilesInterval": str(read.delete_commit_log_files_interval_ms),
-        _INTERVAL: config.get(_INTERVAL, str(DEFAULT_INTERVAL_MS)),
-    }
-
-
 def unsupported(config: Mapping[str, str]) -> str:
     """Return the reason why a store with these settings can't be simulated; "" if it can."""
     paths = config.get("storePathCommitLog", "").strip().rstrip(MULTI_PATH_SPLITTER)
@@ -433,8 +414,7 @@ def course_start(
     sizes = Counter(segment.facts.size_bytes for segment in log.segments)
     segment_bytes = layout.segment_size_bytes or sizes.most_common(1)[0][0]
     log_bytes = log.max_offset - log.min_offset
-    on_disk = snapshot.dependents_disk.device == disk.device
-    dependents_bytes = sum(_iter_allocated(layout)) if on_disk else 0
+    dependents_bytes = sum(_iter_allocated(layout)) if snapshot.dependents_disk.device == disk.device else 0
     if oldest_message_ms is None:
         oldest_message_ms = mtime_ms(log.segments[0])
     ingest = ingest_from(_growth(log, oldest_message_ms, snapshot.taken_at_ms), zone) or Ingest(0)
@@ -472,49 +452,8 @@ def _iter_allocated(layout: StoreLayout) -> Iterator[int]:
                         yield stat.st_blocks * _BLOCK_BYTES
 
 
-def advice(config: BrokerConfig, start: CourseStart, wished_hours: int | None) -> tuple[Advice, ...]:
-    """Return advice for a store; empty if nothing is written to it.
-
-    :param wished_hours: hours for which a person wants messages to stay; None if not given.
-    """
-    if start.ingest.day_bytes == 0:
-        return ()
-    limit = _limit_percent(config)
-    hours = config.file_reserved_time_hours
-    used_bytes = used_by_age(config, start, hours)
-    level = percent_rounded_up(used_bytes, start.disk_bytes)
-    fits = level <= limit
-    items = [
-        Advice(
-            "fits" if fits else "does-not-fit",
-            {
-                "hours": hours,
-                "level_percent": level,
-                "limit_percent": limit,
-                "cleans_percent": max(level, min(config.disk_max_used_space_ratio_percent, limit)),
-                "longest_hours": max(longest_hours(config, start), 0),
-                "disk_bytes": smallest_disk_bytes(used_bytes, limit),
-            },
-        )
-    ]
-    if not fits and not config.clean_file_forcibly_enable:
-        items.append(Advice("force-is-off", {"refuses_percent": config.disk_space_warning_level_percent}))
-    cleans = config.disk_max_used_space_ratio_percent
-    if cleans >= limit:
-        items.append(Advice("ratio-too-high", {"ratio_percent": cleans, "limit_percent": limit}))
-    items += _advise_on_window(config, start)
-    if wished_hours is not None:
-        disk_bytes = smallest_disk_bytes(used_by_age(config, start, wished_hours), limit)
-        numbers = {"hours": wished_hours, "disk_bytes": disk_bytes, "level_percent": limit}
-        items.append(Advice("disk-for-wish", numbers))
-    return (*items, *_advise_on_trace(config, start))
-
-
 def used_by_age(config: BrokerConfig, start: CourseStart, hours: int) -> int:
-    """Return the most used bytes of a disk at this ingest, if each segment is deleted once it has expired.
-
-    :param hours: value to assume in place of fileReservedTime.
-    """
+    """Return the most used bytes of a disk at this ingest, if each segment is deleted once it has expired."""
     pass_bytes = max(start.ingest.hour_bytes(0)) * interval_ms(config) // HOUR_MS
     log_bytes = most_bytes_within(start.ingest, hours) + start.segment_bytes + pass_bytes
     return start.other_bytes + log_bytes + int(log_bytes * start.dependents_share)
@@ -592,7 +531,18 @@ class RocketMQRules(BrokerRules):
         return SETTINGS
 
     def values(self, config: Mapping[str, str]) -> dict[str, str]:
-        return values_of(config)
+        read = config_of(config)
+        return {
+            "fileReservedTime": str(read.file_reserved_time_hours),
+            "deleteWhen": read.delete_when,
+            "diskMaxUsedSpaceRatio": str(read.disk_max_used_space_ratio_percent),
+            "diskSpaceCleanForciblyRatio": str(read.disk_space_clean_forcibly_percent),
+            "diskSpaceWarningLevelRatio": str(read.disk_space_warning_level_percent),
+            "cleanFileForciblyEnable": str(read.clean_file_forcibly_enable).lower(),
+            "deleteFileBatchMax": str(read.delete_file_batch_max),
+            "deleteCommitLogFilesInterval": str(read.delete_commit_log_files_interval_ms),
+            _INTERVAL: config.get(_INTERVAL, str(DEFAULT_INTERVAL_MS)),
+        }
 
     def unsupported(self, config: Mapping[str, str]) -> str:
         return unsupported(config)
@@ -635,7 +585,38 @@ class RocketMQRules(BrokerRules):
     def advice(
         self, values: Mapping[str, str], start: CourseStart, *, wished_hours: int | None = None
     ) -> tuple[Advice, ...]:
-        return advice(config_of(values), start, wished_hours)
+        config = config_of(values)
+        if start.ingest.day_bytes == 0:
+            return ()
+        limit = _limit_percent(config)
+        hours = config.file_reserved_time_hours
+        used_bytes = used_by_age(config, start, hours)
+        level = percent_rounded_up(used_bytes, start.disk_bytes)
+        fits = level <= limit
+        items = [
+            Advice(
+                "fits" if fits else "does-not-fit",
+                {
+                    "hours": hours,
+                    "level_percent": level,
+                    "limit_percent": limit,
+                    "cleans_percent": max(level, min(config.disk_max_used_space_ratio_percent, limit)),
+                    "longest_hours": max(longest_hours(config, start), 0),
+                    "disk_bytes": smallest_disk_bytes(used_bytes, limit),
+                },
+            )
+        ]
+        if not fits and not config.clean_file_forcibly_enable:
+            items.append(Advice("force-is-off", {"refuses_percent": config.disk_space_warning_level_percent}))
+        cleans = config.disk_max_used_space_ratio_percent
+        if cleans >= limit:
+            items.append(Advice("ratio-too-high", {"ratio_percent": cleans, "limit_percent": limit}))
+        items += _advise_on_window(config, start)
+        if wished_hours is not None:
+            disk_bytes = smallest_disk_bytes(used_by_age(config, start, wished_hours), limit)
+            numbers = {"hours": wished_hours, "disk_bytes": disk_bytes, "level_percent": limit}
+            items.append(Advice("disk-for-wish", numbers))
+        return (*items, *_advise_on_trace(config, start))
 
 
 def _check_horizon(horizon_ms: int) -> None:

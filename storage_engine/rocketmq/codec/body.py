@@ -54,8 +54,6 @@ def decompress_bodies(
     to 10 are the format: 1 for an LZ4 frame, 2 for a Zstandard frame, 3 or (older clients) 0 for a zlib
     stream (CompressionType#findByValue, Lz4Compressor, ZstdCompressor, ZlibCompressor).
 
-    :param bodies: column ``body``; a null stays null.
-    :param sys_flags: column ``sys_flag`` of the same rows.
     :param max_body_bytes: limit for one decompressed body; a larger one is an error, since a few KB can
         expand to gigabytes.
     :param on_error: with ``null``, a body that can't be decompressed becomes null. If all bodies together are

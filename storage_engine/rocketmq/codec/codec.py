@@ -65,7 +65,6 @@ class RocketMQCodec(SegmentCodec):
         last. Body and property CRCs are checked.
 
         :param data: the whole segment file, which must not change until the iteration ends.
-        :param base_offset: physical offset of its first byte.
         :param chunk_bytes: length of a range; a longer frame is a range of its own.
         """
         from storage_engine.arrow.memory import Arena

@@ -65,10 +65,7 @@ class FrameTable:
 
     Blank and undecodable ranges are split into rows of at most 1 MiB. Their fields of a message are 0.
 
-    :param physical_offset: offset of the first byte in the log.
-    :param kind: a FrameKind.
     :param topic: index into ``topics``; -1 for a row that is no message.
-    :param store_timestamp_ms: milliseconds since the epoch.
     :param topics: topic names; bytes that are no UTF-8 become U+FFFD.
     :param damages: ranges that are no frame, with the reason.
     """
@@ -164,7 +161,6 @@ def iterate_frames(
     """Walk over a segment in chunks of about ``chunk_bytes``; a longer frame is a chunk of its own.
 
     :param data: the whole segment file, since a blank frame must reach to the file's end.
-    :param base_offset: physical offset of the first byte.
     :param start: position in ``data`` of the first frame.
     :param load: makes parts of ``data`` readable; None if all of it is readable.
     """
@@ -240,8 +236,6 @@ def scan_segment(
     """Return every frame of a sealed segment, with the fields for checks of queues, index and times.
 
     :param data: the whole segment file.
-    :param base_offset: physical offset of its first byte.
-    :param start: position of the first frame.
     :raises ValueError: ``start`` is outside ``data``.
     """
     from storage_engine.rocketmq.codec import frame_kernels
@@ -293,7 +287,6 @@ def find_logical_end(data: SegmentBytes, base_offset: int, *, start: int = 0, ch
     """Return the position at which a segment's frames end, by a walk as in CommitLog#recoverNormally.
 
     :param data: the whole segment file.
-    :param start: position of the first frame to read.
     :return: position of the first bytes that are no valid frame, such as unwritten zeros or a torn frame; the
         file's length if it is full.
     """
@@ -328,7 +321,6 @@ def has_dispatchable_frame(data: SegmentBytes, base_offset: int, start: int) -> 
 def read_store_timestamp(path: str | os.PathLike[str], position: int, base_offset: int) -> int:
     """Return the store timestamp of the message at ``position`` of a segment, from its header alone.
 
-    :param base_offset: physical offset of the file's first byte.
     :return: milliseconds since the epoch.
     :raises CorruptFrameError: no message begins there.
     :raises OSError: the file can't be read.
@@ -406,11 +398,7 @@ def _header(data: npt.NDArray[np.uint8], position: int) -> bytes:
 
 
 def _explain(header: bytes, length: int, base_offset: int, position: int, fault: int) -> tuple[str, str]:
-    """Return what a valid frame at ``position`` would have, and what it has, for a message.
-
-    :param header: the first bytes at this position.
-    :param length: length of the segment.
-    """
+    """Return what a valid frame at ``position`` would have, and what it has, for a message."""
     from storage_engine.rocketmq.codec import frame_kernels
 
     remaining = length - position
@@ -439,7 +427,6 @@ def near_logical_end(data: memoryview, base_offset: int) -> int:
     """Return the position at which a segment's frames end, by a quick search; 0 if it begins with no frame.
 
     :param data: the whole segment file.
-    :param base_offset: physical offset of its first byte.
     """
     if not _frame_bytes(data, 0, base_offset):
         return 0
@@ -460,7 +447,6 @@ def last_message(data: memoryview, base_offset: int) -> bytes:
     """Return the bytes of a full segment's last message; empty if there is none near the segment's end.
 
     :param data: the whole segment file.
-    :param base_offset: physical offset of its first byte.
     """
     at = _last_message(data, base_offset, len(data))
     return bytes(data[at : at + _frame_bytes(data, at, base_offset)]) if at else b""

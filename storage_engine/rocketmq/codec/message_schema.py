@@ -98,8 +98,6 @@ def queue_steps(rows: pa.Table) -> pa.ChunkedArray[Any]:
 
     A message that prepares or rolls back a transaction is in no queue (``CommitLog#doAppend`` of releases
     before 4.3 gives it queue offset 0).
-
-    :param rows: rows with ``sys_flag``.
     """
     # Imported here, since the plan of a stopped store doesn't need it.
     import pyarrow.compute as pc

@@ -24,7 +24,6 @@ most 32,767 bytes has fewer than 2^13 pairs.
 def join_pairs(pairs: Any, terminated: Any) -> pa.Array[Any]:
     """Join pairs to blocks of properties, the inverse of :func:`read_pairs`; "" for null.
 
-    :param pairs: maps from name to value.
     :param terminated: for each block, whether a separator follows its last pair.
     :raises ProofError: a pair has no value.
     """

@@ -92,7 +92,6 @@ def stored_messages(files: Sequence[MappedFile], offsets: Longs) -> Iterator[Sto
 def read_message(data: memoryview, position: int, offset: int) -> StoredMessage:
     """Read the message that begins at a position of a segment.
 
-    :param offset: the message's physical offset.
     :raises ValueError: no message begins there.
     :raises struct.error: the segment ends within the message.
     """
@@ -149,7 +148,6 @@ def sealed_at_ms(snapshot: StoreSnapshot, *, may_go: bool = False) -> dict[Segme
     That message didn't fit into the segment, so the broker filled the segment up. Unlike a file's mtime, a
     store time never changes.
 
-    :param may_go: see :func:`store_timestamps`.
     :return: times by segment. Segments with an unknown time are left out.
     :raises OSError: a file can't be read.
     """

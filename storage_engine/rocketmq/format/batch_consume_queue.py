@@ -42,10 +42,7 @@ FORMAT = EntryFormat(DTYPE, _is_in_use)
 
 def all_queues(layout: StoreLayout) -> Iterator[tuple[QueueDirectory, EntryFormat]]:
     """Yield a store's queues of both kinds, each with the format of its entries."""
-    for directory, form in (
-        (layout.consumequeue, consume_queue.FORMAT),
-        (layout.batchconsumequeue, FORMAT),
-    ):
+    for directory, form in ((layout.consumequeue, consume_queue.FORMAT), (layout.batchconsumequeue, FORMAT)):
         for queue in iter_queues(directory):
             yield queue, form
 

@@ -121,10 +121,7 @@ MAX_CONF_BYTES = 4 << 20
 
 
 def setting_field(key: str, default: Any = MISSING) -> Any:
-    """Make a dataclass field for a setting of the broker.
-
-    :param key: the broker's name of the setting.
-    """
+    """Make a dataclass field for a setting of the broker."""
     return field(default=default, metadata={"key": key})
 
 

@@ -94,8 +94,7 @@ def filtered_subscriptions(layout: StoreLayout) -> tuple[tuple[str, str], ...]:
             )
         )
 
-    path = layout.config / "consumerFilter.json"
-    return read_config(path, parse, "groupFilterData of each topic") or ()
+    return read_config(layout.config / "consumerFilter.json", parse, "groupFilterData of each topic") or ()
 
 
 def delay_offsets(layout: StoreLayout) -> dict[int, int]:
@@ -117,7 +116,6 @@ def read_config(path: Path, parse: Callable[[bytes], Content], expected: str) ->
     The backup is read if the file is missing, empty or unreadable.
 
     :param parse: parses the content; raises one of ``MALFORMED`` if it isn't that of such a file.
-    :param expected: what the file must contain, for the error.
     :return: None if neither file exists, since the broker had nothing to write yet.
     :raises CorruptFileError: a file exists, and neither of the two can be read.
     """

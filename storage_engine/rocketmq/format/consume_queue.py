@@ -83,10 +83,7 @@ def bounds(files: tuple[MappedFile, ...], log_min_offset: int, last: Position = 
 
 
 def next_queue_offset(files: tuple[MappedFile, ...], last: Position) -> int:
-    """Return the queue offset of the next entry. Without entries it is that at which the files begin, or 0.
-
-    :param last: the result of ``FORMAT.last_position``.
-    """
+    """Return the queue offset of the next entry. Without entries, its files' first offset, or 0."""
     if last is not None:
         return queue_offset(*last) + 1
     return files[0].base_offset // CONSUME_QUEUE_ENTRY_BYTES if files else 0

@@ -58,7 +58,6 @@ class IndexHeader:
 class IndexFile:
     """One index file.
 
-    :param hash_slots: number of hash slots (maxHashSlotNum).
     :param capacity: number of entries for which the file has room, with the unused number 0 (maxIndexNum).
     """
 

@@ -36,8 +36,6 @@ class StoreLayout:
     """A store's paths (StorePathConfigHelper, CommitLog#<init>), with symbolic links resolved.
 
     :param segment_size_bytes: mappedFileSizeCommitLog. If it is None, the size of existing files counts.
-    :param timers_in_rocksdb: value of timerRocksDBEnable in the settings.
-    :param halves_in_rocksdb: value of transRocksDBEnable in the settings.
     :param archive_only: reason why nothing may be deleted from the store: its files that point into the log
         have a form that can't be read here. "" if they can be read.
     :param reading: lock with which this process shows that it reads the store, if it may take the lock.
@@ -131,9 +129,8 @@ def resolve_layout(config: BrokerConfig, *, to_archive: bool = False) -> StoreLa
 
 
 def store_layout(root: Path, config: BrokerConfig) -> StoreLayout:
-    """Return a store's directories, which need not exist.
+    """Return the directories of a store with a resolved root. They need not exist.
 
-    :param root: the resolved root.
     :raises StoreLayoutError: see :func:`resolve_layout`.
     """
 

@@ -92,10 +92,7 @@ def list_raw_files(directories: Sequence[Path], *, refuse_links: bool = True) ->
 
 
 def check_not_emptied(queue: Path) -> None:
-    """Refuse an empty file of a queue without any readable file, since the queue may have had entries.
-
-    :raises CorruptFileError: a file of the queue is empty.
-    """
+    """:raises CorruptFileError: a queue without readable files has an empty file: it may have had entries."""
     for path, size in _list_directory(queue):
         if size == 0:
             raise CorruptFileError(
@@ -163,9 +160,7 @@ def list_mapped_files(
     """List the files of one log or queue, sorted by base offset, and check that they are contiguous.
 
     :param directories: directories of the files; a missing directory has none.
-    :param error: error to raise if the files aren't one contiguous run.
     :param size_bytes: file size in the broker's settings; None for the most frequent size.
-    :param unit_bytes: size of a unit; each file must have whole units.
     """
     raw_files = list_raw_files(directories)
     if not raw_files:

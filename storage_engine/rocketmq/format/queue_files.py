@@ -168,7 +168,6 @@ class EntryFormat:
         search is a bisection, since entries ascend.
 
         :param files: at least one file.
-        :param minimum: a physical offset of the log.
         :param last: result of :meth:`last_position` for these files, if the caller has it.
         """
 

@@ -130,7 +130,6 @@ def read_or_tell(
 ) -> tuple[Found | Nothing, tuple[str, ...]]:
     """Return a part of a store and (), or ``nothing`` and the reason why the part can't be read.
 
-    :param what: name of the part, for the reason.
     :param attempts: see :func:`reread`.
     """
     try:
@@ -185,11 +184,7 @@ class Patience:
         return reread(read, self.attempts)
 
     def until_none(self, recounts: Sequence[Callable[[], int]], counts: Sequence[int]) -> list[int]:
-        """Wait until the broker has deleted left-over files, and return how many are left in each place.
-
-        :param recounts: functions that count the files again, one for each place.
-        :param counts: number of files before the wait, for each place.
-        """
+        """Wait until the broker has deleted left-over files, and return how many are left in each place."""
         left = list(counts)
         deadline = time.monotonic() + self.cleaning_ms / 1000
         while any(left) and time.monotonic() < deadline:

@@ -73,7 +73,6 @@ def reach(live: LiveBroker) -> BrokerAdmin:
 def reach_master(slave: Mapping[str, str], live: LiveBroker) -> BrokerAdmin:
     """Return the admin interface of a slave's master. Our name servers know it, or else the slave's.
 
-    :param slave: the slave's settings.
     :param live: credentials and TLS, and perhaps name servers.
     :raises NotOnBrokerError: no master of the name is registered.
     :raises BadInputError: the settings name no master, or the registered broker isn't one.
@@ -93,7 +92,6 @@ def local_settings(config: Mapping[str, str], root: str, overrides: Mapping[str,
     Paths below the broker's root become paths below our root. Other paths must be the same here, or
     ``overrides`` must name them.
 
-    :param config: the broker's settings, from ``BrokerAdmin.config``.
     :param root: path at which storePathRootDir is mounted here.
     :param overrides: values that replace all others: local paths, and the disk levels with which an
         invisible broker process was started.
@@ -169,10 +167,7 @@ def settings_in_effect(settings: StoreSettings, live: LiveBroker) -> StoreSettin
 
 
 def running_broker(live: LiveBroker) -> RunningBroker:
-    """Ask a broker for its name, role, release, start time and offsets.
-
-    :raises BrokerError: the broker doesn't answer.
-    """
+    """:raises BrokerError: the broker doesn't answer."""
     with reach(live) as admin:
         settings, info = admin.config(), admin.runtime_info()
     return RunningBroker(
@@ -189,10 +184,7 @@ def running_broker(live: LiveBroker) -> RunningBroker:
 
 @contextmanager
 def as_who_may_read(root: Path | str) -> Iterator[None]:
-    """Replace a PermissionError by a BadInputError that says as which user to run.
-
-    :raises BadInputError: this process may not read a file of the store.
-    """
+    """Replace a PermissionError by a BadInputError that says as which user to run."""
     try:
         yield
     except PermissionError as error:

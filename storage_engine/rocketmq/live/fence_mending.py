@@ -265,10 +265,7 @@ class FenceKeeper:
         return False
 
     def _extend(self, files: Sequence[SeenFile]) -> None:
-        """Extend the fence, under the hold's lock.
-
-        :param files: files of the log, sorted by base offset.
-        """
+        """Extend the fence, under the hold's lock."""
         with lock_settled(self._root, wait_seconds=WATCH_WAIT_SECONDS) as directory:
             state = read_local(self._root)
             if state is None or not (state.fence or (state.log_paths and state.fence_count)):
@@ -322,8 +319,6 @@ def _with_fence(state: HoldState, by_offset: Mapping[int, Touched], files: Seque
     """Return a hold whose fence consists of the given segments with a set mtime.
 
     Without such a segment the fence stays as it was, since it shows where the log is.
-
-    :param by_offset: touched files, by base offset.
     """
     fence = tuple(file.base_offset for file in files if _is_known(by_offset, file))
     return replace(

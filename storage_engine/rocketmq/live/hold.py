@@ -46,14 +46,7 @@ from storage_engine.rocketmq.hold.state import (
     with_moved_files,
 )
 from storage_engine.rocketmq.live.connect import refuse_slave
-from storage_engine.rocketmq.live.drift import (
-    ENDS_TRUST,
-    LASTS,
-    all_drift,
-    name_of,
-    new_drift,
-    with_topics,
-)
+from storage_engine.rocketmq.live.drift import ENDS_TRUST, LASTS, all_drift, name_of, new_drift, with_topics
 from storage_engine.rocketmq.live.identity import ask_known_frame, know_newest_frame
 from storage_engine.rocketmq.live.observe import below_the_first_file, find_replicas, observe
 from storage_engine.rocketmq.live.status import drift_of, notices, weaknesses
@@ -123,8 +116,6 @@ def expose(
     The fence behind the segments is set before the first of them is made old.
 
     :param segments: the log's first segments, oldest first. Segments that are already deleted are skipped.
-    :param stays: the first file that must stay.
-    :return: the hold's state as it is saved now.
     :raises GateRefusedError: the fence can't be set there, or an mtime can't be set.
     """
     observed = observe(parts, time.time_ns() // 1_000_000)
@@ -144,11 +135,7 @@ def expose(
 
 
 def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> HoldState:
-    """Forget the exposed segments after their deletion.
-
-    :param min_offset: first offset of the log now.
-    :return: the hold's state as it is saved now.
-    """
+    """Forget the exposed segments after their deletion."""
     released = frozenset(state.releasing)
     state = replace(
         state,

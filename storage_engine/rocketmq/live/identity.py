@@ -57,8 +57,6 @@ def ask_and_look(
     """Ask a broker for its log's offsets, then list the log's files.
 
     If all listed files lie behind the answer, the answer is outdated, and the broker is asked again.
-
-    :param look: returns its result, and the log's files in order.
     """
     for _ in range(ATTEMPTS):
         info = admin.runtime_info()
@@ -300,7 +298,6 @@ def _reach_master(slave: BrokerConfig) -> BrokerAdmin:
     """Connect to a restored slave's master.
 
     :raises RestoreError: the settings name no master.
-    :raises BadInputError: the named broker is no master.
     """
     name_servers, name = (slave.raw.get(key, "").strip() for key in (NAME_SERVERS, NAME))
     if not (name_servers and name):

@@ -114,10 +114,7 @@ from storage_engine.rocketmq.store.broker import (
 
 
 def watch(info: RuntimeInfo, config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> Watch:
-    """Apply the rules to the disk levels that the broker reports, and to the clock.
-
-    :param zone: time zone of deleteWhen.
-    """
+    """Apply the rules to the disk levels that the broker reports, and to the clock."""
     return watch_levels(*disks(info, config), config, now_ms, zone)
 
 
@@ -366,8 +363,7 @@ class LiveShield(StoreShield):
         )
 
     def sealed_files(self) -> tuple[Segment, ...]:
-        parts = self.parts
-        before = parts.admin.runtime_info()
+        parts, before = self.parts, self.parts.admin.runtime_info()
         with as_who_may_read(parts.files.config.store_path_root_dir):
             log = parts.files.files.raw_log()
         return with_original_times(as_the_broker_says(log, before), parts.memory, parts.root).sealed
@@ -382,8 +378,7 @@ class LiveShield(StoreShield):
         memory, state = parts.memory, load_state(parts.memory)
         if memory is None or state is None:
             return None
-        value = parts.admin.config().get(FORCIBLY)
-        if value == "false":
+        if (value := parts.admin.config().get(FORCIBLY)) == "false":
             return None
         reason = _explain_not_set(parts)
         if reason and parts.admin.runtime_info().boot_timestamp_ms == state.boot_timestamp_ms:
@@ -421,7 +416,7 @@ class LiveDependents(QueuesAndIndex):
     ) -> None:
         """Wait until the broker's own passes have deleted all files, or stop. Then fsync the directories.
 
-        :raises BrokerError: the broker doesn't answer when asked for its start time.
+        :raises BrokerError: the broker doesn't answer.
         """
         paths = {Path(file.facts.path) for file in files}
         remaining = {path for path in paths if path.exists()}
@@ -538,8 +533,7 @@ def another_broker(state: HoldState, observed: Observed, answers_ms: int) -> Dri
 
     :param answers_ms: boot timestamp of the process that answers after the look.
     """
-    changes = all_drift(state, observed)
-    if ended := next((drift for drift in changes if drift.kind in ENDS_TRUST), None):
+    if ended := next((drift for drift in all_drift(state, observed) if drift.kind in ENDS_TRUST), None):
         return replace(ended, detail=Text(ended.detail, " Its settings were left as they are."))
     is_proven = observed.boot_timestamp_ms == state.boot_timestamp_ms or not observed.unproven
     if is_proven and answers_ms == observed.boot_timestamp_ms:

@@ -190,10 +190,7 @@ class Session:
 class LiveParts:
     """The parts of a running broker's store.
 
-    :param session: has the connection, and closes it.
     :param admin: the broker that was the master when the store was opened.
-    :param files: the store's files, with the running broker's settings.
-    :param settings: the running broker's settings, as it reports them.
     :param opened_by: settings with which the store was opened, such as the path of broker.conf.
     """
 

@@ -133,11 +133,7 @@ def _changing(parts: LiveParts, wait_seconds: float = WAIT_SECONDS) -> Iterator[
 
 
 def _expose(parts: LiveParts, prefix: Prefix, wait_seconds: float = WAIT_SECONDS) -> HoldState:
-    """Expose the prefix, see :func:`hold.expose`.
-
-    :raises GateRefusedError: see :func:`hold.expose`.
-    :raises StoreBusyError: see :func:`_changing`.
-    """
+    """Expose the prefix, see :func:`hold.expose`."""
     with _changing(parts, wait_seconds) as (memory, state):
         return hold.expose(parts, memory, state, prefix.segments, prefix.stays)
 
@@ -284,7 +280,6 @@ def _trigger(parts: LiveParts) -> HoldState:
     """Trigger the broker's deletion. A lost answer is no error: the files will show whether it deletes.
 
     :raises BrokerError: the broker didn't get the request.
-    :raises StoreBusyError: see :func:`_changing`.
     """
     with _changing(parts, _LOCK_SECONDS) as (memory, state):
         state = replace(state, last_trigger_ms=time.time_ns() // 1_000_000)

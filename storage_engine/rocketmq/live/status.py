@@ -59,8 +59,7 @@ def notices(parts: LiveParts, observed: Observed) -> list[str]:
     :raises GateRefusedError: the broker may delete by force, we may not forbid it, and a disk is near the
         force level.
     """
-    texts = []
-    layout = parts.layout
+    texts, layout = [], parts.layout
     if deletes_by_force(observed) and not parts.live.may_change_settings:
         disks = [DiskUsage.of(path) for path in (*layout.commitlog_paths, layout.consumequeue)]
         texts.append(check_force_is_far(observed, parts.files.config, disks, str(layout.root)))
@@ -91,8 +90,7 @@ def weaknesses(parts: LiveParts, state: HoldState, observed: Observed) -> Iterat
             f"{parts.root / DIRECTORY}: no space for the hold, or an older release made it: until it is "
             "renewed with some space no watch can mend its fence"
         )
-    layout = parts.layout
-    disks = [DiskUsage.of(path) for path in layout.commitlog_paths]
+    disks = [DiskUsage.of(path) for path in parts.layout.commitlog_paths]
     limit = parts.files.config.disk_space_warning_level_percent
     if fills_before(observed, state, disks, limit):
         yield (
