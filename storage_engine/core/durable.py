@@ -408,7 +408,7 @@ def writable_by_all(directories: Iterable[Path]) -> Iterator[Path]:
         names: list[Path] = []
         with suppress(OSError):
             names += own_path.iterdir()
-        # The directory comes last: after an interruption it is still writable, and its files come again.
+        # The directory comes last, so that after an interruption the next call finds it and its files again.
         for path in (*sorted(names), own_path, directory / PLAIN_STAMP, directory / HOLD_MARKER):
             with suppress(OSError):
                 mode = path.lstat().st_mode

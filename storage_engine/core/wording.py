@@ -94,7 +94,7 @@ def time_text(timestamp_ms: int | None, zone: tzinfo = UTC) -> str:
         return ""
     try:
         if zone is UTC:
-            # A plan of many logs has tens of thousands of times of a few days, so the dates are cached.
+            # The dates are cached: a plan of many logs has tens of thousands of times within a few days.
             minutes, second = divmod(timestamp_ms // 1000, 60)
             hours, minute = divmod(minutes, 60)
             days, hour = divmod(hours, 24)

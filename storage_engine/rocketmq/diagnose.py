@@ -384,7 +384,7 @@ def judged_hold(
             f"{root / NAME}: {marker.host} holds the store until {time_text(marker.ends_at_ms)} by another "
             f"journal than this one, or its journal is gone{_left_text(local)}",
             Text(
-                "name the lake that it was held with; if its journal is gone, wait until the hold ends, "
+                "name the lake with which it was held; if its journal is gone, wait until the hold ends, "
                 "then ",
                 Command("unmanage"),
             ),
@@ -537,8 +537,8 @@ def _age_contradictions(config: BrokerConfig) -> Iterator[Finding]:
     hours = parse_delete_when(config.delete_when)
     if hours and not any(0 <= hour <= 23 for hour in hours):
         yield _warning(
-            f"deleteWhen {config.delete_when}: no clock shows that hour, so nothing is deleted by age before "
-            "a disk level asks for it",
+            f"deleteWhen {config.delete_when}: no clock shows that hour, so expired segments stay until a "
+            "disk is above diskMaxUsedSpaceRatio",
             "set deleteWhen to an hour from 00 to 23, such as 04",
         )
     reserved_ms = config.file_reserved_time_hours * HOUR_MS

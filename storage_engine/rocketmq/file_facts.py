@@ -571,7 +571,7 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
     :raises StoreBusyError: a running broker changes files during each attempt to read them.
     :raises BrokerError: the store's broker runs, and doesn't answer.
     """
-    # Compiled code takes as long to import as an inspection of a store, which lists files by this module.
+    # Imported here: compiled code takes as long to import as an inspection, which uses this module.
     from storage_engine.rocketmq.engine.serving import ask_who_serves
 
     if settings.live is None:
@@ -639,7 +639,7 @@ def _end_by_engine(session: EngineSession) -> BrokerLogEnd:
 
 def _log_end(admin: BrokerAdmin) -> BrokerLogEnd:
     info = admin.runtime_info()
-    # The broker counts what is behind against a max offset that it takes a moment later.
+    # The broker counts ``dispatch_behind_bytes`` from a later max offset, so the result is never too high.
     return BrokerLogEnd(info.commitlog_max_offset, info.commitlog_max_offset - info.dispatch_behind_bytes)
 
 

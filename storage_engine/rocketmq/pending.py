@@ -181,7 +181,7 @@ def waiting_in_levels(layout: StoreLayout) -> tuple[Longs, Longs]:
 
 
 def _due_ms(extension: Path, tags_codes: Longs) -> Longs:
-    """Return tags codes; for an address, return the tags code of its unit (ConsumeQueueExt#isExtAddr)."""
+    """Return due times in ms: tags codes, or those of the units at addresses (ConsumeQueueExt#isExtAddr)."""
     elsewhere = tags_codes <= consume_queue.MAX_ADDRESS
     if not elsewhere.any():
         return tags_codes
@@ -209,8 +209,8 @@ _Reader: TypeAlias = Callable[[Sequence[MappedFile]], tuple[Longs, Longs]]
 """Reads one kind of pending messages: their physical offsets, and either all their due times or none."""
 
 _WHEEL_STOPS = (
-    "if the broker asks for offset 0 after its deletion, it reads the first frame that is left, and the "
-    "whole timer wheel stops, even after restarts, until timerSkipUnknownError=true"
+    "once offset 0 is deleted, the broker reads another frame for the timer there, and the whole timer wheel "
+    "stops, even after restarts, until timerSkipUnknownError=true"
 )
 
 

@@ -258,7 +258,7 @@ class RestoredStore(RestoredConfig):
             setting, means = deciding
             raise RestoreError(
                 f"{self.conf}: {setting}: expected false, found true: {means}, so that no queues can be made "
-                f"without them. {_STILL_POSSIBLE}"
+                f"from the log alone. {_STILL_POSSIBLE}"
             )
         settings_for(config, layout)
 

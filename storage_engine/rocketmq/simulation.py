@@ -674,7 +674,7 @@ def _count_in_course(
 ) -> int | None:
     """Simulate, and return how many segments the broker deletes; None if the simulation takes too long."""
     full = [segment for segment in log.segments if segment.end_offset <= log.max_offset]
-    # One run a segment, since runs of many segments have only approximate times.
+    # One run for each segment, since runs of many segments have only approximate times.
     runs = tuple(SegmentRun(1, s.facts.size_bytes, mtime_ms(s), mtime_ms(s)) for s in full)
     try:
         result = course(

@@ -89,7 +89,7 @@ class RocketMQCodec(SegmentCodec):
         """Write each row's bytes into ``out`` at physical_offset - first_position.
 
         :param rows: rows in any order; columns that aren't in the schema are ignored.
-        :return: number of written bytes. Rows don't overlap, so as many bytes of ``out`` are covered.
+        :return: number of written bytes, which are all different bytes of ``out``.
         :raises ProofError: a row lies outside ``out``, rows overlap, or a row has neither raw bytes nor all
             columns of a frame.
         """

@@ -100,7 +100,7 @@ def _check_overlap(rows: pa.Table) -> npt.NDArray[np.int32]:
     # Copies, since numba compiles a separate kernel for read-only arrays.
     offsets = np.array(offset_column.to_numpy(), np.int64)
     sizes = np.array(size_column.to_numpy(), np.int32)
-    # Only a row of 0 bytes may begin where another row begins. A stable sort keeps it before that row.
+    # A stable sort if needed, since a row of 0 bytes may begin where the next row begins.
     order = np.argsort(offsets, kind=None if sizes.all() else "stable")
     place = kernels.first_overlap(order, offsets, sizes)
     if place >= 0:

@@ -71,7 +71,7 @@ def reach(live: LiveBroker) -> BrokerAdmin:
 
 
 def reach_master(slave: Mapping[str, str], live: LiveBroker) -> BrokerAdmin:
-    """Return the admin interface of a slave's master. Our name servers know it, or else the slave's.
+    """Return the admin interface of a slave's master, from our name servers, or else from the slave's.
 
     :param live: credentials and TLS, and perhaps name servers.
     :raises NotOnBrokerError: no master of the name is registered.

@@ -242,7 +242,7 @@ class FenceKeeper:
             )
 
     def _say_gone(self, missing: Sequence[Touched], files: Sequence[SeenFile]) -> None:
-        """Report which segments of the fence are gone, each once, and at which offset the log begins now."""
+        """Report each missing segment of the fence once, and the offset at which the log begins now."""
         paths = [touched.path for touched in missing if _key(touched) not in self._reported]
         self._reported |= set(map(_key, missing))
         if not paths:
@@ -400,7 +400,7 @@ def _mtime_ns(touched: Touched) -> int | None:
 
 
 def _is_touched(touched: Touched) -> bool:
-    """Return whether another program made a file older than the hold's mtime. A later mtime does no harm."""
+    """Return whether another program set an mtime earlier than the hold's. A later one protects, too."""
     found_ns = _mtime_ns(touched)
     if found_ns is None or found_ns >= touched.mtime_ns:
         return False

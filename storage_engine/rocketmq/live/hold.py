@@ -239,7 +239,7 @@ def _put_fence(parts: LiveParts, memory: HoldMemory, state: HoldState, observed:
     """Set the fence on the right segments, then restore every other file that we touched."""
     reserved = reserved_hours(observed, str(parts.root))
     target = fence.fence(observed, state, parts.live.hold_hours, reserved)
-    # The newest first: a broker that is deleting from the oldest on then reaches it too late.
+    # The newest first, so that the fence stands before a broker that deletes the oldest files comes there.
     young = [(file, ns) for file, ns in reversed(target.mtimes_ns) if file.mtime_ns != ns]
     state = local_hold.set_mtimes(parts.root, memory, state, young)
     fenced = tuple(file.base_offset for file, _ in target.mtimes_ns)

@@ -80,16 +80,18 @@ def explain_unproven(
 def left_open(admin: BrokerAdmin, layout: StoreLayout) -> str:
     """Return the reason why a store isn't proven although no check failed: a check couldn't be made."""
     return (
-        f"{layout.root}: expected the process that has its lock {layout.lock} to say that it is the one that "
-        f"answers at {admin.address}, or that address to be one of this host, found that neither can be "
-        "told from here"
+        f"{layout.root}: expected proof that the process with the lock {layout.lock} is the broker that "
+        f"answers at {admin.address}, found none: the log has no message to compare, or the process can't be "
+        "asked from here and the address isn't one of this host"
     )
 
 
 def check_same_store(
     admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[MappedFile]
 ) -> bool:
-    """Check that these files are the broker's, by their newest first frame and the process with their lock.
+    """Check that these files are the broker's: compare a frame, and ask the process with their lock.
+
+    The frame is the first one of the newest segment that begins with a message.
 
     A copy of a store has the same frames, but no process has its lock. A slave's store has the same frames,
     and its lock is another process's than the one that answers.
