@@ -208,7 +208,7 @@ def iterate_frames(
             address_of(queue_table),
         )
         if needed_end := int(state[frame_kernels.WANTED]):
-            # Load at least an eighth more, so that bytes that ask for a little more are walked only a few times.
+            # Load at least an eighth more. Otherwise many small requests would walk the same bytes too often.
             needed_end = max(needed_end, loaded + (loaded - begin) // 8)
             state = before
             continue
