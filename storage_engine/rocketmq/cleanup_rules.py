@@ -417,7 +417,6 @@ def _judge_each(
     zone: ZoneInfo,
     causes: Sequence[Trigger],
 ) -> list[Decision]:
-    """Judge each segment alone."""
     forced = any(cause.urgency is Urgency.FORCED for cause in causes)
     last = _last_with_content(log)
     no_cause = "" if causes else _no_cause_text(config, now_ms, zone)

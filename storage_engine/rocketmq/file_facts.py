@@ -105,20 +105,15 @@ class LogListing:
 
 
 @dataclass(frozen=True, slots=True)
-class LogFiles:
+class LogFiles(LogListing):
     """A listing of the log's files, with the log's end.
 
     :param dispatched_offset: messages below this offset must be in their consume queues.
     """
 
-    listing: LogListing
     active: int
     max_offset: int
     dispatched_offset: int
-
-    @property
-    def named(self) -> tuple[MappedFile, ...]:
-        return self.listing.named
 
     @property
     def local(self) -> tuple[LocalSegment, ...]:
@@ -173,19 +168,18 @@ def find_log_files(listing: LogListing, end: BrokerLogEnd | None = None) -> LogF
     """
     active, max_offset = find_active(listing.named)
     if end is None:
-        return LogFiles(listing, active, max_offset, max_offset)
+        return LogFiles(listing.files, listing.named, active, max_offset, max_offset)
     max_offset = min(max_offset, end.max_offset)
     while active and listing.named[active].base_offset >= max_offset:
         active -= 1
-    return LogFiles(listing, active, max_offset, end.dispatched_offset)
+    return LogFiles(listing.files, listing.named, active, max_offset, end.dispatched_offset)
 
 
 def segment_facts(layout: StoreLayout, log: LogFiles) -> tuple[SegmentFact, ...]:
     """Return one row for each file, sorted by name."""
-    files = log.listing.files
-    expected = layout.segment_size_bytes or Counter(size for _, size in files).most_common(1)[0][0]
+    expected = layout.segment_size_bytes or Counter(size for _, size in log.files).most_common(1)[0][0]
     rows = []
-    for path, size in files:
+    for path, size in log.files:
         base_offset = int(path.name) if is_offset(path.name) else -1
         rows.append(
             SegmentFact(
@@ -210,11 +204,8 @@ def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> LogW
     frames: list[FrameFact] = []
     dispatch: list[DispatchFact] = []
     newest = -1
-    chosen = [
-        file
-        for index, file in enumerate(log.named)
-        if index <= log.active and (scope.full or index in (0, log.active))
-    ]
+    written = log.named[: log.active + 1]
+    chosen = written if scope.full else tuple(dict.fromkeys((written[0], written[-1])))
     ends = [min(file.size_bytes, log.max_offset - file.base_offset) for file in chosen]
     with report_work("Reading segments", sum(ends)) as advance:
         for file, end in zip(chosen, ends, strict=True):
@@ -230,11 +221,11 @@ def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> LogW
                 )
             )
             stamps = table.store_timestamp_ms[table.kind == FrameKind.MESSAGE]
-            newest = max(newest, int(stamps.max(initial=-1)))
+            newest = int(stamps.max(initial=newest))
             if scope.full:
                 dispatch += _dispatch_facts(layout, file, table, log.dispatched_offset)
             advance(end)
-    skipped = log.active + 1 - len(chosen)
+    skipped = len(written) - len(chosen)
     notes = (f"{skipped} segments between the first and the active one were not walked",) if skipped else ()
     return LogWalk(tuple(frames), tuple(dispatch), newest, notes)
 
@@ -248,7 +239,7 @@ def crash_notes(layout: StoreLayout, log: LogFiles) -> tuple[str, ...]:
         f"{log.max_offset}, where the log's last whole frame ends, are mended by the broker's recovery: "
         "start the broker, stop it cleanly, and validate again"
     )
-    header = log.listing.read_at(log.max_offset, frame.BODY_CRC_AT)
+    header = log.read_at(log.max_offset, frame.BODY_CRC_AT)
     if len(header) < frame.BODY_CRC_AT:
         return (crashed,)
     size, magic = _HEAD.unpack_from(header)

@@ -351,7 +351,6 @@ def _check_span(length: int, base_offset: int, start: int) -> None:
 
 
 def _queue_names(table: npt.NDArray[np.uint8], count: int) -> QueueNames:
-    """Return the first ``count`` queues of the kernel's table, without a copy."""
     from storage_engine.rocketmq.codec import frame_kernels
 
     positions = table[frame_kernels.QUEUE_TOPIC_AT_AT : frame_kernels.QUEUE_TOPIC_LENGTHS_AT].view(np.int64)

@@ -391,6 +391,5 @@ def store_around(path: Path) -> Path | None:
 
 
 def _is_store(root: Path) -> bool:
-    if not any((root / name).is_dir() for name in _ANCHORS):
-        return False
-    return sum((root / name).exists() for name in _USUAL) > 1
+    has_anchor = any((root / name).is_dir() for name in _ANCHORS)
+    return has_anchor and sum((root / name).exists() for name in _USUAL) > 1

@@ -112,7 +112,6 @@ def untried_text(settings: Mapping[str, str]) -> str:
 
 
 def _status(parts: LiveParts, state: HoldState, observed: Observed) -> HoldStatus:
-    """Return the present state of a hold. Renews nothing."""
     lasting, new = drift_of(parts, state, observed)
     texts = [d.detail for d in lasting if d.kind in ENDS_TRUST]
     stands, place, ends_at_ms, deletes_from_ms = not texts, -1, observed.at_ms, observed.at_ms

@@ -513,7 +513,6 @@ class Producers:
         ]
 
     def batches(self) -> Iterator[SentBatch]:
-        """Yield batches until all messages are sent."""
         number = 0
         while number < self._messages:
             count = min(_MESSAGES_AT_ONCE, self._messages - number)
@@ -579,7 +578,6 @@ class Producers:
         return np.asarray(lengths, np.int64)
 
     def _properties(self, number: int, count: int) -> tuple[Bytes, Longs]:
-        """Make rows of properties, and the length of each."""
         random = self._random
         rows = np.tile(np.frombuffer(_ROW, np.uint8), (count, 1))
         numbers = number + np.arange(count, dtype=np.int64)
