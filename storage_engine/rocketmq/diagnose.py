@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
@@ -79,6 +79,8 @@ from storage_engine.rocketmq.store.store_lock import is_locked, lock_holder
 
 _LISTEN_PORT = "10911"
 _REPLICA = "compare it with a replica or a backup"
+_urgent = partial(Finding, Severity.URGENT)
+_warning = partial(Finding, Severity.WARNING, "settings")
 _END = Text("end it and put everything back: ", Command("unmanage"))
 
 
@@ -329,10 +331,6 @@ def _offset_faults(files: Sequence[MappedFile], size_bytes: int) -> Iterator[Fin
 
 def _first_text(paths: Sequence[Path], kind: str) -> str:
     return f"{paths[0]}" if len(paths) == 1 else f"{paths[0]} (and {count_text(len(paths) - 1, kind)} more)"
-
-
-def _urgent(kind: str, text: str, advice: str) -> Finding:
-    return Finding(Severity.URGENT, kind, text, advice)
 
 
 def hold_remains(root: Path, memory: HoldMemory | None, now_ms: int) -> Iterator[Finding]:
@@ -590,7 +588,3 @@ def longest_delay_ms(levels: str) -> int:
     """Return the longest delay of messageDelayLevel; 0 if none can be parsed."""
     matches = (_LEVEL.fullmatch(level) for level in levels.split())
     return max((int(match[1]) * _UNITS_MS[match[2]] for match in matches if match), default=0)
-
-
-def _warning(text: str, advice: str) -> Finding:
-    return Finding(Severity.WARNING, "settings", text, advice)

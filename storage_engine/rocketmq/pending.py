@@ -48,7 +48,6 @@ from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, CorruptFileError, StoreBusyError, UnsupportedLayoutError
 from storage_engine.model.broker.broker_store import Pending, PendingKind
 from storage_engine.rocketmq.codec import frame_layout as frame
-from storage_engine.rocketmq.codec.frame_layout import SCHEDULE_TOPIC
 from storage_engine.rocketmq.codec.stored_messages import Longs, stored_messages
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES
@@ -169,14 +168,14 @@ def waiting_in_levels(layout: StoreLayout) -> tuple[Longs, Longs]:
     :raises CorruptFileError: the positions or a queue are unreadable or malformed.
     """
     delivered = delay_offsets(layout)
-    topic = layout.consumequeue / SCHEDULE_TOPIC
+    topic = layout.consumequeue / frame.SCHEDULE_TOPIC
     offsets, due = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for queue_id in sorted(queue_ids(topic) | {level - 1 for level in delivered}):
         entries = entries_from(
             topic / str(queue_id), delivered.get(queue_id + 1, 0), layout.config / "delayOffset.json"
         )
         offsets.append(entries.physical_offset)
-        due.append(_due_ms(layout.consumequeue_ext / SCHEDULE_TOPIC / str(queue_id), entries.tags_code))
+        due.append(_due_ms(layout.consumequeue_ext / frame.SCHEDULE_TOPIC / str(queue_id), entries.tags_code))
     return np.concatenate(offsets), np.concatenate(due)
 
 

@@ -25,7 +25,6 @@ from storage_engine.exceptions import RestoreError
 from storage_engine.model.broker.codec import RestoredConfig, RestoredSetting
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.rocketmq.codec import frame_layout as frame
-from storage_engine.rocketmq.codec.frame_layout import FILLER_TOPIC, SCHEDULE_TOPIC
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings, deciding_setting, settings_for
 from storage_engine.rocketmq.engine.recover_on_demand import REBUILT, rebuild_queues
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
@@ -64,7 +63,7 @@ _TRANSACTION_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 _REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 
-_QUEUES_OF_ITS_OWN = {SCHEDULE_TOPIC: 18}
+_QUEUES_OF_ITS_OWN = {frame.SCHEDULE_TOPIC: 18}
 _REVIVE_QUEUES = 8
 """Least number of queues of such a topic, as the broker makes it (TopicConfigManager#init)."""
 
@@ -144,7 +143,7 @@ def config_files(queues: pa.Table, *, into_rocksdb: bool = False) -> dict[str, b
             {
                 "offsetTable": {
                     queue + 1: end
-                    for queue, end in by_topic.get(SCHEDULE_TOPIC, {}).items()
+                    for queue, end in by_topic.get(frame.SCHEDULE_TOPIC, {}).items()
                     if queue < _MAX_INT
                 }
             },
@@ -293,7 +292,7 @@ class RestoredStore(RestoredConfig):
             )
         is_slave = config.raw.get(ROLE, "").strip() == SLAVE
         is_filled = not all(receipt.is_whole for receipt in receipts)
-        if is_filled or any(FILLER_TOPIC in receipt.kept_streams for receipt in receipts):
+        if is_filled or any(frame.FILLER_TOPIC in receipt.kept_streams for receipt in receipts):
             self._check_filler(config, is_slave=is_slave and is_filled)
         if is_slave:
             check_goes_on(config, receipts, read_segment)

@@ -17,14 +17,7 @@ import pyarrow.compute as pc
 from storage_engine.arrow.memory import ColumnAddresses, address_of, valid_flags
 from storage_engine.exceptions import ProofError
 from storage_engine.rocketmq.codec import encode_kernels as kernels
-from storage_engine.rocketmq.codec.frame_layout import (
-    CRC_MASK,
-    FILLER_BYTES,
-    FILLER_TOPIC,
-    MAGIC_V1,
-    MIN_MESSAGE_BYTES,
-    TRANSACTION_ROLLBACK,
-)
+from storage_engine.rocketmq.codec import frame_layout as frame
 from storage_engine.rocketmq.codec.message_schema import PAIR_COLUMNS, SCHEMA, TEXT_COLUMN
 from storage_engine.rocketmq.codec.property_pairs import PAIR_END, join_pairs, read_pairs
 
@@ -165,28 +158,28 @@ def filler_rows(
     :raises ProofError: a run is too short for a frame.
     """
     runs = ends - starts
-    if (short := runs <= MIN_MESSAGE_BYTES).any():
+    if (short := runs <= frame.MIN_MESSAGE_BYTES).any():
         raise ProofError(
             f"offset {starts[np.argmax(short)]}: expected room for a message where one was, found "
             f"{runs[np.argmax(short)]} bytes between the messages that are left."
         )
-    counts = -(-runs // FILLER_BYTES)
+    counts = -(-runs // frame.FILLER_BYTES)
     run = np.repeat(np.arange(len(runs)), counts)
     number = np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
     each, rest = runs // counts, runs % counts
     sizes = each[run] + (number < rest[run])
     offsets = starts[run] + number * each[run] + np.minimum(number, rest[run])
-    topic_bytes = np.minimum(sizes - MIN_MESSAGE_BYTES, len(FILLER_TOPIC))
-    body_bytes = sizes - MIN_MESSAGE_BYTES - topic_bytes
+    topic_bytes = np.minimum(sizes - frame.MIN_MESSAGE_BYTES, len(frame.FILLER_TOPIC))
+    body_bytes = sizes - frame.MIN_MESSAGE_BYTES - topic_bytes
     columns: dict[str, Any] = {
         "physical_offset": offsets,
         "size": sizes,
         "kind": pa.repeat(pa.scalar("message"), len(run)),
-        "magic": np.full(len(run), MAGIC_V1, np.uint32).view(np.int32),
-        "topic": pa.array([FILLER_TOPIC[:count] for count in range(len(FILLER_TOPIC) + 1)]).take(
+        "magic": np.full(len(run), frame.MAGIC_V1, np.uint32).view(np.int32),
+        "topic": pa.array([frame.FILLER_TOPIC[:count] for count in range(len(frame.FILLER_TOPIC) + 1)]).take(
             pa.array(topic_bytes)
         ),
-        "sys_flag": np.full(len(run), TRANSACTION_ROLLBACK),
+        "sys_flag": np.full(len(run), frame.TRANSACTION_ROLLBACK),
         "body_crc": _zeros_crc(body_bytes),
         "body": _zeros(body_bytes),
         **dict.fromkeys(("born_host", "store_host"), pa.repeat(pa.scalar("0.0.0.0"), len(run))),
@@ -219,7 +212,7 @@ def _zeros_crc(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     crcs, crc = [], 0
     for more in np.diff(distinct, prepend=0).tolist():
         crc = zlib.crc32(bytes(more), crc)
-        crcs.append(crc & CRC_MASK)
+        crcs.append(crc & frame.CRC_MASK)
     return np.array(crcs, np.int64)[places]
 
 

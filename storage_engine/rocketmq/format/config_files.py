@@ -1,4 +1,7 @@
-"""Records in ``config``: topics, groups, subscriptions. For consumer offsets see ``consumer_offsets``."""
+"""Records in ``config``: topics, groups, subscriptions. For consumer offsets see ``consumer_offsets``.
+
+The readers raise CorruptFileError if neither a file nor its backup is readable and well-formed.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,7 @@ class TopicConfig:
 
 
 def topics(layout: StoreLayout) -> tuple[TopicConfig, ...]:
-    """Return every topic in ``topics.json``, system topics included, sorted by name.
-
-    :raises CorruptFileError: neither the file nor its backup is readable and well-formed.
-    """
+    """Return every topic in ``topics.json``, system topics included, sorted by name."""
 
     def parse(data: bytes) -> tuple[TopicConfig, ...]:
         configs = [
@@ -66,10 +66,7 @@ def batch_topics(layout: StoreLayout) -> frozenset[str]:
 
 
 def groups(layout: StoreLayout) -> tuple[str, ...]:
-    """Return the names of the consumer groups in ``subscriptionGroup.json``.
-
-    :raises CorruptFileError: neither the file nor its backup is readable and well-formed.
-    """
+    """Return the names of the consumer groups in ``subscriptionGroup.json``."""
 
     def parse(data: bytes) -> tuple[str, ...]:
         return tuple(sorted(map(str, _table(data, "subscriptionGroupTable"))))
@@ -81,8 +78,6 @@ def filtered_subscriptions(layout: StoreLayout) -> tuple[tuple[str, str], ...]:
     """Return group and topic of each subscription with an SQL filter (ConsumerFilterManager).
 
     Dead subscriptions are included. A broker writes subscriptions without such a filter to no file.
-
-    :raises CorruptFileError: neither ``consumerFilter.json`` nor its backup is readable and well-formed.
     """
 
     def parse(data: bytes) -> tuple[tuple[str, str], ...]:
@@ -98,10 +93,7 @@ def filtered_subscriptions(layout: StoreLayout) -> tuple[tuple[str, str], ...]:
 
 
 def delay_offsets(layout: StoreLayout) -> dict[int, int]:
-    """Return the queue offset of the next delivery in SCHEDULE_TOPIC_XXXX, by delay level (1, 2, …).
-
-    :raises CorruptFileError: neither ``delayOffset.json`` nor its backup is readable and well-formed.
-    """
+    """Return the queue offset of the next delivery in SCHEDULE_TOPIC_XXXX, by delay level (1, 2, …)."""
 
     def parse(data: bytes) -> dict[int, int]:
         items = _table(data, "offsetTable").items()

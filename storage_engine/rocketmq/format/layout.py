@@ -357,27 +357,12 @@ def has_controller(config: BrokerConfig, layout: StoreLayout) -> bool:
 _ANCHORS = ("commitlog", "consumequeue")
 _USUAL = (*_ANCHORS, "index", "config", "checkpoint", "lock", "abort")
 
-_OWN = frozenset(
-    {
-        *_USUAL,
-        "abort.bak",
-        "batchconsumequeue",
-        "brokerIdentity",
-        "combineconsumequeue",
-        "compaction",
-        "consumequeue_ext",
-        "consumequeue_rocksdb",
-        "controllerDleger",
-        "epochFileCheckpoint",
-        "kvStore",
-        "rocksdbstore",
-        "tieredStore",
-        "timerlog",
-        "timerrocksdb",
-        "timerwheel",
-        "transrocksdb",
-    }
-)
+_ALSO = """
+    abort.bak batchconsumequeue brokerIdentity combineconsumequeue compaction consumequeue_ext
+    consumequeue_rocksdb controllerDleger epochFileCheckpoint kvStore rocksdbstore tieredStore timerlog
+    timerrocksdb timerwheel transrocksdb
+"""
+_OWN = frozenset({*_USUAL, *_ALSO.split()})
 """Files and directories in the root of a store of 4.9 to 5.5 (StorePathConfigHelper and its callers)."""
 
 

@@ -26,14 +26,7 @@ from storage_engine.model.store import Segment
 from storage_engine.rocketmq.cleanup_rules import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
 from storage_engine.rocketmq.format.broker_config import RELEASE
 from storage_engine.rocketmq.hold import fence, local_hold, marker
-from storage_engine.rocketmq.hold.fence import (
-    announce_rewrite,
-    deletes_by_force,
-    reserved_hours,
-    with_force_ended,
-)
 from storage_engine.rocketmq.hold.heartbeat import last_look
-from storage_engine.rocketmq.hold.local_hold import left_behind
 from storage_engine.rocketmq.hold.state import (
     FORCIBLY,
     HoldState,
@@ -158,7 +151,7 @@ def _renew(parts: LiveParts, now_ms: int, replicas: Replicas) -> HoldStatus:
             "Correct it: 24 is usual."
         )
     # Remains of an earlier hold still protect the store, even if no journal records that hold.
-    begins = load_state(memory) is None and left_behind(parts.root) is None
+    begins = load_state(memory) is None and local_hold.left_behind(parts.root) is None
     try:
         for _ in range(_LOOKS - 1):
             with suppress(local_hold.SegmentGoneError):  # the broker deletes segments that aren't held yet
@@ -196,9 +189,9 @@ def _renew_as_found(parts: LiveParts, memory: HoldMemory, now_ms: int, replicas:
         return HoldStatus(False, disturbances=new, notices=tuple(d.detail for d in lasting))
     try:
         marker.refuse_foreign(root, before.manager if before else None, now_ms)
-        reserved = reserved_hours(observed, str(root))
+        reserved = fence.reserved_hours(observed, str(root))
         texts = [*notices(parts, observed), *below_the_first_file(observed, before)]
-        state = before or first_state(left_behind(root), observed)
+        state = before or first_state(local_hold.left_behind(root), observed)
         state = replace(state, replicas=replicas.addresses)
         state = with_acceptance(state, observed.settings.get(RELEASE, ""), live.accept_version, person())
         ends_at_ms = fence.fence(observed, state, live.hold_hours, reserved).ends_at_ms
@@ -211,8 +204,8 @@ def _renew_as_found(parts: LiveParts, memory: HoldMemory, now_ms: int, replicas:
             details = join_texts("; ", (drift.detail for drift in new))
             raise GateRefusedError(error, " Drift found: ", details) from error
         raise
-    if deletes_by_force(observed) and parts.live.may_change_settings:
-        texts.append(announce_rewrite(observed))
+    if fence.deletes_by_force(observed) and parts.live.may_change_settings:
+        texts.append(fence.announce_rewrite(observed))
     state, settings = _forbid_force(parts, memory, state, observed)
     remaining = () if before is None else all_drift(before, replace(observed, settings=settings))
     state = know_newest_frame(parts.admin, as_looked_at(state, observed), observed)
@@ -237,7 +230,7 @@ def _renew_as_found(parts: LiveParts, memory: HoldMemory, now_ms: int, replicas:
 
 def _put_fence(parts: LiveParts, memory: HoldMemory, state: HoldState, observed: Observed) -> HoldState:
     """Set the fence on the right segments, then restore every other file that we touched."""
-    reserved = reserved_hours(observed, str(parts.root))
+    reserved = fence.reserved_hours(observed, str(parts.root))
     target = fence.fence(observed, state, parts.live.hold_hours, reserved)
     # The newest first, so that the fence stands before a broker that deletes the oldest files comes there.
     young = [(file, ns) for file, ns in reversed(target.mtimes_ns) if file.mtime_ns != ns]
@@ -267,9 +260,9 @@ def _forbid_force(
 
     :return: the hold's state, and the broker's settings after that.
     """
-    if not deletes_by_force(observed) or not parts.live.may_change_settings:
+    if not fence.deletes_by_force(observed) or not parts.live.may_change_settings:
         return state, observed.settings
-    forbidden = with_force_ended(state, observed.settings.get(FORCIBLY, ""))
+    forbidden = fence.with_force_ended(state, observed.settings.get(FORCIBLY, ""))
     if forbidden != state:
         save_state(memory, forbidden)
     parts.admin.update_config({FORCIBLY: "false"})

@@ -63,13 +63,7 @@ from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile
 from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.format.stored_files import ATTEMPTS, reread
-from storage_engine.rocketmq.hold import marker
-from storage_engine.rocketmq.hold.fence import (
-    fence_count,
-    with_force_ended,
-    with_original_settings,
-    with_original_times,
-)
+from storage_engine.rocketmq.hold import fence, marker
 from storage_engine.rocketmq.hold.heartbeat import is_shield_tended
 from storage_engine.rocketmq.hold.local_hold import HoldMemories
 from storage_engine.rocketmq.hold.state import (
@@ -283,7 +277,7 @@ def _look(parts: LiveParts, look: Callable[[], StoreSnapshot]) -> StoreSnapshot:
     if load_state(parts.memory) is not None:
         refuse_slave(parts.settings, parts.admin.address)
     check_same_store(parts.admin, before, parts.layout, files)
-    log = with_original_times(as_the_broker_says(log, before), parts.memory, parts.root)
+    log = fence.with_original_times(as_the_broker_says(log, before), parts.memory, parts.root)
     if log.confirmed_offset is not None and (confirmed := parts.admin.confirmed_offset()) is not None:
         log = replace(log, confirmed_offset=confirmed)
     return replace(snapshot, crashed=False, logs=(log,))
@@ -354,7 +348,7 @@ class LiveShield(StoreShield):
             refusal = Text(error)
         return ShieldNeed(
             # A fence has one segment more than a pass can delete.
-            batch_segments=fence_count(parts.settings) - 1,
+            batch_segments=fence.fence_count(parts.settings) - 1,
             pass_interval_ms=max(interval_ms(parts.files.config), 1),
             disk_bytes=disk_bytes,
             used_percent=used_percent,
@@ -366,7 +360,7 @@ class LiveShield(StoreShield):
         parts, before = self.parts, self.parts.admin.runtime_info()
         with as_who_may_read(parts.files.config.store_path_root_dir):
             log = parts.files.files.raw_log()
-        return with_original_times(as_the_broker_says(log, before), parts.memory, parts.root).sealed
+        return fence.with_original_times(as_the_broker_says(log, before), parts.memory, parts.root).sealed
 
     def end_force(self) -> Drift | None:
         """See :meth:`storage_engine.model.broker.broker_store.StoreShield.end_force`.
@@ -395,7 +389,7 @@ class LiveShield(StoreShield):
             now = load_state(memory)
             if now is None or _judged_part(now) != _judged_part(state):
                 return None  # a run has changed the hold, and sets the value itself, or the next call does
-            ended = with_force_ended(now, value or "")
+            ended = fence.with_force_ended(now, value or "")
             if ended != now:
                 save_state(memory, ended)
             parts.admin.update_config({FORCIBLY: "false"})
@@ -518,7 +512,7 @@ def _open(
         memory = HoldMemories(memory, root)
     config = admin.config()
     refuse_other_broker(config, live.broker_name, admin.address)
-    original = with_original_settings(config, memory, root)
+    original = fence.with_original_settings(config, memory, root)
     here = local_settings(original, settings.root, settings.overrides)
     with as_who_may_read(settings.root):
         files = open_files(replace(settings, broker_conf=None, overrides=here))

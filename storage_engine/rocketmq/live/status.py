@@ -16,12 +16,6 @@ from storage_engine.model.disk import DiskUsage, fills_in_ms, room_of_disks
 from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldStatus
 from storage_engine.rocketmq.format.broker_config import RELEASE, TRIED, TRIED_FROM
 from storage_engine.rocketmq.hold import fence, marker
-from storage_engine.rocketmq.hold.fence import (
-    announce_rewrite,
-    check_force_is_far,
-    deletes_by_force,
-    reserved_hours,
-)
 from storage_engine.rocketmq.hold.heartbeat import last_look, no_watch
 from storage_engine.rocketmq.hold.local_hold import original_mtime_ns, read_local
 from storage_engine.rocketmq.hold.state import FORCIBLY, RESERVED, HoldState, Observed, load_state
@@ -60,9 +54,9 @@ def notices(parts: LiveParts, observed: Observed) -> list[str]:
         force level.
     """
     texts, layout = [], parts.layout
-    if deletes_by_force(observed) and not parts.live.may_change_settings:
+    if fence.deletes_by_force(observed) and not parts.live.may_change_settings:
         disks = [DiskUsage.of(path) for path in (*layout.commitlog_paths, layout.consumequeue)]
-        texts.append(check_force_is_far(observed, parts.files.config, disks, str(layout.root)))
+        texts.append(fence.check_force_is_far(observed, parts.files.config, disks, str(layout.root)))
     if parts.live.may_change_settings and observed.saved.values is None:
         why = observed.saved.problem or "the store's settings don't name it"
         texts.append(f"broker.conf can't be read ({why}), so the settings after a restart are unknown")
@@ -71,7 +65,7 @@ def notices(parts: LiveParts, observed: Observed) -> list[str]:
 
 def weaknesses(parts: LiveParts, state: HoldState, observed: Observed) -> Iterator[str]:
     """Yield notices on events against which a standing hold doesn't protect."""
-    if (reserved := reserved_hours(observed, str(parts.root))) <= 0:
+    if (reserved := fence.reserved_hours(observed, str(parts.root))) <= 0:
         yield (
             f"{RESERVED} is {reserved} at broker {observed.address}: every segment has expired as soon as it "
             f"is sealed, and only the fence keeps it; set {RESERVED} to about 48"
@@ -116,7 +110,7 @@ def _status(parts: LiveParts, state: HoldState, observed: Observed) -> HoldStatu
     texts = [d.detail for d in lasting if d.kind in ENDS_TRUST]
     stands, place, ends_at_ms, deletes_from_ms = not texts, -1, observed.at_ms, observed.at_ms
     try:
-        reserved = reserved_hours(observed, str(parts.root))
+        reserved = fence.reserved_hours(observed, str(parts.root))
         files = fence.first_that_stay(observed, state.releasing)
         if files:
             place = files[0].base_offset
@@ -130,7 +124,7 @@ def _status(parts: LiveParts, state: HoldState, observed: Observed) -> HoldStatu
         # If we may not set it, a renewal that reported it holds the store all the same.
         is_reported = all(drift.kind is not DriftKind.SETTING_CHANGED for drift in new)
         accepted = is_reported and not parts.live.may_change_settings
-        if deletes_by_force(observed) and forbidden and not accepted:
+        if fence.deletes_by_force(observed) and forbidden and not accepted:
             stands = False
             texts.append(
                 f"{FORCIBLY} is not false at broker {observed.address}: until the hold is renewed, the "
@@ -156,10 +150,10 @@ def _preview_hold(parts: LiveParts, now_ms: int) -> Iterator[str]:
     observed = observe(parts, now_ms)
     try:
         marker.refuse_foreign(parts.root, None, now_ms)
-        reserved_hours(observed, str(parts.root))
+        fence.reserved_hours(observed, str(parts.root))
         yield from notices(parts, observed)
-        if deletes_by_force(observed) and parts.live.may_change_settings:
-            yield announce_rewrite(observed)
+        if fence.deletes_by_force(observed) and parts.live.may_change_settings:
+            yield fence.announce_rewrite(observed)
     except GateRefusedError as error:
         yield Text("a hold would be refused: ", error)
 
