@@ -1,7 +1,6 @@
 """Credentials among settings. They must not appear in a log, report, page or file that others can read.
 
-Hiding too much does no harm, but hiding too little does. So anything that some parser may read as a password
-counts as one.
+Hiding too little does harm. So anything that some parser may read as a password counts as one.
 """
 
 from __future__ import annotations
@@ -91,8 +90,7 @@ def without_secrets(text: str, secrets: Collection[str]) -> str:
 def shown_url(url: str) -> str:
     """Return a SQLAlchemy URL for people, with ``***`` in place of passwords.
 
-    :raises ValueError: the text is no URL, or an ``@`` in its password is not escaped. The error has no part
-        of the URL.
+    :raises ValueError: no URL, or an ``@`` in its password is not escaped. The error shows nothing of it.
     """
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError

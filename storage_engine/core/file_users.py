@@ -1,7 +1,6 @@
 """Processes that have files of a store open or mapped, as far as this process can see them.
 
-Only the names of another process's files are read. Reading a file on a dead network file system would block
-for ever.
+Only names of another process's files are read, since reading a file on a dead network may never end.
 
 Paths are compared, so a process in a container that mounts the store under another path isn't seen.
 """

@@ -45,9 +45,7 @@ from storage_engine.rocketmq.format.broker_config import BrokerConfig, parse_del
 from storage_engine.rocketmq.format.layout import StoreLayout
 
 _SEARCH_MS = 8 * 24 * HOUR_MS
-"""How far to search for the next window. One day may lack an hour (a clock change, a skipped date), but a
-later day has it.
-"""
+"""How far to search for the next window. If a clock change skips an hour of a day, a later day has it."""
 
 
 def time_zone(name: str | None) -> ZoneInfo:
@@ -146,8 +144,7 @@ def space_findings(
     The least used commitlog disk decides for the log, since the broker can still write there. The consume
     queue's disk decides as well. With replicasPerDiskPartition > 1 the store has a share of the disk. Then
     the ordinary threshold applies to the used part of that share, and so does
-    logicalDiskSpaceCleanForciblyThreshold, above which a pass ignores age. A level counts only above a
-    threshold, not at it.
+    logicalDiskSpaceCleanForciblyThreshold, above which a pass ignores age. A level must exceed a threshold.
     """
     findings: list[_Finding] = []
     notices = _disk_notices(snapshot, config)
@@ -224,8 +221,8 @@ def accepts_writes(used_percent: int, accepted: bool, config: BrokerConfig) -> b
 def accepts_writes_by(snapshot: StoreSnapshot, accepted: bool, config: BrokerConfig) -> bool:
     """Return whether the broker accepts writes after a pass, by the disks of its log and its consume queues.
 
-    The consume queues' disk isn't checked if the log's disk is above the level of forced cleaning. An
-    unknown level changes nothing.
+    The queues' disk isn't checked if the log's is above the level of forced cleaning. An unknown
+    level changes nothing.
 
     :param accepted: whether the broker accepted writes before the pass.
     """
@@ -287,8 +284,7 @@ def _share_finding(
 ) -> tuple[list[_Finding], list[str]]:
     """Compare the store's own size with its share of the disk (replicasPerDiskPartition > 1).
 
-    For a missing path the broker counts the disk's size as -1, so that the share is always exceeded. Here
-    the share is then unknown.
+    For a missing path the broker counts the disk's size as -1, which exceeds the share. Here it is unknown.
     """
     replicas = config.replicas_per_disk_partition
     share_bytes = (log_disk.total_bytes or 0) // replicas if log_disk is not None else 0

@@ -163,8 +163,7 @@ def list_log(layout: StoreLayout) -> LogListing:
 def find_log_files(listing: LogListing, end: BrokerLogEnd | None = None) -> LogFiles:
     """Find the log's end.
 
-    :param end: the end that a running broker reported before the listing. A message behind it may be half
-        written.
+    :param end: the end that a running broker reported before the listing. Bytes behind it may be unfinished.
     """
     active, max_offset = find_active(listing.named)
     if end is None:
@@ -554,8 +553,7 @@ def _message_at(data: bytes) -> str:
 def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
     """Collect the facts of a store.
 
-    Files that point into the log are read before the log's end. A running broker only moves that end up, so
-    no valid entry points behind it.
+    Files that point into the log are read before the log's end, which only grows. So a valid one never points behind it.
 
     :raises StoreNotFoundError: a directory of the store is missing, or it has no segment.
     :raises UnsupportedLayoutError: the store has a layout that this version can't read.
@@ -649,7 +647,7 @@ def _cleaning_ms(settings: Mapping[str, str]) -> int:
 def _index_facts(layout: StoreLayout, patience: Patience) -> tuple[IndexFact, ...]:
     """Collect facts of the index files.
 
-    The broker deletes an index file whose end is below the log's min offset, but never the last file
+    The broker deletes files that end below the log's min offset, except the last
     (IndexService#deleteExpiredFile).
     """
 

@@ -97,10 +97,8 @@ class IndexInspection:
 class StoreInspection:
     """Everything that ``inspect`` shows.
 
-    :param crashed: ``abort`` exists. If ``holder`` is a process, the broker runs; if it is None, the broker
-        did not stop cleanly.
-    :param dispatched_offset: messages below this offset are in their consume queues; messages behind it may
-        be there, too.
+    :param crashed: ``abort`` exists. The broker runs, or if ``holder`` is None, it did not stop cleanly.
+    :param dispatched_offset: messages below this offset are in their consume queues; later ones may be.
     :param queues: one entry for each queue; empty if they were not requested.
     :param unreadable: errors of unreadable files other than the log. The fields for these files are empty.
     """
@@ -356,8 +354,7 @@ def look_up(
     The broker finds messages only by the hash of topic and key (DefaultMessageStore#queryMessage). Its
     clients then compare topic and keys (MQAdminImpl#queryMessage), and so does this function.
 
-    :param max_count: return at most so many messages, the newest ones. None means the broker's limit
-        (maxMsgsNumBatch).
+    :param max_count: return so many of the newest messages; None for the broker's limit (maxMsgsNumBatch).
     :raises CorruptFileError: a file isn't a possible index file.
     :raises StoreNotFoundError: there is no segment.
     """

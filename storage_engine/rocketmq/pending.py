@@ -162,8 +162,7 @@ def _has_any(path: Path, keys: tuple[bytes, ...]) -> bool:
 def waiting_in_levels(layout: StoreLayout) -> tuple[Longs, Longs]:
     """Return the physical offset of each waiting delayed message, and its due time in ms.
 
-    A level that ``delayOffset.json`` doesn't have begins at its queue's first message
-    (ScheduleMessageService#start).
+    A level that is not in ``delayOffset.json`` begins at the first message (ScheduleMessageService#start).
 
     :raises CorruptFileError: the positions or a queue are unreadable or malformed.
     """

@@ -183,8 +183,7 @@ def _finished_offsets(by_topic: dict[str, dict[int, int]]) -> dict[str, dict[int
 
 
 def _timer_checkpoint(end: int) -> bytes:
-    """Return a TimerCheckpoint: lastReadTimeMs, lastTimerLogFlushPos, lastTimerQueueOffset,
-    masterTimerQueueOffset.
+    """Return a TimerCheckpoint: read time, log position, queue offset, and the master's queue offset.
 
     The broker continues from the lower of the last two (TimerMessageStore#recover).
     """

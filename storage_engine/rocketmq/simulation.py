@@ -1,5 +1,4 @@
-"""Simulation of a store over days: its disk fills, and its broker deletes segments in passes
-(CleanCommitLogService). Pure.
+"""Simulation of a store over days: its disk fills, and its broker cleans (CleanCommitLogService). Pure.
 
 A pass comes every cleanResourceInterval. Only passes that may decide differently from the one before are
 computed. Before such a pass the level reaches another whole percent, a window opens or closes, a segment
@@ -246,8 +245,7 @@ class _Walk:
     def _delete(self, forced: bool) -> tuple[int, int, int]:
         """Delete the oldest segments, up to the first that must stay, at most deleteFileBatchMax.
 
-        The last segment with content always stays. A pass pauses between deletions, so each segment's age is
-        checked just before its deletion.
+        The last segment with content always stays. Since a pass pauses, it checks each age before a deletion.
 
         :return: number of deleted segments, their bytes, and the number of those that had not expired.
         """
@@ -636,8 +634,7 @@ def unheld_segments(
     """Return the oldest sealed segments that the broker would delete between the snapshot and a given time.
 
     The last segment with content is never deleted. If the disks can't be simulated, the worst is assumed:
-    segments are deleted outside the window as well, and if the broker may delete by force, whatever their
-    age.
+    deletion outside the window as well, and if the broker may delete by force, at any age.
 
     :param config: settings after the end of the hold.
     :param start: start of the simulation; None if unknown.

@@ -54,13 +54,11 @@ def decompress_bodies(
     to 10 are the format: 1 for an LZ4 frame, 2 for a Zstandard frame, 3 or (older clients) 0 for a zlib
     stream (CompressionType#findByValue, Lz4Compressor, ZstdCompressor, ZlibCompressor).
 
-    :param max_body_bytes: limit for one decompressed body; a larger one is an error, since a few KB can
-        expand to gigabytes.
+    :param max_body_bytes: limit for one decompressed body, since a few KB can expand to gigabytes.
     :param on_error: with ``null``, a body that can't be decompressed becomes null. If all bodies together are
         too large for an array, the largest become null until the rest fits.
     :return: an array of the same type as ``bodies``.
-    :raises CorruptBodyError: a body contradicts its flag or is too large, or all bodies together are too
-        large.
+    :raises CorruptBodyError: a body contradicts its flag or is too large, or all together are too large.
     """
     return _join_bodies(bodies, sys_flags, max_body_bytes, on_error, _MAX_ARRAY_BYTES)
 

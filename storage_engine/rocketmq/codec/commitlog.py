@@ -1,8 +1,7 @@
 """Frames in a commitlog segment's bytes, their end, and damaged ranges.
 
-The functions work on bytes that the caller has read; only ``read_store_timestamp`` opens a file. The bytes
-must not change during a call, since the kernels check each byte only once. Copy bytes that a broker may still
-change.
+The functions work on bytes that the caller has read; only ``read_store_timestamp`` opens a file. The kernels
+check each byte only once, so the bytes must not change. Copy bytes to which a broker still writes.
 
 :func:`near_logical_end` is a quick search for the end of a segment's messages, for callers that only read.
 Deletions walk every frame. A file is created full of zeros and written from its beginning on, so a bisection
@@ -44,9 +43,7 @@ _UINT32 = struct.Struct(">I")
 _INT64 = struct.Struct(">q")
 _BLOCK: Final = 4096
 _WINDOWS_BYTES: Final = (1 << 16, 1 << 20, 1 << 24)
-"""Lengths of the ranges that are searched backwards for a message's beginning. By default a broker accepts no
-message above 4 MiB.
-"""
+"""Ranges that are searched backwards for a message, which has at most 4 MiB by the broker's default."""
 _MAGICS: Final = tuple(map(_UINT32.pack, frame.MESSAGE_MAGICS))
 _SIZE_AND_MAGIC: Final = struct.Struct(">iI")
 
@@ -287,8 +284,7 @@ def find_logical_end(data: SegmentBytes, base_offset: int, *, start: int = 0, ch
     """Return the position at which a segment's frames end, by a walk as in CommitLog#recoverNormally.
 
     :param data: the whole segment file.
-    :return: position of the first bytes that are no valid frame, such as unwritten zeros or a torn frame; the
-        file's length if it is full.
+    :return: position of the first bytes that are no valid frame, such as zeros; the length of a full file.
     """
     from storage_engine.crc import crc_engine
     from storage_engine.rocketmq.codec import frame_kernels
@@ -364,8 +360,7 @@ def _damages(
 ) -> tuple[Damage, ...]:
     """Return one damage for each run of undecodable rows. After a thousand, one entry sums up the rest.
 
-    :param run: start position and first bytes of a run that began in an earlier chunk. Those bytes may no
-        longer be in memory.
+    :param run: start and first bytes of a run that began in an earlier chunk, which may not be in memory.
     """
     bad = np.flatnonzero(rows.kinds == FrameKind.UNDECODABLE)
     if len(bad) == 0:

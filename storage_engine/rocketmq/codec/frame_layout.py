@@ -1,8 +1,7 @@
 """Layout of a commitlog frame: constants only, so that importing it costs nothing.
 
 All integers are big-endian. The offsets below assume IPv4 hosts. A host that the system flag marks as IPv6
-takes 12 more bytes and moves the fields behind it. ``frame_kernels.py`` reads and checks frames, and is
-called through ``commitlog.py``.
+takes 12 more bytes and moves the fields behind it. ``frame_kernels.py`` checks frames for ``commitlog.py``.
 """
 
 from __future__ import annotations
@@ -38,9 +37,7 @@ BODY_AT: Final = 88
 IPV6_EXTRA_BYTES: Final = 12
 """Length of an IPv6 address minus that of an IPv4 address."""
 MIN_MESSAGE_BYTES: Final = 91
-"""Size of a message with empty body, topic and properties: body offset + topic length byte + two bytes of
-properties length.
-"""
+"""Size of a message without body, topic and properties: 88 + 1 (topic length) + 2 (properties length)."""
 BLANK_HEADER_BYTES: Final = 8
 """Bytes of a blank frame's header. The broker writes only size and magic; bytes behind them are leftovers."""
 

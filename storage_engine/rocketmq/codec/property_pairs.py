@@ -39,8 +39,7 @@ def join_pairs(pairs: Any, terminated: Any) -> pa.Array[Any]:
 def property_maps(texts: pa.ChunkedArray[Any]) -> pa.Array[Any]:
     """Return blocks of properties as maps, by the rules of MessageDecoder#string2messageProperties.
 
-    Pairs without a name or a value are dropped. If a name occurs several times, its last value counts. Null
-    stays null.
+    Pairs without a name or a value are dropped. Of several values of a name, the last counts. Null stays.
     """
     return read_pairs(texts)[0]
 

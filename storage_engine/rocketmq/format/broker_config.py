@@ -65,8 +65,7 @@ _PATCHES = 10
 def release_of(ordinal: int) -> str:
     """Return the release that is named in the header of each of a broker's answers.
 
-    :param ordinal: place of the release in MQVersion.Version, which has two entries for each release: first
-        the snapshot, then the release.
+    :param ordinal: place in MQVersion.Version, where each release has two entries, the snapshot first.
     :return: the release; outside of 4.0.0 to 5.9.9, the number itself.
     """
     if not _V4_0_0 <= ordinal <= _V5_9_9:
@@ -211,8 +210,8 @@ def load_broker_config(
     :param path: broker.conf, in java.util.Properties syntax; None for the broker's defaults.
     :param overrides: values by the broker's keys, which override the file (for what-if questions).
     :param root: the store's root directory; None for storePathRootDir's value.
-    :raises BrokerConfigError: the file can't be read or parsed, the broker would not accept a value, no root
-        is given, or ``root`` and storePathRootDir differ.
+    :raises BrokerConfigError: the file can't be read or parsed, the broker would not accept a value, or the
+        root is missing or contradictory.
     """
     properties = _read(Path(path)) if path is not None else {}
     for key, value in (overrides or {}).items():
@@ -226,8 +225,7 @@ def usable_broker_config(
     """Compute the settings in effect, without values that the broker refuses. For callers that only read.
 
     :return: the settings, and an error for each value that was left out.
-    :raises BrokerConfigError: the file can't be read or parsed, no root is given, or ``root`` and
-        storePathRootDir differ.
+    :raises BrokerConfigError: the file can't be read or parsed, or the root is missing or contradictory.
     """
     properties = _read(Path(path)) if path is not None else {}
     source = None if path is None else str(path)

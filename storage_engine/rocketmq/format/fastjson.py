@@ -23,9 +23,7 @@ _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"} | 
 _LITERAL_ESCAPES = "\"'\\/"
 
 MAX_CHARACTERS = 64 << 20
-"""Most characters of a text. Its objects take up to ten times its size in memory. Some millions of characters
-take a second.
-"""
+"""Most characters of a text. Objects take ten times its size in memory; some millions take a second."""
 _MAX_NUMBER_CHARACTERS = 400
 _MAX_DEPTH = 100
 

@@ -100,16 +100,13 @@ class StoreLayout:
 def resolve_layout(config: BrokerConfig, *, to_archive: bool = False) -> StoreLayout:
     """Find a store's directories, and refuse unsupported layouts by name.
 
-    The root and the directories of each kind of files may be symbolic links, which are resolved once here.
-    Nothing below them may be a link.
+    The root and the directories of files may be symbolic links, resolved once here. Nothing below may be one.
 
     :param to_archive: also accept a store of which only the log can be read here, for example because its
-        queues are in RocksDB. Every message is in the log. The layout's ``archive_only`` is then set, and
-        nothing may be deleted.
+        queues are in RocksDB. Then ``archive_only`` is set in the layout, and nothing may be deleted.
     :raises StoreNotFoundError: the root or a configured commitlog directory is missing.
     :raises UnsupportedLayoutError: the store uses RocksDB, DLedger or compaction.
-    :raises StoreLayoutError: a directory belongs to another store, or a symbolic link leads to a directory of
-        another owner.
+    :raises StoreLayoutError: a directory belongs to another store, or a link to a directory of another owner.
     """
     named = Path(config.store_path_root_dir)
     _require_directory(named, "the store's root directory")
@@ -345,8 +342,7 @@ def has_controller(config: BrokerConfig, layout: StoreLayout) -> bool:
     If the controller makes a broker a slave, the broker cuts off everything that its new master doesn't have
     (AutoSwitchHAClient#doTruncate). No file has the offset below which nothing can be cut off. A slave's
     checkpoint has the offset that its master sent; unless ``allAckInSyncStateSet`` is set, that is the
-    master's end (CommitLog#getConfirmOffset). The checkpoint of a broker without a controller has its own
-    end.
+    master's end (CommitLog#getConfirmOffset). A broker without a controller writes its own end there.
 
     Without the setting, a file that only brokers with a controller keep decides.
     """

@@ -86,8 +86,7 @@ class EntryFormat:
     """The entries of one kind of queue.
 
     :param dtype: type of an entry, big-endian and packed; its field ``offset`` is the physical offset.
-    :param in_use: returns which entries the broker's recovery accepts as written. Takes an array of entries,
-        or the fields of one entry.
+    :param in_use: whether the broker's recovery accepts an entry as written; takes an array or one's fields.
     """
 
     dtype: np.dtype[Any]

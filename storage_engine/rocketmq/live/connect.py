@@ -89,8 +89,7 @@ def reach_master(slave: Mapping[str, str], live: LiveBroker) -> BrokerAdmin:
 def local_settings(config: Mapping[str, str], root: str, overrides: Mapping[str, str]) -> dict[str, str]:
     """Return the broker's settings, with its paths replaced by those on this host.
 
-    Paths below the broker's root become paths below our root. Other paths must be the same here, or
-    ``overrides`` must name them.
+    Paths below the broker's root become paths below our root. ``overrides`` name others that differ here.
 
     :param root: path at which storePathRootDir is mounted here.
     :param overrides: values that replace all others: local paths, and the disk levels with which an
@@ -116,8 +115,7 @@ def local_settings(config: Mapping[str, str], root: str, overrides: Mapping[str,
 def _read_start_levels(root: Path) -> dict[str, str]:
     """Return the disk levels on the command line of the broker's process. They override its config.
 
-    A process in another container or on another host isn't visible. Its levels belong into the store's
-    settings.
+    A process in another container or on another host isn't visible. The store's settings need its levels.
     """
     pid = locking_pid(root / "lock")
     if pid is None:

@@ -30,9 +30,7 @@ from storage_engine.rocketmq.hold.state import (
 )
 
 ENDS_TRUST: Final = frozenset({DriftKind.BROKER_REPLACED, DriftKind.ROLE_CHANGED})
-"""Drift by which the saved state describes another store than the broker's. With such a state, nothing may be
-held, renewed or deleted.
-"""
+"""Drift by which the saved state is of another store. Then nothing may be held, renewed or deleted."""
 
 LASTS: Final = frozenset({DriftKind.SETTING_CHANGED, DriftKind.SETTING_NOT_SAVED})
 """Drift that may last although the hold is renewed. It is reported once, not at each look."""
@@ -76,8 +74,7 @@ def has_moved(state: HoldState, observed: Observed) -> bool:
 def name_of(drift: Drift) -> str:
     """Return the name of a drift in ``HoldState.reported``. It stays the same as long as the drift lasts.
 
-    All releases must use the same texts for drift in :data:`LASTS`. Otherwise an upgrade would report the
-    drift again.
+    All releases must use the same texts for drift in :data:`LASTS`, or an upgrade would report it again.
     """
     d = drift
     text = d.detail if d.start_offset < 0 else f"{d.log} [{d.start_offset}, {d.end_offset})"

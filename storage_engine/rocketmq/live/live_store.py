@@ -522,8 +522,7 @@ def _open(
 def another_broker(state: HoldState, observed: Observed, answers_ms: int) -> Drift | None:
     """Return drift if the broker isn't provably the held one; None if it is.
 
-    The process of the last look is the held one. The lock of the files must prove it for another process, at
-    any address.
+    The process of the last look is the held one. Another process, at any address, must have the files' lock.
 
     :param answers_ms: boot timestamp of the process that answers after the look.
     """

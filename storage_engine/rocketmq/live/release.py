@@ -65,8 +65,7 @@ class Prefix:
     """Segments to delete, and the first file that stays.
 
     :param stays: first file that stays; a broker never deletes its last file, whatever the content.
-    :param directories: directories of the files, with (device, inode). They show an unmounted disk, whose
-        files would look deleted.
+    :param directories: directories of the files, with (device, inode), to recognise an unmounted disk.
     """
 
     segments: tuple[Segment, ...]
@@ -87,8 +86,7 @@ def delete_segments(
     :raises ChangedUnderUsError: a file isn't as it was; nothing was done.
     :raises GateRefusedError: the store isn't held, its broker restarted since it was held, or its release was
         neither tested nor accepted; nothing was done.
-    :raises BrokerRefusedError: the broker didn't delete all of them in time; the rest may be deleted at any
-        time.
+    :raises BrokerRefusedError: the broker didn't delete all in time; the rest may be deleted at any time.
     :raises BrokerError: the broker doesn't answer, or was replaced; all of them may be deleted at any time.
     :raises ReleasedTooMuchError: more than these segments were deleted.
     :raises StoreBusyError: another process keeps the hold's lock; all of them may be deleted at any time.

@@ -50,8 +50,7 @@ def drift_of(
 def notices(parts: LiveParts, observed: Observed) -> list[str]:
     """Return notices on a store that can be held.
 
-    :raises GateRefusedError: the broker may delete by force, we may not forbid it, and a disk is near the
-        force level.
+    :raises GateRefusedError: a disk is near the force level, and we may not forbid deletion by force.
     """
     texts, layout = [], parts.layout
     if fence.deletes_by_force(observed) and not parts.live.may_change_settings:

@@ -55,9 +55,7 @@ from storage_engine.rocketmq.store import store_lock
 
 DELAYED_SHARE: Final = 0.15
 TRANSACTION_SHARE: Final = 0.15
-"""Share of batches after a transaction. :data:`DELAYED_SHARE` is that after a delayed message. A batch has
-about 32 messages.
-"""
+"""Shares of batches that follow a delayed message or a transaction. A batch has about 32 messages."""
 
 _ROLLBACK_SHARE = 0.2
 _UNDECIDED_SHARE = 0.002
@@ -186,8 +184,7 @@ class SpecialMessages:
     def positions(self) -> dict[str, dict[int, int]]:
         """Return the positions of the broker's own group in the topics of transactions.
 
-        The group stays before the first undecided half message, and before the operation messages for later
-        half messages.
+        The group stays before the first undecided half message, and before operation messages for later ones.
         """
         if not self._halves:
             return {}
@@ -227,8 +224,7 @@ def write_sample(request: SampleRequest) -> SampleStore:
 
     An interrupted attempt can be repeated.
 
-    :raises BadInputError: the directory isn't empty, the log's files are too small, or the store would begin
-        before 1970.
+    :raises BadInputError: the directory isn't empty, files are too small, or the store begins before 1970.
     :raises OSError: the disk is full, or can't be written.
     """
     directory = request.directory.absolute()
