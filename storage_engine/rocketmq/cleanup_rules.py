@@ -221,8 +221,8 @@ def accepts_writes(used_percent: int, accepted: bool, config: BrokerConfig) -> b
 def accepts_writes_by(snapshot: StoreSnapshot, accepted: bool, config: BrokerConfig) -> bool:
     """Return whether the broker accepts writes after a pass, by the disks of its log and its consume queues.
 
-    The queues' disk isn't checked if the log's is above the level of forced cleaning. An unknown
-    level changes nothing.
+    The queues' disk isn't checked if the log's disk is above the level of forced cleaning. An unknown level
+    changes nothing.
 
     :param accepted: whether the broker accepted writes before the pass.
     """
