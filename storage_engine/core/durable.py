@@ -133,8 +133,7 @@ def open_lock(path: str | os.PathLike[str], *, dir_fd: int | None = None, ours: 
     may write to the directory, whatever the umask.
 
     :param dir_fd: as for :func:`make_dir`.
-    :param ours: no other program makes this file, so that an existing file also gets the right mode and
-        owner.
+    :param ours: no other program makes this file, so an existing file also gets the right mode and owner.
     :raises OSError: the file can't be opened, is a symbolic link, or is no regular file.
     """
     parent = _parent(path, dir_fd)
@@ -433,8 +432,7 @@ def locked(root: str | os.PathLike[str], name: str, *, wait_seconds: float = WAI
     """Hold a lock file in our directory until the block ends.
 
     :return: the descriptor of our directory.
-    :raises TimeoutError: another process, or another part of this process, keeps the lock for longer than
-        ``wait_seconds``.
+    :raises TimeoutError: another process, or part of this one, keeps the lock beyond ``wait_seconds``.
     :raises OSError: the directory can't be written.
     """
     with _open_lock_file(root, name) as (directory, descriptor):
@@ -464,8 +462,7 @@ def lock(descriptor: int, path: Path, wait_seconds: float) -> None:
 def try_locked(root: str | os.PathLike[str], name: str) -> Iterator[int | None]:
     """Hold a lock file like :func:`locked`, without waiting.
 
-    :return: the descriptor of our directory; None if another process, or another part of this process, has
-        the lock.
+    :return: the descriptor of our directory; None if another process, or part of this one, has the lock.
     :raises OSError: the directory can't be written.
     """
     with _open_lock_file(root, name) as (directory, descriptor):

@@ -553,7 +553,7 @@ def _message_at(data: bytes) -> str:
 def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
     """Collect the facts of a store.
 
-    Files that point into the log are read before the log's end. The end only moves up, so they don't exceed it.
+    Files that point into the log are read before the log's end. It only moves up, so they don't exceed it.
 
     :raises StoreNotFoundError: a directory of the store is missing, or it has no segment.
     :raises UnsupportedLayoutError: the store has a layout that this version can't read.

@@ -90,8 +90,7 @@ class RocketMQCodec(SegmentCodec):
 
         :param rows: rows in any order; columns that aren't in the schema are ignored.
         :return: number of written bytes, which are all different bytes of ``out``.
-        :raises ProofError: a row lies outside ``out``, rows overlap, or a row has neither raw bytes nor all
-            columns of a frame.
+        :raises ProofError: a row lies outside ``out``, rows overlap, or a row lacks data for its bytes.
         """
         from storage_engine.rocketmq.codec.encode import encode_rows
 

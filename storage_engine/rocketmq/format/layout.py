@@ -188,8 +188,7 @@ def list_segments(layout: StoreLayout) -> tuple[MappedFile, ...]:
     """Return the commitlog's files from all its directories, sorted by base offset.
 
     :raises StoreNotFoundError: there is no file.
-    :raises StoreLayoutError: a file has a wrong name or size, there is a hole, or two files have the same
-        base offset.
+    :raises StoreLayoutError: a file has a wrong name or size, two have the same name, or there is a hole.
     """
     files = list_mapped_files(layout.log_paths, error=StoreLayoutError, size_bytes=layout.segment_size_bytes)
     if not files:

@@ -133,8 +133,7 @@ def _check_process(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout) -
 
     If the process is in another container, or this user may not see its sockets, it can't be asked.
 
-    :return: whether the start times are equal; if the process can't be asked, whether the answering broker's
-        address is one of this host.
+    :return: whether the start times are equal; if it can't be asked, whether the broker's address is local.
     :raises BadInputError: another broker has the lock.
     """
     holder = lock_holder(layout)
