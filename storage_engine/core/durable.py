@@ -96,6 +96,7 @@ def make_dir(path: str | os.PathLike[str], *, dir_fd: int | None = None, shared:
 
     :param dir_fd: descriptor of the directory of a relative path; None for the working directory.
     :param shared: as for :func:`create`.
+    :raises FileExistsError: something has that name.
     """
     parent = _parent(path, dir_fd)
     mode = None if shared else _private_modes(parent)[0]
@@ -316,7 +317,7 @@ def settle_modes(directory: str | os.PathLike[str]) -> None:
 
 
 def unlink(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> bool:
-    """Remove a file if it exists. The caller fsyncs the directory once for a batch.
+    """Remove a file; return False if it doesn't exist. The caller fsyncs the directory once for a batch.
 
     :param dir_fd: as for :func:`make_dir`.
     """

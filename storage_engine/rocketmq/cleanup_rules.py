@@ -376,9 +376,9 @@ def unconfirmed_text(log: LogSnapshot) -> str:
     cut = "may be cut off and written again when another broker becomes the master"
     if not log.confirmed_offset:
         return (
-            "a controller chooses the master, and only a running master knows what all replicas in sync "
-            f"have: the rest {cut}. Archive while the master runs and its replicas are connected. Or archive "
-            "a stopped broker's store whose controller answers that this broker alone is in sync"
+            "a controller chooses the master, and only a running master says what all replicas in sync have: "
+            f"the rest {cut}. Archive beside the master while it runs and its replicas are connected, or a "
+            "stopped broker's store where its controller answers that it alone is in sync"
         )
     return (
         f"all replicas in sync have the log up to {log.confirmed_offset}. Until they have more, the rest "
@@ -532,7 +532,7 @@ def _future_notice(log: LogSnapshot, now_ms: int) -> tuple[str, ...]:
         return ()
     return (
         f"{len(ahead)} sealed segment(s) were last written in the future, the first is {ahead[0].name} at "
-        f"{time_text(mtime_ms(ahead[0]))}: a hold set that time, or a clock jumped. They don't expire",
+        f"{time_text(mtime_ms(ahead[0]))}: they are held on purpose, or a clock jumped. They don't expire",
     )
 
 

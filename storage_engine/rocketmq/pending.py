@@ -207,8 +207,8 @@ _Reader: TypeAlias = Callable[[Sequence[MappedFile]], tuple[Longs, Longs]]
 """Reads one kind of pending messages: their physical offsets, and either all their due times or none."""
 
 _WHEEL_STOPS = (
-    "once offset 0 is deleted, the broker reads another frame for the timer there, and the whole timer wheel "
-    "stops, even after restarts, until timerSkipUnknownError=true"
+    "if the broker asks for offset 0 after its deletion, it reads the first frame that is left, and the "
+    "whole timer wheel stops, even after restarts, until timerSkipUnknownError=true"
 )
 
 

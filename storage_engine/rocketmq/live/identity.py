@@ -80,9 +80,9 @@ def explain_unproven(
 def left_open(admin: BrokerAdmin, layout: StoreLayout) -> str:
     """Return the reason why a store isn't proven although no check failed: a check couldn't be made."""
     return (
-        f"{layout.root}: expected proof that the process with the lock {layout.lock} is the broker that "
-        f"answers at {admin.address}, found none: the log has no message to compare, or the process can't be "
-        "asked from here and the address isn't one of this host"
+        f"{layout.root}: expected the process that has its lock {layout.lock} to say that it is the one that "
+        f"answers at {admin.address}, or that address to be one of this host, found that neither can be "
+        "told from here"
     )
 
 

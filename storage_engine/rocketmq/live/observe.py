@@ -102,9 +102,9 @@ def below_the_first_file(observed: Observed, state: HoldState | None) -> tuple[s
     if state is None or not state.segments or state.segments[0][0] != first or observed.min_offset >= first:
         return ()
     return (
-        f"broker {observed.address} says that its log begins at {observed.min_offset}, but its first file "
-        f"begins at {first}: another program removed the files before it while the broker loaded the store "
-        "or ran, and the broker serves them from memory. Restart the broker, which corrects that",
+        f"broker {observed.address} says that its log begins at {observed.min_offset}, but its first file at "
+        f"{first}: what is before that was removed while the broker loaded the store or had it open, not by "
+        "the broker, which serves it from memory. Restart the broker, which puts that right",
     )
 
 

@@ -58,7 +58,7 @@ def notices(parts: LiveParts, observed: Observed) -> list[str]:
         texts.append(fence.check_force_is_far(observed, parts.files.config, disks, str(layout.root)))
     if parts.live.may_change_settings and observed.saved.values is None:
         why = observed.saved.problem or "the store's settings don't name it"
-        texts.append(f"broker.conf can't be read ({why}), so the settings after a restart are unknown")
+        texts.append(f"broker.conf can't be read ({why}), so what a restart would bring back isn't known")
     return texts
 
 
@@ -66,31 +66,30 @@ def weaknesses(parts: LiveParts, state: HoldState, observed: Observed) -> Iterat
     """Yield notices on events against which a standing hold doesn't protect."""
     if (reserved := fence.reserved_hours(observed, str(parts.root))) <= 0:
         yield (
-            f"{RESERVED} is {reserved} at broker {observed.address}: every segment has expired as soon as it "
-            f"is sealed, and only the fence keeps it; set {RESERVED} to about 48"
+            f"{RESERVED} is {reserved} at broker {observed.address}: whatever is sealed has expired at once, "
+            "so that only the fence keeps it; set it to 48 or so"
         )
     if not state.may_delete(observed.settings.get(RELEASE, "")):
         yield f"nothing is deleted through this broker: {untried_text(observed.settings)}"
     if why := no_watch(parts.root):
         yield Text(
             f"{why}: until the next run no watch mends a fence that another program touches or removes; "
-            f"once its {len(state.fence) or 1} files are changed or gone, the broker deletes segments. Run ",
+            f"once its {len(state.fence) or 1} files are, the broker deletes what is behind them. Run ",
             Command("watch"),
             " on this host",
         )
     elif read_local(parts.root) is None:
         yield (
-            f"{parts.root / DIRECTORY}: expected a record of the hold, found none: the disk had no space for "
-            "it, or an older release made the hold. No watch can mend its fence before it is renewed; free "
-            "some space"
+            f"{parts.root / DIRECTORY}: no space for the hold, or an older release made it: until it is "
+            "renewed with some space no watch can mend its fence"
         )
     disks = [DiskUsage.of(path) for path in parts.layout.commitlog_paths]
     limit = parts.files.config.disk_space_warning_level_percent
     if fills_before(observed, state, disks, limit):
         yield (
-            f"at its recent growth the log's disk is above {limit} % before the broker may delete again, if "
-            f"the hold isn't renewed; while {FORCIBLY} is false the broker then refuses messages. Lower "
-            f"hold_hours or {RESERVED}, or add space"
+            f"as fast as the log has grown lately, its disk is above {limit} % before the broker's own "
+            f"deletion begins again, without a renewal of the hold; while {FORCIBLY} is false the broker "
+            f"then takes no message. Lower hold_hours or {RESERVED}, or add space"
         )
 
 
@@ -98,9 +97,9 @@ def untried_text(settings: Mapping[str, str]) -> str:
     """Return a text that this release of the broker was not tested, and how a person can accept it."""
     release = settings.get(RELEASE, "unknown")
     return (
-        f"expected a tested release of the broker, from {TRIED_FROM} to {TRIED[-1]}, found {release}, which "
-        "may delete by other rules. Look for a newer storage-engine that supports it; or test it on a store "
-        f"without value, and accept it: --accept-version {release}"
+        f"expected a broker of a release that was tried, from {TRIED_FROM} to {TRIED[-1]}, found {release}, "
+        "which may delete by other rules. See whether a newer storage-engine knows it, or try it on a store "
+        f"of no worth and accept it by name: --accept-version {release}"
     )
 
 

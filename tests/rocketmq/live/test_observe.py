@@ -32,7 +32,7 @@ def found_at(min_offset: int, *base_offsets: int) -> Observed:
 def test_a_broker_that_serves_what_is_gone_from_memory_is_told_of() -> None:
     before = HoldState("me", 1, segments=((200, 200), (300, 300)))
     (said,) = below_the_first_file(found_at(0, 200, 300), before)
-    assert "its log begins at 0, but its first file begins at 200" in said
+    assert "its log begins at 0, but its first file at 200" in said
     assert "Restart the broker" in said
 
 
