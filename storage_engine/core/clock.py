@@ -1,4 +1,4 @@
-"""This machine's clock, in the unit of journal, plans and receipts, and a check whether it jumped.
+"""This machine's clock in ms, as in journal, plans and receipts, and a check whether somebody set it forward.
 
 Ages are computed from the clock. If somebody sets it forward, every segment looks expired. So it is compared
 with the time since the machine was started, which can't be set.
@@ -17,17 +17,16 @@ DAY_MS = 24 * HOUR_MS
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 JUMP_MS = HOUR_MS
-"""A smaller jump changes no age by a unit of fileReservedTime. It may be the correction of a slow clock."""
+"""Least jump that counts, a unit of fileReservedTime. A smaller one may be the correction of a slow clock."""
 
 REMEMBERED_MS = DAY_MS
-"""A clock that kept its new time for so long counts as right: a person could read the refusals."""
+"""Time after which a changed clock counts as right, since a person had time to read the refusals."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
     """A reading of the clock and of the time since the machine was started.
 
-    :param boot_id: id of this start of the machine.
     :param boottime_ms: time since the start, including time asleep.
     :param started_at_ms: time of the start, by the clock. It changes only when somebody sets the clock.
     """
@@ -43,7 +42,7 @@ def clock_ms() -> int:
 
 
 def read_clock() -> ClockReading | None:
-    """Read both clocks. None: the system has no clock that counts from its start."""
+    """Read both clocks. Return None if the system has no clock that counts from its start."""
     if not hasattr(time, "CLOCK_BOOTTIME") or not _BOOT_ID.exists():
         return None
     boottime_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
@@ -51,10 +50,10 @@ def read_clock() -> ClockReading | None:
 
 
 def jumped_forward_ms(now: ClockReading | None, before: Iterable[ClockReading]) -> int:
-    """Return by how much the clock was set forward since a reading of the last day, at the most.
+    """Return the largest time by which the clock was set forward since a reading of the last day.
 
     :param before: readings in any order. Readings of other starts of the machine are ignored.
-    :return: 0: the clock wasn't set forward, or by less than :data:`JUMP_MS`, or nothing is known.
+    :return: 0 if the clock wasn't set forward, or by less than :data:`JUMP_MS`, or there is no reading.
     """
     if now is None:
         return 0

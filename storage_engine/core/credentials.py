@@ -1,7 +1,6 @@
 """Credentials among settings. They must not appear in a log, report, page or file that others can read.
 
-Hiding too much is harmless here, hiding too little is not. So anything that some parser may read as a
-password counts as one.
+Hiding too little does harm. So anything that some parser may read as a password counts as one.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _SECRET_NAME = re.compile(
 _OPEN_HEADERS = frozenset(
     {"accept", "content-type", "user-agent", "x-client-version", "x-iceberg-access-delegation"}
 )
-"""Headers of a REST catalog's requests that are no credentials. Every other header may be one."""
+"""Headers of requests to a REST catalog without a credential. Any other header may have one."""
 
 _MARK = re.compile(r"storage-engine-credential:[0-9a-f]{16}:\d+")
 
@@ -48,7 +47,7 @@ def property_secrets(properties: Mapping[str, str]) -> frozenset[str]:
     for name, value in properties.items():
         if is_secret_name(name):
             secrets.add(value)
-            # Parts that are shown alone: what follows a scheme such as Bearer, and a cookie behind its name.
+            # Parts that may be shown alone: the part behind a scheme such as Bearer, and a cookie's value.
             if name.lower() == "header.cookie":
                 secrets |= {cookie.partition("=")[2] for cookie in re.split(r";\s*", value)}
             elif name.lower().startswith("header."):
@@ -63,7 +62,7 @@ def property_secrets(properties: Mapping[str, str]) -> frozenset[str]:
 def url_secrets(text: str) -> frozenset[str]:
     """Return every credential in a URL, both as written and decoded.
 
-    If a text has an ``@`` and can't be parsed, the whole text counts as a credential.
+    A text with an ``@`` that can't be parsed counts as a credential as a whole.
     """
     if "://" not in text or not ("@" in text or "?" in text):
         return frozenset()
@@ -71,7 +70,7 @@ def url_secrets(text: str) -> frozenset[str]:
     http = text.lower().startswith("http")
     if not http and (match := _AUTHORITY.match(text)):
         written.add(match[1])
-    # An @ that is not escaped ends the password early: its rest is taken for the host, and shown as one.
+    # An unescaped @ ends the password early. A parser then takes the rest for the host, and would show it.
     secrets = written | {part for secret in written for part in secret.split("@")}
     try:
         secrets |= set(_http_secrets(text) if http else _sqlalchemy_secrets(text))
@@ -91,8 +90,7 @@ def without_secrets(text: str, secrets: Collection[str]) -> str:
 def shown_url(url: str) -> str:
     """Return a SQLAlchemy URL for people, with ``***`` in place of passwords.
 
-    :raises ValueError: the text is no URL, or an ``@`` in its password is not escaped. The error's text has
-        no part of the URL.
+    :raises ValueError: no URL, or an ``@`` in its password is not escaped. The error shows nothing of it.
     """
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
@@ -111,7 +109,7 @@ def shown_url(url: str) -> str:
 def set_apart(value: Any) -> tuple[Any, dict[str, str]]:
     """Return JSON values with marks in place of credentials, and the credential of each mark.
 
-    :func:`put_back` is its inverse. Marks are random, so that no setting can imitate one.
+    :func:`put_back` is the inverse. Marks are random, so that no setting can imitate one.
     """
     prefix = f"storage-engine-credential:{random.token_hex(8)}:"
     marks: dict[str, str] = {}
@@ -125,14 +123,13 @@ def set_apart(value: Any) -> tuple[Any, dict[str, str]]:
             return marks.setdefault(item, f"{prefix}{len(marks)}")
         return item
 
-    without = walk("", value)
-    return without, {mark: credential for credential, mark in marks.items()}
+    return walk("", value), {mark: credential for credential, mark in marks.items()}
 
 
 def put_back(value: Any, credentials: Mapping[str, str]) -> Any:
-    """Return JSON values with the credentials that :func:`set_apart` took out of them.
+    """Return JSON values with credentials in place of the marks of :func:`set_apart`.
 
-    :raises KeyError: a credential is missing.
+    :raises KeyError: a mark has no credential.
     """
     if isinstance(value, Mapping):
         return {key: put_back(item, credentials) for key, item in value.items()}
@@ -150,7 +147,7 @@ def _http_secrets(text: str) -> Iterator[str]:
 
 
 def _sqlalchemy_secrets(text: str) -> Iterator[str]:
-    """:raises ValueError: it can't be parsed."""
+    """:raises ValueError: the text can't be parsed."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -172,7 +169,7 @@ _POSTGRES = """
     ssl_max_protocol_version ssl_min_protocol_version sslcert sslcertmode sslcompression sslcrl sslcrldir
     sslkey sslmode sslnegotiation sslpassword sslrootcert sslsni target_session_attrs tcp_user_timeout user
 """
-"""Keywords of libpq, except keywords that name other settings or load a module (service, oauth_*)."""
+"""Keywords of libpq, except those that refer to other settings or load a module (service, oauth_*)."""
 _ARGUMENTS = {
     "sqlite": _SQLITE,
     "sqlite+pysqlite": _SQLITE,
@@ -181,14 +178,14 @@ _ARGUMENTS = {
     "postgresql+psycopg2": _POSTGRES,
 }
 """Permitted arguments, by the URL's scheme."""
-# A password with a ? that isn't escaped counts as well: what SQLAlchemy takes for an argument is among these.
+# Finds all arguments that SQLAlchemy would find. An unescaped ? in a password may begin one, too.
 _ARGUMENT = re.compile(r"[?&]([^=&?]*)=(?=([^&]*))")
 
 
 def check_database_url(url: str) -> None:
     """Check that a SQLAlchemy URL names a supported database and its arguments only configure a connection.
 
-    :raises ValueError: it doesn't. The error's text names the fault, without any value of the URL.
+    :raises ValueError: the URL doesn't. The error has the fault, without any value of the URL.
     """
     scheme = url.partition("://")[0]
     if (allowed := _ARGUMENTS.get(scheme)) is None:
@@ -197,11 +194,11 @@ def check_database_url(url: str) -> None:
     for pair in _ARGUMENT.finditer(url):
         name, value = unquote_plus(pair[1]), unquote_plus(pair[2])
         if name not in names:
-            # What stands before an @ may be a part of the password.
-            is_told = "@" not in url[pair.start() :]
-            argument = f"the argument {name!r}, which" if is_told else "an argument that"
-            hint = did_you_mean(name, names) if is_told else ""
+            # A text before an @ may be a part of the password.
+            is_shown = "@" not in url[pair.start() :]
+            argument = f"the argument {name!r}, which" if is_shown else "an argument that"
+            hint = did_you_mean(name, names) if is_shown else ""
             raise ValueError(f"{argument} isn't among {', '.join(sorted(names))}.{hint}")
         if name == "sslkey" and ":" in value:
-            # libpq has OpenSSL load an engine by what stands before the colon.
+            # libpq lets OpenSSL load the engine that is named before the colon.
             raise ValueError("an sslkey with a colon, which names an engine and no file")

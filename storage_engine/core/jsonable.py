@@ -27,7 +27,7 @@ def to_recorded(value: Any) -> Any:
 
 
 def _convert(value: Any, convert_text: Callable[[str], Any]) -> Any:
-    """:param convert_text: converts a text with parts to JSON."""
+    """:param convert_text: converts an instance of a subclass of str, such as :class:`Text`."""
     cls: Any = type(value)
     if cls in _PLAIN:
         return value
@@ -57,16 +57,14 @@ def jsonable_fields(value: Any) -> dict[str, Any]:
 def from_jsonable(cls: type[T], data: Any, where: str = "") -> T:
     """Build a ``cls`` from the result of :func:`to_jsonable` or :func:`to_recorded`.
 
-    :param where: the name of the data, for the error message.
-    :raises BadInputError: a key is unknown or missing, or a value has the wrong type; the error names the
-        key.
+    :raises BadInputError: a key is unknown or missing, or a value has the wrong type. The error has the key.
     """
     value: T = _build(cls, data, where or cls.__name__)
     return value
 
 
 def filled(cls: type[T], source: object, **more: Any) -> T:
-    """Build a ``cls`` from another object's attributes, or a mapping's values, of the same names.
+    """Build a ``cls`` from the attributes of another object, or the values of a mapping, with the same names.
 
     :param more: values that take precedence.
     :raises TypeError: a field without a default has no value.
@@ -79,7 +77,7 @@ def filled(cls: type[T], source: object, **more: Any) -> T:
 
 @cache
 def _field_names(cls: type) -> tuple[str, ...] | None:
-    """Return the names of a dataclass's fields. None: the class is no dataclass."""
+    """Return the names of a dataclass's fields; None for another class."""
     return tuple(field.name for field in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else None
 
 
@@ -93,7 +91,10 @@ def _build(expected: Any, data: Any, where: str) -> Any:
     if expected is Any:
         return data
     if origin in (types.UnionType, Union):
-        return _build_optional(args, data, where)
+        if data is None and types.NoneType in args:
+            return None
+        (inner,) = (arg for arg in args if arg is not types.NoneType)
+        return _build(inner, data, where)
     if origin is tuple:
         _require(isinstance(data, (list, tuple)), "a list", data, where)
         if len(args) == 2 and args[1] is Ellipsis:
@@ -108,8 +109,7 @@ def _build(expected: Any, data: Any, where: str) -> Any:
     if dataclasses.is_dataclass(expected):
         return _build_dataclass(expected, data, where)
     if issubclass(expected, tuple):  # a named one
-        types_of_items = types.GenericAlias(tuple, tuple(_hints(expected).values()))
-        return expected(*_build(types_of_items, data, where))
+        return expected(*_build(types.GenericAlias(tuple, tuple(_hints(expected).values())), data, where))
     if issubclass(expected, Enum):
         try:
             return expected(data)
@@ -132,13 +132,6 @@ def _build(expected: Any, data: Any, where: str) -> Any:
     return data
 
 
-def _build_optional(args: tuple[Any, ...], data: Any, where: str) -> Any:
-    if data is None and types.NoneType in args:
-        return None
-    (expected,) = (arg for arg in args if arg is not types.NoneType)
-    return _build(expected, data, where)
-
-
 def _build_dataclass(cls: Any, data: Any, where: str) -> Any:
     _require(isinstance(data, Mapping), "an object", data, where)
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
@@ -148,9 +141,7 @@ def _build_dataclass(cls: Any, data: Any, where: str) -> Any:
     missing = [
         name
         for name, field in fields.items()
-        if name not in values
-        and field.default is dataclasses.MISSING
-        and field.default_factory is dataclasses.MISSING
+        if name not in values and field.default is field.default_factory is dataclasses.MISSING
     ]
     _require(not missing, f"the keys {', '.join(missing)}", "none of them", where)
     return cls(**values)

@@ -1,4 +1,4 @@
-"""Progress of long work, for a listener; pauses of the garbage collector while many objects are made."""
+"""Reports of long work's progress to a listener. Pauses of the garbage collector."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ class LongWork:
     """A part of a command's work that may take seconds.
 
     :param what: the work's name, such as ``Reading segments``.
-    :param total: the whole amount of work, in ``unit``.
-    :param unit: the counted things, in the plural; "": bytes.
+    :param unit: unit of ``total``: the counted things, in the plural; "" for bytes.
     """
 
     what: str
@@ -36,7 +35,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Report the work that this thread begins to a listener, until the block ends."""
+    """Report this thread's long work to a listener, until the block ends."""
     token = _listener.set(listener)
     try:
         yield
@@ -48,33 +47,26 @@ def listening(listener: Listener) -> Iterator[None]:
 def report_work(what: str, total: int, unit: str = "") -> Iterator[Advance]:
     """Report work to the listener during the block. Yields the function to call with each finished amount.
 
-    :param what: see :class:`LongWork`; so are ``total`` and ``unit``.
+    Parameters are as for :class:`LongWork`.
     """
     listener = _listener.get()
     if listener is None or not total:
-        yield _unheard
+        yield lambda _: None
         return
     with listener(LongWork(what, total, unit)) as advance:
         yield advance
 
 
 def report_each(items: Sequence[Item], what: str, unit: str) -> Iterator[Item]:
-    """Yield items, and report each one as done afterwards.
-
-    :param what: see :class:`LongWork`; so is ``unit``.
-    """
+    """Yield items, and report each one as done afterwards. Parameters are as for :class:`LongWork`."""
     with report_work(what, len(items), unit) as advance:
         for item in items:
             yield item
             advance(1)
 
 
-def _unheard(_done: int) -> None:
-    pass
-
-
 MANY_OBJECTS = 100_000
-"""The collector examines fewer objects than this in a few milliseconds."""
+"""Number of objects that the collector examines in a few milliseconds."""
 
 
 @contextmanager
@@ -82,7 +74,7 @@ def no_collection() -> Iterator[None]:
     """Pause the garbage collector while a block makes many objects that remain in use.
 
     Otherwise the collector would examine all of them each time their number grows by a quarter. For the
-    decisions on 10,000 logs that takes as long as making them.
+    decisions on 10,000 logs this would take as long as making the decisions.
     """
     if not gc.isenabled():
         yield
@@ -92,9 +84,9 @@ def no_collection() -> Iterator[None]:
         yield
     finally:
         count = gc.get_count()[0]
-        # What a process has frozen is counted one by one, and isn't to be unfrozen here.
+        # Objects that were frozen before must stay frozen. Counting them takes time.
         if count > MANY_OBJECTS and gc.get_freeze_count() == 0:
-            # Counts them as old, or the next object that is made would have all of them looked at.
+            # Makes all objects old. Otherwise the next new object would make the collector examine them all.
             gc.freeze()
             gc.unfreeze()
         gc.enable()

@@ -1,10 +1,10 @@
-"""Locks between our processes on one store or lake: several read at a time, only one writes.
+"""Locks between our processes on one store or lake: several processes may read, only one may write.
 
 A reader of a store has a shared lock (flock) on the store's directories. If a writer locks a whole directory
 exclusively, the reader locks a file in it instead. The reader opens them only for reading, so that it needs
 no permission to write. The shared lock blocks no process and waits for none: it only shows a deleting process
-that this one belongs to us and only reads. It ends with its process. With NFS a flock is seen on its own host
-only, and ``/proc`` shows only one host's processes.
+that the reader is one of our processes and only reads. It ends with its process. With NFS only processes of
+the same host see a flock, and ``/proc`` shows only one host's processes.
 
 A writer has the broker's lock and a lease in the journal. Our other writers wait for it.
 """
@@ -42,7 +42,7 @@ def turn_wait_seconds() -> float:
 @contextmanager
 def waiting_at_most(seconds: float) -> Iterator[None]:
     """Set how long this process waits for its turn, until the block ends."""
-    global _wait_seconds  # a process has one word on this, whatever thread waits
+    global _wait_seconds  # one value for all threads of the process
     before, _wait_seconds = _wait_seconds, seconds
     try:
         yield
@@ -67,14 +67,16 @@ def take_turn(attempt: Callable[[], T]) -> T:
 
 
 class SharedLock:
-    """Our shared lock on directories, or on files in them, as long as the object exists. Copies of an
-    object that has the lock share it.
+    """Our shared lock on directories, or on files in them, as long as the object exists.
+
+    A copy of an object with a lock in a field shares the lock. An unpickled object has no lock.
+
+    :param directories: a path that can't be opened or locked is left out.
     """
 
     __slots__ = ("_descriptors",)
 
     def __init__(self, directories: Iterable[str | os.PathLike[str]] = ()) -> None:
-        """Lock directories or files. Those that another has locked, or that can't be locked, are left out."""
         self._descriptors: list[int] = []
         for path in directories:
             with suppress(OSError):
@@ -95,7 +97,6 @@ class SharedLock:
         return SharedLock, ()
 
     def close(self) -> None:
-        """Release the lock."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 
@@ -103,10 +104,8 @@ class SharedLock:
 def has_shared_lock(pid: int, directories: Collection[str]) -> bool:
     """Return whether a process has our shared lock on one of the directories, or on a file in one.
 
-    The kernel's record of the descriptor decides, not the process's number or name. False if this system or
-    user can't see it.
-
-    :param directories: real paths of the directories.
+    The kernel's record of the descriptor decides, rather than the process's number or name. Return False if
+    this system or user can't see that record.
     """
     try:
         for descriptor in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
@@ -124,21 +123,20 @@ def has_shared_lock(pid: int, directories: Collection[str]) -> bool:
 
 
 def flock_holders(descriptor: int) -> tuple[int, ...]:
-    """Return the processes that locked an open file (flock), as far as visible in this container."""
+    """Return the processes with a lock (flock) on an open file, as far as visible in this container."""
     status = os.fstat(descriptor)
     of_file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     try:
         lines = _LOCKS.read_text().splitlines()
     except OSError:
         return ()
-    # "1: FLOCK  ADVISORY  READ 4711 08:01:131074 0 EOF"; one that waits has "->" in it
+    # "1: FLOCK  ADVISORY  READ 4711 08:01:131074 0 EOF"; the line of a waiting process has "->" in it
     fields = (line.split() for line in lines)
-    holders = (int(line[4]) for line in fields if (line[1], line[5]) == ("FLOCK", of_file))
-    return tuple(dict.fromkeys(holders))
+    return tuple(dict.fromkeys(int(line[4]) for line in fields if (line[1], line[5]) == ("FLOCK", of_file)))
 
 
 def command_text(words: Sequence[str]) -> str:
-    """Return a process's command without options and paths, such as ``storage-engine clean``; "": unknown."""
+    """Return a command without options and paths, such as ``storage-engine clean``; "" without words."""
     parts = list(words)
     if parts and os.path.basename(parts[0]).startswith("python"):  # noqa: PTH119
         parts = [word for word in parts[1:] if not word.startswith("-")] or parts[:1]

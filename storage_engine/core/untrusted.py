@@ -1,4 +1,4 @@
-"""Reading of other programs' files: in bounded memory, or decoded as Java does. Malformed ones are errors."""
+"""Reading of other programs' files in bounded memory, and decoding of text as in Java."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MALFORMED: Final = (
     struct.error,
     zlib.error,
 )
-"""Errors of a parser at unexpected content. They are caught where a file or an answer is read."""
+"""Errors that a parser raises for unexpected content. They are caught where a file or an answer is read."""
 
 MAX_FILE_BYTES: Final = 512 << 20
-"""The longest file that is read as a whole. Brokers write longer files only as segments and queues."""
+"""Default size limit of a file that is read as a whole. Only segments and queues are longer."""
 
 
 def read_file(
@@ -34,13 +34,12 @@ def read_file(
 ) -> bytes:
     """Read a whole file. It must be an ordinary file, because a pipe or a device may have no end.
 
-    :param dir_fd: descriptor of the file's directory, used instead of the path's directory; None: the path's
-        directory.
-    :raises FileNotFoundError: there is no such file.
+    :param dir_fd: descriptor of the file's directory, which replaces the path's directory if given.
+    :raises FileNotFoundError: the file doesn't exist.
     :raises CorruptFileError: it isn't an ordinary file, or is longer than ``max_bytes``.
     :raises OSError: it can't be read.
     """
-    # Without O_NONBLOCK opening a pipe waits for a writer.
+    # Without O_NONBLOCK, opening a pipe would wait for a writer.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path if dir_fd is None else Path(path).name, flags, dir_fd=dir_fd)
@@ -69,7 +68,7 @@ def read_file(
 
 
 def _read(descriptor: int, max_bytes: int) -> bytes:
-    """Read to the end, or to ``max_bytes`` of a file that grows meanwhile."""
+    """Read to the file's end, but at most ``max_bytes``, since the file may grow."""
     parts = []
     left_bytes = max_bytes
     while left_bytes and (part := os.read(descriptor, min(left_bytes, 1 << 20))):
@@ -93,8 +92,10 @@ _HANDLER = "storage-engine-java"
 
 
 def java_text(data: bytes) -> str:
-    """Decode like ``new String(bytes, UTF_8)``. An encoded surrogate, whole or cut, is one fault for Java
-    (sun.nio.cs.UTF_8). For Python each of its bytes is a fault.
+    """Decode like ``new String(bytes, UTF_8)``.
+
+    Java replaces an encoded surrogate, also a truncated one, by one character (sun.nio.cs.UTF_8). Python
+    would replace each of its bytes.
     """
     return data.decode(errors=_HANDLER)
 

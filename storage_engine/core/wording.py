@@ -1,4 +1,4 @@
-"""Texts of figures and names for people, and the known name that is most like a mistyped name."""
+"""Texts of numbers, times and names for people, and the known name that is most similar to a mistyped one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.filesize import pick_unit_and_suffix
 from storage_engine.commands import Text
 
 UNCHANGED = "hashed again, unchanged"
-"""State of an archived segment whose files were touched since."""
+"""State of an archived segment whose files were touched, but have the same bytes."""
 _BINARY_UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"]
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?\s*", re.IGNORECASE)
 _FIRST_DAY = date(1970, 1, 1)
@@ -28,14 +28,14 @@ _CONTROLS = (
     "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff\\ufeff"
 )
 _UNPRINTABLE = re.compile(f"[\\n{_CONTROLS}]")
-"""Control characters, as of terminals; characters that change the text's direction; surrogates."""
+"""Control characters, characters that change the text's direction, and surrogates."""
 _UNPRINTABLE_BUT_NEWLINE = re.compile(f"[{_CONTROLS}]")
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """Return a text with escapes in place of control characters and other characters that change the display.
+    """Return an untrusted text with escapes in place of control characters and the like.
 
-    Such texts are untrusted: producers, consumers and anyone who writes to a store choose names.
+    Producers, consumers and anyone who writes to a store choose names, which could change the display.
 
     :param keep: characters that are kept, such as a newline.
     """
@@ -48,15 +48,12 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def printable_json(document: str) -> str:
-    """Return the same JSON document, with its unprintable characters as JSON's escapes. Newlines stay."""
+    """Return the same JSON document with escapes of JSON for unprintable characters. Newlines stay."""
     return _UNPRINTABLE_BUT_NEWLINE.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
 
 
 def shorten(name: str, width: int) -> str:
-    """Return a long name without its middle, because names differ mostly at their ends.
-
-    :param width: the most characters of the result.
-    """
+    """Return a name of at most ``width`` characters, without its middle. Most names differ at their ends."""
     if len(name) <= width:
         return name
     tail = (width - 1) // 2
@@ -65,7 +62,7 @@ def shorten(name: str, width: int) -> str:
 
 @lru_cache(maxsize=1024)
 def bytes_text(size_bytes: int | None) -> str:
-    """Return a size in binary units, as brokers use in their configuration. Empty for None."""
+    """Return a size in binary units, which brokers use in their configuration; "" for None."""
     if size_bytes is None:
         return ""
     unit, suffix = pick_unit_and_suffix(size_bytes, _BINARY_UNITS, 1024)
@@ -73,7 +70,7 @@ def bytes_text(size_bytes: int | None) -> str:
 
 
 def parse_size(text: str) -> int | None:
-    """Return the bytes of a text such as 10GiB, 500 MB or 4096. None: the text isn't a size."""
+    """Return the bytes of a text such as 10GiB, 500 MB or 4096; None for another text."""
     match = _SIZE.fullmatch(text)
     if match is None or (match[3] and not match[2]):
         return None
@@ -88,15 +85,15 @@ def exact_bytes_text(size_bytes: int) -> str:
 
 
 def time_text(timestamp_ms: int | None, zone: tzinfo = UTC) -> str:
-    """Return a time to the second. Empty for None. A time beyond the calendar is given in milliseconds.
+    """Return a time to the second; "" for None. A time beyond the calendar is given in milliseconds.
 
-    :param zone: another zone only for a time that belongs to it, as deleteWhen does. Its offset is shown.
+    :param zone: UTC except for times of another zone, such as deleteWhen, which are shown with its offset.
     """
     if timestamp_ms is None:
         return ""
     try:
         if zone is UTC:
-            # A plan of many logs names tens of thousands of moments, and those of few days.
+            # The dates are cached: a plan of many logs has tens of thousands of times within a few days.
             minutes, second = divmod(timestamp_ms // 1000, 60)
             hours, minute = divmod(minutes, 60)
             days, hour = divmod(hours, 24)
@@ -110,15 +107,12 @@ def time_text(timestamp_ms: int | None, zone: tzinfo = UTC) -> str:
 
 @lru_cache(maxsize=1024)
 def _day_text(days: int) -> str:
-    """Return the date of a number of days since 1970.
-
-    :raises OverflowError: the date is beyond the calendar.
-    """
+    """:raises OverflowError: the date, in days since 1970, is beyond the calendar."""
     return (_FIRST_DAY + timedelta(days=days)).isoformat()
 
 
 def duration_text(duration_ms: int | None) -> str:
-    """Return a duration in its two largest units. Empty for None."""
+    """Return a duration in its two largest units; "" for None."""
     if duration_ms is None:
         return ""
     left_seconds, parts = duration_ms // 1000, []
@@ -130,7 +124,7 @@ def duration_text(duration_ms: int | None) -> str:
 
 
 def count_text(count: int, thing: str) -> str:
-    """Return a number of things. The noun is in the singular for one thing."""
+    """Return a number with its noun, which is given in the singular."""
     if count == 1:
         return f"{count} {thing}"
     ends_in_ies = thing.endswith("y") and thing[-2:-1] not in ("a", "e", "o", "u")
@@ -138,31 +132,31 @@ def count_text(count: int, thing: str) -> str:
 
 
 def store_text(name: str, broker: str, root: str) -> str:
-    """Return the text that names a store at the head of an output: its name, kind and path."""
+    """Return the first line of an output on a store: its name, broker and path."""
     return f"Store {name} ({broker}, {root})"
 
 
 def paths_text(paths: Sequence[str]) -> str:
-    """Return a short text on files of one kind: the first, the number of further files, and the last."""
+    """Return a short text on similar files: the first, the number of further files, and the last."""
     first, *more = paths
     return f"{first} and {len(more)} more, the last {PurePath(more[-1]).name}" if more else first
 
 
 def times_text(timestamps_ms: Collection[int]) -> str:
-    """Return the time that several things have in common, or the first and the last of their times."""
+    """Return the common time of several things, or the first and the last of their times."""
     texts = list(dict.fromkeys(time_text(timestamp_ms) for timestamp_ms in sorted(timestamps_ms)))
     return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
 
 
 def reason_text(error: BaseException) -> str:
-    """Return the text of an error. For an error of the system it has the file, and no error number."""
+    """Return the text of an error. For an OSError it has the file, but no error number."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return Text(error)
 
 
 def lock_advice(cause: str) -> str:
-    """Return the advice for SQLite's error that a file is locked; "": the error is another one."""
+    """Return the advice for SQLite's error that a file is locked; "" for another error."""
     if "database is locked" not in cause:
         return ""
     return (
@@ -179,7 +173,7 @@ def unexpected_text(error: Exception) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like a word, in upper or lower case. None: no name is like it.
+    """Return the known name that is most similar to a word, in any case of letters; None if none is similar.
 
     The last part of a name with slashes also matches: ``Shanghai`` for ``Asia/Shanghai``.
     """
@@ -195,14 +189,15 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def meant_zone(word: str) -> str:
-    """Return the time zone of the IANA database that is most like a word. None: no zone is like it."""
-    # Etc/GMT+8 is eight hours west of Greenwich: nobody who writes UTC+8 means it.
+    """Return :func:`did_you_mean` for the time zones of the IANA database."""
+    # Etc/GMT+8 is eight hours west of Greenwich, which a person who writes UTC+8 doesn't mean.
     return did_you_mean(word, (zone for zone in available_timezones() if not zone.startswith("Etc/")))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a question with the most similar known name, for the end of an error. It begins with a
-    space. "": no known name is similar.
+    """Return a question with the most similar known name, for the end of an error; "" if none is similar.
+
+    It begins with a space.
     """
     name = nearest(word, known)
     return f" Did you mean {name}?" if name else ""

@@ -1,4 +1,4 @@
-"""Apache RocketMQ: its formats, rules and stores, behind the contract that the engine uses."""
+"""Apache RocketMQ: its formats, rules and stores, behind the contract of ``model.broker.kind``."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ WORDS: Final = BrokerWords(
 
 
 def _store_files(settings: StoreSettings) -> RocketMQBrokerStore:
-    """Open a store for code that reads nothing but its files.
+    """Open a store to read only its files.
 
-    :raises BrokerError: the running broker can't be asked.
+    :raises BrokerError: the running broker doesn't answer.
     """
     from storage_engine.rocketmq.store.broker import open_files
 
@@ -179,8 +179,9 @@ class RocketMQInspection(Inspecting):
 
 class RocketMQTopics(Topics):
     def is_system(self, topic: str) -> bool:
-        """Return whether a topic is the broker's own (TopicValidator#isSystemTopic). Capital letters count as
-        small ones: newer system topics have capitals.
+        """Return whether a topic is the broker's own (TopicValidator#isSystemTopic), in any case of letters.
+
+        Newer system topics have capital letters.
         """
         from storage_engine.rocketmq.codec.frame_layout import SYSTEM_PREFIX, SYSTEM_TOPICS
 
@@ -214,7 +215,7 @@ class RocketMQSettings(SettingNames):
 
 
 class RocketMQ(Broker):
-    """RocketMQ's kind of broker. An offline store is read from its files, a live one also from its broker."""
+    """RocketMQ. An offline store is read from its files alone; of a live store the broker is asked, too."""
 
     name = "rocketmq"
     words = WORDS

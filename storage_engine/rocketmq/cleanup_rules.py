@@ -1,6 +1,6 @@
-"""Causes for the broker to clean, their urgency and times: DefaultMessageStore.CleanCommitLogService. Pure.
+"""When, why and how urgently the broker cleans: DefaultMessageStore.CleanCommitLogService. Pure.
 
-One difference holds everywhere. The broker counts a disk that it can't measure as -1 % used, and then cleans
+One rule differs everywhere. The broker counts a disk that it can't measure as -1 % used, and then cleans
 because of it. Here the level of such a disk is unknown: it triggers nothing, and a notice says so.
 
 The deleteWhen window is the hours of the day in which the broker cleans by age.
@@ -45,16 +45,14 @@ from storage_engine.rocketmq.format.broker_config import BrokerConfig, parse_del
 from storage_engine.rocketmq.format.layout import StoreLayout
 
 _SEARCH_MS = 8 * 24 * HOUR_MS
-"""Days to look ahead. A day may lack an hour (a change of the clock, a skipped date), but the hour comes
-again within days.
-"""
+"""How far to search for the next window. If a clock change skips an hour of a day, a later day has it."""
 
 
 def time_zone(name: str | None) -> ZoneInfo:
     """Return the time zone of a store's deleteWhen.
 
-    :param name: IANA name; None: this machine's zone, with its rules for daylight saving time.
-    :raises BadInputError: the zone doesn't exist, or this machine's zone can't be found out.
+    :param name: IANA name. None means this machine's zone, with its rules for daylight saving time.
+    :raises BadInputError: the zone doesn't exist, or this machine doesn't tell its zone.
     """
     try:
         return tzlocal.reload_localzone() if name is None else ZoneInfo(name)
@@ -69,9 +67,9 @@ def time_zone(name: str | None) -> ZoneInfo:
 def next_window_ms(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> int | None:
     """Return the next moment at which the window is open: now, or the next start of one of its hours.
 
-    If a change of the clock skips an hour, that day has no window. If the hour comes twice, the day has two.
+    If a clock change skips an hour, that day has no window. If the hour comes twice, the day has two.
 
-    :return: milliseconds since the epoch; None: no clock ever shows one of these hours.
+    :return: milliseconds since the epoch; None if no clock ever shows one of these hours.
     """
     if not any(0 <= hour <= 23 for hour in hours):
         return None
@@ -84,35 +82,29 @@ NOTICE_LEVEL_PERCENT = 70
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """A disk level that is above one of the thresholds."""
+    """A disk level above one of the thresholds."""
 
     detail: str
     at_once: bool
-    """Whether the level is above the one at which the broker ignores age, if its settings allow that."""
+    """Whether the level is so high that the broker ignores age, if its settings allow that."""
 
 
 def triggers(
-    snapshot: StoreSnapshot,
-    config: BrokerConfig,
-    now_ms: int,
-    zone: ZoneInfo,
-    request: PlanRequest,
+    snapshot: StoreSnapshot, config: BrokerConfig, now_ms: int, zone: ZoneInfo, request: PlanRequest
 ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
     """Return the present causes of a cleanup, each with its urgency, and notices for a person.
 
     The rule is that of CleanCommitLogService#deleteExpiredFiles.
 
-    :param zone: time zone of deleteWhen.
     :param request: ``manual`` and ``forced`` are causes, too. Without cleanFileForciblyEnable a forced
         request becomes an ordinary manual one, as in the broker, and adds a notice.
-    :raises BrokerConfigError: the broker can't parse deleteWhen. In every hour listed after the bad one it
-        would give up the whole pass, even one for space or by hand.
+    :raises BrokerConfigError: the broker can't parse an hour of deleteWhen. Unless an earlier hour in the
+        list is the present one, it would give up the whole pass, even one for space or by hand.
     """
     causes: list[Trigger] = []
     notices: list[str] = []
-    hours = delete_hours(config)
     # The whole hour counts (UtilAll#isItTimeToDo).
-    if is_in_hours(now_ms, hours, zone):
+    if is_in_hours(now_ms, delete_hours(config), zone):
         detail = f"it is {time_text(now_ms, zone)} in {zone}, and deleteWhen is {config.delete_when}"
         causes.append(Trigger(Cause.TIME_UP, Urgency.ORDINARY, detail))
     findings, disk_notices = space_findings(snapshot, config)
@@ -150,9 +142,9 @@ def space_findings(
     """Compare the disks with the water levels (CleanCommitLogService#isSpaceToDelete).
 
     The least used commitlog disk decides for the log, since the broker can still write there. The consume
-    queue's disk decides as well. With replicasPerDiskPartition > 1 the store has a share of the disk, and the
-    ordinary threshold is compared with the used part of that share. Above 80 % of the share the pass is
-    forced. A level counts only above a threshold, not at it.
+    queue's disk decides as well. With replicasPerDiskPartition > 1 the store has a share of the disk. Then
+    the ordinary threshold applies to the used part of that share, and so does
+    logicalDiskSpaceCleanForciblyThreshold, above which a pass ignores age. A level must exceed a threshold.
     """
     findings: list[_Finding] = []
     notices = _disk_notices(snapshot, config)
@@ -177,18 +169,14 @@ def space_findings(
 
 
 def least_used(disks: Sequence[DiskUsage]) -> DiskUsage | None:
-    """Return the least used disk. None: a level is unknown, and may be the lowest."""
-    measured = [disk for disk in disks if disk.used_percent is not None]
-    if not measured or len(measured) < len(disks):
+    """Return the least used disk, or None if there is no disk or any disk's level is unknown."""
+    if any(disk.used_percent is None for disk in disks):
         return None
-    return min(measured, key=lambda disk: disk.used_percent or 0)
+    return min(disks, key=lambda disk: disk.used_percent or 0, default=None)
 
 
 def delete_hours(config: BrokerConfig) -> tuple[int, ...]:
-    """Return the hours of deleteWhen.
-
-    :raises BrokerConfigError: the setting can't be parsed.
-    """
+    """:raises BrokerConfigError: deleteWhen can't be parsed."""
     try:
         return parse_delete_when(config.delete_when)
     except ValueError as error:
@@ -199,19 +187,17 @@ def delete_hours(config: BrokerConfig) -> tuple[int, ...]:
 
 
 def expires_at_ms(segment: Segment, config: BrokerConfig) -> int:
-    """Return the time at which a segment expires: its mtime + fileReservedTime
-    (MappedFileQueue#deleteExpiredFileByTime).
-    """
+    """Return mtime + fileReservedTime, in ms (MappedFileQueue#deleteExpiredFileByTime)."""
     return expires_ms(mtime_ms(segment), config)
 
 
 def expires_ms(written_ms: int, config: BrokerConfig) -> int:
-    """Return the time at which a file expires that was last written at ``written_ms``."""
+    """Return when a file expires, in ms, by the time of its last write."""
     return written_ms + config.file_reserved_time_hours * HOUR_MS
 
 
 def age_reason(written_ms: int, now_ms: int, config: BrokerConfig, *, forced: bool) -> Reason:
-    """Return the reason for which a pass deletes a sealed segment, or NOT_EXPIRED.
+    """Return why a pass deletes a sealed segment: EXPIRED or FORCED, else NOT_EXPIRED.
 
     A segment with a write time in the future has not expired: its age is unknown.
     """
@@ -225,7 +211,6 @@ def accepts_writes(used_percent: int, accepted: bool, config: BrokerConfig) -> b
 
     Between the level of forced cleaning and the warning level, the answer stays as it was before the pass.
 
-    :param used_percent: the level that the pass found.
     :param accepted: whether the broker accepted writes before the pass.
     """
     if used_percent > config.disk_space_warning_level_percent:
@@ -236,8 +221,8 @@ def accepts_writes(used_percent: int, accepted: bool, config: BrokerConfig) -> b
 def accepts_writes_by(snapshot: StoreSnapshot, accepted: bool, config: BrokerConfig) -> bool:
     """Return whether the broker accepts writes after a pass, by the disks of its log and its consume queues.
 
-    If the log's disk is above the level of forced cleaning, the consume queues' disk isn't checked. An
-    unknown level changes nothing.
+    The queues' disk isn't checked if the log's disk is above the level of forced cleaning. An unknown level
+    changes nothing.
 
     :param accepted: whether the broker accepted writes before the pass.
     """
@@ -251,9 +236,7 @@ def accepts_writes_by(snapshot: StoreSnapshot, accepted: bool, config: BrokerCon
 
 
 def full_log_disks(snapshot: StoreSnapshot, config: BrokerConfig) -> tuple[str, ...]:
-    """Return the log directories in which the broker creates no new file, as their disks are too full
-    (CommitLog#setFullStorePaths).
-    """
+    """Return the log directories whose disks are too full for a new file (CommitLog#setFullStorePaths)."""
     level = config.disk_space_clean_forcibly_percent
     return tuple(disk.path for disk in snapshot.log_disks if (disk.used_percent or 0) > level)
 
@@ -261,9 +244,10 @@ def full_log_disks(snapshot: StoreSnapshot, config: BrokerConfig) -> tuple[str, 
 def age_deletions_ms(
     snapshot: StoreSnapshot, config: BrokerConfig, now_ms: int, zone: ZoneInfo
 ) -> dict[SegmentId, int | None]:
-    """Return the first moment, from now on, at which age alone allows the deletion of each sealed segment.
+    """Return for each sealed segment the first time, in ms from now on, at which age allows its deletion.
 
-    A segment is deleted only after all older ones. The last segment with content is never deleted.
+    A segment is deleted only after all older ones. The last segment with content is never deleted, and is
+    left out. A time is None if no clock ever shows an hour of deleteWhen.
     """
     times_ms: dict[SegmentId, int | None] = {}
     hours, windows = delete_hours(config), dict[int, int | None]()
@@ -284,18 +268,14 @@ def mtime_ms(segment: Segment) -> int:
 
 
 def _find_level(percent: int, disk_text: str, config: BrokerConfig, ordinary: bool) -> list[_Finding]:
-    """Return the highest threshold that a disk's level exceeds; nothing if it exceeds none."""
-    if percent > config.disk_space_warning_level_percent:
-        level = (
-            f"above the warning level {config.disk_space_warning_level_percent} %: the broker refuses writes"
-        )
-        return [_Finding(f"{disk_text} is {percent} % used, {level}", at_once=True)]
-    if percent > config.disk_space_clean_forcibly_percent:
-        level = f"above diskSpaceCleanForciblyRatio {config.disk_space_clean_forcibly_percent} %"
-        return [_Finding(f"{disk_text} is {percent} % used, {level}", at_once=True)]
-    if ordinary and percent > config.disk_max_used_space_ratio_percent:
-        level = f"above diskMaxUsedSpaceRatio {config.disk_max_used_space_ratio_percent} %"
-        return [_Finding(f"{disk_text} is {percent} % used, {level}", at_once=False)]
+    """Return the highest threshold that a disk's level exceeds, if it exceeds one."""
+    text = f"{disk_text} is {percent} % used, above"
+    if percent > (level := config.disk_space_warning_level_percent):
+        return [_Finding(f"{text} the warning level {level} %: the broker refuses writes", at_once=True)]
+    if percent > (level := config.disk_space_clean_forcibly_percent):
+        return [_Finding(f"{text} diskSpaceCleanForciblyRatio {level} %", at_once=True)]
+    if ordinary and percent > (level := config.disk_max_used_space_ratio_percent):
+        return [_Finding(f"{text} diskMaxUsedSpaceRatio {level} %", at_once=False)]
     return []
 
 
@@ -304,8 +284,7 @@ def _share_finding(
 ) -> tuple[list[_Finding], list[str]]:
     """Compare the store's own size with its share of the disk (replicasPerDiskPartition > 1).
 
-    For a missing path the broker uses -1 as the disk's size, so that the share is always exceeded. Here the
-    share is then unknown.
+    For a missing path the broker counts the disk's size as -1, which exceeds the share. Here it is unknown.
     """
     replicas = config.replicas_per_disk_partition
     share_bytes = (log_disk.total_bytes or 0) // replicas if log_disk is not None else 0
@@ -316,11 +295,9 @@ def _share_finding(
         ]
     percent = percent_rounded_up(snapshot.used_bytes, share_bytes)
     text = f"the store takes {snapshot.used_bytes} of the {share_bytes} bytes that are its share, {percent} %"
-    level = config.logical_disk_space_clean_forcibly_threshold_percent
-    if percent > level:
+    if percent > (level := config.logical_disk_space_clean_forcibly_threshold_percent):
         return [_Finding(f"{text}, above logicalDiskSpaceCleanForciblyThreshold {level} %", at_once=True)], []
-    level = config.disk_max_used_space_ratio_percent
-    if percent > level:
+    if percent > (level := config.disk_max_used_space_ratio_percent):
         return [_Finding(f"{text}, above diskMaxUsedSpaceRatio {level} %", at_once=False)], []
     return [], []
 
@@ -347,10 +324,10 @@ def _disk_notices(snapshot: StoreSnapshot, config: BrokerConfig) -> list[str]:
 
 
 def log_disks(layout: StoreLayout) -> tuple[int | None, int | None]:
-    """Return the bytes of the smallest disk of a store's log, and the level in percent of the fullest.
+    """Return the size in bytes of the log's smallest disk, and the level in percent of its fullest disk.
 
     Levels are computed as the broker does (UtilAll#getDiskPartitionSpaceUsedPercent). For a missing path, a
-    failed call or a disk without size, the broker later uses -1 as a level; here the level is unknown.
+    failed call or a disk without size, the broker uses -1 as a level; here the level is unknown.
 
     :return: None for a value that can't be measured.
     """
@@ -358,22 +335,16 @@ def log_disks(layout: StoreLayout) -> tuple[int | None, int | None]:
 
 
 def plan(
-    snapshot: StoreSnapshot,
-    config: BrokerConfig,
-    now_ms: int,
-    zone: ZoneInfo,
-    request: PlanRequest,
+    snapshot: StoreSnapshot, config: BrokerConfig, now_ms: int, zone: ZoneInfo, request: PlanRequest
 ) -> Plan:
-    """Decide which segments a pass over the commitlog would delete, with the reason why each other stays.
+    """Decide which segments a pass over the commitlog would delete, and why each other segment stays.
 
-    First each segment is judged by itself. Then the longest run of deletable segments, from the oldest on, is
-    cut to the batch and to the request's target level.
+    First each segment is judged alone. Then the run of deletable segments that begins with the oldest is
+    limited to the batch and to the request's target level.
 
-    A segment with an mtime in the future has not expired, whatever fileReservedTime says. Either it is held
-    on purpose, or a clock jumped, which never permits a deletion. A forced pass ignores age, and so ignores
-    this rule, too.
+    A segment with an mtime in the future has not expired, whatever fileReservedTime says. Either a hold set
+    that time, or a clock jumped, which never permits a deletion. Only a forced pass deletes such a segment.
 
-    :param zone: time zone of deleteWhen.
     :raises BadInputError: the request has an impossible number of segments or an impossible level.
     :raises BrokerConfigError: the broker can't parse deleteWhen.
     """
@@ -392,7 +363,7 @@ def plan(
 
 
 def archivable(snapshot: StoreSnapshot) -> Archivable:
-    """Return the sealed segments whose bytes are final, and notices why others may not be archived yet."""
+    """Return the sealed segments whose bytes are final, and a notice if other sealed ones must wait."""
     (log,) = snapshot.logs
     confirmed = tuple(filter(log.is_confirmed, log.sealed))
     if len(confirmed) == len(log.sealed):
@@ -401,7 +372,7 @@ def archivable(snapshot: StoreSnapshot) -> Archivable:
 
 
 def unconfirmed_text(log: LogSnapshot) -> str:
-    """Say why a segment isn't final although its broker no longer writes to it."""
+    """Return the reason why a segment may still change although its broker no longer writes to it."""
     cut = "may be cut off and written again when another broker becomes the master"
     if not log.confirmed_offset:
         return (
@@ -422,7 +393,7 @@ def keep_all(
     notices: tuple[str, ...],
     why: str = "this store is archived alone: nothing of it is deleted",
 ) -> Plan:
-    """Return a plan that deletes nothing: every segment of the store stays."""
+    """Return a plan that deletes nothing."""
     (log,) = snapshot.logs
     decisions = tuple(Decision(segment, Reason.UNKNOWN, why) for segment in log.segments)
     return Plan(
@@ -442,7 +413,6 @@ def _judge_each(
     zone: ZoneInfo,
     causes: Sequence[Trigger],
 ) -> list[Decision]:
-    """Judge each segment without regard to the others."""
     forced = any(cause.urgency is Urgency.FORCED for cause in causes)
     last = _last_with_content(log)
     no_cause = "" if causes else _no_cause_text(config, now_ms, zone)
@@ -487,9 +457,10 @@ def _judge_each(
 
 
 def _last_with_content(log: LogSnapshot) -> Segment | None:
-    """Return the newest segment with content below the log's end. It stays even if it is full and sealed. An
-    empty file behind it doesn't count as the last file: opening the store removes it. And a store without
-    content restarts at offset 0.
+    """Return the newest segment that begins below the log's end; None if the log has no content.
+
+    This segment stays even if it is sealed, since a store without content restarts at offset 0. An empty file
+    behind it doesn't count as the last file: the broker removes it when it starts.
     """
     return max(
         (segment for segment in log.segments if segment.base_offset < log.max_offset),
@@ -502,7 +473,7 @@ def _age_text(segment: Segment, config: BrokerConfig, now_ms: int, *, expired: b
     written = f"last written {time_text(mtime_ms(segment))}"
     if mtime_ms(segment) > now_ms:
         return f"{written}, which is in the future: not expired, as its age is unknown"
-    # Moments, no ages: the same plan a minute later has the same words, and is stored once.
+    # Times rather than ages: the same plan a minute later has the same text, and is stored once.
     reserved = f"fileReservedTime {config.file_reserved_time_hours} h"
     when = f"{'expired' if expired else 'expires'} {time_text(expires_at_ms(segment, config))}"
     return f"{written}, {reserved}: {when}"
@@ -518,12 +489,9 @@ def _no_cause_text(config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> str:
 
 
 def _cut(
-    judged: Sequence[Decision],
-    disks: Sequence[DiskUsage],
-    config: BrokerConfig,
-    request: PlanRequest,
+    judged: Sequence[Decision], disks: Sequence[DiskUsage], config: BrokerConfig, request: PlanRequest
 ) -> tuple[Decision, ...]:
-    """Limit deletable segments to a prefix, the batch and the target. Each other one gets its reason."""
+    """Limit deletable segments to a prefix, the batch and the target. Give all others a reason to stay."""
     batch = config.delete_file_batch_max if request.max_segments is None else request.max_segments
     limit = "deleteFileBatchMax" if request.max_segments is None else "at most, as asked,"
     decisions: list[Decision] = []
@@ -531,12 +499,9 @@ def _cut(
     stopped: Decision | None = None
     for decision in judged:
         if decision.deletes:
-            reached = (
-                target_reached(disks, going, request.target_used_percent, _DISK) if stopped is None else ""
-            )
             if stopped is not None:
                 decision = _keep_behind(stopped, decision)
-            elif reached:
+            elif reached := target_reached(disks, going, request.target_used_percent, _DISK):
                 decision = Decision(decision.segment, Reason.TARGET_REACHED, reached)
             elif len(going) >= batch:
                 detail = f"{limit} {batch} segments are deleted in one pass"
@@ -550,7 +515,7 @@ def _cut(
 
 
 def _keep_behind(stopped: Decision, decision: Decision) -> Decision:
-    """Return the decision to keep a deletable segment, because one before it stays."""
+    """Keep a deletable segment because an older segment stays."""
     if stopped.reason in _LIMITS:
         return Decision(decision.segment, stopped.reason, stopped.detail)
     detail = f"{stopped.segment.name} before it stays ({stopped.reason.value}); {decision.detail}"
@@ -565,11 +530,9 @@ def _future_notice(log: LogSnapshot, now_ms: int) -> tuple[str, ...]:
     ahead = [segment for segment in log.sealed if mtime_ms(segment) > now_ms]
     if not ahead:
         return ()
-    first = ahead[0]
     return (
-        f"{len(ahead)} sealed segment(s) were last written in the future, the first is {first.name} at "
-        f"{time_text(mtime_ms(first))}: they are held on purpose, or a clock jumped. They don't "
-        "expire",
+        f"{len(ahead)} sealed segment(s) were last written in the future, the first is {ahead[0].name} at "
+        f"{time_text(mtime_ms(ahead[0]))}: they are held on purpose, or a clock jumped. They don't expire",
     )
 
 
@@ -589,7 +552,7 @@ def interval_ms(config: BrokerConfig) -> int:
 
 
 def until_first_pass_seconds(boot_timestamp_ms: int) -> float:
-    """Return the seconds until a just started broker's first pass; 0: it may have begun already."""
+    """Return the seconds until a just started broker's first pass; 0 if the pass may have begun."""
     wait_ms = boot_timestamp_ms + FIRST_PASS_MS - time.time_ns() // 1_000_000
     return min(max(wait_ms, 0), FIRST_PASS_MS) / 1000
 
@@ -597,8 +560,8 @@ def until_first_pass_seconds(boot_timestamp_ms: int) -> float:
 def segment_patience_seconds(config: BrokerConfig) -> float:
     """Return the longest time that a working broker takes from one deleted segment to the next.
 
-    If a reader still uses a segment, the first pass after destroyMapedFileIntervalForcibly destroys it by
-    force (DefaultMappedFile#destroy).
+    If a reader still uses a segment, the broker destroys it by force in the first pass after
+    destroyMapedFileIntervalForcibly (DefaultMappedFile#destroy).
     """
     one_pass_ms = (
         interval_ms(config) + config.delete_file_batch_max * config.delete_commit_log_files_interval_ms
@@ -612,17 +575,16 @@ def dependents_patience_seconds(config: BrokerConfig) -> float:
 
 
 class Patience:
-    """Waiting that ends after too long a time without progress.
+    """A wait that ends after too long a time without progress.
 
-    :param seconds: longest time without progress.
     :param at_first_seconds: additional time until the first progress.
-    :param meanwhile: called from time to time during the wait, to renew what the caller must not lose.
+    :param meanwhile: called about every 20 s during the wait, such as to renew a lease.
     """
 
     def __init__(self, seconds: float, at_first_seconds: float, meanwhile: Callable[[], object]) -> None:
         self._seconds = seconds
         self._meanwhile = meanwhile
-        self._began = self._said = time.monotonic()
+        self._began = self._renewed = time.monotonic()
         self._ends = self._began + seconds + at_first_seconds
 
     @property
@@ -638,6 +600,6 @@ class Patience:
 
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)
-        if time.monotonic() - self._said >= MEANWHILE_SECONDS:
+        if time.monotonic() - self._renewed >= MEANWHILE_SECONDS:
             self._meanwhile()
-            self._said = time.monotonic()
+            self._renewed = time.monotonic()

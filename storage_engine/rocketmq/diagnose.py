@@ -1,9 +1,8 @@
-"""Description of a RocketMQ store and its faults. Reads only the names and sizes, and the first and last
-bytes, of files.
+"""Description of a RocketMQ store, its faults and its settings.
 
-Nothing is opened for writing. A store that no other command can work with is described as well.
-
-A broker's settings are reviewed, too: settings that contradict each other, and settings that no broker reads.
+Of each file only name, size, and first and last bytes are read, and nothing is opened for writing. So even a
+store that no other command accepts is described. Two kinds of settings are reported: those that contradict
+each other, and those that no broker reads.
 """
 
 from __future__ import annotations
@@ -15,10 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import HOUR_MS
@@ -50,6 +50,7 @@ from storage_engine.rocketmq.codec.stored_messages import newest_message_ms
 from storage_engine.rocketmq.engine.serving import is_served
 from storage_engine.rocketmq.format.broker_config import (
     CLEAN_FORCIBLY_PROPERTY,
+    SETTING_NAMES,
     WARNING_LEVEL_PROPERTY,
     WITHOUT_DIRECTORIES,
     BrokerConfig,
@@ -78,6 +79,8 @@ from storage_engine.rocketmq.store.store_lock import is_locked, lock_holder
 
 _LISTEN_PORT = "10911"
 _REPLICA = "compare it with a replica or a backup"
+_urgent = partial(Finding, Severity.URGENT)
+_warning = partial(Finding, Severity.WARNING, "settings")
 _END = Text("end it and put everything back: ", Command("unmanage"))
 
 
@@ -96,8 +99,7 @@ def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) ->
         severity = Severity.URGENT if layout is None else Severity.WARNING
         findings.append(Finding(severity, "layout", *_split_advice(error)))
         if layout is None:
-            root = Path(os.path.realpath(config.store_path_root_dir))
-            version = version or known_by_traces(root)
+            version = version or known_by_traces(Path(os.path.realpath(config.store_path_root_dir)))
             return BrokerDiagnosis(version, settings=effective, findings=tuple(findings), refused=True)
     is_asked = settings.live is not None or (settings.engine and is_served(layout.root))
     running = _Running(True, "") if is_asked else _check_running(layout, config)
@@ -122,9 +124,11 @@ def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) ->
 
 
 def _config(here: StoreSettings, settings: StoreSettings) -> tuple[BrokerConfig, list[Finding]]:
-    """Return the settings in effect, without those values in broker.conf that its broker doesn't accept.
+    """Return the settings in effect, and a finding for each value that the broker doesn't accept.
 
-    :raises BrokerConfigError: broker.conf can't be read, or settings given beside it are wrong.
+    The default replaces such a value in broker.conf.
+
+    :raises BrokerConfigError: broker.conf can't be read, or an override is wrong.
     """
     usable, errors = usable_broker_config(here.broker_conf, root=here.root)
     findings = [Finding(Severity.URGENT, "setting", *_split_advice(error)) for error in errors]
@@ -149,8 +153,9 @@ def _split_advice(error: StorageEngineError) -> tuple[str, str]:
 class _Running:
     """Whether a broker runs on a store.
 
-    :param known: a broker runs on the store; None: unknown.
-    :param option: the option by which a command asks this broker.
+    :param known: True if a broker runs on the store; None if unknown.
+    :param text: the process with the store's lock, or the error that hides it.
+    :param option: the shell's option for a command that asks this broker.
     """
 
     known: bool | None
@@ -159,7 +164,7 @@ class _Running:
 
 
 def _check_running(layout: StoreLayout, config: BrokerConfig) -> _Running:
-    """Find out whether a broker has the store's lock."""
+    """Return whether a process has the broker's lock of the store."""
     option = f"--broker HOST:{config.raw.get('listenPort', _LISTEN_PORT).strip()}"
     try:
         locked = is_locked(layout)
@@ -174,7 +179,6 @@ def _check_running(layout: StoreLayout, config: BrokerConfig) -> _Running:
 
 
 def _damage(layout: StoreLayout) -> Iterator[Finding]:
-    """Yield faults of the log's files."""
     try:
         files = list_raw_files(layout.log_paths)
     except StoreLayoutError as error:
@@ -205,7 +209,7 @@ def _state(layout: StoreLayout, running: _Running) -> Iterator[Finding]:
         )
     elif layout.abort.exists():
         if running.known is None:
-            text, advice = "whether a broker runs can't be told", "run as the broker's user, on its host"
+            text, advice = "it is unknown whether a broker runs", "run as the broker's user, on its host"
         else:
             text = "its broker didn't stop cleanly (abort exists): nothing is cleaned before it has recovered"
             advice = "start the broker and stop it cleanly; archiving works as it is"
@@ -222,21 +226,17 @@ def _layout(layout: StoreLayout) -> Iterator[str]:
     for directory, kind in (
         (layout.consumequeue, "consume queue"),
         (layout.batchconsumequeue, "batch consume queue"),
-        (layout.consumequeue_ext, "extension of consume queues"),
+        (layout.consumequeue_ext, "extension"),
     ):
         with suppress(StorageEngineError, OSError):
             if count := sum(1 for _ in iter_queues(directory)):
-                yield _queues_text(count, kind)
+                yield f"{count} of them with extensions" if kind == "extension" else count_text(count, kind)
     with suppress(OSError):
         if count := len(_names(layout.index)):
             yield count_text(count, "index file")
     for name, text in (("timerlog", "timers"), ("rocksdbstore", "RocksDB beside it")):
         if _names(layout.root / name):
             yield text
-
-
-def _queues_text(count: int, kind: str) -> str:
-    return count_text(count, kind) if not kind.startswith("extension") else f"{count} of them with extensions"
 
 
 def _names(directory: Path) -> Sequence[str]:
@@ -247,7 +247,7 @@ def _names(directory: Path) -> Sequence[str]:
 
 
 def _newest(layout: StoreLayout) -> int | None:
-    """Return the store time of the last message."""
+    """Return the store time of the last message in ms; None if it can't be read."""
     with suppress(StorageEngineError, OSError):
         _, max_offset = find_active(list_segments(layout), near_logical_end)
         return newest_message_ms(layout, max_offset)
@@ -255,13 +255,13 @@ def _newest(layout: StoreLayout) -> int | None:
 
 
 def log_damage(files: Sequence[tuple[Path, int]], size_bytes: int | None) -> Iterator[Finding]:
-    """Yield faults that keep a broker from starting, and faults that show missing bytes of the log.
+    """Yield faults with which a broker doesn't start, and holes in the log.
 
     Only names and sizes of files are read. A broker doesn't start with a file of another size, or with a name
     that is no offset (MappedFileQueue#doLoad).
 
     :param files: as :func:`~storage_engine.rocketmq.format.mapped_files.list_raw_files` lists them.
-    :param size_bytes: mappedFileSizeCommitLog; None: it isn't set, and the size of most files counts.
+    :param size_bytes: mappedFileSizeCommitLog. If it is None, the most frequent size is expected.
     """
     foreign = [path for path, size in files if not is_offset(path.name) or size < 0]
     if foreign:
@@ -293,11 +293,10 @@ def log_damage(files: Sequence[tuple[Path, int]], size_bytes: int | None) -> Ite
             "doesn't start with it",
             _REPLICA,
         )
-    sound = readable_files([file for file in segments if file[1] == expected])
-    yield from _places(sound, expected)
+    yield from _offset_faults(readable_files([file for file in segments if file[1] == expected]), expected)
 
 
-def _places(files: Sequence[MappedFile], size_bytes: int) -> Iterator[Finding]:
+def _offset_faults(files: Sequence[MappedFile], size_bytes: int) -> Iterator[Finding]:
     between = [file.path for file in files if file.base_offset % size_bytes]
     if between:
         yield _urgent(
@@ -334,18 +333,13 @@ def _first_text(paths: Sequence[Path], kind: str) -> str:
     return f"{paths[0]}" if len(paths) == 1 else f"{paths[0]} (and {count_text(len(paths) - 1, kind)} more)"
 
 
-def _urgent(kind: str, text: str, advice: str) -> Finding:
-    return Finding(Severity.URGENT, kind, text, advice)
-
-
 def hold_remains(root: Path, memory: HoldMemory | None, now_ms: int) -> Iterator[Finding]:
-    """Yield findings on what earlier holds have left in the store.
+    """Yield findings on a hold that ended uncleanly, belongs to another journal, or has no watch.
 
-    :param memory: the journal's memory of the store's hold; None: no journal was named.
+    :param memory: the journal's memory of the store's hold; None if no journal was named.
     """
     try:
-        marker, local = read_marker(root), read_local(root)
-        state = load_state(memory)
+        marker, local, state = read_marker(root), read_local(root), load_state(memory)
     except GateRefusedError as error:
         yield Finding(Severity.WARNING, "hold", Text(error))
         return
@@ -369,12 +363,9 @@ def judged_hold(
     knows_journal: bool,
     now_ms: int,
 ) -> Iterator[Finding]:
-    """Judge what a hold has left in a store. Pure.
+    """Yield a finding on a hold that ended uncleanly, or that another journal records. Pure.
 
-    :param marker: the hold's marker, which has the time of the hold's end.
-    :param local: the record of the hold in the store's directory.
-    :param known: the journal's memory of the hold.
-    :param knows_journal: a journal was asked.
+    :param known: the journal's record of the hold.
     """
     if marker is not None and marker.ends_at_ms <= now_ms:
         yield Finding(
@@ -391,7 +382,7 @@ def judged_hold(
             f"{root / NAME}: {marker.host} holds the store until {time_text(marker.ends_at_ms)} by another "
             f"journal than this one, or its journal is gone{_left_text(local)}",
             Text(
-                "name the lake that it was held with; if its journal is gone, wait until the hold ends, "
+                "name the lake with which it was held; if its journal is gone, wait until the hold ends, "
                 "then ",
                 Command("unmanage"),
             ),
@@ -420,77 +411,34 @@ _LEVEL = re.compile(r"([0-9]{1,9})([smhd])")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _LONG_DESTROY_MS = HOUR_MS
 _ALIKE = 0.9
-"""Similarity of a misspelt key to a known one; 1: the same but for upper and lower case."""
-
-
-def _percent(value: int) -> str:
-    return f"{value} %"
-
-
-def _hours(value: int) -> str:
-    return f"{value} h"
-
-
-def _size(value: int | None) -> str:
-    return "as the files are" if value is None else bytes_text(value)
-
-
-def _switch(value: bool) -> str:
-    return str(value).lower()
+"""Least similarity of a misspelt key to a known one. 1 means that they differ at most in case."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A setting that a review shows.
+    """A setting that a diagnosis shows.
 
-    :param name: the broker's name of the setting; a JVM property of the same meaning overrides the setting.
-    :param shown: formats the value in effect.
-    :param configured: returns the value in effect in the form of broker.conf, to compare the two; None: the
-        broker doesn't clamp this setting.
+    :param property: a JVM property that overrides the setting, if there is one.
+    :param is_limited: the broker limits the configured value.
     """
 
-    name: str
-    shown: Callable[[BrokerConfig], str]
+    field: str
+    shown: Callable[[Any], str] = str
     property: str = ""
-    configured: Callable[[BrokerConfig], int] | None = None
+    is_limited: bool = False
 
 
 _REVIEWED = (
-    _Shown("deleteWhen", lambda it: it.delete_when),
-    _Shown("fileReservedTime", lambda it: _hours(it.file_reserved_time_hours)),
-    _Shown(
-        "diskMaxUsedSpaceRatio",
-        lambda it: _percent(it.disk_max_used_space_ratio_percent),
-        configured=lambda it: it.disk_max_used_space_ratio_percent,
-    ),
-    _Shown(
-        "diskSpaceCleanForciblyRatio",
-        lambda it: _percent(it.disk_space_clean_forcibly_percent),
-        CLEAN_FORCIBLY_PROPERTY,
-        lambda it: it.disk_space_clean_forcibly_percent,
-    ),
-    _Shown(
-        "diskSpaceWarningLevelRatio",
-        lambda it: _percent(it.disk_space_warning_level_percent),
-        WARNING_LEVEL_PROPERTY,
-        lambda it: it.disk_space_warning_level_percent,
-    ),
-    _Shown("cleanFileForciblyEnable", lambda it: _switch(it.clean_file_forcibly_enable)),
-    _Shown(
-        "deleteFileBatchMax",
-        lambda it: str(it.delete_file_batch_max),
-        configured=lambda it: it.delete_file_batch_max,
-    ),
-    _Shown(
-        "destroyMapedFileIntervalForcibly",
-        lambda it: duration_text(it.destroy_mapped_file_interval_forcibly_ms),
-    ),
-    _Shown("mappedFileSizeCommitLog", lambda it: _size(it.mapped_file_size_commit_log_bytes)),
-    _Shown(
-        "replicasPerDiskPartition",
-        lambda it: str(it.replicas_per_disk_partition),
-        configured=lambda it: it.replicas_per_disk_partition,
-    ),
+    _Shown("delete_when"),
+    _Shown("file_reserved_time_hours", "{} h".format),
+    _Shown("disk_max_used_space_ratio_percent", "{} %".format, is_limited=True),
+    _Shown("disk_space_clean_forcibly_percent", "{} %".format, CLEAN_FORCIBLY_PROPERTY, is_limited=True),
+    _Shown("disk_space_warning_level_percent", "{} %".format, WARNING_LEVEL_PROPERTY, is_limited=True),
+    _Shown("clean_file_forcibly_enable", lambda value: str(value).lower()),
+    _Shown("delete_file_batch_max", is_limited=True),
+    _Shown("destroy_mapped_file_interval_forcibly_ms", duration_text),
+    _Shown("mapped_file_size_commit_log_bytes", lambda value: bytes_text(value) or "as the files are"),
+    _Shown("replicas_per_disk_partition", is_limited=True),
 )
 
 
@@ -499,8 +447,8 @@ def settings_in_effect(
 ) -> tuple[SettingInEffect, ...]:
     """Return the settings that decide when a segment is deleted, with the broker's limits applied.
 
-    :param overrides: settings given beside the broker's own.
-    :param by_broker: the values are a running broker's own answers, and come from no file.
+    :param overrides: settings that replace those of broker.conf or of the running broker.
+    :param by_broker: the values are a running broker's answers rather than those of a file.
     """
     return tuple(_resolve_setting(config, setting, overrides, by_broker) for setting in _REVIEWED)
 
@@ -508,7 +456,8 @@ def settings_in_effect(
 def _resolve_setting(
     config: BrokerConfig, setting: _Shown, overrides: Mapping[str, str], by_broker: bool
 ) -> SettingInEffect:
-    key = setting.property if config.raw.get(setting.property) else setting.name
+    name, value = SETTING_NAMES[setting.field], getattr(config, setting.field)
+    key = setting.property if config.raw.get(setting.property) else name
     if key in overrides:
         source = SettingFrom.OVERRIDE
     elif by_broker:
@@ -516,14 +465,13 @@ def _resolve_setting(
     else:
         source = SettingFrom.CONFIG_FILE if key in config.raw else SettingFrom.DEFAULT
     text = config.raw.get(key, "")
-    note = ""
-    if setting.configured is not None and _WHOLE.fullmatch(text) and int(text) != setting.configured(config):
-        note = f"{text} is configured, beyond the broker's limit"
-    return SettingInEffect(setting.name, setting.shown(config), source, note)
+    is_beyond = setting.is_limited and _WHOLE.fullmatch(text) and int(text) != value
+    note = f"{text} is configured, beyond the broker's limit" if is_beyond else ""
+    return SettingInEffect(name, setting.shown(value), source, note)
 
 
 def contradictions(config: BrokerConfig) -> Iterator[Finding]:
-    """Yield findings on settings that contradict each other, or that defeat their own purpose."""
+    """Yield findings on settings that contradict each other, and on values that do harm."""
     ordinary, forced, full = (
         config.disk_max_used_space_ratio_percent,
         config.disk_space_clean_forcibly_percent,
@@ -541,8 +489,8 @@ def contradictions(config: BrokerConfig) -> Iterator[Finding]:
             "broker refuses messages before it makes room",
             f"set diskSpaceCleanForciblyRatio below {full}",
         )
-    yield from _times(config)
-    yield from _destroy(config.destroy_mapped_file_interval_forcibly_ms)
+    yield from _age_contradictions(config)
+    yield from _check_destroy_interval(config.destroy_mapped_file_interval_forcibly_ms)
     if not config.clean_file_forcibly_enable:
         yield Finding(
             Severity.NOTE,
@@ -554,7 +502,7 @@ def contradictions(config: BrokerConfig) -> Iterator[Finding]:
 
 
 def unread_settings(keys: Iterable[str]) -> Iterator[Finding]:
-    """Yield findings on keys of broker.conf that no release reads, each with the key probably meant."""
+    """Yield findings on keys of broker.conf that no release reads; for a misspelt key, name the right one."""
     names = _setting_names()
     unread = sorted(set(keys) - names - {WARNING_LEVEL_PROPERTY, CLEAN_FORCIBLY_PROPERTY})
     guesses = {key: nearest(key, names) or "" for key in unread}
@@ -583,13 +531,12 @@ def _setting_names() -> frozenset[str]:
     return frozenset(names.read_text().split())
 
 
-def _times(config: BrokerConfig) -> Iterator[Finding]:
+def _age_contradictions(config: BrokerConfig) -> Iterator[Finding]:
     hours = parse_delete_when(config.delete_when)
-    never = [hour for hour in hours if not 0 <= hour <= 23]
-    if never and len(never) == len(hours):
+    if hours and not any(0 <= hour <= 23 for hour in hours):
         yield _warning(
-            f"deleteWhen {config.delete_when}: no clock shows that hour, so nothing is deleted by age before "
-            "a disk level asks for it",
+            f"deleteWhen {config.delete_when}: no clock shows that hour, so expired segments stay until a "
+            "disk is above diskMaxUsedSpaceRatio",
             "set deleteWhen to an hour from 00 to 23, such as 04",
         )
     reserved_ms = config.file_reserved_time_hours * HOUR_MS
@@ -617,10 +564,11 @@ def _times(config: BrokerConfig) -> Iterator[Finding]:
         )
 
 
-def _destroy(interval_ms: int) -> Iterator[Finding]:
-    """Yield findings on destroyMapedFileIntervalForcibly. While a reader uses a segment, no younger segment
-    is deleted until this interval is over (MappedFileQueue#deleteExpiredFileByTime,
-    ReferenceResource#shutdown).
+def _check_destroy_interval(interval_ms: int) -> Iterator[Finding]:
+    """Yield a finding if destroyMapedFileIntervalForcibly is not positive, or long.
+
+    While a reader uses a segment, the broker deletes no younger segment until this interval is over
+    (MappedFileQueue#deleteExpiredFileByTime, ReferenceResource#shutdown).
     """
     name = "destroyMapedFileIntervalForcibly"
     if interval_ms <= 0:
@@ -630,18 +578,13 @@ def _destroy(interval_ms: int) -> Iterator[Finding]:
         )
     elif interval_ms > _LONG_DESTROY_MS:
         yield _warning(
-            f"{name} is {duration_text(interval_ms)}: a segment that a consumer still reads keeps all "
-            "younger "
-            "ones for so long, also on a full disk",
+            f"{name} is {duration_text(interval_ms)}: while a consumer reads a segment, all younger segments "
+            "stay for so long, also on a full disk",
             f"set {name}=120000",
         )
 
 
 def longest_delay_ms(levels: str) -> int:
-    """Return the longest of messageDelayLevel's delays; 0: none can be parsed."""
+    """Return the longest delay of messageDelayLevel; 0 if none can be parsed."""
     matches = (_LEVEL.fullmatch(level) for level in levels.split())
     return max((int(match[1]) * _UNITS_MS[match[2]] for match in matches if match), default=0)
-
-
-def _warning(text: str, advice: str) -> Finding:
-    return Finding(Severity.WARNING, "settings", text, advice)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -59,13 +59,15 @@ if TYPE_CHECKING:
     from storage_engine.rocketmq.engine.serving import EngineSession
 
 _HEAD = struct.Struct(">iI")
-_OFFSET = struct.Struct(">q")
+"""Size and magic code of a frame."""
+_QUEUE_FIELDS = struct.Struct(">i4xq8xi")
+"""Queue id, queue offset and system flag of a frame."""
 _LMQ_PREFIX = "%LMQ%"
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogEnd:
-    """End of a running broker's log, as the broker reports it. Up to there it has written whole messages.
+    """End of a running broker's log, as the broker reports it. All messages below it are complete.
 
     :param dispatched_offset: messages below this offset are in their consume queues.
     """
@@ -78,8 +80,7 @@ class BrokerLogEnd:
 class LogListing:
     """The commitlog's files as they were listed, with faulty ones.
 
-    :param files: (path, size) of all files, in the order of their names.
-    :param named: the files that are well named and not empty, by base offset.
+    :param named: the files that are named by an offset and aren't empty, sorted by base offset.
     """
 
     files: tuple[tuple[Path, int], ...]
@@ -97,31 +98,22 @@ class LogListing:
         for file in self.named:
             if file.base_offset <= offset < file.end_offset:
                 with open_stored(file.path) as opened:
-                    # A queue's entry may say any size.
+                    # A damaged queue's entry may have any size.
                     count = max(0, min(size_bytes, file.end_offset - offset))
                     return os.pread(opened.fileno(), count, offset - file.base_offset)
         return b""
 
 
 @dataclass(frozen=True, slots=True)
-class LogFiles:
+class LogFiles(LogListing):
     """A listing of the log's files, with the log's end.
 
     :param dispatched_offset: messages below this offset must be in their consume queues.
     """
 
-    listing: LogListing
     active: int
     max_offset: int
     dispatched_offset: int
-
-    @property
-    def named(self) -> tuple[MappedFile, ...]:
-        return self.listing.named
-
-    @property
-    def min_offset(self) -> int:
-        return self.listing.min_offset
 
     @property
     def local(self) -> tuple[LocalSegment, ...]:
@@ -142,9 +134,9 @@ class LogFiles:
 
 @dataclass(frozen=True, slots=True)
 class LogWalk:
-    """Facts that were found while the log's messages were read.
+    """Facts from the log's messages.
 
-    :param newest_store_timestamp_ms: store time of the last message that was read; -1: none was read.
+    :param newest_store_timestamp_ms: newest store time of the messages that were read; -1 if none was read.
     """
 
     frames: tuple[FrameFact, ...]
@@ -171,23 +163,22 @@ def list_log(layout: StoreLayout) -> LogListing:
 def find_log_files(listing: LogListing, end: BrokerLogEnd | None = None) -> LogFiles:
     """Find the log's end.
 
-    :param end: a running broker's end before the listing. A message behind it may be half written.
+    :param end: the end that a running broker reported before the listing. Bytes behind it may be unfinished.
     """
     active, max_offset = find_active(listing.named)
     if end is None:
-        return LogFiles(listing, active, max_offset, max_offset)
+        return LogFiles(listing.files, listing.named, active, max_offset, max_offset)
     max_offset = min(max_offset, end.max_offset)
     while active and listing.named[active].base_offset >= max_offset:
         active -= 1
-    return LogFiles(listing, active, max_offset, end.dispatched_offset)
+    return LogFiles(listing.files, listing.named, active, max_offset, end.dispatched_offset)
 
 
 def segment_facts(layout: StoreLayout, log: LogFiles) -> tuple[SegmentFact, ...]:
-    """Return one row for each file, in the order of names."""
-    files = log.listing.files
-    expected = layout.segment_size_bytes or Counter(size for _, size in files).most_common(1)[0][0]
+    """Return one row for each file, sorted by name."""
+    expected = layout.segment_size_bytes or Counter(size for _, size in log.files).most_common(1)[0][0]
     rows = []
-    for path, size in files:
+    for path, size in log.files:
         base_offset = int(path.name) if is_offset(path.name) else -1
         rows.append(
             SegmentFact(
@@ -205,18 +196,15 @@ def segment_facts(layout: StoreLayout, log: LogFiles) -> tuple[SegmentFact, ...]
 
 
 def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> LogWalk:
-    """Walk the first and the active segment frame by frame; with ``full`` walk every segment.
+    """Walk the first and the active segment frame by frame, or with ``full`` every segment.
 
     A deletion ends at the first segment, and the active segment contains the newest message.
     """
     frames: list[FrameFact] = []
     dispatch: list[DispatchFact] = []
     newest = -1
-    chosen = [
-        file
-        for index, file in enumerate(log.named)
-        if index <= log.active and (scope.full or index in (0, log.active))
-    ]
+    written = log.named[: log.active + 1]
+    chosen = written if scope.full else tuple(dict.fromkeys((written[0], written[-1])))
     ends = [min(file.size_bytes, log.max_offset - file.base_offset) for file in chosen]
     with report_work("Reading segments", sum(ends)) as advance:
         for file, end in zip(chosen, ends, strict=True):
@@ -232,17 +220,17 @@ def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> LogW
                 )
             )
             stamps = table.store_timestamp_ms[table.kind == FrameKind.MESSAGE]
-            newest = max(newest, int(stamps.max(initial=-1)))
+            newest = int(stamps.max(initial=newest))
             if scope.full:
                 dispatch += _dispatch_facts(layout, file, table, log.dispatched_offset)
             advance(end)
-    skipped = log.active + 1 - len(chosen)
+    skipped = len(written) - len(chosen)
     notes = (f"{skipped} segments between the first and the active one were not walked",) if skipped else ()
     return LogWalk(tuple(frames), tuple(dispatch), newest, notes)
 
 
 def crash_notes(layout: StoreLayout, log: LogFiles) -> tuple[str, ...]:
-    """Return notices on a store whose broker didn't stop cleanly, and on where its log is torn."""
+    """Return notices if the broker didn't stop cleanly: that it crashed, and where its log is torn."""
     if not layout.abort.exists():
         return ()
     crashed = (
@@ -250,17 +238,17 @@ def crash_notes(layout: StoreLayout, log: LogFiles) -> tuple[str, ...]:
         f"{log.max_offset}, where the log's last whole frame ends, are mended by the broker's recovery: "
         "start the broker, stop it cleanly, and validate again"
     )
-    file = log.named[log.active]
-    position = log.max_offset - file.base_offset
-    header = log.listing.read_at(log.max_offset, frame.BODY_CRC_AT)
+    header = log.read_at(log.max_offset, frame.BODY_CRC_AT)
     if len(header) < frame.BODY_CRC_AT:
         return (crashed,)
     size, magic = _HEAD.unpack_from(header)
-    if magic not in (frame.MAGIC_V1, frame.MAGIC_V2):
+    if magic not in frame.MESSAGE_MAGICS:
         return (crashed,)
+    file = log.named[log.active]
     torn = (
-        f"{file.path}: a torn frame at physical offset {log.max_offset} (position {position} in the file): "
-        f"its header says {size} bytes, and they are not a whole frame"
+        f"{file.path}: a torn frame at physical offset {log.max_offset} (position "
+        f"{log.max_offset - file.base_offset} in the file): its header says {size} bytes, and they are not a "
+        "whole frame"
     )
     return crashed, torn
 
@@ -270,28 +258,24 @@ def _first_frame_offset(path: Path) -> int:
         header = file.read(frame.SYS_FLAG_AT)
     if len(header) < frame.SYS_FLAG_AT:
         return -1
-    _, magic = _HEAD.unpack_from(header)
-    if magic not in (frame.MAGIC_V1, frame.MAGIC_V2):
+    if _HEAD.unpack_from(header)[1] not in frame.MESSAGE_MAGICS:
         return -1
-    (offset,) = _OFFSET.unpack_from(header, frame.PHYSICAL_OFFSET_AT)
-    return int(offset)
+    return int.from_bytes(header[frame.PHYSICAL_OFFSET_AT :][:8], "big", signed=True)
 
 
 def _dispatch_facts(
     layout: StoreLayout, file: MappedFile, table: FrameTable, dispatched_offset: int
 ) -> list[DispatchFact]:
-    """Count, for each queue, the messages of a segment that have no entry in their consume queue.
+    """Count for each queue a segment's messages without an entry in the consume queue.
 
     Frames flagged prepared or rollback get no entry (CommitLogDispatcherBuildConsumeQueue).
     """
-    transaction = table.sys_flag & frame.TRANSACTION_MASK
-    dispatched = (
+    undispatched = (frame.TRANSACTION_PREPARED, frame.TRANSACTION_ROLLBACK)
+    rows = np.flatnonzero(
         (table.kind == FrameKind.MESSAGE)
         & (table.physical_offset < dispatched_offset)
-        & (transaction != frame.TRANSACTION_PREPARED)
-        & (transaction != frame.TRANSACTION_ROLLBACK)
+        & ~np.isin(table.sys_flag & frame.TRANSACTION_MASK, undispatched)
     )
-    rows = np.flatnonzero(dispatched)
     order = rows[np.lexsort((table.queue_offset[rows], table.queue_id[rows], table.topic[rows]))]
     if not len(order):
         return []
@@ -309,19 +293,11 @@ def _dispatch_facts(
     return facts
 
 
-class LogReader(Protocol):
-    """Access to the log that checks of the queues need."""
-
-    @property
-    def min_offset(self) -> int: ...
-    def read_at(self, offset: int, size_bytes: int) -> bytes: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """Facts that were found in the consume queues of both kinds.
+    """Facts of the consume queues of both kinds.
 
-    :param queues: facts whose ``log_max_offset`` isn't known yet.
+    :param queues: facts without the log's max offset: ``log_max_offset`` is -1.
     """
 
     files: tuple[QueueFileFact, ...]
@@ -343,38 +319,29 @@ class _Queue:
 
 
 def collect_queues(
-    layout: StoreLayout, look: Callable[[], LogReader], scope: FactsScope, patience: Patience
+    layout: StoreLayout, look: Callable[[], LogListing], scope: FactsScope, patience: Patience
 ) -> Queues:
-    """Collect facts of queues in ``scope``, from file names and the entries around the log's min offset.
+    """Collect facts of the queues in ``scope``.
 
-    With ``full`` all entries of all queues are read. Otherwise only two parts are read of each queue: the
-    file into which the log's min offset falls, and the last entry.
+    With ``full`` all entries of all queues are read. Otherwise two parts of each queue are read: the file
+    that has the log's min offset, and the last entry.
 
-    :param look: lists the log's files as they are now.
-    :param patience: patience with a running broker, which deletes and appends meanwhile.
+    :param patience: how long to repeat a read while a running broker deletes and appends.
     """
     files: list[QueueFileFact] = []
     queues: list[QueueFact] = []
     left_over: list[Callable[[], int]] = []
     log = look()
     for queue in report_each(list(_choose_queues(layout, scope)), "Reading queues", "queues"):
-
-        def read(log: LogReader, queue: _Queue = queue) -> _Row:
-            return _read(queue, log, scope.full)
-
-        row = patience.settled(read, log, look, _is_sound)
+        row = patience.settled(partial(_read_queue, queue, scope.full), log, look, _is_sound)
         files += row.files
         if row.queue is not None:
             queues.append(row.queue)
-            minimum = row.queue.log_min_offset
-            left_over.append(partial(_recount_left_over, queue, minimum))
+            left_over.append(partial(_recount_left_over, queue, row.queue.log_min_offset))
     still = patience.until_none(left_over, [row.left_over_files for row in queues])
     queues = [replace(row, left_over_files=count) for row, count in zip(queues, still, strict=True)]
-    notes = (
-        ()
-        if scope.full or scope.queues is None
-        else (f"{len(queues)} queues that the run touched were read",)
-    )
+    is_complete = scope.full or scope.queues is None
+    notes = () if is_complete else (f"{len(queues)} queues that the run touched were read",)
     return Queues(tuple(files), tuple(queues), notes)
 
 
@@ -386,17 +353,15 @@ class _Row:
     queue: QueueFact | None
 
 
-def _read(queue: _Queue, log: LogReader, full: bool) -> _Row:
+def _read_queue(queue: _Queue, full: bool, log: LogListing) -> _Row:
     raw_files = list_raw_files((queue.path,), refuse_links=False)
     named = readable_files(raw_files, unit_bytes=queue.format.dtype.itemsize)
-    return _Row(
-        tuple(_file_facts(queue, raw_files)),
-        _queue_fact(queue, named, log, full) if named else None,
-    )
+    fact = _queue_fact(queue, named, log, full) if named else None
+    return _Row(tuple(_file_facts(queue, raw_files)), fact)
 
 
 def _is_sound(row: _Row) -> bool:
-    """Return whether a queue's facts fit together. If not, it has a fault, or was read between changes."""
+    """Return whether a queue's facts agree. If not, the queue has a fault, or changed during the read."""
     queue = row.queue
     return all(a.end_offset == b.start_offset >= 0 for a, b in pairwise(row.files)) and (
         queue is None
@@ -408,9 +373,7 @@ def _is_sound(row: _Row) -> bool:
 
 
 def _recount_left_over(queue: _Queue, minimum: int) -> int:
-    raw_files = list_raw_files((queue.path,), refuse_links=False)
-    files = readable_files(raw_files, unit_bytes=queue.format.dtype.itemsize)
-    return _count_left_over(queue, files, minimum)
+    return _count_left_over(queue, _readable_files(queue.path, queue.format), minimum)
 
 
 def missing_entries(
@@ -420,23 +383,21 @@ def missing_entries(
     queue_offsets: npt.NDArray[np.int64],
     physical_offsets: npt.NDArray[np.int64],
 ) -> int | None:
-    """Return the number of these messages without an entry that points at them.
+    """Return how many of these messages no entry of their queue points at.
 
     In a consume queue, only the entry at the message's own queue offset counts. A batch consume queue has one
     entry for each frame (BatchConsumeQueue#putMessagePositionInfoWrapper).
 
     :param queue_offsets: ascending.
-    :return: None: the queue doesn't exist, as its topic was deleted or can't be the name of a directory.
+    :return: None if the queue doesn't exist: its topic was deleted or can't be the name of a directory.
     """
     if not has_directory(topic):
         return None
-    plain = _readable_files(layout.consumequeue / topic / str(queue_id), consume_queue.FORMAT)
-    if plain:
+    if plain := _readable_files(layout.consumequeue / topic / str(queue_id), consume_queue.FORMAT):
         return len(queue_offsets) - _count_matches(plain, queue_offsets, physical_offsets)
-    batch = _readable_files(layout.batchconsumequeue / topic / str(queue_id), batch_consume_queue.FORMAT)
-    if batch:
-        pointed_at = batch_consume_queue.FORMAT.read_queue(batch)["offset"]
-        return int((~np.isin(physical_offsets, pointed_at)).sum())
+    form = batch_consume_queue.FORMAT
+    if batch := _readable_files(layout.batchconsumequeue / topic / str(queue_id), form):
+        return int((~np.isin(physical_offsets, form.read_queue(batch)["offset"])).sum())
     return None
 
 
@@ -495,7 +456,7 @@ def _file_facts(queue: _Queue, files: tuple[tuple[Path, int], ...]) -> Iterator[
         )
 
 
-def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogReader, full: bool) -> QueueFact:
+def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogListing, full: bool) -> QueueFact:
     left_over = _count_left_over(queue, files, log.min_offset)
     live = files[left_over]
     newest = queue.format.last_position(files)
@@ -504,14 +465,18 @@ def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogReader, fu
         if full
         else (queue.format.read_file(live))
     )
-    # one that is being written now has an end yet to be seen
+    # The file may have grown since: entries behind the newest one may be half written.
     entries = entries[: _count_entries(newest, live, queue.format)]
     offsets = np.where(entries["size"] == FILLER_SIZE, -1, entries["offset"]).astype(np.int64)
     at_or_above = np.flatnonzero(offsets >= log.min_offset)
     first = int(at_or_above[0]) if len(at_or_above) else -1
-    last_entry = None if newest is None else queue.format.entry(*newest)
     messages = offsets >= 0
     ends = offsets[messages] + entries["size"][messages]
+    newest_entry = None if newest is None else queue.format.entry(*newest)
+    first_offset = last_offset = -1
+    if newest_entry is not None:
+        first_offset, size = int(newest_entry["offset"]), newest_entry["size"]
+        last_offset = max(first_offset + (0 if size == FILLER_SIZE else size), int(ends.max(initial=0)))
     expected, found = _messages(queue, live, entries, first, log)
     return QueueFact(
         subject=queue.subject,
@@ -520,8 +485,8 @@ def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogReader, fu
         first_live_offset=-1 if first < 0 else int(offsets[first]),
         lowest_live_offset=-1 if first < 0 else int(offsets[first:].min()),
         floor=0,
-        first_offset=-1 if last_entry is None else int(last_entry["offset"]),
-        last_offset=-1 if last_entry is None else int(max(_end(last_entry), ends.max(initial=0))),
+        first_offset=first_offset,
+        last_offset=last_offset,
         expected_message=expected,
         found_message=found,
         left_over_files=left_over,
@@ -529,7 +494,7 @@ def _queue_fact(queue: _Queue, files: tuple[MappedFile, ...], log: LogReader, fu
 
 
 def _count_left_over(queue: _Queue, files: tuple[MappedFile, ...], minimum: int) -> int:
-    """Return the number of files that point only below the log's min offset. The last file never counts."""
+    """Count the oldest files whose entries all point below the log's min offset. The last never counts."""
     for index, file in enumerate(files[:-1]):
         last = queue.format.entry(file, queue.format.capacity(file) - 1)
         if last is None or int(last["offset"]) >= minimum:
@@ -545,17 +510,13 @@ def _count_entries(newest: tuple[MappedFile, int] | None, first: MappedFile, for
     return max(0, (file.base_offset - first.base_offset) // form.dtype.itemsize + position + 1)
 
 
-def _end(entry: Mapping[str, int]) -> int:
-    return entry["offset"] + (0 if entry["size"] == FILLER_SIZE else entry["size"])
-
-
 def _messages(
-    queue: _Queue, file: MappedFile, entries: Entries, first: int, log: LogReader
+    queue: _Queue, file: MappedFile, entries: Entries, first: int, log: LogListing
 ) -> tuple[str, str]:
-    """Return the message that the first live entry stands for, and that in the frame at which it points.
+    """Return the message that the first live entry should point at, and the message at which it points.
 
-    An LMQ's entry points at a message of another topic, whose offset in the LMQ is a property: nothing is
-    compared. For a batch entry, the batch's first message counts.
+    Both are texts: topic, queue and queue offset. An LMQ's entry points at a message of another topic, so the
+    second text is empty. For a batch entry, the batch's first message counts.
     """
     if first < 0:
         return "", ""
@@ -570,15 +531,13 @@ def _messages(
 
 
 def _message_at(data: bytes) -> str:
-    """Return topic, queue and queue offset from a frame's header, or a text on its fault."""
+    """Return topic, queue and queue offset from a frame, or the frame's fault."""
     if len(data) < frame.MIN_MESSAGE_BYTES:
         return "no frame"
-    _, magic = struct.unpack_from(">iI", data, frame.SIZE_AT)
-    if magic not in (frame.MAGIC_V1, frame.MAGIC_V2):
+    _, magic = _HEAD.unpack_from(data, frame.SIZE_AT)
+    if magic not in frame.MESSAGE_MAGICS:
         return f"magic {magic:08x}"
-    (queue_id,) = struct.unpack_from(">i", data, frame.QUEUE_ID_AT)
-    (queue_offset,) = struct.unpack_from(">q", data, frame.QUEUE_OFFSET_AT)
-    (sys_flag,) = struct.unpack_from(">i", data, frame.SYS_FLAG_AT)
+    queue_id, queue_offset, sys_flag = _QUEUE_FIELDS.unpack_from(data, frame.QUEUE_ID_AT)
     flags = (frame.BORN_HOST_IPV6, frame.STORE_HOST_IPV6)
     extra = sum(frame.IPV6_EXTRA_BYTES for bit in flags if sys_flag & bit)
     if len(data) < frame.MIN_MESSAGE_BYTES + extra:
@@ -594,15 +553,14 @@ def _message_at(data: bytes) -> str:
 def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
     """Collect the facts of a store.
 
-    Files that point into the log are read before the log's end. Beside a running broker that end only moves
-    up, so no valid entry then points behind it.
+    Files that point into the log are read before the log's end. It only moves up, so they don't exceed it.
 
     :raises StoreNotFoundError: a directory of the store is missing, or it has no segment.
-    :raises UnsupportedLayoutError: a layout that we don't handle.
+    :raises UnsupportedLayoutError: the store has a layout that this version can't read.
     :raises StoreBusyError: a running broker changes files during each attempt to read them.
-    :raises BrokerError: the store's broker runs, and can't be asked.
+    :raises BrokerError: the store's broker runs, and doesn't answer.
     """
-    # Compiled code takes as long to import as an inspection of a store, which lists files by this module.
+    # Imported here: compiled code takes as long to import as an inspection, which uses this module.
     from storage_engine.rocketmq.engine.serving import ask_who_serves
 
     if settings.live is None:
@@ -670,14 +628,14 @@ def _end_by_engine(session: EngineSession) -> BrokerLogEnd:
 
 def _log_end(admin: BrokerAdmin) -> BrokerLogEnd:
     info = admin.runtime_info()
-    # The broker counts what is behind against a max offset that it takes a moment later.
+    # The broker counts ``dispatch_behind_bytes`` from a later max offset, so the result is never too high.
     return BrokerLogEnd(info.commitlog_max_offset, info.commitlog_max_offset - info.dispatch_behind_bytes)
 
 
 def _cleaning_ms(settings: Mapping[str, str]) -> int:
-    """Return the time of two rounds of the broker's cleaning: the present one may already have passed a file.
+    """Return the time in ms of two rounds of cleaning, since the present round may have passed a file.
 
-    It is at least two default pauses, since a round itself takes time, too.
+    It is at least two default pauses, since a round takes time, too.
     """
     try:
         pause_ms = int(settings.get("cleanResourceInterval", DEFAULT_INTERVAL_MS))
@@ -687,8 +645,10 @@ def _cleaning_ms(settings: Mapping[str, str]) -> int:
 
 
 def _index_facts(layout: StoreLayout, patience: Patience) -> tuple[IndexFact, ...]:
-    """Collect facts of the index files. The broker deletes an index file when its end is below the log's min
-    offset, but never the last file (IndexService#deleteExpiredFile).
+    """Collect facts of the index files.
+
+    The broker deletes files that end below the log's min offset, except the last
+    (IndexService#deleteExpiredFile).
     """
 
     def read(log: LogListing) -> tuple[IndexFact, ...]:
@@ -699,14 +659,11 @@ def _index_facts(layout: StoreLayout, patience: Patience) -> tuple[IndexFact, ..
         return all(row.first_offset <= row.last_offset for row in rows)
 
     def count(row: IndexFact) -> int:
-        paths = list_index_paths(layout)
-        path = layout.root / row.subject
-        return int(path in paths[:-1])
+        return int(layout.root / row.subject in list_index_paths(layout)[:-1])
 
     look = partial(list_log, layout)
     rows = patience.settled(read, look(), look, is_sound)
-    counts = [partial(count, row) for row in rows]
-    still = patience.until_none(counts, [row.left_over_files for row in rows])
+    still = patience.until_none([partial(count, row) for row in rows], [row.left_over_files for row in rows])
     return tuple(replace(row, left_over_files=left_over) for row, left_over in zip(rows, still, strict=True))
 
 
@@ -727,8 +684,10 @@ def _index_fact(path: Path, log_min_offset: int, *, is_last: bool) -> IndexFact:
 def _checkpoint_facts(
     values: Mapping[str, int] | None, log: LogFiles, newest_store_timestamp_ms: int
 ) -> tuple[CheckpointFact, ...]:
-    """Collect facts of the checkpoint's values. No value may be behind the log's end: otherwise a recovery
-    would begin behind unflushed messages (CommitLog#recoverAbnormally, isMappedFileMatchedRecover).
+    """Collect facts of the checkpoint's values.
+
+    No value may be behind the log's end. Otherwise a recovery would begin behind unflushed messages
+    (CommitLog#recoverAbnormally, isMappedFileMatchedRecover).
     """
     if values is None:
         return ()

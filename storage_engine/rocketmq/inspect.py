@@ -1,7 +1,7 @@
 """Description of a store's content for a person, and search for a topic's messages by their keys.
 
-Only reads, and no more than was requested. The index finds messages by a hash, and the log confirms them. The
-headers of the index files show which messages the index may lack.
+Files are only read, and only those that the request needs. The index finds messages by a hash, and the log
+confirms them. The headers of the index files show which messages the index may lack.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from storage_engine.core.file_users import FileUser
-from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.jsonable import filled, to_jsonable
 from storage_engine.core.long_work import report_each, report_work
 from storage_engine.core.untrusted import java_text
 from storage_engine.core.wording import bytes_text, count_text, time_text
@@ -55,8 +55,8 @@ _UNITS = {"hours": "h", "percent": "%", "ms": "ms", "bytes": "bytes"}
 class SegmentInspection:
     """A segment, with counts and times of its messages.
 
-    Timestamps are store timestamps in milliseconds since the epoch; None: there is no message. All fields but
-    the first timestamp require reading every frame. They are None if that was not requested.
+    Timestamps are store timestamps in milliseconds since the epoch, or None without a message. All fields
+    but the first timestamp are None if the messages were not read.
     """
 
     segment: Segment
@@ -68,7 +68,7 @@ class SegmentInspection:
 
 @dataclass(frozen=True, slots=True)
 class QueueInspection:
-    """A queue, with the readable queue offsets [min_offset, max_offset)."""
+    """A queue. Consumers can read the queue offsets [min_offset, max_offset)."""
 
     topic: str
     queue_id: int
@@ -97,15 +97,10 @@ class IndexInspection:
 class StoreInspection:
     """Everything that ``inspect`` shows.
 
-    :param crashed: ``abort`` exists: the broker runs, or did not stop cleanly. ``holder`` shows which of the
-        two.
-    :param holder: the process that has the broker's lock.
-    :param dispatched_offset: messages below this offset are in their consume queues; messages behind it may
-        be there, too.
-    :param queue_count: number of consume queues of both kinds.
-    :param queues: one entry for each queue; empty: it was not requested.
-    :param config: settings in effect.
-    :param unreadable: reasons why files other than the log can't be read; nothing is known of them then.
+    :param crashed: ``abort`` exists. The broker runs, or if ``holder`` is None, it did not stop cleanly.
+    :param dispatched_offset: messages below this offset are in their consume queues; later ones may be.
+    :param queues: one entry for each queue; empty if they were not requested.
+    :param unreadable: errors of unreadable files other than the log. The fields for these files are empty.
     """
 
     root: str
@@ -138,10 +133,8 @@ def inspect(
 ) -> StoreInspection:
     """Collect the description of a store.
 
-    :param now_ms: present time, in milliseconds since the epoch.
     :param messages: read every frame of every segment (without checksums), for counts and timestamps.
-    :param queues: look up the bounds of every queue.
-    :param snapshot: snapshot of the store beside its running broker; None: take one from the files alone.
+    :param snapshot: snapshot of a running broker's store. If it is None, one is taken from the files alone.
     :raises BadInputError: the directory is no store, or a file's content contradicts its name.
     """
     snapshot = snapshot or store.snapshot(now_ms)
@@ -210,18 +203,9 @@ def _read_messages(segment: Segment, used_bytes: int) -> SegmentInspection:
 
 
 def _index(file: IndexFile) -> IndexInspection:
-    header = file.header
-    return IndexInspection(
-        path=str(file.path),
-        size_bytes=file.size_bytes,
-        begin_timestamp_ms=header.begin_timestamp_ms,
-        end_timestamp_ms=header.end_timestamp_ms,
-        begin_phy_offset=header.begin_phy_offset,
-        end_phy_offset=header.end_phy_offset,
-        entries=header.next_entry - 1,
-        hash_slots=file.hash_slots,
-        capacity=file.capacity,
-    )
+    entries = file.header.next_entry - 1
+    sizes = {"size_bytes": file.size_bytes, "hash_slots": file.hash_slots, "capacity": file.capacity}
+    return filled(IndexInspection, file.header, path=str(file.path), entries=entries, **sizes)
 
 
 def _queues(queue_dirs: list[tuple[QueueDirectory, bool]], log_min_offset: int) -> Iterator[QueueInspection]:
@@ -235,27 +219,26 @@ def _queues(queue_dirs: list[tuple[QueueDirectory, bool]], log_min_offset: int) 
         )
 
 
-def describe(found: StoreInspection, data_paths: tuple[Path, ...], *, messages: bool) -> Inspection:
+def describe(store: StoreInspection, data_paths: tuple[Path, ...], *, messages: bool) -> Inspection:
     """Convert the description to text for a person, and to data.
 
-    :param data_paths: directories to which the store's broker writes.
-    :param messages: every frame was read, so its counts are known.
+    :param messages: whether every frame was read, so that counts are known.
     """
     sections: list[Section] = [
-        Paragraph(_state(found)),
-        Disks((*found.log_disks, found.dependents_disk)),
-        Paragraph(_checkpoint(found)),
-        _count_table(found.segments) if messages else _segment_table(found.segments),
+        Paragraph(_state(store)),
+        Disks((*store.log_disks, store.dependents_disk)),
+        Paragraph(_checkpoint(store)),
+        _count_table(store.segments) if messages else _segment_table(store.segments),
     ]
-    if found.queues:
-        sections.append(_queue_table(found.queues))
+    if store.queues:
+        sections.append(_queue_table(store.queues))
     sections.append(Paragraph(""))
-    if found.index_files:
-        sections.append(Paragraph(_index_text(found.index_files)))
-    topics = tuple(topic.topic for topic in found.topics)
-    sections += [Paragraph(f"WARNING {problem}") for problem in found.unreadable]
-    sections += [Names("Topics", topics), Names("Groups", found.groups), _settings(found.config)]
-    return Inspection(to_jsonable(found), tuple(sections), data_paths)
+    if store.index_files:
+        sections.append(Paragraph(_index_text(store.index_files)))
+    topics = tuple(topic.topic for topic in store.topics)
+    sections += [Paragraph(f"WARNING {problem}") for problem in store.unreadable]
+    sections += [Names("Topics", topics), Names("Groups", store.groups), _settings(store.config)]
+    return Inspection(to_jsonable(store), tuple(sections), data_paths)
 
 
 def _state(store: StoreInspection) -> str:
@@ -350,8 +333,7 @@ def _settings(config: BrokerConfig) -> Table:
 def _setting_text(field: str, value: object) -> str:
     if value is None:
         return "not set: as the files are"
-    unit = _UNITS.get(field.rpartition("_")[2])
-    if unit is not None:
+    if unit := _UNITS.get(field.rpartition("_")[2]):
         return f"{value} {unit}"
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "none"
@@ -359,24 +341,20 @@ def _setting_text(field: str, value: object) -> str:
 
 
 _START = struct.Struct(">II")
-_FLAGS = struct.Struct(">i")
-_MESSAGES = (frame.MAGIC_V1, frame.MAGIC_V2)
 _KEY_PROPERTIES = (b"KEYS\x01", b"UNIQ_KEY\x01")
 _MOST_READ = 1000
-"""Most messages of a range that are read to skip those without a key."""
+"""Most messages without a key that are read at the start of a range, to skip them."""
 
 
 def look_up(
     layout: StoreLayout, config: BrokerConfig, topic: str, key: str, max_count: int | None = None
 ) -> KeyLookup:
-    """Find the messages of a topic that have a key.
+    """Find the messages of a topic with a key.
 
     The broker finds messages only by the hash of topic and key (DefaultMessageStore#queryMessage). Its
     clients then compare topic and keys (MQAdminImpl#queryMessage), and so does this function.
 
-    :param key: one of the message's keys, or its unique key.
-    :param max_count: most messages to return, the newest ones; None: as many as the broker returns
-        (maxMsgsNumBatch).
+    :param max_count: return so many of the newest messages; None for the broker's limit (maxMsgsNumBatch).
     :raises CorruptFileError: a file isn't a possible index file.
     :raises StoreNotFoundError: there is no segment.
     """
@@ -399,7 +377,7 @@ def look_up(
 
 
 def _message_at(log: LogListing, offset: int) -> StoredMessage | None:
-    """Return the message that begins at a physical offset; None: no message can be read there."""
+    """Return the message that begins at a physical offset; None if none can be read there."""
     for file in log.named:
         if file.base_offset <= offset < file.end_offset:
             try:
@@ -423,10 +401,9 @@ def _has_key(message: StoredMessage, topic: str, key: str) -> bool:
 def unindexed_ranges(layout: StoreLayout, config: BrokerConfig) -> tuple[tuple[int, int | None], ...]:
     """Return ranges of physical offsets that no index file covers although they may have messages with keys.
 
-    Messages without a key aren't indexed. So the first messages of a range are read, and skipped if they have
-    no key.
+    Messages without a key aren't indexed. So a range begins at its first message with a key.
 
-    :return: start and end offset of each range; the end None: up to the log's end.
+    :return: start and end offset of each range. The end is None for a range up to the log's end.
     :raises CorruptFileError: a file isn't a possible index file.
     :raises StoreNotFoundError: there is no segment.
     """
@@ -450,9 +427,9 @@ def unindexed_ranges(layout: StoreLayout, config: BrokerConfig) -> tuple[tuple[i
 
 
 def _first_with_key(log: LogListing, position: int, end: int) -> int | None:
-    """Return the offset of the first message with a key between two offsets; None: there is none.
+    """Return the offset of the first message with a key between two offsets; None if all have no key.
 
-    After many messages without a key, the next message counts without being read.
+    After :data:`_MOST_READ` messages without a key, the next message is returned unread.
     """
     message: int | None = position
     for _ in range(_MOST_READ):
@@ -461,7 +438,7 @@ def _first_with_key(log: LogListing, position: int, end: int) -> int | None:
         if not _is_message(log, message):
             return message
         content = log.read_at(message, _start(log, message)[0])
-        (flags,) = _FLAGS.unpack_from(content.ljust(frame.MIN_MESSAGE_BYTES, b"\0"), frame.SYS_FLAG_AT)
+        flags = int.from_bytes(content[frame.SYS_FLAG_AT : frame.BORN_TIMESTAMP_AT].ljust(4, b"\0"), "big")
         is_rolled_back = flags & frame.TRANSACTION_MASK == frame.TRANSACTION_ROLLBACK
         if not is_rolled_back and any(name in content for name in _KEY_PROPERTIES):
             return message
@@ -470,12 +447,12 @@ def _first_with_key(log: LogListing, position: int, end: int) -> int | None:
 
 
 def _next_message(log: LogListing, offset: int) -> int | None:
-    """Return the offset of the message that follows the one at an offset; None: there is none."""
+    """Return the offset of the message behind the one at ``offset``; None if no message follows."""
     return _first_message_at(log, offset + _start(log, offset)[0])
 
 
 def _first_message_at(log: LogListing, offset: int) -> int | None:
-    """Return the offset of the first message at or behind the end of another message; None: there is none."""
+    """Return the offset of the message at ``offset`` or behind a blank there; None if there is none."""
     size, magic = _start(log, offset)
     if magic == frame.MAGIC_BLANK:
         offset += size
@@ -483,11 +460,11 @@ def _first_message_at(log: LogListing, offset: int) -> int | None:
 
 
 def _is_message(log: LogListing, offset: int) -> bool:
-    return _start(log, offset)[1] in _MESSAGES
+    return _start(log, offset)[1] in frame.MESSAGE_MAGICS
 
 
 def _start(log: LogListing, offset: int) -> tuple[int, int]:
-    """Return size and magic code of the frame at an offset; zeros: the log has no bytes there."""
+    """Return size and magic code of the frame at an offset; zeros if the log has no bytes there."""
     content = log.read_at(offset, _START.size)
     size, magic = _START.unpack(content) if len(content) == _START.size else (0, 0)
     return size, magic

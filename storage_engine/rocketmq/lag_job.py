@@ -1,4 +1,4 @@
-"""Consumer lag of a RocketMQ store, ready to be computed in shares; see ``model.broker.kind``."""
+"""Input for several tasks that measure the consumer lag of one RocketMQ store; see ``model.broker.kind``."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from storage_engine.rocketmq.store.store import RocketMQStore
 
 @dataclass(frozen=True, slots=True)
 class RocketMQLagJob:
-    """Data from which the tasks measure lag, and the groups' positions, queue by queue.
+    """Data from which tasks measure lag.
 
-    :param unknown: texts on consumers that are unknown because a file can't be read.
+    :param unknown: errors of unreadable files, whose consumers are unknown.
     """
 
     context: LagContext
@@ -43,9 +43,7 @@ class RocketMQLagJob:
 
     @property
     def logs(self) -> tuple[str, ...] | None:
-        """Return the logs whose lag is measured. None: all, which is the store's one log. (): none, since
-        some consumers are unknown.
-        """
+        """Return the logs whose lag is measured: None for all, () for none because consumers are unknown."""
         return () if self.unknown else None
 
     @property
@@ -61,9 +59,9 @@ class RocketMQLagJob:
         return partial(place_positions, self.context)
 
     def unread(self, run: Sequence[Segment]) -> Unread:
-        context, end_offset = self.context, run[-1].end_offset
+        layout, attempts = self.context.layout, self.context.attempts
         result = unread_messages(
-            context.layout, tuple(run), self.positions, end_offset, context.attempts, deleted=True
+            layout, tuple(run), self.positions, run[-1].end_offset, attempts, deleted=True
         )
         return result.with_errors(self.unknown)
 
@@ -71,11 +69,11 @@ class RocketMQLagJob:
 def lag_job(request: LagRequest) -> RocketMQLagJob:
     """Read the groups' positions, and the data from which their lag is measured.
 
-    Beside a running broker, the groups' positions are read before its queues. So messages that come in
-    meanwhile make lag larger, never smaller.
+    Beside a running broker, the groups' positions are read before its queues. So messages that arrive during
+    the read make lag larger, never smaller.
 
     :raises BadInputError: the store or its settings can't be read, or the plan is for another store.
-    :raises BrokerError: a running broker can't be asked, and its files don't have the positions either.
+    :raises BrokerError: a running broker doesn't answer, and its files don't have the positions either.
     """
     settings, now_ms = request.settings, request.now_ms
     if settings.live is None:
@@ -86,20 +84,18 @@ def lag_job(request: LagRequest) -> RocketMQLagJob:
         attempts = ATTEMPTS
 
     def look() -> tuple[StoreSnapshot, LagContext]:
-        snapshot = store.snapshot(now_ms)
+        snapshot, segments = store.snapshot(now_ms), request.plan_segments
         zone = time_zone(settings.time_zone)
-        return snapshot, lag_context(
-            store.layout, snapshot, store.config, request.plan_segments, now_ms, zone
-        )
+        return snapshot, lag_context(store.layout, snapshot, store.config, segments, now_ms, zone)
 
-    snapshot, measured = reread(look, attempts)
+    snapshot, context = reread(look, attempts)
     positions = group_positions(store.layout, consumers)
-    context = replace(measured, source=source, attempts=attempts)
+    context = replace(context, source=source, attempts=attempts)
     return RocketMQLagJob(context, positions, snapshot, consumers.unknown)
 
 
 def _open_live(settings: StoreSettings, live: LiveBroker) -> tuple[RocketMQStore, Consumers, LagSource]:
-    """Return a running broker's store with effective settings, its consumers, and their positions' source."""
+    """Return a running broker's store, its consumers, and the source of their positions."""
     try:
         with reach(live) as admin:
             config = admin.config()

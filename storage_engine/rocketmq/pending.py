@@ -1,8 +1,8 @@
 """Pending messages of a store: delayed messages, timers, half messages. Computed from files alone.
 
-The broker doesn't check them when it deletes segments, and a deletion loses them nearly silently. The number
-of a kind's messages is unknown if one of its files can't be read, is missing although another file refers to
-it, or ends too early.
+The broker deletes segments without a check for them, and reports almost no error when they are lost. The
+number of a kind's messages is unknown in three cases: one of its files can't be read, is missing although
+another file refers to it, or ends too early.
 
 Delayed messages: the queue of SCHEDULE_TOPIC_XXXX with id q belongs to level q + 1
 (ScheduleMessageService#queueId2DelayLevel). An entry's tags code is the due time in ms
@@ -12,20 +12,20 @@ Delayed messages: the queue of SCHEDULE_TOPIC_XXXX with id q belongs to level q 
 Messages in RocksDB can't be counted here. From 5.4 on every store has ``rocksdbstore``, with the column
 families ``timer`` and ``trans``, so its existence says nothing. The settings ``timerRocksDBEnable`` and
 ``transRocksDBEnable`` show its use. But a running broker accepts a change of either at any time, and its
-earlier records stay in RocksDB. So the files are checked as well. The timeline keeps its own checkpoints
-among its records (MessageRocksDBStorage). RocksDB's manifest names the largest key of each of its files, and
-one of these checkpoints is always the largest key. Records that aren't in a file yet are in a log.
+earlier records stay in RocksDB. So RocksDB's files are searched as well. The timeline keeps its own
+checkpoints among its records (MessageRocksDBStorage). RocksDB's manifest names the largest key of each of its
+files, and one of these checkpoints is always the largest key. Records that aren't in a file yet are in a log.
 
 Waiting timer messages are first in the timers' queue, and then in the timer log until they are due. Layout of
 ``config/timercheck``, big-endian longs: lastReadTimeMs, lastTimerLogFlushPos, lastTimerQueueOffset,
 masterTimerQueueOffset (TimerCheckpoint). It is about 1 s behind the broker. Record of ``timerlog``
 (TimerLog): size 4 (= 52), previous position 8, magic 4, write time 8, delay 4, physical offset 8, message
 size 4, hash of the topic 4, reserved 8; a blank fills the rest of a file. A timer beyond the wheel's window
-is written again as a new message each time that it comes up. Each of its records refers to the message of
-that time.
+is written again as a new message each time that the wheel reaches it. Each record refers to the message that
+was the newest at its time.
 
-Half messages are undecided if no operation message names them. For each queue of RMQ_SYS_TRANS_HALF_TOPIC,
-these are the half messages from the position of the broker's own group on, without the queue offsets in the
+Half messages are undecided if no operation message names them. In each queue of RMQ_SYS_TRANS_HALF_TOPIC the
+candidates begin at the position of the broker's own group. Decided are those whose queue offsets are in the
 bodies ("0,1,…,") of RMQ_SYS_TRANS_OP_HALF_TOPIC's messages with the tag "d"
 (TransactionalMessageServiceImpl#fillOpRemoveMap). A check writes an undecided half message again at the end
 of the queue, and continues behind the old one. The offsets are up to 5 s behind the broker.
@@ -48,7 +48,6 @@ from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, CorruptFileError, StoreBusyError, UnsupportedLayoutError
 from storage_engine.model.broker.broker_store import Pending, PendingKind
 from storage_engine.rocketmq.codec import frame_layout as frame
-from storage_engine.rocketmq.codec.frame_layout import SCHEDULE_TOPIC
 from storage_engine.rocketmq.codec.stored_messages import Longs, stored_messages
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES
@@ -66,7 +65,7 @@ from storage_engine.rocketmq.format.stored_files import read_stored, refuse_link
 from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets
 
 TIMER_KEYS: Final = (b"timeline_checkpoint", b"sys_topic_scan_offset_checkpoint")
-"""Keys in the column family ``timer``, with the timeline's progress and its position in the timers' queue."""
+"""Keys in the column family ``timer`` of the timeline's progress and of its position in the timers' queue."""
 ROCKSDB_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 """Topic of half messages whose state is in RocksDB (TransMessageRocksDBStore)."""
 TIMER_TOPIC = "rmq_sys_wheel_timer"
@@ -93,7 +92,7 @@ _MAX_DELAY_MS = (1 << 31) - 1
 """Largest value of the delay field: no record is due later than this time after it was written."""
 _DUE_PROPERTY = b"TIMER_OUT_MS"
 _DUE_READ_MAX = 100_000
-"""Most messages outside the timer log whose due times are read. If there are more, all are unknown."""
+"""Most messages outside the timer log whose due times are read. With more messages, all are unknown."""
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OPERATION_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 GROUP = "CID_RMQ_SYS_TRANS"
@@ -102,7 +101,7 @@ _REMOVES = b"d"
 
 
 def refuse_timers_in_rocksdb(layout: StoreLayout) -> None:
-    """Make sure that a store's timers are in its own files.
+    """Refuse a store with timers in RocksDB.
 
     :raises UnsupportedLayoutError: timers are, or may be, in RocksDB.
     :raises OSError: a file of RocksDB can't be read.
@@ -115,7 +114,7 @@ def refuse_timers_in_rocksdb(layout: StoreLayout) -> None:
 
 
 def refuse_halves_in_rocksdb(layout: StoreLayout, log_min_offset: int) -> None:
-    """Make sure that a store's half messages are in its own files.
+    """Refuse a store with half messages in RocksDB.
 
     :raises UnsupportedLayoutError: half messages are, or may be, in RocksDB.
     :raises CorruptFileError: a queue is unreadable or malformed.
@@ -146,44 +145,41 @@ def _manifests_and_logs(directory: Path) -> Iterator[Path]:
 
 
 def _has_any(path: Path, keys: tuple[bytes, ...]) -> bool:
-    """Return whether a file contains one of these values. The file is mapped, and not read into memory."""
+    """Return whether a file contains one of these keys, or is too large for a search in each run."""
     try:
         with path.open("rb", buffering=0) as file:
             size = path.stat().st_size
             if size > MAX_FILE_BYTES:
-                return True  # nobody looks through that at each run: unknown
+                return True
             if not size:
                 return False
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return any(data.find(key) >= 0 for key in keys)
     except FileNotFoundError:
-        return False  # a running broker drops its old ones, once a newer one has what was in them
+        return False  # a running broker deletes old manifests and logs once newer files have their content
 
 
 def waiting_in_levels(layout: StoreLayout) -> tuple[Longs, Longs]:
-    """Return the physical offset of each waiting message, and its due time in ms.
+    """Return the physical offset of each waiting delayed message, and its due time in ms.
 
-    If ``delayOffset.json`` doesn't have a level, the level begins at its queue's first message
-    (ScheduleMessageService#start).
+    A level that is not in ``delayOffset.json`` begins at the first message (ScheduleMessageService#start).
 
     :raises CorruptFileError: the positions or a queue are unreadable or malformed.
     """
     delivered = delay_offsets(layout)
-    topic = layout.consumequeue / SCHEDULE_TOPIC
+    topic = layout.consumequeue / frame.SCHEDULE_TOPIC
     offsets, due = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for queue_id in sorted(queue_ids(topic) | {level - 1 for level in delivered}):
         entries = entries_from(
             topic / str(queue_id), delivered.get(queue_id + 1, 0), layout.config / "delayOffset.json"
         )
         offsets.append(entries.physical_offset)
-        due.append(_due_ms(layout.consumequeue_ext / SCHEDULE_TOPIC / str(queue_id), entries.tags_code))
+        due.append(_due_ms(layout.consumequeue_ext / frame.SCHEDULE_TOPIC / str(queue_id), entries.tags_code))
     return np.concatenate(offsets), np.concatenate(due)
 
 
 def _due_ms(extension: Path, tags_codes: Longs) -> Longs:
-    """Return tags codes. A tags code that is an address is replaced by that of its unit
-    (ConsumeQueueExt#isExtAddr).
-    """
+    """Return due times in ms: tags codes, or those of the units at addresses (ConsumeQueueExt#isExtAddr)."""
     elsewhere = tags_codes <= consume_queue.MAX_ADDRESS
     if not elsewhere.any():
         return tags_codes
@@ -208,7 +204,7 @@ def _due_ms(extension: Path, tags_codes: Longs) -> Longs:
 
 
 _Reader: TypeAlias = Callable[[Sequence[MappedFile]], tuple[Longs, Longs]]
-"""Reader of one kind of pending messages: their physical offsets, and their due times or none at all."""
+"""Reads one kind of pending messages: their physical offsets, and either all their due times or none."""
 
 _WHEEL_STOPS = (
     "if the broker asks for offset 0 after its deletion, it reads the first frame that is left, and the "
@@ -219,11 +215,11 @@ _WHEEL_STOPS = (
 def pending(layout: StoreLayout, *, attempts: int = 1) -> tuple[Pending, ...]:
     """Return pending messages, with one item for each kind.
 
-    For each kind, the files with the broker's progress are read first. So messages that it handles meanwhile
-    still count as pending. Messages that come in meanwhile may be missing; they are behind any segment that
-    was sealed before. A kind that can't be read has no count, but the reason as its error.
+    For each kind, the files with the broker's progress are read first. So messages that the broker handles
+    during the read still count as pending. Messages that arrive during the read may be missing; they are
+    behind all segments that were sealed before. A kind that can't be read has an error in place of a count.
 
-    :param attempts: attempts to read files that don't fit together; more than 1 beside a running broker.
+    :param attempts: attempts to read files that contradict each other; more than 1 beside a running broker.
     """
     if is_new(layout):
         return tuple(Pending(kind, 0, log=LOG) for kind in PendingKind)
@@ -270,7 +266,7 @@ def _count_pending(kind: PendingKind, layout: StoreLayout, reader: _Reader, atte
 
 
 def queue_ids(topic: Path) -> set[int]:
-    """Return the ids of the queues below consumequeue/<topic>; empty: there is no such topic."""
+    """Return the ids of the queues below consumequeue/<topic>; empty if the directory doesn't exist."""
     try:
         refuse_link(topic)
         names = [path.name for path in topic.iterdir() if path.is_dir()]
@@ -281,7 +277,7 @@ def queue_ids(topic: Path) -> set[int]:
 
 @dataclass(frozen=True, slots=True)
 class OwedEntries:
-    """Entries of one queue that still have to be handled, as columns, by queue offset."""
+    """Entries of one queue that still have to be handled, as columns, sorted by queue offset."""
 
     queue_offset: Longs
     physical_offset: Longs
@@ -295,16 +291,13 @@ def entries_from(queue: Path, queue_offset: int, position: Path) -> OwedEntries:
     """Return the entries at and behind a queue offset.
 
     :param queue: the directory consumequeue/<topic>/<queue id>.
-    :param queue_offset: queue offset of the reader's next message. If it is below the first entry that is
-        left, reading begins at that entry.
-    :param position: the file with this ``queue_offset``, for the error.
+    :param queue_offset: queue offset of the reader's next message. If older entries were deleted beyond it,
+        reading begins at the first present entry.
+    :param position: the file from which ``queue_offset`` was read, for the error.
     :raises CorruptFileError: the files aren't a queue, or the queue ends before ``queue_offset``.
     """
     files = consume_queue.FORMAT.files(queue)
-    last = consume_queue.FORMAT.last_position(files)
-    end = files[0].base_offset // CONSUME_QUEUE_ENTRY_BYTES if files else 0
-    if last is not None:
-        end = last[0].base_offset // CONSUME_QUEUE_ENTRY_BYTES + last[1] + 1
+    end = consume_queue.next_queue_offset(files, consume_queue.FORMAT.last_position(files))
     if queue_offset > end:
         raise CorruptFileError(
             f"{queue}: expected entries up to queue offset {queue_offset}, the position in {position}, found "
@@ -330,9 +323,7 @@ def entries_from(queue: Path, queue_offset: int, position: Path) -> OwedEntries:
     offsets = first + np.arange(len(joined), dtype=np.int64)
     real = joined["size"] != FILLER_SIZE
     return OwedEntries(
-        offsets[real],
-        joined["offset"][real].astype(np.int64),
-        joined["tags_code"][real].astype(np.int64),
+        offsets[real], joined["offset"][real].astype(np.int64), joined["tags_code"][real].astype(np.int64)
     )
 
 
@@ -351,7 +342,7 @@ class TimerCheckpoint:
 
 
 def read_timer_checkpoint(path: Path) -> TimerCheckpoint | None:
-    """Read ``config/timercheck``; None: there is no such file.
+    """Read ``config/timercheck``; None if the file doesn't exist.
 
     The broker continues from the lower of its two queue offsets (TimerMessageStore#recover).
 
@@ -375,7 +366,7 @@ _RESTORE = "Restore the file from a replica or a backup, or start the broker and
 def waiting_timers(layout: StoreLayout, log: Sequence[MappedFile]) -> tuple[Longs, Longs]:
     """Return the physical offset of each waiting timer, and its due time in ms since the epoch.
 
-    :data:`UNKNOWN_DUE` means that the due time is unknown. For a timer beyond the wheel's window, it is the
+    An unknown due time is :data:`UNKNOWN_DUE`. For a timer beyond the wheel's window, the due time is the
     time at which the timer is written again.
 
     :param log: the commitlog's files, oldest first.
@@ -406,9 +397,9 @@ def waiting_timers(layout: StoreLayout, log: Sequence[MappedFile]) -> tuple[Long
 def _records(
     files: Sequence[MappedFile], position: int, read_time_ms: int, timer_log: Path
 ) -> Iterator[np.ndarray]:
-    """Yield the records that are not due before a time, file by file (TimerMessageStore#recoverAndRevise).
+    """Yield the records due at ``read_time_ms`` or later, file by file (TimerMessageStore#recoverAndRevise).
 
-    :param position: position before which the timer log must not end.
+    :raises CorruptFileError: the timer log ends before ``position``.
     """
     end = 0
     for file in files:
@@ -440,7 +431,7 @@ def _timer_due_ms(records: np.ndarray) -> Longs:
 
 
 def _has_no_timer(data: memoryview, read_time_ms: int) -> bool:
-    """Return whether a full file has no waiting timer, by its last record, which was written last."""
+    """Return whether a full file has no waiting timer. Its last record, the youngest, decides."""
     last = (len(data) - _BLANK.size) // RECORD.itemsize * RECORD.itemsize - RECORD.itemsize
     if last < 0 or not _is_blank(data, last + RECORD.itemsize):
         return False
@@ -456,7 +447,10 @@ def _is_blank(data: memoryview, at: int) -> bool:
 
 
 def _due_of_messages(log: Sequence[MappedFile], offsets: Longs) -> Longs:
-    """Return messages' due times from their properties; unknown if one is gone, or there are too many."""
+    """Return messages' due times from their properties.
+
+    A deleted message's time is unknown. So are all times of more than :data:`_DUE_READ_MAX` messages.
+    """
     due = np.full(len(offsets), UNKNOWN_DUE, np.int64)
     rows = np.flatnonzero(offsets >= log[0].base_offset)
     if 0 < len(rows) <= _DUE_READ_MAX:
@@ -484,7 +478,7 @@ def read_undecided(layout: StoreLayout, log: Sequence[MappedFile]) -> Longs:
         offsets = halves.physical_offset
         undone = ~np.isin(halves.queue_offset, _read_decided(layout, log, queue_id, positions))
         if not has_position:
-            # Then the broker begins at what is left (TransactionalMessageBridge#fetchConsumeOffset).
+            # Then the broker begins at the oldest message (TransactionalMessageBridge#fetchConsumeOffset).
             undone &= offsets >= log[0].base_offset
         parts.append(offsets[undone])
     return np.concatenate(parts)
@@ -500,7 +494,7 @@ def _read_decided(
         layout.config,
     )
     offsets = operations.physical_offset
-    # A half message lies before the operation that decides it: what is gone names only what is gone.
+    # A half message lies before the operation that decides it. So deleted operations name deleted messages.
     present = offsets[offsets >= log[0].base_offset]
     bodies = [
         message.body
@@ -518,7 +512,7 @@ def _read_decided(
 
 
 def _positions(layout: StoreLayout) -> dict[tuple[str, int], int]:
-    """Return the next queue offset of the broker's own group, by topic and queue."""
+    """Return the next queue offset of the broker's own group for transactions, by topic and queue."""
     table = consumer_offsets(layout)
     rows = table.filter(pc.equal(table["group"], pa.scalar(GROUP))).to_pylist()
     return {(row["topic"], row["queue_id"]): row["committed_offset"] for row in rows}

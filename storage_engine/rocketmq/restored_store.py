@@ -1,4 +1,4 @@
-"""Files that make restored segments a store that a broker serves completely: configuration, queues and index.
+"""Configuration, queues and index for restored segments, so that a broker serves all their messages.
 
 A broker rebuilds queues only from its last segments; their number depends on its release. So the queues are
 made here from all segments, with the file sizes in the broker's settings.
@@ -25,7 +25,6 @@ from storage_engine.exceptions import RestoreError
 from storage_engine.model.broker.codec import RestoredConfig, RestoredSetting
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.rocketmq.codec import frame_layout as frame
-from storage_engine.rocketmq.codec.frame_layout import FILLER_TOPIC, SCHEDULE_TOPIC
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings, deciding_setting, settings_for
 from storage_engine.rocketmq.engine.recover_on_demand import REBUILT, rebuild_queues
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
@@ -37,12 +36,12 @@ if TYPE_CHECKING:
     from storage_engine.rocketmq.format.layout import StoreLayout
 
 QUEUE_COLUMNS = ("kind", "topic", "queue_id", "queue_offset", "sys_flag")
-"""Columns of ``messages`` that are needed to make configuration files."""
+"""Columns of ``messages`` from which configuration files are made."""
 
 _TOPICS = "config/topics.json"
 _DELAYS = "config/delayOffset.json"
 _OFFSETS = ("config/consumerOffset.json", "config/lmqConsumerOffset.json")
-"""Files with consumer offsets. The broker's enableLmq decides which of the two it reads."""
+"""Files with consumer offsets. The broker reads one of them, by its setting enableLmq."""
 _TIMERS = "config/timercheck"
 
 CONFIG_FILES = (_TOPICS, _DELAYS, *_OFFSETS, _TIMERS)
@@ -64,35 +63,30 @@ _TRANSACTION_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 _REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 
-_QUEUES_OF_ITS_OWN = {SCHEDULE_TOPIC: 18}
+_QUEUES_OF_ITS_OWN = {frame.SCHEDULE_TOPIC: 18}
 _REVIVE_QUEUES = 8
-"""Queues that the broker gives these topics (TopicConfigManager#init). With fewer, some would be missing."""
+"""Least number of queues of such a topic, as the broker makes it (TopicConfigManager#init)."""
 
 _READ_AND_WRITE = 6
 _TIMER_CHECKPOINT_BYTES = 4096
 _MAX_INT = (1 << 31) - 1
 _MAX_QUEUES = 1 << 16
 """Most queues of a topic in ``topics.json``. A damaged or hostile message may have any queue id, and clients
-make an object for each queue of a topic. Messages in further queues are still in the log, and can be
-exported.
+make an object for each queue of a topic. Messages with higher queue ids stay in the log, and can be exported.
 """
 
 _VERSION = {"counter": 0, "stateVersion": 0, "timestamp": 0}
-"""Data version in each file. It is always the same, so that a repeated restore writes the same bytes."""
+"""Data version in each file. It is constant, so that a repeated restore writes the same bytes."""
 _NEWER_VERSION = {**_VERSION, "counter": 1}
-"""Data version for a broker with RocksDB: it reads a file into RocksDB only if the file is newer
-(RocksDBTopicConfigManager#merge).
-"""
+"""Data version for a broker with RocksDB, which reads only a newer file (RocksDBTopicConfigManager#merge)."""
 
 
 def queues_of(rows: pa.Table) -> pa.Table:
     """Return these rows' queues: topic, queue_id, last queue_offset, and whether they have inner batches.
 
-    Results of several calls can be joined and given to :func:`merge_queues`.
-
-    :param rows: rows with :data:`QUEUE_COLUMNS`.
+    Concatenated results of several calls are an input of :func:`merge_queues`.
     """
-    # A topic that is no text is none that a broker has or serves, and what was rolled back is in no queue.
+    # No broker serves a topic whose name isn't text. Messages that were rolled back are in no queue.
     named = pc.and_(pc.equal(rows["kind"], pa.scalar("message")), pc.is_valid(rows["topic"]))
     messages = rows.filter(named)
     ended = pc.bit_wise_and(messages["sys_flag"].cast(pa.int32()), pa.scalar(frame.TRANSACTION_MASK))
@@ -112,17 +106,17 @@ def queues_of(rows: pa.Table) -> pa.Table:
 
 
 def merge_queues(queues: pa.Table) -> pa.Table:
-    """Merge rows from any number of :func:`queues_of` calls, so that each queue has one row."""
+    """Merge rows of :func:`queues_of`, so that each queue has one row."""
     merged = queues.group_by(["topic", "queue_id"]).aggregate([("last", "max"), ("inner_batch", "max")])
     ordered = merged.select(["topic", "queue_id", "last_max", "inner_batch_max"])
     return ordered.rename_columns(NO_CONFIG_QUEUES.column_names)
 
 
 def config_files(queues: pa.Table, *, into_rocksdb: bool = False) -> dict[str, bytes]:
-    """Return the content of the configuration files, by their path below the store's root. They are made from
-    a result of :func:`merge_queues`.
+    """Return the content of each configuration file, by its path below the store's root.
 
-    :param into_rocksdb: the broker keeps its configuration in RocksDB, and reads it from these files.
+    :param queues: a result of :func:`merge_queues`.
+    :param into_rocksdb: the broker keeps its configuration in RocksDB, into which it reads these files.
     """
     version = _NEWER_VERSION if into_rocksdb else _VERSION
     by_topic: dict[str, dict[int, int]] = {}
@@ -149,7 +143,7 @@ def config_files(queues: pa.Table, *, into_rocksdb: bool = False) -> dict[str, b
             {
                 "offsetTable": {
                     queue + 1: end
-                    for queue, end in by_topic.get(SCHEDULE_TOPIC, {}).items()
+                    for queue, end in by_topic.get(frame.SCHEDULE_TOPIC, {}).items()
                     if queue < _MAX_INT
                 }
             },
@@ -160,7 +154,7 @@ def config_files(queues: pa.Table, *, into_rocksdb: bool = False) -> dict[str, b
 
 
 def _topic(topic: str, queues: int, inner_batch: bool) -> dict[str, Any]:
-    """Return a TopicConfig. With a wrong type of queue the broker builds the other type (QueueTypeUtils)."""
+    """Return a TopicConfig. Its queue.type decides which type of queue the broker builds (QueueTypeUtils)."""
     least = _REVIVE_QUEUES if topic.startswith(_REVIVE_PREFIX) else _QUEUES_OF_ITS_OWN.get(topic, 1)
     number = min(max(queues, least), _MAX_QUEUES)
     return {
@@ -178,8 +172,8 @@ def _topic(topic: str, queues: int, inner_batch: bool) -> dict[str, Any]:
 def _finished_offsets(by_topic: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
     """Return the offsets of the groups with which the broker reads its own topics.
 
-    The groups are those of TransactionalMessageBridge#fetchConsumeOffset and PopReviveService. The positions
-    of other groups are unknown: they begin where their clients want.
+    The groups are those of TransactionalMessageBridge#fetchConsumeOffset and PopReviveService. The offsets of
+    other groups are unknown: their clients decide where to begin.
     """
     return {
         f"{topic}@{_TRANSACTION_GROUP if topic in _TRANSACTION_TOPICS else _REVIVE_GROUP}": ends
@@ -189,8 +183,7 @@ def _finished_offsets(by_topic: dict[str, dict[int, int]]) -> dict[str, dict[int
 
 
 def _timer_checkpoint(end: int) -> bytes:
-    """Return a TimerCheckpoint: lastReadTimeMs, lastTimerLogFlushPos, lastTimerQueueOffset,
-    masterTimerQueueOffset.
+    """Return a TimerCheckpoint: read time, log position, queue offset, and the master's queue offset.
 
     The broker continues from the lower of the last two (TimerMessageStore#recover).
     """
@@ -198,19 +191,19 @@ def _timer_checkpoint(end: int) -> bytes:
 
 
 def _json(version: dict[str, int], content: dict[str, Any]) -> bytes:
-    """Return a config file's content, with numbers as keys in quotes, which fastjson reads like its own."""
+    """Return a config file's content. Numbers as keys get quotes, and fastjson reads them all the same."""
     return json.dumps({"dataVersion": version, **content}, indent=1, ensure_ascii=False).encode()
 
 
 _NOWHERE = Path("/no-store-yet")
-"""Placeholder of the store's root, to read settings before the store exists."""
+"""Placeholder for the store's root while settings are read before the store exists."""
 _TOPICS_IN_FILES = RestoredSetting(
     "configManagerVersion",
     "v1",
     "lake",
     "With v2 the broker doesn't read the topics that were made here, and serves none of them.",
 )
-"""Setting with which a broker reads the configuration files that are made here (ConfigManagerFactory)."""
+"""Setting without which a broker ignores the configuration files (ConfigManagerFactory)."""
 _MANY_TOPICS = (
     "queues may have messages of several topics; if some of these are gone, the messages behind them would "
     "get other queue offsets"
@@ -229,7 +222,10 @@ _STILL_POSSIBLE = (
 
 @dataclass(frozen=True, slots=True)
 class RestoredStore(RestoredConfig):
-    """RestoredConfig for a broker with this ``broker.conf``; None: a broker with default settings."""
+    """RestoredConfig for a broker.
+
+    :param conf: the broker's ``broker.conf``; None for default settings.
+    """
 
     conf: Path | None
 
@@ -240,11 +236,11 @@ class RestoredStore(RestoredConfig):
     FINISHED: ClassVar[frozenset[str]] = REBUILT
 
     def log_files(self, log: str) -> tuple[str, ...]:
-        """Return nothing: a broker has one log, and no file is in the log's own directory."""
+        """Return no files: none of them lies in the log's own directory."""
         return ()
 
     def check_conf(self) -> None:
-        """Make sure that queues can be made for a broker with this configuration file.
+        """Check that queues can be made for a broker with this configuration file.
 
         :raises RestoreError: no queues can be made for such a broker.
         :raises BrokerConfigError: no broker would accept a value in the file.
@@ -260,12 +256,12 @@ class RestoredStore(RestoredConfig):
             setting, means = deciding
             raise RestoreError(
                 f"{self.conf}: {setting}: expected false, found true: {means}, so that no queues can be made "
-                f"without them. {_STILL_POSSIBLE}"
+                f"from the log alone. {_STILL_POSSIBLE}"
             )
         settings_for(config, layout)
 
     def check(self, receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]) -> None:
-        """Make sure that a broker would serve all restored messages.
+        """Check that a broker would serve all restored messages.
 
         :raises RestoreError: no broker with this configuration would start with the segments and serve all of
             them; or the broker is a slave, and its master's log doesn't continue where the segments end.
@@ -286,18 +282,16 @@ class RestoredStore(RestoredConfig):
                 f"found {size}: no broker starts on files of another size. {_STILL_POSSIBLE} Or correct the "
                 "value."
             )
-        for row in (row for row in receipts if row.damaged_bytes):
+        if row := next((row for row in receipts if row.damaged_bytes), None):
             raise RestoreError(
                 f"receipt of {row.log}/{row.base_offset:020d}: expected whole messages, found "
                 f"{row.damaged_bytes} damaged bytes, which were archived as they were: from there on no "
                 f"queues can be made. {_STILL_POSSIBLE} The part before it is served: --to-offset "
                 f"{row.base_offset}; the part behind it: --from-offset {row.end}."
             )
-        is_slave, is_filled = (
-            config.raw.get(ROLE, "").strip() == SLAVE,
-            not all(receipt.is_whole for receipt in receipts),
-        )
-        if is_filled or any(FILLER_TOPIC in receipt.kept_streams for receipt in receipts):
+        is_slave = config.raw.get(ROLE, "").strip() == SLAVE
+        is_filled = not all(receipt.is_whole for receipt in receipts)
+        if is_filled or any(frame.FILLER_TOPIC in receipt.kept_streams for receipt in receipts):
             self._check_filler(config, is_slave=is_slave and is_filled)
         if is_slave:
             check_goes_on(config, receipts, read_segment)
@@ -305,22 +299,19 @@ class RestoredStore(RestoredConfig):
     def _check_filler(self, config: BrokerConfig, *, is_slave: bool) -> None:
         """Check that a broker would accept filler in place of messages that are gone.
 
-        :param is_slave: the broker is a slave, whose master may have the messages that are replaced by filler
-            here.
-        :raises RestoreError: the broker would not accept it.
+        :param is_slave: the broker is a slave, whose master may still have the messages.
+        :raises RestoreError: the broker would not accept filler.
         """
-        for setting, is_set, why in (
-            (f"{ROLE}={SLAVE}", is_slave, "its master has the messages themselves"),
-            *(
-                (f"{name}=true", config.raw.get(name, "").strip().lower() == "true", why)
-                for name, why in _NO_FILLER.items()
-            ),
-        ):
-            if is_set:
-                raise RestoreError(
-                    f"{self.conf}: expected a broker that takes filler in place of messages that are gone, "
-                    f"found {setting}: {why}. {_STILL_POSSIBLE}"
-                )
+        refusals = {f"{ROLE}={SLAVE}": "its master has the messages themselves"} if is_slave else {}
+        for name, why in _NO_FILLER.items():
+            if config.raw.get(name, "").strip().lower() == "true":
+                refusals[f"{name}=true"] = why
+        if refusals:
+            setting, why = next(iter(refusals.items()))
+            raise RestoreError(
+                f"{self.conf}: expected a broker that takes filler in place of messages that are gone, "
+                f"found {setting}: {why}. {_STILL_POSSIBLE}"
+            )
 
     def queues_of(self, rows: pa.Table) -> pa.Table:
         return queues_of(rows)
@@ -329,7 +320,7 @@ class RestoredStore(RestoredConfig):
         return merge_queues(queues)
 
     def unfinished(self, queues: pa.Table) -> str:
-        """Return "": a restored log may end anywhere; a half message then just waits for its decision."""
+        """Return "": a restored log may end anywhere. A half message without a decision waits for it."""
         return ""
 
     def config_files(self, queues: pa.Table, receipts: Sequence[Receipt]) -> Mapping[str, bytes]:
@@ -340,10 +331,11 @@ class RestoredStore(RestoredConfig):
         config, layout = self._config(_NOWHERE, receipts)
         as_named = load_broker_config(self.conf, {"storePathRootDir": str(_NOWHERE)}, root=_NOWHERE)
         topics = (_TOPICS_IN_FILES,) if as_named.config_manager_version.lower() == "v2" else ()
+        sources = {"mappedFileSizeCommitLog": "lake", **dict.fromkeys(as_named.raw, str(self.conf))}
         if has_rocksdb_queues(config):
             return _queue_settings(receipts) + topics
         return topics + tuple(
-            RestoredSetting(name, value, self._source(name, name in as_named.raw))
+            RestoredSetting(name, value, sources.get(name, "default"))
             for name, value in _values(settings_for(config, layout)).items()
         )
 
@@ -351,11 +343,6 @@ class RestoredStore(RestoredConfig):
         config, _ = self._config(root, receipts)
         if not has_rocksdb_queues(config):
             rebuild_queues(config)
-
-    def _source(self, name: str, is_named: bool) -> str:
-        if is_named:
-            return str(self.conf)
-        return "lake" if name == "mappedFileSizeCommitLog" else "default"
 
     def _config(self, root: Path, receipts: Sequence[Receipt]) -> tuple[BrokerConfig, StoreLayout]:
         """Return the broker's settings and layout for a restored root, with the log in one directory."""
@@ -372,7 +359,7 @@ class RestoredStore(RestoredConfig):
 
 
 def _queue_settings(receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
-    """Return settings with which a starting broker makes queues in RocksDB from all restored segments.
+    """Return settings with which a broker makes queues in RocksDB from all restored segments when it starts.
 
     A broker makes queues only from its last segments (CommitLog#recoverAbnormally, commitLogRecoverMaxNum).
     It skips the message at physical offset 0, as if it already had an entry.

@@ -1,11 +1,9 @@
-"""The course of a store over days: its disk fills, and its broker deletes segments pass by pass
-(CleanCommitLogService). Pure.
+"""Simulation of a store over days: its disk fills, and its broker cleans (CleanCommitLogService). Pure.
 
-Only passes with a possibly new decision are computed. Before such a pass the level reaches another whole
-percent, a window opens or closes, a segment expires, the last batch was full, or a new segment makes another
-one deletable. Passes are at the broker's own interval (cleanResourceInterval). The passes in between have the
-same result as the one before them. The rules of the real cleanup decide why a pass cleans, and which segments
-it deletes.
+A pass comes every cleanResourceInterval. Only passes that may decide differently from the one before are
+computed. Before such a pass the level reaches another whole percent, a window opens or closes, a segment
+expires, the last batch was full, or a new segment makes another one deletable. The rules of the real cleanup
+decide why a pass cleans, and which segments it deletes.
 
 RocketMQ's rules also work without a store: for a simulation, and for advice on settings that fit an ingest.
 The broker deletes a segment when its last write is fileReservedTime ago; above diskMaxUsedSpaceRatio it does
@@ -18,12 +16,13 @@ Kinds of advice, with their numbers:
   cleans_percent (also with expired messages that wait for the window or for diskMaxUsedSpaceRatio),
   limit_percent (above it the broker deletes whatever the age, or else refuses writes), longest_hours (the
   longest fileReservedTime that fits this disk), disk_bytes (the smallest disk that these hours fit).
-- ``quiet-disk``: hours, disk_bytes (the smallest on which the time of day alone cleans), level_percent.
+- ``quiet-disk``: hours, disk_bytes (the smallest disk on which deletions in the window are enough),
+  level_percent.
 - ``disk-for-wish``: hours (that a person wishes), disk_bytes, level_percent.
 - ``ratio-too-high``: ratio_percent, limit_percent: segments that expire outside the window are deleted too
   late.
 - ``force-is-off``: refuses_percent: if these hours don't fit, writes are refused.
-- ``window-too-short``: window_bytes (that passes can delete in a day), day_bytes (that come in a day).
+- ``window-too-short``: window_bytes (that passes can delete in a day), day_bytes (written in a day).
 - ``trace-topic``: topic, size_bytes, share_percent, longest_hours (without it).
 """
 
@@ -91,11 +90,11 @@ from storage_engine.rocketmq.format.broker_config import (
 from storage_engine.rocketmq.format.layout import StoreLayout
 
 SHARE_UNIT = 1_000_000
-"""Number of parts of the log's size in which shares are counted."""
+"""Shares are counted in millionths of the log's size."""
 _PATH = "the disk"
 _NEVER = 1 << 62
 _STEPS_A_LOOK = 2_048
-"""Steps between two looks at the clock."""
+"""Number of steps after which the processor time is checked."""
 _INTERVAL = "cleanResourceInterval"
 _MOST_INTERVAL_MS = DAY_MS
 
@@ -158,7 +157,7 @@ SETTINGS = (
 _NAMES = frozenset(setting.name for setting in SETTINGS)
 _READ = _NAMES | {WARNING_LEVEL_PROPERTY, CLEAN_FORCIBLY_PROPERTY}
 _INGEST_MS = 7 * DAY_MS
-"""Length of the period whose last writes of segments give the ingest."""
+"""Length of the period from which the ingest is computed."""
 _BLOCK_BYTES = 512
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _LONGEST_HOURS = LONGEST_HORIZON_MS // HOUR_MS
@@ -173,7 +172,7 @@ def course(
     limit_seconds: float,
     record: CourseRecord | None = None,
 ) -> Course:
-    """Compute the course of a store without a hold whose log and queues lie on one disk.
+    """Simulate a store without a hold whose log and queues lie on one disk.
 
     Queues and indexes grow and shrink in proportion to the log. All written messages are dispatched at once.
 
@@ -246,15 +245,12 @@ class _Walk:
     def _delete(self, forced: bool) -> tuple[int, int, int]:
         """Delete the oldest segments, up to the first that must stay, at most deleteFileBatchMax.
 
-        The last segment with content always stays.
-
-        Each segment's age is checked before its deletion, since a pass pauses between deletions.
+        The last segment with content always stays. Since a pass pauses, it checks each age before a deletion.
 
         :return: number of deleted segments, their bytes, and the number of those that had not expired.
         """
         config, at_ms, sealed = self.config, self.now_ms, self.sealed
-        may_go = self._deletable()
-        most = min(may_go, config.delete_file_batch_max)
+        most = min(self._deletable(), config.delete_file_batch_max)
         segments = size_bytes = unexpired = 0
         while segments < most:
             reason = age_reason(sealed[0][1], at_ms, config, forced=forced)
@@ -264,7 +260,7 @@ class _Walk:
             bytes_, self.oldest_ms = sealed.popleft()
             size_bytes += bytes_
             segments += 1
-            # It pauses after each deletion, unless that was the batch's last or the last file is next.
+            # No pause follows the batch's last deletion, or the one before the last segment with content.
             if segments < most:
                 at_ms += config.delete_commit_log_files_interval_ms
         self.log_bytes -= size_bytes
@@ -272,24 +268,23 @@ class _Walk:
         return segments, size_bytes, unexpired
 
     def _next_pass_ms(self) -> int:
-        """Find the next pass with a possibly new decision, make it the due one, and return when it begins."""
+        """Return when the next pass begins that may decide differently, and make it the due one."""
         percent = percent_rounded_up(self._used_bytes(), self.start.disk_bytes)
-        soonest_ms = self.now_ms
         at_ms = self._crossing_ms(percent)
         index = bisect_right(self.window_changes, self.now_ms)
         if index < len(self.window_changes):
             at_ms = min(at_ms, self.window_changes[index])
         if accepts_writes(percent, self.accepted, self.config) is not self.accepted:
-            at_ms = soonest_ms
+            at_ms = self.now_ms
         causes, forced = self._causes(percent)
         if causes:
             if self._deletable() == 0:
                 at_ms = min(at_ms, self._filled_ms())
             elif forced:
-                at_ms = soonest_ms
+                at_ms = self.now_ms
             else:
                 written_ms = self.sealed[0][1]
-                at_ms = min(at_ms, max(soonest_ms, written_ms, expires_ms(written_ms, self.config)))
+                at_ms = min(at_ms, max(self.now_ms, written_ms, expires_ms(written_ms, self.config)))
         return self._begin_at(at_ms)
 
     def _begin_at(self, at_ms: int) -> int:
@@ -314,9 +309,7 @@ class _Walk:
         return self._find_time_ms(least_log - self.log_bytes)
 
     def _filled_ms(self) -> int:
-        """Return the time at which the active segment is full and the next one begins. If no segment is
-        active, return the time of the next message.
-        """
+        """Return when the active segment is full and the next one begins; without one, the next message."""
         if not self.accepted:
             return _NEVER
         left_bytes = self.start.segment_bytes - self.active_bytes
@@ -346,15 +339,15 @@ class _Walk:
         self.came_bytes, self.now_ms = came_bytes, at_ms
 
     def _causes(self, percent: int) -> tuple[tuple[str, ...], bool]:
-        """Return the causes of a cleanup at a level and at this time of day, and whether they ignore age."""
+        """Return the causes of a cleanup at a level and at this time of day, and whether any ignores age."""
         is_open = bisect_right(self.window_changes, self.now_ms) % 2 == 1
         causes = self.causes.get((percent, is_open))
         if causes is None:
             disk = DiskUsage(_PATH, percent)
             snapshot = StoreSnapshot("rocketmq", _PATH, self.now_ms, (), (disk,), disk, crashed=False)
-            held, _ = triggers(snapshot, self.config, self.now_ms, self.zone, PlanRequest())
-            names = tuple(dict.fromkeys(trigger.cause.value for trigger in held))
-            causes = names, any(trigger.urgency is Urgency.FORCED for trigger in held)
+            present, _ = triggers(snapshot, self.config, self.now_ms, self.zone, PlanRequest())
+            names = tuple(dict.fromkeys(trigger.cause.value for trigger in present))
+            causes = names, any(trigger.urgency is Urgency.FORCED for trigger in present)
             self.causes[percent, is_open] = causes
         return causes
 
@@ -381,7 +374,7 @@ class _Walk:
 
 
 def config_of(values: Mapping[str, str]) -> BrokerConfig:
-    """Return the effective settings. Only values that matter for a simulation are set.
+    """Return the effective settings. Settings that a simulation ignores have their defaults.
 
     :raises BrokerConfigError: the broker would not accept a value.
     """
@@ -394,27 +387,8 @@ def config_of(values: Mapping[str, str]) -> BrokerConfig:
     return load_broker_config(None, settings, root="/")
 
 
-def values_of(config: Mapping[str, str]) -> dict[str, str]:
-    """Return the effective values of all settings that can be changed.
-
-    :raises BrokerConfigError: the broker would not accept a value.
-    """
-    read = config_of(config)
-    return {
-        "fileReservedTime": str(read.file_reserved_time_hours),
-        "deleteWhen": read.delete_when,
-        "diskMaxUsedSpaceRatio": str(read.disk_max_used_space_ratio_percent),
-        "diskSpaceCleanForciblyRatio": str(read.disk_space_clean_forcibly_percent),
-        "diskSpaceWarningLevelRatio": str(read.disk_space_warning_level_percent),
-        "cleanFileForciblyEnable": "true" if read.clean_file_forcibly_enable else "false",
-        "deleteFileBatchMax": str(read.delete_file_batch_max),
-        "deleteCommitLogFilesInterval": str(read.delete_commit_log_files_interval_ms),
-        _INTERVAL: config.get(_INTERVAL, str(DEFAULT_INTERVAL_MS)),
-    }
-
-
 def unsupported(config: Mapping[str, str]) -> str:
-    """Return the reason why a store with these settings can't be simulated; "": it can."""
+    """Return the reason why a store with these settings can't be simulated; "" if it can."""
     paths = config.get("storePathCommitLog", "").strip().rstrip(MULTI_PATH_SPLITTER)
     if MULTI_PATH_SPLITTER in paths:
         return "its commitlog is on several disks (storePathCommitLog), and a simulation has one"
@@ -424,12 +398,9 @@ def unsupported(config: Mapping[str, str]) -> str:
 
 
 def course_start(
-    snapshot: StoreSnapshot,
-    layout: StoreLayout,
-    zone: ZoneInfo,
-    oldest_message_ms: int | None,
+    snapshot: StoreSnapshot, layout: StoreLayout, zone: ZoneInfo, oldest_message_ms: int | None
 ) -> CourseStart | None:
-    """Return the start of a simulation; None: the disk's level is unknown, or the log has no segment.
+    """Return the start of a simulation; None if the disk's level is unknown, or the log has no segment.
 
     The ingest is computed from segments' last writes in the last seven days; 0 bytes if they don't show it.
     """
@@ -441,8 +412,7 @@ def course_start(
     sizes = Counter(segment.facts.size_bytes for segment in log.segments)
     segment_bytes = layout.segment_size_bytes or sizes.most_common(1)[0][0]
     log_bytes = log.max_offset - log.min_offset
-    on_disk = snapshot.dependents_disk.device == disk.device
-    dependents_bytes = sum(_iter_allocated(layout)) if on_disk else 0
+    dependents_bytes = sum(_iter_allocated(layout)) if snapshot.dependents_disk.device == disk.device else 0
     if oldest_message_ms is None:
         oldest_message_ms = mtime_ms(log.segments[0])
     ingest = ingest_from(_growth(log, oldest_message_ms, snapshot.taken_at_ms), zone) or Ingest(0)
@@ -470,7 +440,7 @@ def _growth(log: LogSnapshot, oldest_message_ms: int, now_ms: int) -> list[tuple
 
 
 def _iter_allocated(layout: StoreLayout) -> Iterator[int]:
-    """Yield the disk space of each file of queues and indexes, in bytes, without files gone meanwhile."""
+    """Yield the disk space in bytes of each file of queues and index. Files that vanish are left out."""
     for directory in (layout.consumequeue, layout.batchconsumequeue, layout.index):
         for root, _, names in os.walk(directory):
             for name in names:
@@ -480,57 +450,15 @@ def _iter_allocated(layout: StoreLayout) -> Iterator[int]:
                         yield stat.st_blocks * _BLOCK_BYTES
 
 
-def advice(config: BrokerConfig, start: CourseStart, wished_hours: int | None) -> tuple[Advice, ...]:
-    """Return advice for a store; empty: there is none.
-
-    :param wished_hours: hours for which a person wants messages to stay; None: not given.
-    """
-    if start.ingest.day_bytes == 0:
-        return ()
-    limit = _limit_percent(config)
-    hours = config.file_reserved_time_hours
-    used_bytes = used_by_age(config, start, hours)
-    level = percent_rounded_up(used_bytes, start.disk_bytes)
-    fits = level <= limit
-    items = [
-        Advice(
-            "fits" if fits else "does-not-fit",
-            {
-                "hours": hours,
-                "level_percent": level,
-                "limit_percent": limit,
-                "cleans_percent": max(level, min(config.disk_max_used_space_ratio_percent, limit)),
-                "longest_hours": max(longest_hours(config, start), 0),
-                "disk_bytes": smallest_disk_bytes(used_bytes, limit),
-            },
-        )
-    ]
-    if not fits and not config.clean_file_forcibly_enable:
-        items.append(Advice("force-is-off", {"refuses_percent": config.disk_space_warning_level_percent}))
-    cleans = config.disk_max_used_space_ratio_percent
-    if cleans >= limit:
-        items.append(Advice("ratio-too-high", {"ratio_percent": cleans, "limit_percent": limit}))
-    items += _advise_on_window(config, start)
-    if wished_hours is not None:
-        disk_bytes = smallest_disk_bytes(used_by_age(config, start, wished_hours), limit)
-        numbers = {"hours": wished_hours, "disk_bytes": disk_bytes, "level_percent": limit}
-        items.append(Advice("disk-for-wish", numbers))
-    return (*items, *_advise_on_trace(config, start))
-
-
 def used_by_age(config: BrokerConfig, start: CourseStart, hours: int) -> int:
-    """Return the most used bytes of a disk at this ingest, if each segment is deleted once it has expired.
-
-    :param hours: value to assume in place of fileReservedTime.
-    """
-    a_pass = start.ingest.hour_bytes(0)
-    pass_bytes = max(a_pass) * interval_ms(config) // HOUR_MS
+    """Return the most used bytes of a disk at this ingest, if each segment is deleted once it has expired."""
+    pass_bytes = max(start.ingest.hour_bytes(0)) * interval_ms(config) // HOUR_MS
     log_bytes = most_bytes_within(start.ingest, hours) + start.segment_bytes + pass_bytes
     return start.other_bytes + log_bytes + int(log_bytes * start.dependents_share)
 
 
 def longest_hours(config: BrokerConfig, start: CourseStart) -> int:
-    """Return the longest fileReservedTime that fits the disk; -1: no value fits."""
+    """Return the longest fileReservedTime that fits the disk; -1 if none fits."""
     limit = _limit_percent(config)
 
     def fits(hours: int) -> bool:
@@ -544,20 +472,18 @@ def longest_hours(config: BrokerConfig, start: CourseStart) -> int:
 
 
 def smallest_disk_bytes(used_bytes: int, level_percent: int) -> int:
-    """Return the size of the smallest disk on which these used bytes don't exceed the level."""
+    """Return the size of the smallest disk of which these bytes are at most this level."""
     return -(-used_bytes * 100 // level_percent)
 
 
 def _limit_percent(config: BrokerConfig) -> int:
-    """Return the level above which segments are deleted whatever their age, or writes are refused."""
+    """Return the lowest level above which segments are deleted whatever their age, or writes are refused."""
     force, warning = config.disk_space_clean_forcibly_percent, config.disk_space_warning_level_percent
     return min(force, warning) if config.clean_file_forcibly_enable else warning
 
 
 def _advise_on_window(config: BrokerConfig, start: CourseStart) -> list[Advice]:
-    """Advise on the window: on which disk deletions in the window alone are enough, or that the window is too
-    short for a day's messages.
-    """
+    """Advise on the disk for which deletions in the window are enough, or on a window too short for a day."""
     hours = sorted({hour for hour in delete_hours(config) if 0 <= hour < HOURS_A_DAY})
     if not hours:
         return []
@@ -566,13 +492,10 @@ def _advise_on_window(config: BrokerConfig, start: CourseStart) -> list[Advice]:
     day_bytes = start.ingest.day_bytes
     if window_bytes < day_bytes:
         return [Advice("window-too-short", {"window_bytes": window_bytes, "day_bytes": day_bytes})]
-    closed = [
-        (later - hour - 1) % HOURS_A_DAY for hour, later in zip(hours, hours[1:] + hours[:1], strict=True)
-    ]
+    next_hours = [*hours[1:], hours[0] + HOURS_A_DAY]
+    closed_hours = max(later - hour - 1 for hour, later in zip(hours, next_hours, strict=True))
+    most_hours = config.file_reserved_time_hours + closed_hours
     cleans = config.disk_max_used_space_ratio_percent
-    most_hours = config.file_reserved_time_hours + (
-        max(closed) or (HOURS_A_DAY - 1 if len(hours) == 1 else 0)
-    )
     disk_bytes = smallest_disk_bytes(used_by_age(config, start, most_hours), cleans)
     numbers = {"hours": config.file_reserved_time_hours, "disk_bytes": disk_bytes, "level_percent": cleans}
     return [Advice("quiet-disk", numbers)]
@@ -606,7 +529,18 @@ class RocketMQRules(BrokerRules):
         return SETTINGS
 
     def values(self, config: Mapping[str, str]) -> dict[str, str]:
-        return values_of(config)
+        read = config_of(config)
+        return {
+            "fileReservedTime": str(read.file_reserved_time_hours),
+            "deleteWhen": read.delete_when,
+            "diskMaxUsedSpaceRatio": str(read.disk_max_used_space_ratio_percent),
+            "diskSpaceCleanForciblyRatio": str(read.disk_space_clean_forcibly_percent),
+            "diskSpaceWarningLevelRatio": str(read.disk_space_warning_level_percent),
+            "cleanFileForciblyEnable": str(read.clean_file_forcibly_enable).lower(),
+            "deleteFileBatchMax": str(read.delete_file_batch_max),
+            "deleteCommitLogFilesInterval": str(read.delete_commit_log_files_interval_ms),
+            _INTERVAL: config.get(_INTERVAL, str(DEFAULT_INTERVAL_MS)),
+        }
 
     def unsupported(self, config: Mapping[str, str]) -> str:
         return unsupported(config)
@@ -649,7 +583,38 @@ class RocketMQRules(BrokerRules):
     def advice(
         self, values: Mapping[str, str], start: CourseStart, *, wished_hours: int | None = None
     ) -> tuple[Advice, ...]:
-        return advice(config_of(values), start, wished_hours)
+        config = config_of(values)
+        if start.ingest.day_bytes == 0:
+            return ()
+        limit = _limit_percent(config)
+        hours = config.file_reserved_time_hours
+        used_bytes = used_by_age(config, start, hours)
+        level = percent_rounded_up(used_bytes, start.disk_bytes)
+        fits = level <= limit
+        items = [
+            Advice(
+                "fits" if fits else "does-not-fit",
+                {
+                    "hours": hours,
+                    "level_percent": level,
+                    "limit_percent": limit,
+                    "cleans_percent": max(level, min(config.disk_max_used_space_ratio_percent, limit)),
+                    "longest_hours": max(longest_hours(config, start), 0),
+                    "disk_bytes": smallest_disk_bytes(used_bytes, limit),
+                },
+            )
+        ]
+        if not fits and not config.clean_file_forcibly_enable:
+            items.append(Advice("force-is-off", {"refuses_percent": config.disk_space_warning_level_percent}))
+        cleans = config.disk_max_used_space_ratio_percent
+        if cleans >= limit:
+            items.append(Advice("ratio-too-high", {"ratio_percent": cleans, "limit_percent": limit}))
+        items += _advise_on_window(config, start)
+        if wished_hours is not None:
+            disk_bytes = smallest_disk_bytes(used_by_age(config, start, wished_hours), limit)
+            numbers = {"hours": wished_hours, "disk_bytes": disk_bytes, "level_percent": limit}
+            items.append(Advice("disk-for-wish", numbers))
+        return (*items, *_advise_on_trace(config, start))
 
 
 def _check_horizon(horizon_ms: int) -> None:
@@ -666,15 +631,13 @@ RULES = RocketMQRules()
 def unheld_segments(
     snapshot: StoreSnapshot, config: BrokerConfig, until_ms: int, zone: ZoneInfo, start: CourseStart | None
 ) -> tuple[Segment, ...]:
-    """Return the oldest sealed segments that the broker would delete by a given time, counted from the
-    snapshot's time.
+    """Return the oldest sealed segments that the broker would delete between the snapshot and a given time.
 
-    The last segment with content is never deleted. If the course of the disks is unknown, the worst is
-    assumed: segments are deleted outside the window as well, and if the broker may delete by force, whatever
-    their age.
+    The last segment with content is never deleted. If the disks can't be simulated, the worst is assumed:
+    deletion outside the window as well, and if the broker may delete by force, at any age.
 
     :param config: settings after the end of the hold.
-    :param start: start of this store's course; None: unknown.
+    :param start: start of the simulation; None if unknown.
     :raises BrokerConfigError: the broker can't parse deleteWhen.
     """
     (log,) = snapshot.logs
@@ -693,7 +656,7 @@ def unheld_segments(
 
 
 def _is_one_level(snapshot: StoreSnapshot, config: BrokerConfig) -> bool:
-    """Return whether only the level of the course's disk can lead to deletions."""
+    """Return whether only the level of the log's disk can lead to deletions."""
     disk, dependents = least_used(snapshot.log_disks), snapshot.dependents_disk
     if disk is None or dependents.used_percent is None:
         return False
@@ -706,9 +669,9 @@ def _is_one_level(snapshot: StoreSnapshot, config: BrokerConfig) -> bool:
 def _count_in_course(
     log: LogSnapshot, config: BrokerConfig, until_ms: int, zone: ZoneInfo, start: CourseStart
 ) -> int | None:
-    """Return how many segments the broker deletes in this time, by a simulation; None: it takes too long."""
+    """Simulate, and return how many segments the broker deletes; None if the simulation takes too long."""
     full = [segment for segment in log.segments if segment.end_offset <= log.max_offset]
-    # As they are: a start for a record has them in rows of many.
+    # One run for each segment, since runs of many segments have only approximate times.
     runs = tuple(SegmentRun(1, s.facts.size_bytes, mtime_ms(s), mtime_ms(s)) for s in full)
     try:
         result = course(

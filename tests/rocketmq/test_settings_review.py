@@ -42,7 +42,7 @@ def test_the_defaults_defeat_nothing() -> None:
         ({"fileReservedTime": "48"}, "timerMaxDelaySec allows 3 d"),
         ({"fileReservedTime": "100", "messageDelayLevel": "1s 5d"}, "messageDelayLevel reaches 5 d"),
         ({"destroyMapedFileIntervalForcibly": "0"}, "unmaps a segment while a consumer"),
-        ({"destroyMapedFileIntervalForcibly": "86400000"}, "keeps all younger ones for so long"),
+        ({"destroyMapedFileIntervalForcibly": "86400000"}, "all younger segments stay for so long"),
         ({"cleanFileForciblyEnable": "false"}, "only expired segments are deleted"),
     ],
 )

@@ -1,7 +1,7 @@
 """Decompression of message bodies. Clients compress large bodies before they send them.
 
-The broker and the lake keep a body as it came, so it is decompressed when it is read. The functions take and
-return Arrow arrays, so that DuckDB and Spark can use them as SQL functions directly.
+The broker and the lake keep a body as the client sent it, so it is decompressed when it is read. These
+functions take and return Arrow arrays, so that DuckDB and Spark can use them as SQL functions directly.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from storage_engine.exceptions import CorruptBodyError
 from storage_engine.rocketmq.codec import frame_layout as frame
 
 MAX_BODY_BYTES = 64 << 20
-"""Default for the largest size of a decompressed body, in bytes. Clients send at most 4 MiB (maxMessageSize).
-"""
+"""Default limit for the bytes of a decompressed body. Clients send at most 4 MiB (maxMessageSize)."""
 
 _MAX_ARRAY_BYTES = (1 << 31) - 1
 """Most bytes that an Arrow array of binaries can hold. This also limits the memory of one call."""
@@ -51,19 +50,15 @@ def decompress_bodies(
 ) -> pa.Array[Any]:
     """Decompress every compressed body; other bodies are returned unchanged.
 
-    ``sys_flag`` describes the compression (MessageSysFlag). Bit 0: the body is compressed. Bits 8 to 10: the
-    format, 1 for an LZ4 frame, 2 for a Zstandard frame, 3 or (older clients) 0 for a zlib stream
-    (CompressionType#findByValue, Lz4Compressor, ZstdCompressor, ZlibCompressor).
+    ``sys_flag`` describes the compression (MessageSysFlag). Bit 0 says whether the body is compressed. Bits 8
+    to 10 are the format: 1 for an LZ4 frame, 2 for a Zstandard frame, 3 or (older clients) 0 for a zlib
+    stream (CompressionType#findByValue, Lz4Compressor, ZstdCompressor, ZlibCompressor).
 
-    :param bodies: column ``body``; a null stays null.
-    :param sys_flags: column ``sys_flag`` of the same rows.
-    :param max_body_bytes: limit for one decompressed body; a larger one is an error, since a few KB can
-        expand to gigabytes.
-    :param on_error: ``null``: a body that can't be decompressed becomes null. If all bodies together exceed
-        what an array can hold, the largest become null until the rest fits.
+    :param max_body_bytes: limit for one decompressed body, since a few KB can expand to gigabytes.
+    :param on_error: with ``null``, a body that can't be decompressed becomes null. If all bodies together are
+        too large for an array, the largest become null until the rest fits.
     :return: an array of the same type as ``bodies``.
-    :raises CorruptBodyError: a body contradicts its flag or is too large, or all bodies together are too
-        large.
+    :raises CorruptBodyError: a body contradicts its flag or is too large, or all together are too large.
     """
     return _join_bodies(bodies, sys_flags, max_body_bytes, on_error, _MAX_ARRAY_BYTES)
 
@@ -73,15 +68,15 @@ def decompressed_parts(
     sys_flags: pa.Array[Any] | pa.ChunkedArray[Any],
     part_bytes: int = PART_BYTES,
 ) -> Iterator[pa.Array[Any]]:
-    """Decompress any number of bodies in bounded memory, as :func:`decompress_bodies` with null for errors.
+    """Decompress any number of bodies in bounded memory. A faulty body becomes null.
 
-    :param part_bytes: most bytes of decompressed bodies in one part; one larger body alone may exceed it.
-    :return: arrays of one type whose lengths together are those of ``bodies``, in its order.
+    :param part_bytes: most bytes of decompressed bodies in one part; a single larger body may exceed it.
+    :return: consecutive parts of the result of :func:`decompress_bodies`.
     """
     body_array, flags, rows = _compressed_rows(bodies, sys_flags)
     start, total_bytes, plain = 0, 0, list[bytes | None]()
     for row, flag in zip(rows.tolist(), flags[rows].tolist(), strict=True):
-        body = _body_or_null(body_array, row, flag, MAX_BODY_BYTES)
+        body = _body(body_array, row, flag, MAX_BODY_BYTES, "null")
         size_bytes = len(body or b"")
         if plain and total_bytes + size_bytes > part_bytes:
             yield _with_plain(body_array[start:row], _slice_rows(rows, start, row), plain)
@@ -91,9 +86,9 @@ def decompressed_parts(
     yield _with_plain(body_array[start:], _slice_rows(rows, start, len(body_array)), plain)
 
 
-# DuckDB looks at these hints, and can't have them more exact.
+# DuckDB reads these type hints, and accepts no more exact ones.
 def decompress_bodies_or_null(bodies: pa.Array, sys_flags: pa.Array) -> pa.Array:  # type: ignore[type-arg]
-    """Decompress bodies as an SQL function, see :func:`decompress_bodies`. A faulty body becomes null.
+    """Decompress bodies in SQL, see :func:`decompress_bodies`. A faulty body becomes null.
 
     If a batch's bodies together exceed 1 GiB, its largest bodies become null, too, until the rest fits.
     """
@@ -101,7 +96,7 @@ def decompress_bodies_or_null(bodies: pa.Array, sys_flags: pa.Array) -> pa.Array
 
 
 def is_compressed(sys_flags: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
-    """Return a mask of the messages with a compressed body, whatever the codec."""
+    """Return a mask of the messages with a compressed body, in any format."""
     bit = pa.scalar(frame.COMPRESSED, sys_flags.type)
     mask: pa.ChunkedArray[Any] = pc.equal(pc.bit_wise_and(sys_flags, bit), bit)
     return mask
@@ -114,17 +109,14 @@ def _join_bodies(
     on_error: Literal["raise", "null"],
     max_bytes: int,
 ) -> pa.Array[Any]:
-    """Return one array of all bodies, of ``max_bytes`` together at most."""
+    """Return one array of all bodies, with at most ``max_bytes``."""
     body_array, flags, rows = _compressed_rows(bodies, sys_flags)
     sizes = _sizes(body_array)
     total_bytes = int(sizes.sum() - sizes[rows].sum())
     largest: list[tuple[int, int]] = []
     plain: list[bytes | None] = []
     for row, flag in zip(rows.tolist(), flags[rows].tolist(), strict=True):
-        if on_error == "null":
-            body = _body_or_null(body_array, row, flag, max_body_bytes)
-        else:
-            body = _body(body_array, row, flag, max_body_bytes)
+        body = _body(body_array, row, flag, max_body_bytes, on_error)
         plain.append(body)
         size_bytes = len(body or b"")
         total_bytes += size_bytes
@@ -153,7 +145,9 @@ def _compressed_rows(
     return body_array, flags, np.flatnonzero(compressed)
 
 
-def _body(bodies: pa.Array[Any], row: int, flag: int, max_body_bytes: int) -> bytes:
+def _body(
+    bodies: pa.Array[Any], row: int, flag: int, max_body_bytes: int, on_error: Literal["raise", "null"]
+) -> bytes | None:
     """Return one decompressed body.
 
     :raises CorruptBodyError: the body can't be decompressed in the format of its flag.
@@ -162,25 +156,20 @@ def _body(bodies: pa.Array[Any], row: int, flag: int, max_body_bytes: int) -> by
     try:
         return _decompress(content, flag, max_body_bytes)
     except ValueError as error:
+        if on_error == "null":
+            return None
         raise CorruptBodyError(
             f"row {row}: expected a body of {content.size} bytes compressed as sys_flag {flag} says, "
             f"found {error}. Nothing was changed. Read it as it is stored, or take null for such bodies."
         ) from error
 
 
-def _body_or_null(bodies: pa.Array[Any], row: int, flag: int, max_body_bytes: int) -> bytes | None:
-    try:
-        return _decompress(bodies[row].as_buffer(), flag, max_body_bytes)
-    except ValueError:
-        return None
-
-
 def _with_plain(bodies: pa.Array[Any], rows: Longs, plain: list[bytes | None]) -> pa.Array[Any]:
-    """Return the bodies, with decompressed ones in the place of the compressed ones."""
+    """Replace the bodies of these rows by decompressed ones."""
     if not len(rows):
         return bodies
     if bodies.type == pa.binary_view():
-        # Arrow's kernels don't know views yet.
+        # Arrow's kernels don't support views yet.
         return _with_plain(bodies.cast(pa.binary()), rows, plain).cast(pa.binary_view())
     replaced = np.zeros(len(bodies), np.bool_)
     replaced[rows] = True
@@ -204,7 +193,7 @@ def _flatten(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
 
 
 def _binaries(values: list[bytes | None], kind: pa.DataType) -> pa.Array[Any]:
-    """Build the same array as ``pa.array`` does, at a sixth of the cost."""
+    """Build the same array as ``pa.array``, at a sixth of the cost."""
     offsets = np.zeros(len(values) + 1, np.int64 if pa.types.is_large_binary(kind) else np.int32)
     np.cumsum([len(value or b"") for value in values], out=offsets[1:])
     valid = pa.array([value is not None for value in values]).buffers()[1]
@@ -215,13 +204,13 @@ def _binaries(values: list[bytes | None], kind: pa.DataType) -> pa.Array[Any]:
 def _decompress(content: pa.Buffer, flag: int, max_bytes: int) -> bytes:
     """Return a decompressed body.
 
-    :raises ValueError: the body is malformed; the text says what was found instead.
+    :raises ValueError: the body is malformed. The text fits behind "found".
     """
     kind = (flag & frame.COMPRESSION_TYPE_MASK) >> _TYPE_SHIFT
     if kind not in _DECOMPRESS:
         raise ValueError(f"compression type {kind}, which no client writes")
     if not content.size:
-        # Java's decompressors read such a body into an array of no bytes, and call that its end.
+        # Java's decompressors return an empty body for it.
         return b""
     body = _DECOMPRESS[kind](content, max_bytes)
     if len(body) > max_bytes:
@@ -246,7 +235,7 @@ def _frames(codec: Literal["lz4", "zstd"]) -> _Decompress:
             with pa.CompressedInputStream(pa.BufferReader(content), codec) as stream:
                 parts: list[bytes] = []
                 left_bytes = max_bytes + 1
-                # A read takes as much memory as it asks for, so it asks for what such a body mostly has.
+                # A read allocates all the bytes that it asks for, so it asks for the likely size of the body.
                 size = _FIRST_READ_BYTES + _LIKELY_RATIO * content.size
                 while left_bytes > 0 and (part := stream.read(min(size, left_bytes))):
                     parts.append(part)

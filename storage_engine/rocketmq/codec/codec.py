@@ -25,15 +25,16 @@ _MAX_CHUNK_BYTES = 16 << 20
 
 
 def default_chunk_bytes(segment_bytes: int) -> int:
-    """Return the length of a range: a quarter of the segment, but long enough for rows to cluster well, and
-    no longer than the processor's caches can hold.
+    """Return the length of a range: a quarter of the segment, but at least 1 MiB and at most 16 MiB.
+
+    Rows of a shorter range cluster badly, and a longer range doesn't fit into the processor's caches.
     """
     return min(_MAX_CHUNK_BYTES, max(_MIN_CHUNK_BYTES, segment_bytes // 4))
 
 
 @dataclass(frozen=True, slots=True)
 class RocketMQCodec(SegmentCodec):
-    """SegmentCodec of RocketMQ's commitlog. Stateless; safe to pickle and to share between threads."""
+    """SegmentCodec of RocketMQ's commitlog. It has no state: it can be pickled and shared between threads."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -64,7 +65,6 @@ class RocketMQCodec(SegmentCodec):
         last. Body and property CRCs are checked.
 
         :param data: the whole segment file, which must not change until the iteration ends.
-        :param base_offset: physical offset of its first byte.
         :param chunk_bytes: length of a range; a longer frame is a range of its own.
         """
         from storage_engine.arrow.memory import Arena
@@ -89,9 +89,8 @@ class RocketMQCodec(SegmentCodec):
         """Write each row's bytes into ``out`` at physical_offset - first_position.
 
         :param rows: rows in any order; columns that aren't in the schema are ignored.
-        :return: bytes written. Rows of one call don't overlap, so it is also the bytes covered.
-        :raises ProofError: a row lies outside ``out``, rows overlap, or a row has neither raw bytes nor all
-            columns of a frame.
+        :return: number of written bytes, which are all different bytes of ``out``.
+        :raises ProofError: a row lies outside ``out``, rows overlap, or a row lacks data for its bytes.
         """
         from storage_engine.rocketmq.codec.encode import encode_rows
 
@@ -105,7 +104,6 @@ class RocketMQCodec(SegmentCodec):
         return filler_rows(starts, ends, stored_ms)
 
     def older_rows(self, rows: pa.Table) -> pa.Table:
-        """Return decoded rows in the form of lakes before version 3, with properties as pairs."""
         from storage_engine.rocketmq.codec.encode import older_rows
 
         return older_rows(rows)

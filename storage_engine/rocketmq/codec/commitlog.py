@@ -1,13 +1,13 @@
 """Frames in a commitlog segment's bytes, their end, and damaged ranges.
 
-Works on bytes that the caller has read; only ``read_store_timestamp`` opens a file. The bytes must not change
-meanwhile, as the kernels check each byte only once. Copy bytes that a broker still writes to.
+The functions work on bytes that the caller has read; only ``read_store_timestamp`` opens a file. The kernels
+check each byte only once, so the bytes must not change. Copy bytes to which a broker still writes.
 
-There is also a quick search for the end of a segment's messages, from its tail. It is for callers that only
-look. Deletions walk every frame. A file is created full of zeros and written from its beginning on, so that a
-bisection finds the approximate end. The last message before that is recognised by its magic and by its own
-offset in its header. From there on, each frame's size leads to the next frame. Neither checksums nor frames
-before that message are checked, and a torn message counts as whole.
+:func:`near_logical_end` is a quick search for the end of a segment's messages, for callers that only read.
+Deletions walk every frame. A file is created full of zeros and written from its beginning on, so a bisection
+finds the approximate end. The last message before it is recognised by its magic and by its own offset in its
+header. From there on, each frame's size leads to the next frame. Neither checksums nor frames before that
+message are checked, and a torn message counts as whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import secrets
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,17 +43,13 @@ _UINT32 = struct.Struct(">I")
 _INT64 = struct.Struct(">q")
 _BLOCK: Final = 4096
 _WINDOWS_BYTES: Final = (1 << 16, 1 << 20, 1 << 24)
-"""Lengths of the ranges that are searched backwards for a message's beginning. By default a broker accepts no
-message above 4 MiB.
-"""
-_MAGICS: Final = tuple(struct.pack(">I", magic) for magic in (frame.MAGIC_V1, frame.MAGIC_V2))
-_MESSAGES: Final = frozenset({frame.MAGIC_V1, frame.MAGIC_V2})
+"""Ranges that are searched backwards for a message, which has at most 4 MiB by the broker's default."""
+_MAGICS: Final = tuple(map(_UINT32.pack, frame.MESSAGE_MAGICS))
 _SIZE_AND_MAGIC: Final = struct.Struct(">iI")
-_OFFSET: Final = struct.Struct(">q")
 
 
 class FrameKind(IntEnum):
-    """Kind of a segment's row, with the same numbers as in the kernels."""
+    """Kind of a row, with the same numbers as in the kernels."""
 
     MESSAGE = 0
     BLANK = 1
@@ -62,15 +58,13 @@ class FrameKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameTable:
-    """Frames of a segment in the order of their offsets, one array element each.
+    """Frames of a segment, sorted by their offsets, one array element each.
 
-    :param physical_offset: offset of the first byte in the log.
-    :param kind: uint8, a FrameKind. Blank and undecodable ranges are split into rows of at most 1 MiB.
-    :param topic: int32, index into ``topics``; -1 where there is no message.
-    :param store_timestamp_ms: milliseconds since the epoch.
+    Blank and undecodable ranges are split into rows of at most 1 MiB. Their fields of a message are 0.
+
+    :param topic: index into ``topics``; -1 for a row that is no message.
     :param topics: topic names; bytes that are no UTF-8 become U+FFFD.
-    :param damages: ranges that are no frame, with the reason. Blank and undecodable rows have 0 in the fields
-        of a message.
+    :param damages: ranges that are no frame, with the reason.
     """
 
     physical_offset: npt.NDArray[np.int64]
@@ -87,7 +81,7 @@ class FrameTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueNames:
-    """Topics and queue ids of a chunk's queues, by the queue's code."""
+    """Topics and queue ids of a chunk's queues. The index is a queue's code."""
 
     topic_positions: npt.NDArray[np.int64]
     topic_lengths: npt.NDArray[np.int32]
@@ -98,7 +92,7 @@ class QueueNames:
 class FrameChunk:
     """Consecutive rows of a walk. The arrays are valid only until the walk's next step.
 
-    The totals count the bytes of the messages' parts, and limit the memory that decoding needs.
+    The totals of topics, properties and IPv6 hosts limit the memory that decoding needs.
     """
 
     positions: npt.NDArray[np.int64]
@@ -119,7 +113,7 @@ class _Rows:
     """Fields that the kernel writes for each row of a chunk.
 
     :param faults: reason why a row is no frame.
-    :param origins: start position of the undecodable run that a row is a part of.
+    :param origins: start position of the undecodable run that contains the row.
     """
 
     positions: npt.NDArray[np.int64]
@@ -132,25 +126,13 @@ class _Rows:
     @classmethod
     def room_for(cls, count: int) -> _Rows:
         """Return uninitialised arrays for this number of rows."""
-        return cls(
-            np.empty(count, np.int64),
-            np.empty(count, np.int32),
-            np.empty(count, np.uint8),
-            np.empty(count, np.uint8),
-            np.empty(count, np.int64),
-            np.empty(count, np.int32),
-        )
+        types = (np.int64, np.int32, np.uint8, np.uint8, np.int64, np.int32)
+        arrays: list[Any] = [np.empty(count, dtype) for dtype in types]
+        return cls(*arrays)
 
     def first(self, count: int) -> _Rows:
-        """Return this number of rows from the first on, without a copy."""
-        return _Rows(
-            self.positions[:count],
-            self.sizes[:count],
-            self.kinds[:count],
-            self.faults[:count],
-            self.origins[:count],
-            self.codes[:count],
-        )
+        """Return views of the first ``count`` rows."""
+        return _Rows(*(getattr(self, field.name)[:count] for field in fields(self)))
 
 
 def as_array(data: SegmentBytes) -> npt.NDArray[np.uint8]:
@@ -175,10 +157,9 @@ def iterate_frames(
 ) -> Iterator[FrameChunk]:
     """Walk over a segment in chunks of about ``chunk_bytes``; a longer frame is a chunk of its own.
 
-    :param data: the whole segment file: a blank frame is recognised by reaching to the file's end.
-    :param base_offset: physical offset of the first byte.
+    :param data: the whole segment file, since a blank frame must reach to the file's end.
     :param start: position in ``data`` of the first frame.
-    :param load: makes parts of ``data`` readable; None: all of ``data`` is readable.
+    :param load: makes parts of ``data`` readable; None if all of it is readable.
     """
     from storage_engine.crc import crc_engine
     from storage_engine.rocketmq.codec import frame_kernels
@@ -201,7 +182,7 @@ def iterate_frames(
             loaded = min(loaded, max(needed_end, begin + limit + frame_kernels.LOOK_BYTES))
             load(begin, loaded)
         before = state.copy()
-        # The names of topics lie in what is loaded now.
+        # Topic names are positions in the loaded bytes, so each chunk begins with an empty table of queues.
         state[frame_kernels.QUEUES] = 0
         slots.fill(0)
         frame_kernels.scan(
@@ -224,7 +205,7 @@ def iterate_frames(
             address_of(queue_table),
         )
         if needed_end := int(state[frame_kernels.WANTED]):
-            # By an eighth more at least: bytes that ask for little more each time are walked a few times.
+            # Load at least an eighth more. Otherwise many small requests would walk the same bytes too often.
             needed_end = max(needed_end, loaded + (loaded - begin) // 8)
             state = before
             continue
@@ -249,11 +230,9 @@ def iterate_frames(
 def scan_segment(
     data: SegmentBytes, base_offset: int, *, start: int = 0, check_crc: bool = True
 ) -> FrameTable:
-    """Return every frame of a sealed segment, with the fields that checks of queues, index and time use.
+    """Return every frame of a sealed segment, with the fields for checks of queues, index and times.
 
     :param data: the whole segment file.
-    :param base_offset: physical offset of its first byte.
-    :param start: position of the first frame to look at.
     :raises ValueError: ``start`` is outside ``data``.
     """
     from storage_engine.rocketmq.codec import frame_kernels
@@ -276,7 +255,7 @@ def scan_segment(
                 chunk.queues.topic_positions.tolist(), chunk.queues.topic_lengths.tolist(), strict=True
             )
         ]
-        # The last element serves code -1: no message, no topic, queue id 0.
+        # Rows without a message have code -1, the last element: no topic, queue id 0.
         topic_of_code = np.array([*(topics.setdefault(name, len(topics)) for name in names), -1], np.int32)
         queue_of_code = np.append(chunk.queues.queue_ids, np.int32(0))
         columns.append(
@@ -293,32 +272,19 @@ def scan_segment(
         )
         damages.extend(chunk.damages)
     types = (np.int64, np.int32, np.uint8, np.int32, np.int32, np.int64, np.int32, np.int64)
-    joined: tuple[Any, ...] = tuple(
+    values: list[Any] = [
         np.concatenate([np.empty(0, dtype), *(column[i] for column in columns)]).astype(dtype, copy=False)
         for i, dtype in enumerate(types)
-    )
-    return FrameTable(
-        physical_offset=joined[0],
-        size_bytes=joined[1],
-        kind=joined[2],
-        topic=joined[3],
-        queue_id=joined[4],
-        queue_offset=joined[5],
-        sys_flag=joined[6],
-        store_timestamp_ms=joined[7],
-        topics=tuple(name.decode("utf-8", "replace") for name in topics),
-        damages=tuple(damages),
-    )
+    ]
+    values += (tuple(name.decode("utf-8", "replace") for name in topics), tuple(damages))
+    return FrameTable(*values)
 
 
 def find_logical_end(data: SegmentBytes, base_offset: int, *, start: int = 0, check_crc: bool = True) -> int:
-    """Return the position at which a segment's frames end, by a walk as in recovery
-    (CommitLog#recoverNormally).
+    """Return the position at which a segment's frames end, by a walk as in CommitLog#recoverNormally.
 
     :param data: the whole segment file.
-    :param start: position of the first frame to read.
-    :return: position of the first bytes that are no valid frame, such as unwritten zeros or a torn frame; the
-        file's length if it is full.
+    :return: position of the first bytes that are no valid frame, such as zeros; the length of a full file.
     """
     from storage_engine.crc import crc_engine
     from storage_engine.rocketmq.codec import frame_kernels
@@ -336,8 +302,8 @@ def find_logical_end(data: SegmentBytes, base_offset: int, *, start: int = 0, ch
 def has_dispatchable_frame(data: SegmentBytes, base_offset: int, start: int) -> bool:
     """Return whether any frame at or behind ``start`` gets a consume queue entry.
 
-    Frames flagged prepared or rollback get no entry (CommitLogDispatcherBuildConsumeQueue). The walk passes
-    over bad bytes and doesn't end there: frames behind them may still wait for dispatch.
+    Frames flagged prepared or rollback get no entry (CommitLogDispatcherBuildConsumeQueue). The walk doesn't
+    end at bad bytes, since frames behind them may still wait for dispatch.
 
     :param start: position of a frame.
     """
@@ -351,7 +317,6 @@ def has_dispatchable_frame(data: SegmentBytes, base_offset: int, start: int) -> 
 def read_store_timestamp(path: str | os.PathLike[str], position: int, base_offset: int) -> int:
     """Return the store timestamp of the message at ``position`` of a segment, from its header alone.
 
-    :param base_offset: physical offset of the file's first byte.
     :return: milliseconds since the epoch.
     :raises CorruptFrameError: no message begins there.
     :raises OSError: the file can't be read.
@@ -364,7 +329,7 @@ def read_store_timestamp(path: str | os.PathLike[str], position: int, base_offse
         raise CorruptFrameError.at(str(path), offset, "a whole header", f"{len(header)} bytes before the end")
     (magic,) = _UINT32.unpack_from(header, frame.MAGIC_AT)
     (named,) = _INT64.unpack_from(header, frame.PHYSICAL_OFFSET_AT)
-    if magic not in (frame.MAGIC_V1, frame.MAGIC_V2):
+    if magic not in frame.MESSAGE_MAGICS:
         raise CorruptFrameError.at(str(path), offset, "a message's magic", f"{magic:08x}")
     if named != offset:
         raise CorruptFrameError.at(str(path), offset, f"physical offset {offset} in the header", str(named))
@@ -382,7 +347,6 @@ def _check_span(length: int, base_offset: int, start: int) -> None:
 
 
 def _queue_names(table: npt.NDArray[np.uint8], count: int) -> QueueNames:
-    """Return the first ``count`` queues of the kernel's table, without a copy."""
     from storage_engine.rocketmq.codec import frame_kernels
 
     positions = table[frame_kernels.QUEUE_TOPIC_AT_AT : frame_kernels.QUEUE_TOPIC_LENGTHS_AT].view(np.int64)
@@ -394,9 +358,9 @@ def _queue_names(table: npt.NDArray[np.uint8], count: int) -> QueueNames:
 def _damages(
     data: npt.NDArray[np.uint8], base_offset: int, rows: _Rows, run: tuple[int, bytes]
 ) -> tuple[Damage, ...]:
-    """Return one damage for each run of undecodable rows. After a thousand, the last entry sums up the rest.
+    """Return one damage for each run of undecodable rows. After a thousand, one entry sums up the rest.
 
-    :param run: start of a run that an earlier chunk began, and its bytes, which may no longer be in memory.
+    :param run: start and first bytes of a run that began in an earlier chunk, which may not be in memory.
     """
     bad = np.flatnonzero(rows.kinds == FrameKind.UNDECODABLE)
     if len(bad) == 0:
@@ -428,11 +392,7 @@ def _header(data: npt.NDArray[np.uint8], position: int) -> bytes:
 
 
 def _explain(header: bytes, length: int, base_offset: int, position: int, fault: int) -> tuple[str, str]:
-    """Return what a valid frame at ``position`` would have, and what was found instead.
-
-    :param header: the bytes from this position on.
-    :param length: of the segment.
-    """
+    """Return what a valid frame at ``position`` would have, and what it has, for a message."""
     from storage_engine.rocketmq.codec import frame_kernels
 
     remaining = length - position
@@ -458,10 +418,9 @@ def _explain(header: bytes, length: int, base_offset: int, position: int, fault:
 
 
 def near_logical_end(data: memoryview, base_offset: int) -> int:
-    """Return where a segment's frames end, searched from its tail; 0: the segment begins with no frame.
+    """Return the position at which a segment's frames end, by a quick search; 0 if it begins with no frame.
 
     :param data: the whole segment file.
-    :param base_offset: physical offset of its first byte.
     """
     if not _frame_bytes(data, 0, base_offset):
         return 0
@@ -479,17 +438,16 @@ def near_logical_end(data: memoryview, base_offset: int) -> int:
 
 
 def last_message(data: memoryview, base_offset: int) -> bytes:
-    """Return the bytes of a full segment's last message; empty: no message is found near the segment's end.
+    """Return the bytes of a full segment's last message; empty if there is none near the segment's end.
 
     :param data: the whole segment file.
-    :param base_offset: physical offset of its first byte.
     """
     at = _last_message(data, base_offset, len(data))
     return bytes(data[at : at + _frame_bytes(data, at, base_offset)]) if at else b""
 
 
 def _last_message(data: memoryview, base_offset: int, end: int) -> int:
-    """Return the position of the last message that begins before ``end``; 0: none is found near it."""
+    """Return the position of the last message that begins before ``end``; 0 if there is none near it."""
     starts = message_starts(lambda start, stop: bytes(data[start:stop]), end)
     return next((at for at in starts if _frame_bytes(data, at, base_offset)), 0)
 
@@ -497,7 +455,7 @@ def _last_message(data: memoryview, base_offset: int, end: int) -> int:
 def message_starts(read: Callable[[int, int], bytes], end: int) -> Iterator[int]:
     """Yield the positions at which a message may begin, backwards from a position.
 
-    A magic within a body counts as well. Only by a rare chance is it followed by the matching offset.
+    A magic within a body counts as well. The caller must compare the physical offset in the header.
 
     :param read: returns the segment's bytes between two positions.
     """
@@ -512,13 +470,13 @@ def message_starts(read: Callable[[int, int], bytes], end: int) -> Iterator[int]
 
 
 def _frame_bytes(data: memoryview, at: int, base_offset: int) -> int:
-    """Return the size of the frame at a position; 0: no frame begins there."""
+    """Return the size of the frame at a position; 0 if no frame begins there."""
     if at < 0 or at + frame.BLANK_HEADER_BYTES > len(data):
         return 0
     size, magic = _SIZE_AND_MAGIC.unpack_from(data, at)
     if magic == frame.MAGIC_BLANK:
         return len(data) - at if size == len(data) - at else 0
-    if magic not in _MESSAGES or not frame.MIN_MESSAGE_BYTES <= size <= len(data) - at:
+    if magic not in frame.MESSAGE_MAGICS or not frame.MIN_MESSAGE_BYTES <= size <= len(data) - at:
         return 0
-    (offset,) = _OFFSET.unpack_from(data, at + frame.PHYSICAL_OFFSET_AT)
+    (offset,) = _INT64.unpack_from(data, at + frame.PHYSICAL_OFFSET_AT)
     return size if offset == base_offset + at else 0

@@ -1,6 +1,4 @@
-"""Decoding of a chunk of frames to an Arrow table: allocates the columns, calls the kernels that fill them,
-and wraps the columns as a table.
-"""
+"""Decoding of a chunk of frames to Arrow tables. Kernels fill the columns, whose memory is allocated here."""
 
 from __future__ import annotations
 
@@ -50,17 +48,15 @@ _TEXT_COLUMNS = {
     "unique_key": (kernels.UNIQUE_KEY, kernels.UNIQUE_KEY_OFFSETS, kernels.HAS_UNIQUE_KEY),
     "properties_text": (kernels.PROPERTIES, kernels.PROPERTIES_OFFSETS, kernels.HAS_PROPERTIES),
 }
-"""Bytes of a text column, their offsets, and flags of the rows that have a text; None: every message has one.
-"""
+"""Columns of a text's bytes, of its offsets, and of flags whether it is there; None if it always is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueRanking:
-    """The queues of a chunk in the order in which their rows are written.
+    """The order of a chunk's queues. The index is a queue's code.
 
-    :param ranks: by code, the queue's place in the order of (topic, queue id); topics that are no UTF-8 come
-        last.
-    :param topic_valid: by code, 1 where the topic is UTF-8.
+    :param ranks: the queue's place, sorted by topic and queue id; topics that are no UTF-8 come last.
+    :param topic_valid: 1 if the topic is UTF-8, else 0.
     """
 
     ranks: npt.NDArray[np.int32]
@@ -68,7 +64,7 @@ class QueueRanking:
 
 
 def rank_queues(data: npt.NDArray[np.uint8], queues: QueueNames) -> QueueRanking:
-    """Sort a chunk's queues by (topic, queue id), topics by their bytes."""
+    """Sort a chunk's queues by topic and queue id, topics by their bytes."""
     count = len(queues.queue_ids)
     valid = np.empty(count, np.uint8)
     kernels.check_utf8(address_of(data), queues.topic_positions, queues.topic_lengths, count, valid)
@@ -121,7 +117,7 @@ class _Columns:
         return self.array(column, np.uint8, self.rows)
 
     def validity(self, column: int | None, otherwise: pa.Buffer | None) -> pa.Buffer | None:
-        """Return a flag column as a bitmap; None: no value is missing."""
+        """Return a flag column as a bitmap, or None if all flags are set; ``otherwise`` without a column."""
         if column is None:
             return otherwise
         flags = self.flags(column)
@@ -152,7 +148,7 @@ def decode_chunk(
     """Yield the rows of a chunk, sorted by (topic, queue id, physical offset).
 
     :param arena: memory that an earlier table no longer needs.
-    :param cut: takes the rows' sizes and returns the rows of each table; None: one table has all rows.
+    :param cut: takes the rows' sizes and returns the rows of each table; None for one table.
     """
     ranking = rank_queues(data, chunk.queues)
     rows = len(chunk.positions)
@@ -173,7 +169,7 @@ def decode_chunk(
     )
     del order
     for first, last in [(0, rows)] if cut is None else cut(sizes, sizes):
-        # Blank and undecodable rows come last, as they lie.
+        # Blank and undecodable rows come last, sorted by position.
         others = np.flatnonzero(chunk.codes < 0)[max(first - messages, 0) : max(last - messages, 0)]
         part = _Part(
             positions[first:last],
@@ -188,11 +184,11 @@ def decode_chunk(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Rows of a chunk for one table, in the order in which they are written.
+    """Rows of a chunk for one table, in the table's order.
 
-    :param messages: number of messages among the rows; the other rows come last.
-    :param blank_header: for each other row, whether a blank begins with it.
-    :param other_kinds: kind of each other row.
+    :param messages: number of messages among the rows. Blank and undecodable rows follow them.
+    :param blank_header: for each of these other rows, whether a blank begins with it.
+    :param other_kinds: kind of each of these other rows.
     """
 
     positions: npt.NDArray[np.int64]
@@ -214,8 +210,7 @@ def _decode_part(
     rows, messages = len(part.positions), part.messages
     columns = _Columns(arena, chunk, rows, int(part.sizes.sum(dtype=np.int64)))
     ends = np.zeros(kernels.ENDS, np.int64)
-    begin = int(chunk.positions[0])
-    end = int(chunk.positions[-1]) + int(chunk.sizes[-1])
+    begin, end = int(chunk.positions[0]), int(chunk.positions[-1]) + int(chunk.sizes[-1])
     segment = pa.py_buffer(data[begin:end].data)
     kernels.decode_messages(
         address_of(data),

@@ -17,14 +17,7 @@ import pyarrow.compute as pc
 from storage_engine.arrow.memory import ColumnAddresses, address_of, valid_flags
 from storage_engine.exceptions import ProofError
 from storage_engine.rocketmq.codec import encode_kernels as kernels
-from storage_engine.rocketmq.codec.frame_layout import (
-    CRC_MASK,
-    FILLER_BYTES,
-    FILLER_TOPIC,
-    MAGIC_V1,
-    MIN_MESSAGE_BYTES,
-    TRANSACTION_ROLLBACK,
-)
+from storage_engine.rocketmq.codec import frame_layout as frame
 from storage_engine.rocketmq.codec.message_schema import PAIR_COLUMNS, SCHEMA, TEXT_COLUMN
 from storage_engine.rocketmq.codec.property_pairs import PAIR_END, join_pairs, read_pairs
 
@@ -58,7 +51,7 @@ _NEEDED = (*_INT_COLUMNS, *_TEXT_COLUMNS, "body")
 """Columns that a row without raw bytes must have."""
 
 ENCODED_COLUMNS = (*_NEEDED, *PAIR_COLUMNS, "raw", TEXT_COLUMN)
-"""Columns from which a row's bytes are made. Rows of older lakes lack the last one, but may have pairs."""
+"""Columns from which a row's bytes are made. Rows of older lakes have pairs in place of the last column."""
 
 _FAULTS = {
     kernels.FAULT_RAW_SIZE: "as many raw bytes as its size says",
@@ -84,8 +77,7 @@ def encode_rows(rows: pa.Table, out: memoryview, base_offset: int) -> int:
     if not 0 <= base_offset <= (1 << 63) - 1 - len(target):
         raise ValueError(f"base offset {base_offset} is no 64-bit offset")
     names = [name for name in ENCODED_COLUMNS if name in rows.column_names]
-    missing = {*ENCODED_COLUMNS, *PAIR_COLUMNS} - {*names, TEXT_COLUMN}
-    if missing:
+    if missing := set(ENCODED_COLUMNS) - {*names, TEXT_COLUMN}:
         raise ProofError(f"rows to encode lack the columns {', '.join(sorted(missing))}")
     rows = rows.select(names).cast(pa.schema([SCHEMA.field(name) for name in names]))
     sizes = _check_overlap(rows)
@@ -98,10 +90,10 @@ def _check_overlap(rows: pa.Table) -> npt.NDArray[np.int32]:
     offset_column, size_column = rows.column("physical_offset"), rows.column("size")
     if offset_column.null_count or size_column.null_count:
         raise ProofError("a row to encode lacks its physical_offset or size")
-    # Copies: numba compiles another kernel for arrays that can't be written to.
+    # Copies, since numba compiles a separate kernel for read-only arrays.
     offsets = np.array(offset_column.to_numpy(), np.int64)
     sizes = np.array(size_column.to_numpy(), np.int32)
-    # Only a row without bytes may begin where another does.
+    # A stable sort if needed, since a row of 0 bytes may begin where the next row begins.
     order = np.argsort(offsets, kind=None if sizes.all() else "stable")
     place = kernels.first_overlap(order, offsets, sizes)
     if place >= 0:
@@ -155,39 +147,39 @@ def _property_texts(rows: pa.RecordBatch) -> pa.Array[Any]:
 def filler_rows(
     starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], store_ms: npt.NDArray[np.int64]
 ) -> pa.Table:
-    """Return frames, as rows, that fill runs of bytes. No broker puts them into a queue or its index.
+    """Return rows of filler frames for runs of bytes. No broker puts these frames into a queue or its index.
 
     Each frame has the flag of a rolled-back transaction (CommitLogDispatcherBuildConsumeQueue, …BuildIndex)
-    and a body of zeros. In a run too short for the whole topic name, the frame has only its beginning.
+    and a body of zeros. In a run too short for the whole topic name, the frame has only the name's beginning.
 
     :param starts: first offset of each run, ascending.
-    :param store_ms: store time of the frames in each run. A broker relies on the store time of a segment's
-        first message, which must not be 0.
+    :param store_ms: store time of the frames in each run. It must not be 0, since a broker relies on the
+        store time of a segment's first message.
     :raises ProofError: a run is too short for a frame.
     """
     runs = ends - starts
-    if (short := runs <= MIN_MESSAGE_BYTES).any():
+    if (short := runs <= frame.MIN_MESSAGE_BYTES).any():
         raise ProofError(
             f"offset {starts[np.argmax(short)]}: expected room for a message where one was, found "
             f"{runs[np.argmax(short)]} bytes between the messages that are left."
         )
-    counts = -(-runs // FILLER_BYTES)
+    counts = -(-runs // frame.FILLER_BYTES)
     run = np.repeat(np.arange(len(runs)), counts)
     number = np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
     each, rest = runs // counts, runs % counts
     sizes = each[run] + (number < rest[run])
     offsets = starts[run] + number * each[run] + np.minimum(number, rest[run])
-    topic_bytes = np.minimum(sizes - MIN_MESSAGE_BYTES, len(FILLER_TOPIC))
-    body_bytes = sizes - MIN_MESSAGE_BYTES - topic_bytes
+    topic_bytes = np.minimum(sizes - frame.MIN_MESSAGE_BYTES, len(frame.FILLER_TOPIC))
+    body_bytes = sizes - frame.MIN_MESSAGE_BYTES - topic_bytes
     columns: dict[str, Any] = {
         "physical_offset": offsets,
         "size": sizes,
         "kind": pa.repeat(pa.scalar("message"), len(run)),
-        "magic": np.full(len(run), MAGIC_V1, np.uint32).view(np.int32),
-        "topic": pa.array([FILLER_TOPIC[:count] for count in range(len(FILLER_TOPIC) + 1)]).take(
+        "magic": np.full(len(run), frame.MAGIC_V1, np.uint32).view(np.int32),
+        "topic": pa.array([frame.FILLER_TOPIC[:count] for count in range(len(frame.FILLER_TOPIC) + 1)]).take(
             pa.array(topic_bytes)
         ),
-        "sys_flag": np.full(len(run), TRANSACTION_ROLLBACK),
+        "sys_flag": np.full(len(run), frame.TRANSACTION_ROLLBACK),
         "body_crc": _zeros_crc(body_bytes),
         "body": _zeros(body_bytes),
         **dict.fromkeys(("born_host", "store_host"), pa.repeat(pa.scalar("0.0.0.0"), len(run))),
@@ -220,7 +212,7 @@ def _zeros_crc(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     crcs, crc = [], 0
     for more in np.diff(distinct, prepend=0).tolist():
         crc = zlib.crc32(bytes(more), crc)
-        crcs.append(crc & CRC_MASK)
+        crcs.append(crc & frame.CRC_MASK)
     return np.array(crcs, np.int64)[places]
 
 
@@ -240,8 +232,8 @@ def older_rows(rows: pa.Table) -> pa.Table:
 
 
 def _exact_bytes(rows: pa.Table, mask: npt.NDArray[np.bool_]) -> pa.Array[Any]:
-    """Return the bytes of messages as views, and null for rows that aren't wanted."""
-    # Nothing takes views out of a table.
+    """Return the bytes of the chosen messages as views, and null for other rows."""
+    # Arrow can't filter columns of views.
     plain = [
         field.with_type(pa.large_binary()) if pa.types.is_binary_view(field.type) else field
         for field in rows.schema
@@ -251,10 +243,10 @@ def _exact_bytes(rows: pa.Table, mask: npt.NDArray[np.bool_]) -> pa.Array[Any]:
     first = int(positions.min())
     out = np.zeros(int((positions + sizes).max()) - first, np.uint8)
     encode_rows(chosen, out.data, first)
-    # Length, first bytes, number of the buffer, place there: no frame is short enough to lie in the view.
+    # A view is length, first four bytes, buffer number, position: every frame is too long to lie in a view.
     views = np.zeros((rows.num_rows, 4), np.int32)
     views[mask, 0], views[mask, 3] = sizes, positions - first
     views[mask, 1] = out[(positions - first)[:, None] + np.arange(4)].view(np.int32)[:, 0]
-    is_there = pa.py_buffer(np.packbits(mask, bitorder="little").data)
-    buffers: list[pa.Buffer | None] = [is_there, pa.py_buffer(views.data), pa.py_buffer(out.data)]
+    validity = pa.py_buffer(np.packbits(mask, bitorder="little").data)
+    buffers: list[pa.Buffer | None] = [validity, pa.py_buffer(views.data), pa.py_buffer(out.data)]
     return pa.Array.from_buffers(pa.binary_view(), rows.num_rows, buffers)

@@ -1,8 +1,7 @@
 """Layout of a commitlog frame: constants only, so that importing it costs nothing.
 
-All integers are big-endian. The offsets below are those with IPv4 hosts. A host that the system flag marks as
-IPv6 takes 12 bytes more and moves the fields behind it. Frames are read and checked in ``frame_kernels.py``,
-which is called through ``commitlog.py``.
+All integers are big-endian. The offsets below assume IPv4 hosts. A host that the system flag marks as IPv6
+takes 12 more bytes and moves the fields behind it. ``frame_kernels.py`` checks frames for ``commitlog.py``.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ MAGIC_V1: Final = 0xDAA320A7
 """Magic of a message whose topic length field has one byte."""
 MAGIC_V2: Final = 0xDAA320AB
 """Magic of a message whose topic length field has two bytes."""
+MESSAGE_MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 MAGIC_BLANK: Final = 0xCBD43194
 """Magic of the filler behind a segment's last message. The filler takes the whole rest of the file."""
 
@@ -27,7 +27,7 @@ SYS_FLAG_AT: Final = 36
 BORN_TIMESTAMP_AT: Final = 40
 BORN_HOST_AT: Final = 48
 STORE_TIMESTAMP_AT: Final = 56
-"""This offset and all that follow are those with an IPv4 born host."""
+"""This offset and all below assume an IPv4 born host."""
 STORE_HOST_AT: Final = 64
 RECONSUME_TIMES_AT: Final = 72
 PREPARED_TRANSACTION_OFFSET_AT: Final = 76
@@ -35,13 +35,11 @@ BODY_LENGTH_AT: Final = 84
 BODY_AT: Final = 88
 
 IPV6_EXTRA_BYTES: Final = 12
-"""Bytes by which an IPv6 address is longer than an IPv4 one."""
+"""Length of an IPv6 address minus that of an IPv4 address."""
 MIN_MESSAGE_BYTES: Final = 91
-"""Size of a message with empty body, topic and properties: body offset + topic length byte + two bytes of
-properties length.
-"""
+"""Size of a message without body, topic and properties: 88 + 1 (topic length) + 2 (properties length)."""
 BLANK_HEADER_BYTES: Final = 8
-"""Bytes of a blank frame's header. The broker writes only size and magic; the bytes behind them stay."""
+"""Bytes of a blank frame's header. The broker writes only size and magic; bytes behind them are leftovers."""
 
 COMPRESSED: Final = 0x1
 MULTI_TAGS: Final = 0x2
@@ -69,7 +67,7 @@ PROPERTY_CRC_BYTES: Final = 20
 """Length of a CRC property: ``__CRC32#``, separator, ten digits (least significant first), separator."""
 
 FILLER_TOPIC: Final = "storage-engine-filler"
-"""Topic of filler frames: they take the place of messages that a lake no longer has."""
+"""Topic of filler frames, which replace messages that a lake no longer has."""
 FILLER_BYTES: Final = 1 << 20
 """Most bytes of one filler frame, since a broker reads a whole frame into memory."""
 
@@ -90,7 +88,7 @@ SYSTEM_TOPICS: Final = frozenset(
 """The broker's own topics (TopicValidator) whose names don't begin with :data:`SYSTEM_PREFIX`."""
 
 SYSTEM_PREFIX: Final = "rmq_sys_"
-"""Beginnings of the names of the broker's other topics, in small or capital letters."""
+"""Prefix of the names of the broker's other topics, in small or capital letters."""
 
 
 def ip_bytes(sys_flag: int, ipv6_bit: int) -> int:

@@ -43,15 +43,15 @@ _FIELDS: list[pa.Field[Any]] = [
 SCHEMA = pa.schema(_FIELDS)
 """Columns of a row.
 
-``kind``: ``message``, ``blank`` (the filler behind a segment's last message) or ``undecodable``; only
+``kind`` is ``message``, ``blank`` (the filler behind a segment's last message) or ``undecodable``. Only
 messages have typed columns (but the first row of a blank has the blank's magic). ``properties_text`` is the
-block of properties as stored; null: it is empty or no UTF-8. ``body`` is as stored, possibly compressed
-(``sys_flag``). Timestamps beyond the years 1 to 9999 are null. ``raw`` has the exact bytes of rows whose
-typed columns would not re-encode to them. ``body`` and ``raw`` are views of the segment, not copies: decoded
+block of properties as stored; null if it is empty or no UTF-8. ``body`` is as stored, possibly compressed
+(``sys_flag``). Timestamps beyond the years 1 to 9999 are null. If typed columns would not re-encode to a
+row's exact bytes, ``raw`` has these bytes. ``body`` and ``raw`` are views of the segment, not copies: decoded
 rows keep the segment in memory. To sort these columns, cast them to pa.binary().
 
-Rows of older lakes have ``properties`` and ``properties_terminated`` (the last pair is followed by a
-separator) instead of ``properties_text``: :mod:`storage_engine.rocketmq.codec.property_pairs`.
+Rows of older lakes have ``properties`` and ``properties_terminated`` (whether a separator follows the last
+pair) instead of ``properties_text``: :mod:`storage_engine.rocketmq.codec.property_pairs`.
 """
 
 PAIR_COLUMNS: Final = ("properties", "properties_terminated")
@@ -88,21 +88,18 @@ _COMMENTS = {
 
 
 def property_maps(texts: pa.ChunkedArray[Any]) -> pa.Array[Any]:
-    """Return blocks of properties as maps from name to value."""
     from storage_engine.rocketmq.codec.property_pairs import property_maps as maps
 
     return maps(texts)
 
 
 def queue_steps(rows: pa.Table) -> pa.ChunkedArray[Any]:
-    """Return how many queue offsets each message takes; null: the number of messages in an inner batch.
+    """Return how many queue offsets each message takes: 0 or 1, and null for an inner batch.
 
     A message that prepares or rolls back a transaction is in no queue (``CommitLog#doAppend`` of releases
     before 4.3 gives it queue offset 0).
-
-    :param rows: with ``sys_flag``.
     """
-    # Plans of a stopped store need no computing.
+    # Imported here, since the plan of a stopped store doesn't need it.
     import pyarrow.compute as pc
 
     flags = rows["sys_flag"]

@@ -16,15 +16,14 @@ _NAME_END: Final = chr(NAME_VALUE_SEPARATOR)
 PAIR_END: Final = chr(PROPERTY_SEPARATOR)
 _EMPTY: Final = pa.scalar("")
 _BITS: Final = 50
-"""Number of names that get a bit each in a 64-bit sum. Its highest 14 bits stay free: a block of at most
-32,767 bytes has fewer than 2^13 pairs.
+"""Most names that get one bit each in a sum of 64 bits. The 14 bits above them are for carries: a block of at
+most 32,767 bytes has fewer than 2^13 pairs.
 """
 
 
 def join_pairs(pairs: Any, terminated: Any) -> pa.Array[Any]:
-    """Return the blocks of properties from which pairs were read; "" for null.
+    """Join pairs to blocks of properties, the inverse of :func:`read_pairs`; "" for null.
 
-    :param pairs: maps from name to value.
     :param terminated: for each block, whether a separator follows its last pair.
     :raises ProofError: a pair has no value.
     """
@@ -38,14 +37,15 @@ def join_pairs(pairs: Any, terminated: Any) -> pa.Array[Any]:
 
 
 def property_maps(texts: pa.ChunkedArray[Any]) -> pa.Array[Any]:
-    """Return blocks of properties as MessageDecoder#string2messageProperties reads them. Pairs without a name
-    or a value are dropped. If a name occurs several times, its last value counts. Null stays null.
+    """Return blocks of properties as maps, by the rules of MessageDecoder#string2messageProperties.
+
+    Pairs without a name or a value are dropped. Of several values of a name, the last counts. Null stays.
     """
     return read_pairs(texts)[0]
 
 
 def read_pairs(texts: pa.ChunkedArray[Any]) -> tuple[pa.Array[Any], npt.NDArray[np.bool_]]:
-    """Return the pairs, and for each text whether its pairs are complete."""
+    """Return maps like :func:`property_maps`, and for each text whether no pair of it was dropped."""
     blocks: Any = texts.combine_chunks()
     pieces: Any = pc.split_pattern(blocks, PAIR_END)
     pair: Any = pc.split_pattern(pieces.flatten(), _NAME_END, max_splits=1)
@@ -60,7 +60,7 @@ def read_pairs(texts: pa.ChunkedArray[Any]) -> tuple[pa.Array[Any], npt.NDArray[
     if len(last) < len(rows):
         rows, names, values = rows[last], names.take(pa.array(last)), values.take(pa.array(last))
     pairs_of_row = np.bincount(rows, minlength=len(blocks))
-    # Behind the separator that a block ends with nothing is split off.
+    # Splitting gives an empty piece behind a block's final separator, which is no pair.
     ends: Any = pc.ends_with(blocks, PAIR_END).fill_null(False)
     pieces_of_row = pc.list_value_length(pieces).fill_null(0).to_numpy() - ends.to_numpy(zero_copy_only=False)
     is_missing = np.append(blocks.is_null().to_numpy(zero_copy_only=False), False)
@@ -69,7 +69,7 @@ def read_pairs(texts: pa.ChunkedArray[Any]) -> tuple[pa.Array[Any], npt.NDArray[
 
 
 def _find_last_pairs(rows: npt.NDArray[np.int64], names: Any) -> npt.NDArray[np.int64]:
-    """Return the places of those pairs that are the last ones with their name in their row.
+    """Return the indexes of pairs without a later pair of the same name in their row.
 
     :param rows: row of each pair, ascending.
     """

@@ -1,4 +1,4 @@
-"""Lookup of single messages in the commitlog by their physical offsets. Reads nothing else of a segment."""
+"""Lookup of single messages in the commitlog by their physical offsets. Only these messages are read."""
 
 from __future__ import annotations
 
@@ -48,10 +48,9 @@ class StoredMessage(NamedTuple):
     properties: bytes
 
     def property(self, name: bytes) -> bytes | None:
-        """Return a property's value; None: the message has no property of this name.
+        """Return a property's value; None if the message has no property of this name.
 
-        If several have the name, the last one counts. A property without a value doesn't count
-        (MessageDecoder#string2messageProperties).
+        Of several values the last one counts, without empty ones (MessageDecoder#string2messageProperties).
         """
         for pair in reversed(self.properties.split(bytes([frame.PROPERTY_SEPARATOR]))):
             key, _, value = pair.partition(bytes([frame.NAME_VALUE_SEPARATOR]))
@@ -64,7 +63,7 @@ def stored_messages(files: Sequence[MappedFile], offsets: Longs) -> Iterator[Sto
     """Yield the messages that begin at these physical offsets.
 
     :param files: files of the commitlog, oldest first.
-    :param offsets: in ascending order, none below the log's min offset.
+    :param offsets: ascending, none below the log's min offset.
     :raises CorruptFileError: no message begins at one of the offsets.
     """
     behind = 0
@@ -93,14 +92,13 @@ def stored_messages(files: Sequence[MappedFile], offsets: Longs) -> Iterator[Sto
 def read_message(data: memoryview, position: int, offset: int) -> StoredMessage:
     """Read the message that begins at a position of a segment.
 
-    :param offset: the message's physical offset.
     :raises ValueError: no message begins there.
     :raises struct.error: the segment ends within the message.
     """
     size, magic = struct.unpack_from(">iI", data, position)
     (physical_offset,) = struct.unpack_from(">q", data, position + frame.PHYSICAL_OFFSET_AT)
     (sys_flag,) = struct.unpack_from(">i", data, position + frame.SYS_FLAG_AT)
-    if magic not in (frame.MAGIC_V1, frame.MAGIC_V2) or physical_offset != offset:
+    if magic not in frame.MESSAGE_MAGICS or physical_offset != offset:
         raise ValueError(f"magic {magic:08x}, physical offset {physical_offset}")
     flags = (frame.BORN_HOST_IPV6, frame.STORE_HOST_IPV6)
     moved = sum(frame.IPV6_EXTRA_BYTES for flag in flags if sys_flag & flag)
@@ -121,7 +119,6 @@ def read_message(data: memoryview, position: int, offset: int) -> StoredMessage:
 
 
 def file_of(segment: Segment) -> MappedFile:
-    """Return a segment as a mapped file, which has all that reading needs."""
     return MappedFile(Path(segment.facts.path), segment.base_offset, segment.facts.size_bytes)
 
 
@@ -131,9 +128,9 @@ def store_timestamps(
     """Return the store timestamp, in ms since the epoch, of the message that begins at each physical offset.
 
     :param files: files of the commitlog, oldest first.
-    :param offsets: in ascending order.
-    :param may_go: a running broker may delete a file meanwhile; such a file then counts as having no offset.
-    :return: for each offset; :data:`UNKNOWN`: no file has the offset, or no message begins there.
+    :param offsets: ascending.
+    :param may_go: ignore a file that a running broker has deleted since it was listed.
+    :return: one time for each offset; :data:`UNKNOWN` if no file has the offset, or no message begins there.
     :raises OSError: a file can't be read.
     """
     times = np.full(len(offsets), UNKNOWN, dtype=np.int64)
@@ -146,13 +143,11 @@ def store_timestamps(
 
 
 def sealed_at_ms(snapshot: StoreSnapshot, *, may_go: bool = False) -> dict[SegmentId, int]:
-    """Return the time of the last write to sealed segments, by the store time of the next message.
+    """Return the time of the last write to each sealed segment: the store time of the next message.
 
-    That message didn't fit into the segment, so the broker filled the segment up. Unlike a file's times,
-    nobody changes a store time.
+    That message didn't fit into the segment, which was then filled up. Unlike an mtime, it never changes.
 
-    :param may_go: see :func:`store_timestamps`.
-    :return: by segment; segments whose time is unknown are left out.
+    :return: times by segment. Segments with an unknown time are left out.
     :raises OSError: a file can't be read.
     """
     times_ms = {}
@@ -167,13 +162,12 @@ def sealed_at_ms(snapshot: StoreSnapshot, *, may_go: bool = False) -> dict[Segme
 
 
 def oldest_message_ms(snapshot: StoreSnapshot) -> int | None:
-    """Return the first message's store time; None: the log has none, or its file vanished meanwhile.
+    """Return the first message's store time; None if the log has no message, or its file has vanished.
 
     :raises OSError: a file can't be read.
     """
     times_ms = []
-    for first in (log.segments[0] for log in snapshot.logs if log.segments):
-        file = file_of(first)
+    for file in (file_of(log.segments[0]) for log in snapshot.logs if log.segments):
         times_ms += store_timestamps([file], np.array([file.base_offset]), may_go=True).tolist()
     return min((time_ms for time_ms in times_ms if time_ms != UNKNOWN), default=None)
 
@@ -181,9 +175,8 @@ def oldest_message_ms(snapshot: StoreSnapshot) -> int | None:
 def newest_message_ms(layout: StoreLayout, max_offset: int) -> int | None:
     """Return the store time, in ms since the epoch, of the last message before ``max_offset``.
 
-    None: its file has no message or is gone.
-
-    :param max_offset: the broker's max offset. Bytes behind it aren't read, as they may be half written.
+    :param max_offset: the broker's max offset. Bytes behind it aren't read, since they may be half written.
+    :return: None if no file has this offset, or its file has no message.
     :raises OSError: the file can't be read.
     """
     for file in readable_files(list_raw_files(layout.log_paths)):
@@ -212,12 +205,9 @@ def _read_times(file: MappedFile, offsets: npt.NDArray[np.int64]) -> npt.NDArray
         )
         headers = at_each_byte[np.where(fits, positions, 0)]
         del at_each_byte
-    magic = headers["magic"]
-    genuine = (
-        fits
-        & ((magic == frame.MAGIC_V1) | (magic == frame.MAGIC_V2))
-        & (headers["physical_offset"] == offsets)
+    is_message = (
+        fits & np.isin(headers["magic"], frame.MESSAGE_MAGICS) & (headers["physical_offset"] == offsets)
     )
     ipv6 = (headers["sys_flag"] & frame.BORN_HOST_IPV6) != 0
     times = np.where(ipv6, headers["time_behind_ipv6"], headers["time"])
-    return np.where(genuine, times, UNKNOWN).astype(np.int64)
+    return np.where(is_message, times, UNKNOWN).astype(np.int64)

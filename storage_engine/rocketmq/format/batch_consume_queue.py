@@ -1,4 +1,4 @@
-"""Batch consume queues: like consume queues, but one entry is for a whole batch of messages.
+"""Batch consume queues: like consume queues, but with one entry for a whole batch of messages.
 
 Entry (46 bytes, big-endian): physical offset 8, frame size 4, tags code 8, store time 8, base queue offset 8,
 batch size 2, compacted offset 4, reserved 4. Their directory is ``batchconsumequeue``.
@@ -32,33 +32,23 @@ DTYPE = np.dtype(
 
 
 def _is_in_use(entries: Any) -> Any:
-    """Tell which entries are in use, by the rule of BatchConsumeQueue#recover."""
-    return (
-        (entries["offset"] >= 0)
-        & (entries["size"] > 0)
-        & (entries["base_offset"] >= 0)
-        & (entries["batch_size"] > 0)
-    )
+    """Return which entries are in use, by the rule of BatchConsumeQueue#recover."""
+    return consume_queue.FORMAT.in_use(entries) & (entries["base_offset"] >= 0) & (entries["batch_size"] > 0)
 
 
 FORMAT = EntryFormat(DTYPE, _is_in_use)
-"""Format of entries. Each points at the frame of queue offsets [base_offset, base_offset + batch_size)."""
+"""Format of entries. Each points at the frame with queue offsets [base_offset, base_offset + batch_size)."""
 
 
 def all_queues(layout: StoreLayout) -> Iterator[tuple[QueueDirectory, EntryFormat]]:
     """Yield a store's queues of both kinds, each with the format of its entries."""
-    for directory, form in (
-        (layout.consumequeue, consume_queue.FORMAT),
-        (layout.batchconsumequeue, FORMAT),
-    ):
+    for directory, form in ((layout.consumequeue, consume_queue.FORMAT), (layout.batchconsumequeue, FORMAT)):
         for queue in iter_queues(directory):
             yield queue, form
 
 
 def bounds(files: tuple[MappedFile, ...], log_min_offset: int, last: Position = None) -> QueueBounds:
-    """Return the readable queue offsets (BatchConsumeQueue#correctMinOffset).
-
-    The offsets count messages, not entries.
+    """Return the readable queue offsets, which count messages (BatchConsumeQueue#correctMinOffset).
 
     :param last: see :func:`storage_engine.rocketmq.format.consume_queue.bounds`.
     """

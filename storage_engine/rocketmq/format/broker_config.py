@@ -1,8 +1,8 @@
 """Storage settings of broker.conf, as the broker's effective values.
 
-Reads java.util.Properties syntax, with the broker's own types and limits. Some values the broker would
-silently replace with its default, and some would stop its cleaning. Such values are errors here: a plan must
-not depend on a setting that the broker doesn't follow.
+The file has java.util.Properties syntax, and its values have the broker's own types and limits. A value that
+the broker would silently replace with its default, or that would stop its cleaning, is an error here: a plan
+must not depend on a setting that the broker doesn't follow.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TRIED_FROM: Final = "4.9.4"
 """
 
 DELETE_FILES_BATCH_MAX: Final = 10
-"""Most files that a pass deletes, unless set otherwise (MappedFileQueue.DELETE_FILES_BATCH_MAX until 4.9)."""
+"""Default of deleteFileBatchMax (until 4.9 the constant MappedFileQueue.DELETE_FILES_BATCH_MAX)."""
 
 _FROM_5_0: Final = frozenset(
     {
@@ -42,10 +42,10 @@ _FROM_5_0: Final = frozenset(
         "replicasPerDiskPartition",
     }
 )
-"""Settings of cleanup rules that 4.x doesn't follow, although it shows them if broker.conf has them."""
+"""Settings of cleanup rules that 4.x ignores, although it reports them if broker.conf has them."""
 
 _TRACES: Final = (("rocksdbstore", "5.4"), ("timerlog", "5.0"), ("timerwheel", "5.0"))
-"""Files, each with the first release that makes it in every store (StorePathConfigHelper and its callers)."""
+"""Files, each with the first release that makes it in all stores (StorePathConfigHelper and its callers)."""
 
 WITHOUT_DIRECTORIES: Final = "5.1"
 """First release that starts although a directory is among its segments (MappedFileQueue#load)."""
@@ -54,8 +54,8 @@ SERVED_WITHOUT_QUEUES: Final = (
     "Then 4.9.7 and 5.3.3 serve all messages, 5.0 to 5.2 serve none, and 5.4 and 5.5 serve those of the last "
     "10 segments."
 )
-"""Sentence on the messages that brokers serve of a store without queues. How many last segments a broker
-reads to make queues depends on its release (CommitLog#recoverNormally, commitLogRecoverMaxNum).
+"""Which messages a broker serves from a store without queues. It depends on the release from how many last
+segments the broker makes queues (CommitLog#recoverNormally, commitLogRecoverMaxNum).
 """
 
 _V4_0_0, _V5_9_9 = 213, 611
@@ -65,8 +65,7 @@ _PATCHES = 10
 def release_of(ordinal: int) -> str:
     """Return the release that is named in the header of each of a broker's answers.
 
-    :param ordinal: place of the release in MQVersion.Version, which has two entries for each release, first a
-        snapshot.
+    :param ordinal: place in MQVersion.Version, where each release has two entries, the snapshot first.
     :return: the release; outside of 4.0.0 to 5.9.9, the number itself.
     """
     if not _V4_0_0 <= ordinal <= _V5_9_9:
@@ -78,16 +77,8 @@ def release_of(ordinal: int) -> str:
 
 def is_tried(release: str) -> bool:
     """Return whether tests of this release's line showed that it deletes exactly the files that it should."""
-    # Of all tried lines only 4.9 has earlier releases, and no part of a release has two digits.
+    # Texts can be compared: only line 4.9 has untested releases, and no part of a release has two digits.
     return release.rpartition(".")[0] in TRIED and release >= TRIED_FROM
-
-
-def clamps_levels(release: str) -> bool:
-    """Return whether a release keeps its disk levels within bounds (CleanCommitLogService, from 5.0 on).
-
-    :param release: "": unknown, and counts as a release that does.
-    """
-    return not release.startswith("4.")
 
 
 def has_timers(release: str) -> bool:
@@ -96,7 +87,7 @@ def has_timers(release: str) -> bool:
 
 
 def known_by_traces(root: Path) -> str:
-    """Return a text on the release that a store's files suggest, as no file names it; "": none."""
+    """Return a text on the earliest release that a store's files suggest; "" if they suggest none."""
     for name, release in _TRACES:
         if (root / name).exists():
             return f"{release} or later, as {name} is there"
@@ -104,7 +95,7 @@ def known_by_traces(root: Path) -> str:
 
 
 def with_release(settings: Mapping[str, str], ordinal: int) -> dict[str, str]:
-    """Return the settings that a broker follows, with its release added."""
+    """Return the settings without those that the broker's release ignores, and with the release added."""
     release = release_of(ordinal)
     ignored = _FROM_5_0 if release.startswith("4.") else ()
     return {key: value for key, value in settings.items() if key not in ignored} | {RELEASE: release}
@@ -118,8 +109,8 @@ DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 
 WARNING_LEVEL_PROPERTY = "rocketmq.broker.diskSpaceWarningLevelRatio"
 CLEAN_FORCIBLY_PROPERTY = "rocketmq.broker.diskSpaceCleanForciblyRatio"
 LEVEL_PROPERTIES = (WARNING_LEVEL_PROPERTY, CLEAN_FORCIBLY_PROPERTY)
-"""System properties of the broker's JVM with fractions like 0.90, which override broker.conf. They can only
-be given as overrides, since no file of the broker records them.
+"""System properties of the broker's JVM with fractions like 0.90, which override broker.conf. No file of the
+broker has them, so they can only be given as overrides.
 """
 
 _JAVA_INT = re.compile(r"[+-]?[0-9]{1,400}")
@@ -129,10 +120,7 @@ MAX_CONF_BYTES = 4 << 20
 
 
 def setting_field(key: str, default: Any = MISSING) -> Any:
-    """Make a dataclass field for a setting of the broker.
-
-    :param key: the broker's name of the setting.
-    """
+    """Make a dataclass field for a setting of the broker."""
     return field(default=default, metadata={"key": key})
 
 
@@ -140,8 +128,10 @@ def setting_field(key: str, default: Any = MISSING) -> Any:
 class BrokerConfig:
     """Broker settings in effect. Names are the broker's in snake_case, with the unit appended.
 
-    Sizes of files are None if nothing sets them; then the files' own sizes count. ``raw`` has the texts of
-    broker.conf and overrides. ``source`` is the path of broker.conf; None: there is none.
+    A file size is None if nothing sets it; then the size of the existing files counts.
+
+    :param source: path of broker.conf; None without such a file.
+    :param raw: unparsed values of broker.conf and of overrides.
     """
 
     store_path_root_dir: str = setting_field("storePathRootDir")
@@ -217,11 +207,11 @@ def load_broker_config(
 ) -> BrokerConfig:
     """Read broker.conf and compute the settings in effect.
 
-    :param path: broker.conf, in java.util.Properties syntax; None: the broker's defaults.
+    :param path: broker.conf, in java.util.Properties syntax; None for the broker's defaults.
     :param overrides: values by the broker's keys, which override the file (for what-if questions).
-    :param root: the store's root directory; None: storePathRootDir's value.
+    :param root: the store's root directory; None for storePathRootDir's value.
     :raises BrokerConfigError: the file can't be read or parsed, the broker would not accept a value, or the
-        root is missing or named differently twice.
+        root is missing or contradictory.
     """
     properties = _read(Path(path)) if path is not None else {}
     for key, value in (overrides or {}).items():
@@ -232,11 +222,10 @@ def load_broker_config(
 def usable_broker_config(
     path: str | Path | None, *, root: str | Path | None
 ) -> tuple[BrokerConfig, tuple[BrokerConfigError, ...]]:
-    """Compute the settings in effect, without values that the broker refuses. For callers that only look.
+    """Compute the settings in effect, without values that the broker refuses. For callers that only read.
 
     :return: the settings, and an error for each value that was left out.
-    :raises BrokerConfigError: the file can't be read or parsed, or the root is missing or named differently
-        twice.
+    :raises BrokerConfigError: the file can't be read or parsed, or the root is missing or contradictory.
     """
     properties = _read(Path(path)) if path is not None else {}
     source = None if path is None else str(path)
@@ -255,12 +244,12 @@ def usable_broker_config(
 
 
 def parse_delete_when(delete_when: str) -> tuple[int, ...]:
-    """Return deleteWhen's hours, joined by ";" (UtilAll#isItTimeToDo). Hours that no clock shows never come.
+    """Return deleteWhen's hours, which are joined by ";" (UtilAll#isItTimeToDo). Some may be on no clock.
 
-    :raises ValueError: an hour that the broker can't parse; it would abort the whole cleaning pass.
+    :raises ValueError: the broker can't parse an hour; it would abort the whole cleaning pass.
     """
     hours = delete_when.split(";")
-    while delete_when and hours and not hours[-1]:  # String#split drops empty ones at the end
+    while delete_when and hours and not hours[-1]:  # String#split drops empty parts at the end
         hours.pop()
     if any(not _JAVA_INT.fullmatch(hour) or abs(int(hour)) > _INT_MAX for hour in hours):
         raise ValueError(f"not hours joined by ';': {delete_when!r}")
@@ -304,11 +293,12 @@ def _effective(
         consume_queue_bytes = -(-consume_queue_bytes // CONSUME_QUEUE_ENTRY_BYTES) * CONSUME_QUEUE_ENTRY_BYTES
     warning = read.fraction(WARNING_LEVEL_PROPERTY, read.integer("diskSpaceWarningLevelRatio", 90))
     forcibly = read.fraction(CLEAN_FORCIBLY_PROPERTY, read.integer("diskSpaceCleanForciblyRatio", 85))
-    as_set = not clamps_levels(read.text(RELEASE, ""))
+    # CleanCommitLogService limits these levels from 5.0 on. An unknown release counts as such a release.
+    is_unlimited = read.text(RELEASE, "").startswith("4.")
     special: dict[str, Any] = {
         "store_path_root_dir": root_dir,
         "store_path_commit_log": commit_log,
-        # CommitLog#<init>: one path makes a plain queue of files, which knows no read-only paths
+        # CommitLog#<init>: with one path the broker ignores read-only paths
         "read_only_commit_log_store_paths": (
             read.paths("readOnlyCommitLogStorePaths") if len(commit_log) > 1 else ()
         ),
@@ -317,12 +307,12 @@ def _effective(
         "delete_when": read.delete_when("04"),
         "file_reserved_time_hours": read.integer("fileReservedTime", 72, minimum=0),
         "disk_max_used_space_ratio_percent": _clamp(read.integer("diskMaxUsedSpaceRatio", 75), 10, 95),
-        "disk_space_warning_level_percent": warning if as_set else _clamp(warning, 35, 90),
-        "disk_space_clean_forcibly_percent": forcibly if as_set else _clamp(forcibly, 30, 85),
+        "disk_space_warning_level_percent": warning if is_unlimited else _clamp(warning, 35, 90),
+        "disk_space_clean_forcibly_percent": forcibly if is_unlimited else _clamp(forcibly, 30, 85),
         "logical_disk_space_clean_forcibly_threshold_percent": read.fraction(
             "logicalDiskSpaceCleanForciblyThreshold", 80
         ),
-        # MappedFileQueue#deleteExpiredFileByTime compares after a deletion: below 1 still deletes one
+        # MappedFileQueue#deleteExpiredFileByTime compares after a deletion: with less than 1 it deletes one
         "delete_file_batch_max": max(1, read.integer("deleteFileBatchMax", DELETE_FILES_BATCH_MAX)),
         "delete_commit_log_files_interval_ms": max(0, read.integer("deleteCommitLogFilesInterval", 100)),
         "delete_consume_queue_files_interval_ms": max(
@@ -332,16 +322,16 @@ def _effective(
         "source": source,
         "raw": {key: item.value for key, item in properties.items()},
     }
-    as_they_are = {
+    plain = {
         setting.name: read.like(setting.metadata["key"], setting.default)
         for setting in fields(BrokerConfig)
         if setting.name not in special
     }
-    return BrokerConfig(**special, **as_they_are)
+    return BrokerConfig(**special, **plain)
 
 
 def _root(properties: Mapping[str, _Property], root: str | Path | None) -> str:
-    """Return the store's root, from the caller or the configuration. If both name it, they must agree."""
+    """Return the store's root. If caller and configuration both name it, they must agree."""
     configured = properties.get("storePathRootDir")
     value = configured.value.strip() if configured is not None else ""
     if root is None:
@@ -358,7 +348,7 @@ def _root(properties: Mapping[str, _Property], root: str | Path | None) -> str:
 
 
 def _hint(properties: Mapping[str, _Property], configured: str, root: Path) -> str:
-    """Return advice on how to name the paths on this host that belong to a container's paths."""
+    """Return advice to name the paths on this host in place of a container's paths."""
     settings = [f"storePathRootDir={root}"]
     for key in ("storePathCommitLog", "readOnlyCommitLogStorePaths"):
         text = properties[key].value.strip() if key in properties else ""
@@ -368,10 +358,7 @@ def _hint(properties: Mapping[str, _Property], configured: str, root: Path) -> s
 
 
 def container_hint(settings: Iterable[str]) -> str:
-    """Say with which options to name a container's paths on this host.
-
-    :param settings: ``KEY=PATH``.
-    """
+    """Return advice to name a container's paths on this host by options ``--set KEY=PATH``."""
     options = " ".join(f"--set {setting}" for setting in settings)
     return f"If broker.conf has the paths inside a container, give the paths on this host: {options}"
 
@@ -422,8 +409,9 @@ class _Reader:
         return item.value.lower() == "true"
 
     def fraction(self, key: str, default_percent: int) -> int:
-        """Return a fraction like 0.85 as whole percent. Used percents are whole, so rounding down changes no
-        comparison "used > level".
+        """Return a fraction like 0.85 as whole percent, rounded down.
+
+        Used percents are whole, so rounding down changes no comparison "used > level".
         """
         item = self._properties.get(key)
         if item is None or not item.value:
@@ -451,12 +439,11 @@ class _Reader:
         return value
 
     def paths(self, key: str) -> tuple[str, ...]:
-        """Return directories joined by ",", neither trimmed nor expanded, since the broker does neither."""
+        """Split directories joined by ",". They are neither trimmed nor expanded, as in the broker."""
         item = self._properties.get(key)
-        value = "" if item is None else item.value.strip()
-        if item is None or not value:
+        if item is None or not item.value.strip():
             return ()
-        paths = value.rstrip(MULTI_PATH_SPLITTER).split(MULTI_PATH_SPLITTER)
+        paths = item.value.strip().rstrip(MULTI_PATH_SPLITTER).split(MULTI_PATH_SPLITTER)
         if any(not path or path != path.strip() for path in paths):
             raise item.error(
                 "directories joined by ',' without blanks (the broker takes a blank for a part of the name)"

@@ -1,12 +1,14 @@
-"""The ``checkpoint`` file, which has the store time up to which each part is on disk. It is only read here. A
-recovery trusts it, so nothing here may raise a value.
+"""The ``checkpoint`` file, with the store time up to which each part of a store is on disk. It is only read.
+
+A recovery trusts it, so no value may be raised here.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
 from storage_engine.rocketmq.format.stored_files import read_stored
@@ -28,10 +30,10 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """Read a store's checkpoint; None: it has none (the broker makes the file when it opens a store).
+    """Read a store's checkpoint; None if there is no file (the broker makes it when it opens a store).
 
     Only the first page counts, and missing bytes are read as zeros, since the broker maps and extends the
-    file (StoreCheckpoint). A value that is cut off is then too low, so that a recovery begins earlier.
+    file (StoreCheckpoint). A truncated value is then too low, so that a recovery begins earlier.
 
     :raises CorruptFileError: the checkpoint is no ordinary file.
     :raises StoreLayoutError: it is a symbolic link.
@@ -42,20 +44,14 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
 
 
 def read_known_values(path: Path) -> Mapping[str, int] | None:
-    """Return the values that are complete in a store's checkpoint, by name; None: there is no checkpoint.
+    """Return the complete values in a store's checkpoint, by name; None if there is no checkpoint.
 
-    A value that is cut off or missing at the file's end is unknown, and left out.
+    A value that is truncated or missing at the file's end is unknown, and left out.
 
-    :raises CorruptFileError: the checkpoint is no ordinary file.
-    :raises StoreLayoutError: it is a symbolic link.
-    :raises OSError: it can't be read.
+    :raises CorruptFileError, StoreLayoutError, OSError: see :func:`read_checkpoint`.
     """
     data = _read(path)
-    if data is None:
-        return None
-    names = [field.name for field in fields(Checkpoint)][: len(data) // _VALUE_BYTES]
-    checkpoint = _parse(data)
-    return {name: getattr(checkpoint, name) for name in names}
+    return None if data is None else dict(islice(asdict(_parse(data)).items(), len(data) // _VALUE_BYTES))
 
 
 def _read(path: Path) -> bytes | None:

@@ -1,4 +1,7 @@
-"""Records in ``config``: topics, groups, subscriptions. For consumer offsets see ``consumer_offsets``."""
+"""Records in ``config``: topics, groups, subscriptions. For consumer offsets see ``consumer_offsets``.
+
+The readers raise CorruptFileError if neither a file nor its backup is readable and well-formed.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,7 @@ class TopicConfig:
 
 
 def topics(layout: StoreLayout) -> tuple[TopicConfig, ...]:
-    """Return every topic in ``topics.json``, system topics included, by name.
-
-    :raises CorruptFileError: neither the file nor its backup is readable and well-formed.
-    """
+    """Return every topic in ``topics.json``, system topics included, sorted by name."""
 
     def parse(data: bytes) -> tuple[TopicConfig, ...]:
         configs = [
@@ -52,10 +52,9 @@ def batch_topics(layout: StoreLayout) -> frozenset[str]:
     """
 
     def parse(data: bytes) -> frozenset[str]:
-        table = _table(data, "topicConfigTable")
         return frozenset(
             str(name)
-            for name, row in table.items()
+            for name, row in _table(data, "topicConfigTable").items()
             if (row.get("attributes") or {}).get("queue.type") == "BatchCQ"
         )
 
@@ -67,10 +66,7 @@ def batch_topics(layout: StoreLayout) -> frozenset[str]:
 
 
 def groups(layout: StoreLayout) -> tuple[str, ...]:
-    """Return the names of the consumer groups in ``subscriptionGroup.json``.
-
-    :raises CorruptFileError: neither the file nor its backup is readable and well-formed.
-    """
+    """Return the names of the consumer groups in ``subscriptionGroup.json``."""
 
     def parse(data: bytes) -> tuple[str, ...]:
         return tuple(sorted(map(str, _table(data, "subscriptionGroupTable"))))
@@ -79,11 +75,9 @@ def groups(layout: StoreLayout) -> tuple[str, ...]:
 
 
 def filtered_subscriptions(layout: StoreLayout) -> tuple[tuple[str, str], ...]:
-    """Return (group, topic) of each subscription with an SQL filter (ConsumerFilterManager).
+    """Return group and topic of each subscription with an SQL filter (ConsumerFilterManager).
 
-    Dead subscriptions are included. A broker writes no other subscriptions to files.
-
-    :raises CorruptFileError: neither ``consumerFilter.json`` nor its backup is readable and well-formed.
+    Dead subscriptions are included. A broker writes subscriptions without such a filter to no file.
     """
 
     def parse(data: bytes) -> tuple[tuple[str, str], ...]:
@@ -95,32 +89,26 @@ def filtered_subscriptions(layout: StoreLayout) -> tuple[tuple[str, str], ...]:
             )
         )
 
-    path = layout.config / "consumerFilter.json"
-    return read_config(path, parse, "groupFilterData of each topic") or ()
+    return read_config(layout.config / "consumerFilter.json", parse, "groupFilterData of each topic") or ()
 
 
 def delay_offsets(layout: StoreLayout) -> dict[int, int]:
-    """Return the queue offset of the next delivery in SCHEDULE_TOPIC_XXXX, by delay level (1, 2, …).
-
-    :raises CorruptFileError: neither ``delayOffset.json`` nor its backup is readable and well-formed.
-    """
+    """Return the queue offset of the next delivery in SCHEDULE_TOPIC_XXXX, by delay level (1, 2, …)."""
 
     def parse(data: bytes) -> dict[int, int]:
-        table = _table(data, "offsetTable")
-        return {_int(level): _check_range(offset, 0, 1 << 63) for level, offset in table.items()}
+        items = _table(data, "offsetTable").items()
+        return {_int(level): _check_range(offset, 0, 1 << 63) for level, offset in items}
 
     return read_config(layout.config / "delayOffset.json", parse, "an offset for each delay level") or {}
 
 
 def read_config(path: Path, parse: Callable[[bytes], Content], expected: str) -> Content | None:
-    """Return a config file's content (ConfigManager#load).
+    """Return a config file's content, or that of its backup (ConfigManager#load).
 
-    If the file is missing, empty or unreadable, return its backup's content.
+    The backup is read if the file is missing, empty or unreadable.
 
-    :param parse: parses the content; raises one of ``MALFORMED`` for content that doesn't belong in this
-        file.
-    :param expected: what the file must contain, for the error.
-    :return: None: neither file exists, as the broker had nothing to write yet.
+    :param parse: parses the content; raises one of ``MALFORMED`` if it isn't that of such a file.
+    :return: None if neither file exists, since the broker had nothing to write yet.
     :raises CorruptFileError: a file exists, and neither of the two can be read.
     """
     errors = []
@@ -149,7 +137,7 @@ def read_config(path: Path, parse: Callable[[bytes], Content], expected: str) ->
 def parse_object(data: bytes) -> dict[Any, Any]:
     """Parse a config file, whose content must be an object.
 
-    :raises FastjsonError, UnicodeDecodeError: the text is something else.
+    :raises FastjsonError, UnicodeDecodeError: the content is something else.
     """
     text = data.decode("utf-8")
     content = fastjson.loads(text)
@@ -166,7 +154,7 @@ def _table(data: bytes, name: str) -> dict[Any, Any]:
 
 
 def _int(value: Any) -> int:
-    """Return a value as a number in the range of Java's int."""
+    """:raises ValueError: the value is outside the range of Java's int."""
     return _check_range(value, -(1 << 31), 1 << 31)
 
 

@@ -1,11 +1,11 @@
-"""Consume queues and their extensions. They have the places of each queue's messages in the commitlog.
+"""Consume queues and their extensions: for each queue, where its messages are in the commitlog.
 
-Entry (20 bytes, big-endian): physical offset 8, frame size 4, tags code 8. A queue's offset counts entries:
-entry i of a file is queue offset base_offset / 20 + i.
+Entry (20 bytes, big-endian): physical offset 8, frame size 4, tags code 8. Queue offsets count entries: entry
+i of a file has queue offset base_offset / 20 + i.
 
 Extensions of consume queues (ConsumeQueueExt) have data for which an entry has no room. Unit, big-endian:
-size 2, tags code 8, store time 8, bitmap length 2, bitmap. In place of the tags code, an entry of the consume
-queue has the address of its unit: Long.MIN_VALUE + the unit's offset. A unit size below 1 marks a file's end.
+size 2, tags code 8, store time 8, bitmap length 2, bitmap. The queue's entry then has the address of its unit
+in place of the tags code: Long.MIN_VALUE + the unit's offset. A unit size below 1 marks a file's end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DTYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
 
 def _is_in_use(entries: Any) -> Any:
-    """Tell which entries are in use, by the rule of ConsumeQueue#recover."""
+    """Return which entries are in use, by the rule of ConsumeQueue#recover."""
     return (entries["offset"] >= 0) & (entries["size"] > 0)
 
 
@@ -37,7 +37,7 @@ FORMAT = EntryFormat(DTYPE, _is_in_use)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a consume queue, with the position of a message in the log."""
+    """An entry of a consume queue. It points at a message in the log."""
 
     queue_offset: int
     physical_offset: int
@@ -54,13 +54,13 @@ class QueueBounds:
 
 
 def last_entry(files: tuple[MappedFile, ...]) -> Entry | None:
-    """Return a queue's newest entry; None: it has none."""
+    """Return a queue's newest entry; None if the queue is empty, or its newest entry is a filler."""
     position = FORMAT.last_position(files)
     return None if position is None else _entry(*position)
 
 
 def entry_at(files: tuple[MappedFile, ...], queue_offset: int) -> Entry | None:
-    """Return the entry at a queue offset; None: the queue has none there, or none any more, or none yet."""
+    """Return the entry at a queue offset; None if it was deleted, isn't written yet, or is a filler."""
     position = queue_offset * CONSUME_QUEUE_ENTRY_BYTES
     for file in files:
         if file.base_offset <= position < file.end_offset:
@@ -71,19 +71,26 @@ def entry_at(files: tuple[MappedFile, ...], queue_offset: int) -> Entry | None:
 def bounds(files: tuple[MappedFile, ...], log_min_offset: int, last: Position = None) -> QueueBounds:
     """Return the readable queue offsets for a min offset of the commitlog (ConsumeQueue#correctMinOffset).
 
-    If all messages of a queue are gone, it keeps its max offset, and the min offset equals the max offset.
+    If all messages of a queue are deleted, both bounds are its max offset.
 
-    :param last: position of the last entry, the result of ``FORMAT.last_position``, if it is known already.
+    :param last: the result of ``FORMAT.last_position``, if the caller has it.
     """
     if not files:
         return QueueBounds(0, 0)
     last = last or FORMAT.last_position(files)
-    maximum = files[0].base_offset // CONSUME_QUEUE_ENTRY_BYTES if last is None else queue_offset(*last) + 1
-    return QueueBounds(queue_offset(*FORMAT.first_at_or_above(files, log_min_offset, last)), maximum)
+    low = queue_offset(*FORMAT.first_at_or_above(files, log_min_offset, last))
+    return QueueBounds(low, next_queue_offset(files, last))
+
+
+def next_queue_offset(files: tuple[MappedFile, ...], last: Position) -> int:
+    """Return the queue offset of the next entry. Without entries, its files' first offset, or 0."""
+    if last is not None:
+        return queue_offset(*last) + 1
+    return files[0].base_offset // CONSUME_QUEUE_ENTRY_BYTES if files else 0
 
 
 def queue_offset(file: MappedFile, position: int) -> int:
-    """Return the queue offset of the entry at a position of a file."""
+    """Return the queue offset of the entry with number ``position`` in a file."""
     return file.base_offset // CONSUME_QUEUE_ENTRY_BYTES + position
 
 
@@ -128,7 +135,7 @@ def list_files(queue: Path, *, size_bytes: int | None = None) -> tuple[MappedFil
 def unit_offset(tags_code: int) -> int | None:
     """Return the offset of the unit that an entry's tags code points to (ConsumeQueueExt#unDecorate).
 
-    :return: None: the value is a real tags code and no address (ConsumeQueueExt#isExtAddr).
+    :return: None if the value is a real tags code rather than an address (ConsumeQueueExt#isExtAddr).
     """
     return tags_code - _MIN_LONG if tags_code <= MAX_ADDRESS else None
 

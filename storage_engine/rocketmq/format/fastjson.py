@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 _BLANK = re.compile(r"[ \t\r\n\f\b]*")
-# Possessive: the matcher keeps nothing to come back to, whatever the length.
+# Possessive quantifiers, so that a long string takes no memory for backtracking.
 _STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WORD = re.compile(r"true|false|null|NaN")
@@ -23,9 +23,7 @@ _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"} | 
 _LITERAL_ESCAPES = "\"'\\/"
 
 MAX_CHARACTERS = 64 << 20
-"""Most characters of a text. Its objects take up to ten times its size in memory, and a second is enough for
-some millions of characters.
-"""
+"""Most characters of a text. Objects take ten times its size in memory; some millions take a second."""
 _MAX_NUMBER_CHARACTERS = 400
 _MAX_DEPTH = 100
 
@@ -63,10 +61,7 @@ def _skip(text: str, position: int) -> int:
 
 
 def _value(text: str, position: int, depth: int) -> tuple[Any, int]:
-    """Parse one value.
-
-    :param depth: number of further levels that may be nested here.
-    """
+    """:param depth: most levels of nested values."""
     start = text[position : position + 1]
     if start in ("{", "["):
         if not depth:
@@ -149,5 +144,5 @@ def _unescape(match: re.Match[str], text: str) -> str:
         raise FastjsonError(match.start(1) + escape.start(), "an escape", text)
 
     unescaped = _ESCAPE.sub(replace, match[1])
-    # characters beyond the first plane are written as two escapes
+    # a character beyond the first plane is written as two escapes, which decode to surrogates
     return unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

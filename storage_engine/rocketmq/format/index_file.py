@@ -1,9 +1,9 @@
 """Index files: from topic and key to the physical offsets of messages.
 
 Header (40 bytes): begin timestamp 8, end timestamp 8, begin physical offset 8, end physical offset 8, used
-slots 4, next entry 4. Then hash slots of 4 bytes, each the number of the newest entry with that hash, then
-entries of 20 bytes: hash 4, physical offset 8, seconds since the begin timestamp 4, number of the previous
-entry in the slot 4. Entries are numbered from 1; all is big-endian.
+slots 4, next entry 4. Then come hash slots of 4 bytes: the number of the newest entry with that hash. Then
+come entries of 20 bytes: hash 4, physical offset 8, seconds since the begin timestamp 4, number of the
+previous entry in the slot 4. Entries are numbered from 1. All numbers are big-endian.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _HINT = "The broker rebuilds no index: restore the file, or move it away while t
 class IndexHeader:
     """An index file's header; timestamps are store times in milliseconds since the epoch.
 
-    :param next_entry: number that the next entry gets; next_entry - 1 entries are in use.
+    :param next_entry: number of the next entry; next_entry - 1 entries are in use.
     """
 
     begin_timestamp_ms: int
@@ -58,7 +58,6 @@ class IndexHeader:
 class IndexFile:
     """One index file.
 
-    :param hash_slots: number of hash slots (maxHashSlotNum).
     :param capacity: number of entries for which the file has room, with the unused number 0 (maxIndexNum).
     """
 
@@ -70,9 +69,9 @@ class IndexFile:
 
 
 def list_index_paths(layout: StoreLayout) -> tuple[Path, ...]:
-    """Return a store's index files, oldest first; empty: it has none.
+    """Return a store's index files, oldest first.
 
-    An empty last file doesn't count: its writer hasn't set its size yet, or was killed before.
+    An empty last file is left out: the broker hasn't set its size yet, or was killed before.
 
     :raises CorruptFileError: a file's name isn't a time in the form yyyyMMddHHmmssSSS.
     :raises StoreLayoutError: a file is a symbolic link.
@@ -116,10 +115,10 @@ def read_header(path: Path) -> IndexHeader:
 def read_index_files(layout: StoreLayout, config: BrokerConfig) -> tuple[IndexFile, ...]:
     """Return a store's index files, oldest first.
 
-    The broker's settings may not have the numbers of slots and entries of a file. Then they follow from a
-    full file. Without one, the proportion of the broker's defaults is assumed, if the file confirms it.
+    If the broker's settings don't have the numbers of slots and entries, a full file shows them. Without a
+    full file, the default ratio of the two is assumed, and the file's newest entry must confirm it.
 
-    :raises CorruptFileError: sizes differ, a header is impossible, or slots and entries have unknown numbers.
+    :raises CorruptFileError: sizes differ, a header is impossible, or these numbers are unknown.
     """
     files = [(path, path.stat().st_size, read_header(path)) for path in list_index_paths(layout)]
     if not files:
@@ -137,7 +136,7 @@ def read_index_files(layout: StoreLayout, config: BrokerConfig) -> tuple[IndexFi
 
 
 def read_slots(file: IndexFile) -> npt.NDArray[np.int32]:
-    """Return the hash slots. Each has the number of its newest entry; 0: it has no entry."""
+    """Return the hash slots. Each has the number of its newest entry, or 0 without an entry."""
     return np.fromfile(file.path, ">i4", file.hash_slots, offset=HEADER_BYTES).astype(np.int32)
 
 
@@ -187,15 +186,13 @@ class Index:
     files: tuple[tuple[IndexFile, mmap.mmap], ...]
 
     def lookup(self, topic: str, key: str, max_count: int) -> tuple[int, ...]:
-        """Return the physical offsets of at most ``max_count`` of the newest messages, ascending
-        (IndexService#queryOffset).
-        """
+        """Return physical offsets of the newest messages, ascending (IndexService#queryOffset)."""
         return tuple(sorted(islice(self.newest_first(topic, key), max(0, max_count))))
 
     def newest_first(self, topic: str, key: str) -> Iterator[int]:
-        """Yield the physical offsets that are listed under the hash of topic and key, the newest first.
+        """Yield the physical offsets with the hash of topic and key, the newest first.
 
-        Another topic and key may have the same hash. Messages may have been deleted from the log since.
+        Another topic and key may have the same hash, and the log may no longer have a message.
 
         :param key: one of the message's keys, or its unique key.
         """
@@ -205,27 +202,25 @@ class Index:
 
 
 def _chain(file: IndexFile, data: mmap.mmap, hash_code: int) -> Iterator[int]:
-    """Yield the offsets of one file's entries with this hash, the newest first
-    (IndexFile#selectPhyOffset).
-    """
+    """Yield the offsets of a file's entries with this hash, the newest first (IndexFile#selectPhyOffset)."""
     if file.header.next_entry <= 1:
         return
     (number,) = _SLOT.unpack_from(data, HEADER_BYTES + SLOT_BYTES * (hash_code % file.hash_slots))
     entries = HEADER_BYTES + SLOT_BYTES * file.hash_slots
-    # number next_entry is allowed: an entry is written before it is counted
+    # number next_entry may be in use: the broker writes an entry before it counts the entry
     while 0 < number <= min(file.header.next_entry, file.capacity - 1):
         entry_hash, offset, seconds, previous = _ENTRY.unpack_from(data, entries + ENTRY_BYTES * number)
         if seconds < 0:
             return
         if entry_hash == hash_code:
             yield offset
-        if previous >= number:  # entries only ever point back: a loop would never end
+        if previous >= number:  # corrupt: entries only point back; without this check the loop may not end
             return
         number = previous
 
 
 def _shape(files: Sequence[tuple[Path, int, IndexHeader]], config: BrokerConfig) -> tuple[int, int]:
-    """Return the numbers of slots and of entries for which a file has room."""
+    """Return for how many slots and entries a file has room."""
     path, size, header = files[0]
     room = size - HEADER_BYTES
     slots, capacity = config.max_hash_slot_num, config.max_index_num

@@ -1,8 +1,7 @@
-"""Places of a store's files; the checks of its layout, and of the store to which a directory belongs.
+"""Paths of a store's files, and checks that its layout is supported and that each directory belongs to it.
 
-Only looks, never creates a missing directory: an unmounted disk must not look like an empty store.
-
-A directory must belong to this store, since a broker that finds foreign files among its own does not start.
+Nothing is created: an unmounted disk must not look like an empty store. A broker that finds foreign files
+among its own does not start, so each directory must belong to this store.
 """
 
 from __future__ import annotations
@@ -23,27 +22,23 @@ from storage_engine.rocketmq.format.mapped_files import MappedFile, list_mapped_
 LOG = "commitlog"
 """Default directory of a store's log (StorePathConfigHelper)."""
 _EPOCHS = "epochFileCheckpoint"
-"""File in the store of a broker whose role a controller decides
-(MessageStoreConfig#getStorePathEpochFile).
-"""
+"""File of a broker whose role a controller decides (MessageStoreConfig#getStorePathEpochFile)."""
 IDENTITY = "brokerIdentity"
-"""File with the cluster, name and id of a broker whose role a controller decides
+"""File with cluster, name and id of a broker whose role a controller decides
 (MessageStoreConfig#getStorePathBrokerIdentity).
 """
 _RIGHTS = ("acls", "users")
-"""Databases of access rights, below config. They have no data on messages (AuthConfig)."""
+"""Databases of access rights below config (AuthConfig). They have nothing about messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLayout:
-    """A store's paths (StorePathConfigHelper, CommitLog#<init>), without symbolic links in them.
+    """A store's paths (StorePathConfigHelper, CommitLog#<init>), with symbolic links resolved.
 
-    :param segment_size_bytes: mappedFileSizeCommitLog; None: it isn't set, and the files' size counts.
-    :param timers_in_rocksdb: value of timerRocksDBEnable in the settings.
-    :param halves_in_rocksdb: value of transRocksDBEnable in the settings.
+    :param segment_size_bytes: mappedFileSizeCommitLog. If it is None, the size of existing files counts.
     :param archive_only: reason why nothing may be deleted from the store: its files that point into the log
-        are in a form that can't be read here. "": they can be read.
-    :param reading: lock by which this process shows others that it reads the store, if it may take it.
+        have a form that can't be read here. "" if they can be read.
+    :param reading: lock with which this process shows that it reads the store, if it may take the lock.
     """
 
     root: Path
@@ -92,37 +87,32 @@ class StoreLayout:
         return self.root / "lock"
 
     def check_cleanable(self) -> None:
-        """Make sure that segments of the store may be deleted.
-
-        :raises UnsupportedLayoutError: the store may only be archived.
-        """
+        """:raises UnsupportedLayoutError: the store may only be archived."""
         if self.archive_only:
             raise UnsupportedLayoutError(self.archive_only)
 
     @property
     def rocksdb(self) -> Path:
-        """Return RocksDB's directory. Every store of 5.4 and later has it, whatever its content."""
+        """Return RocksDB's directory. Every store of 5.4 and later has it, even without data in it."""
         return self.root / "rocksdbstore"
 
 
 def resolve_layout(config: BrokerConfig, *, to_archive: bool = False) -> StoreLayout:
     """Find a store's directories, and refuse unsupported layouts by name.
 
-    The root, the log's directories and the directories of the other kinds of files may be symbolic links.
-    They are resolved here, once. Nothing below them may be a link.
+    The root and the directories of files may be symbolic links, resolved once here. Nothing below may be one.
 
     :param to_archive: also accept a store of which only the log can be read here, for example because its
-        queues are in RocksDB. Every message is in the log. The layout's ``archive_only`` is then set, and
-        nothing may be deleted.
+        queues are in RocksDB. Then ``archive_only`` is set in the layout, and nothing may be deleted.
     :raises StoreNotFoundError: the root or a configured commitlog directory is missing.
     :raises UnsupportedLayoutError: the store uses RocksDB, DLedger or compaction.
-    :raises StoreLayoutError: a directory belongs to another store, or a symbolic link leads to a directory of
-        another owner.
+    :raises StoreLayoutError: a directory belongs to another store, or a link to a directory of another owner.
     """
     named = Path(config.store_path_root_dir)
     _require_directory(named, "the store's root directory")
     root = Path(os.path.realpath(named))
-    unhandled = _find_unhandled(root, config)
+    # An unusual form of the log itself comes first.
+    unhandled = min(_iter_unhandled(root, config), key=lambda item: item[0] in _LOG_AS_USUAL, default=None)
     if unhandled and not (to_archive and unhandled[0] in _LOG_AS_USUAL):
         raise _unsupported_error(root, *unhandled)
     usual = root / LOG
@@ -136,9 +126,8 @@ def resolve_layout(config: BrokerConfig, *, to_archive: bool = False) -> StoreLa
 
 
 def store_layout(root: Path, config: BrokerConfig) -> StoreLayout:
-    """Return a store's directories, which need not exist.
+    """Return the directories of a store with a resolved root. They need not exist.
 
-    :param root: without symbolic links in it.
     :raises StoreLayoutError: see :func:`resolve_layout`.
     """
 
@@ -162,12 +151,12 @@ def store_layout(root: Path, config: BrokerConfig) -> StoreLayout:
 
 
 def _own_directory(root: Path, path: Path) -> Path:
-    """Resolve a directory of a store, and make sure that it belongs to this store.
+    """Resolve a directory of a store, and check that it belongs to this store.
 
-    Anybody who may write the root could put a link there. So a link must be root's, or belong to the owner of
-    the directory to which it leads, who may delete there anyway.
+    Anyone who may write to the store's root could put a link there. So a link's owner must be the user root,
+    or the owner of the link's target, who may delete there anyway.
 
-    :raises StoreLayoutError: the directory is in another store, or belongs to another user.
+    :raises StoreLayoutError: the directory is in another store, or the link has another owner.
     """
     real = Path(os.path.realpath(path))
     link = path.lstat() if path.is_symlink() and path.parent.samefile(root) else None
@@ -196,26 +185,24 @@ def _same_file(left: Path, right: Path) -> bool:
 
 
 def list_segments(layout: StoreLayout) -> tuple[MappedFile, ...]:
-    """Return the commitlog's files from all its directories, by base offset.
+    """Return the commitlog's files from all its directories, sorted by base offset.
 
     :raises StoreNotFoundError: there is no file.
-    :raises StoreLayoutError: a file has a wrong name or size, there is a hole, or two files have the same
-        base offset.
+    :raises StoreLayoutError: a file has a wrong name or size, two have the same name, or there is a hole.
     """
     files = list_mapped_files(layout.log_paths, error=StoreLayoutError, size_bytes=layout.segment_size_bytes)
     if not files:
-        paths = ", ".join(str(path) for path in layout.log_paths)
         raise StoreNotFoundError(
-            f"{paths}: no segment file: expected files of a commitlog, found an empty store. "
-            "Name the directory that the broker's storePathRootDir names."
+            f"{', '.join(map(str, layout.log_paths))}: no segment file: expected files of a commitlog, found "
+            "an empty store. Name the directory that the broker's storePathRootDir names."
         )
     return files
 
 
 def is_new(layout: StoreLayout) -> bool:
-    """Return whether no message was ever stored. The first message makes the first segment and queue files.
+    """Return whether no message was ever stored: there are no files of the log, of queues or of the index.
 
-    If a log was emptied, or its disk isn't mounted, files of queues or index still exist.
+    If only the log was emptied, or its disk isn't mounted, files of queues or index still exist.
     """
     return not any(
         map(_has_file, (*layout.log_paths, layout.consumequeue, layout.batchconsumequeue, layout.index))
@@ -223,9 +210,7 @@ def is_new(layout: StoreLayout) -> bool:
 
 
 def _has_file(directory: str | Path) -> bool:
-    """Return whether a file other than a directory is anywhere below a directory. Stops at the first file,
-    which a log's directory has at once.
-    """
+    """Return whether anything but directories lies below a directory. Stops at the first such file."""
     try:
         entries = os.scandir(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -235,7 +220,7 @@ def _has_file(directory: str | Path) -> bool:
 
 
 def _stores_nearby(root: Path) -> list[Path]:
-    """Return stores near a directory: a person may have named a directory inside or above the right store."""
+    """Return stores just above and below a directory: a person may have named the wrong level."""
     nearby = [root.parent]
     with suppress(OSError):
         nearby += sorted(root.iterdir())
@@ -243,9 +228,10 @@ def _stores_nearby(root: Path) -> list[Path]:
 
 
 def _require_directory(path: Path, expected: str, stores: Sequence[Path] = (), elsewhere: str = "") -> None:
-    """Make sure that a directory exists.
+    """Check that a directory exists.
 
-    :param elsewhere: advice for an absolute path that doesn't exist here.
+    :param elsewhere: advice for an absolute path that doesn't exist.
+    :raises StoreNotFoundError: it doesn't exist.
     """
     if path.is_dir():
         return
@@ -272,11 +258,11 @@ _OF_ROCKSDB = re.compile(r"CURRENT|IDENTITY|LOCK|LOG(\.old\.\d+)?|(MANIFEST|OPTI
 """Names of a database's files (rocksdb/file/filename.cc)."""
 _DLEDGER = "DLedger commitlog"
 _LOG_AS_USUAL = (_QUEUES_IN_ROCKSDB, _CONFIGURATION_IN_ROCKSDB, _COMPACTION)
-"""Features that don't change the commitlog: it has every message, in whatever form the queues are."""
+"""Features that don't change the commitlog, which still has every message."""
 
 
 def unhandled_setting(config: BrokerConfig) -> tuple[str, str] | None:
-    """Return a kind of data kept in an unsupported form, and the setting for it; None: all are supported."""
+    """Return a kind of data kept in an unsupported form, and the setting for it; None if there is none."""
     for kind, setting, is_set in (
         (_DLEDGER, "enableDLegerCommitLog", config.enable_dledger_commit_log),
         (_QUEUES_IN_ROCKSDB, f"storeType={config.store_type}", config.store_type.lower() != "default"),
@@ -295,25 +281,17 @@ def unhandled_setting(config: BrokerConfig) -> tuple[str, str] | None:
 
 
 def has_rocksdb_queues(config: BrokerConfig) -> bool:
-    """Return whether a broker keeps its queues in RocksDB, and everything else in a supported form."""
-    only_queues = replace(config, store_type="default")
-    return config.store_type.lower() == _ROCKSDB and unhandled_setting(only_queues) is None
-
-
-def _find_unhandled(root: Path, config: BrokerConfig) -> tuple[str, str] | None:
-    """Return a kind of data that a store keeps in an unsupported form, and its sign; None: all are supported.
-
-    An unusual form of the log itself comes first.
-    """
-    kinds = list(_iter_unhandled(root, config))
-    return min(kinds, key=lambda item: item[0] in _LOG_AS_USUAL, default=None)
+    """Return whether a broker keeps its queues in RocksDB, and all other data in a supported form."""
+    others = replace(config, store_type="default")
+    return config.store_type.lower() == _ROCKSDB and unhandled_setting(others) is None
 
 
 def _iter_unhandled(root: Path, config: BrokerConfig) -> Iterator[tuple[str, str]]:
+    """Yield each kind of data that a store keeps in an unsupported form, and the file or setting for it."""
     if unhandled := unhandled_setting(config):
         yield unhandled
     # RocksDBConsumeQueueStore keeps its database in consumequeue itself, or beside it with
-    # useSeparateStorePathForRocksdbCQ; ConfigStorage in config/rdb, the managers of config v1 in one each
+    # useSeparateStorePathForRocksdbCQ. ConfigStorage has config/rdb, and each manager of config v1 its own.
     for directory in ("consumequeue", "consumequeue_rocksdb"):
         if file := _file_of_rocksdb(root / directory):
             yield _QUEUES_IN_ROCKSDB, file
@@ -322,20 +300,20 @@ def _iter_unhandled(root: Path, config: BrokerConfig) -> Iterator[tuple[str, str
             yield _CONFIGURATION_IN_ROCKSDB, file
     for entry in sorted(root.glob("dledger-*")):
         yield _DLEDGER, str(entry)
-    # a broker with compaction enabled (the default) leaves an empty position-checkpoint behind
+    # Compaction is enabled by default and makes an empty position-checkpoint, which shows nothing.
     for directory in ("compaction/compactionLog", "compaction/compactionCq"):
         for entry in (path for path in (root / directory).rglob("*") if path.is_file()):
             yield _COMPACTION, str(entry)
 
 
 def _file_of_rocksdb(directory: Path) -> str:
-    """Return the path of a RocksDB file in a directory, even of a partial copy; "": there is none."""
+    """Return the path of any RocksDB file in a directory, which may be a partial copy; "" without one."""
     try:
         entries = os.scandir(directory)
     except (FileNotFoundError, NotADirectoryError):
         return ""
     with entries:
-        # A queue's topic, whatever its name, is a directory.
+        # A topic may have such a name, but its queues lie in a directory.
         names = (entry for entry in entries if _OF_ROCKSDB.fullmatch(entry.name))
         return next((entry.path for entry in names if not entry.is_dir(follow_symlinks=False)), "")
 
@@ -360,43 +338,27 @@ def _unsupported_error(root: Path, kind: str, where: str) -> UnsupportedLayoutEr
 def has_controller(config: BrokerConfig, layout: StoreLayout) -> bool:
     """Return whether a controller decides which broker is the master of this log.
 
-    If the controller makes a broker a slave, the broker cuts off all that its new master doesn't have
+    If the controller makes a broker a slave, the broker cuts off everything that its new master doesn't have
     (AutoSwitchHAClient#doTruncate). No file has the offset below which nothing can be cut off. A slave's
     checkpoint has the offset that its master sent; unless ``allAckInSyncStateSet`` is set, that is the
-    master's end (CommitLog#getConfirmOffset). The checkpoint of a broker without a controller has its own
-    end.
+    master's end (CommitLog#getConfirmOffset). A broker without a controller writes its own end there.
 
-    :return: True also if settings don't say, and a file is there that only brokers with a controller keep.
+    Without the setting, a file that only brokers with a controller keep decides.
     """
-    says = config.raw.get(CONTROLLER_MODE, "").strip().lower()
-    return says == "true" or (says != "false" and (layout.root / _EPOCHS).exists())
+    mode = config.raw.get(CONTROLLER_MODE, "").strip().lower()
+    return mode == "true" or (mode != "false" and (layout.root / _EPOCHS).exists())
 
 
 _ANCHORS = ("commitlog", "consumequeue")
 _USUAL = (*_ANCHORS, "index", "config", "checkpoint", "lock", "abort")
 
-_OWN = frozenset(
-    {
-        *_USUAL,
-        "abort.bak",
-        "batchconsumequeue",
-        "brokerIdentity",
-        "combineconsumequeue",
-        "compaction",
-        "consumequeue_ext",
-        "consumequeue_rocksdb",
-        "controllerDleger",
-        "epochFileCheckpoint",
-        "kvStore",
-        "rocksdbstore",
-        "tieredStore",
-        "timerlog",
-        "timerrocksdb",
-        "timerwheel",
-        "transrocksdb",
-    }
-)
-"""Files that releases from 4.9 to 5.5 keep in a store's root (StorePathConfigHelper and its callers)."""
+_ALSO = """
+    abort.bak batchconsumequeue brokerIdentity combineconsumequeue compaction consumequeue_ext
+    consumequeue_rocksdb controllerDleger epochFileCheckpoint kvStore rocksdbstore tieredStore timerlog
+    timerrocksdb timerwheel transrocksdb
+"""
+_OWN = frozenset({*_USUAL, *_ALSO.split()})
+"""Files and directories in the root of a store of 4.9 to 5.5 (StorePathConfigHelper and its callers)."""
 
 
 def store_around(path: Path) -> Path | None:
@@ -409,6 +371,5 @@ def store_around(path: Path) -> Path | None:
 
 
 def _is_store(root: Path) -> bool:
-    if not any((root / name).is_dir() for name in _ANCHORS):
-        return False
-    return sum((root / name).exists() for name in _USUAL) > 1
+    has_anchor = any((root / name).is_dir() for name in _ANCHORS)
+    return has_anchor and sum((root / name).exists() for name in _USUAL) > 1

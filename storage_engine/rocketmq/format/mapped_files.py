@@ -1,9 +1,8 @@
-"""Files of one offset space, each named by its first offset: of the commitlog and of all kinds of queues.
+"""Files of the commitlog and of all kinds of queues. Each is named by its first offset.
 
 The rules come from MappedFileQueue#doLoad and #checkSelf. The broker only logs a fault in a run of files and
 continues. In :func:`list_mapped_files` such a fault is an error, since deletions are decided from its result.
-Validation must not stop at the first fault, so it uses :func:`list_raw_files`, which returns the files as
-they are.
+Validation must not stop at the first fault, so it uses :func:`list_raw_files`, which checks nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from storage_engine.rocketmq.format.stored_files import open_stored, symbolic_li
 
 NAME_DIGITS = 20
 MAX_FILE_BYTES = (1 << 31) - 1
-"""Most bytes of a file that a broker maps: Java counts them in an int."""
+"""Size limit of a file that a broker maps: Java counts its bytes in an int."""
 MAX_QUEUE_ID = (1 << 31) - 1
 
 _MAX_OFFSET = (1 << 63) - 1
@@ -54,14 +53,14 @@ def is_offset(name: str) -> bool:
 
 
 def queue_id_of(name: str) -> int | None:
-    """Return the id of the queue whose directory has this name; None: no queue can have this directory."""
+    """Return the queue id that is a directory's name; None if the name is no possible id."""
     if not (name.isascii() and name.isdecimal()) or len(name) > NAME_DIGITS or int(name) > MAX_QUEUE_ID:
         return None
     return int(name)
 
 
 def has_directory(topic: str) -> bool:
-    """Return whether a topic of this name can have a directory, inside the directory of the queues.
+    """Return whether a topic's name can be that of a directory below the directory of the queues.
 
     A foreign frame or offset table may have any text as a topic.
     """
@@ -73,13 +72,13 @@ def has_directory(topic: str) -> bool:
 
 
 def list_raw_files(directories: Sequence[Path], *, refuse_links: bool = True) -> tuple[tuple[Path, int], ...]:
-    """Return (path, size) of every file, in the order of names, also of faulty files.
+    """Return path and size of every file, also of faulty files, sorted by name.
 
-    A missing directory has no files, and directories inside don't count. A pipe, a device or the like has the
-    size -1, and must not be opened, since that may never end. An empty last file doesn't count: the broker
-    removes it when it opens the store (MappedFileQueue#doLoad), or hasn't set its size yet.
+    A missing directory has no files, and directories inside are left out. A pipe, a device or the like has
+    the size -1, and must not be opened, since that may block for ever. An empty last file is left out: the
+    broker removes it when it opens the store (MappedFileQueue#doLoad), or hasn't set its size yet.
 
-    :param refuse_links: False: a symbolic link has the size -1, too.
+    :param refuse_links: if False, a symbolic link has the size -1, too, and is no error.
     :raises StoreBusyError: files keep vanishing while they are listed.
     :raises StoreLayoutError: a file is a symbolic link.
     """
@@ -93,10 +92,7 @@ def list_raw_files(directories: Sequence[Path], *, refuse_links: bool = True) ->
 
 
 def check_not_emptied(queue: Path) -> None:
-    """Make sure that a queue without a readable file has no empty one either: it may have had entries.
-
-    :raises CorruptFileError: a file of the queue is empty.
-    """
+    """:raises CorruptFileError: a queue without readable files has an empty file: it may have had entries."""
     for path, size in _list_directory(queue):
         if size == 0:
             raise CorruptFileError(
@@ -117,7 +113,7 @@ def _list_directory(directory: Path, *, refuse_links: bool = True) -> list[tuple
             for entry in entries:
                 if entry.is_symlink() and refuse_links:
                     raise symbolic_link(entry.path)
-                # of a file that goes away meanwhile others may have gone that were listed: look again
+                # If a file vanishes here, files that were listed before may have vanished, too: list again.
                 size = -1 if entry.is_symlink() else size_bytes_of(entry)
                 if size is not None:
                     files.append((Path(entry.path), size))
@@ -141,7 +137,7 @@ def size_bytes_of(entry: os.DirEntry[str]) -> int | None:
 
 
 def readable_files(files: Sequence[tuple[Path, int]], *, unit_bytes: int = 1) -> tuple[MappedFile, ...]:
-    """Return those raw files that a broker could have made and that have at least one unit, by offset."""
+    """Return the files that a broker could have made and that have at least one unit, in the same order."""
     return tuple(
         MappedFile(path, int(path.name), size)
         for path, size in files
@@ -150,7 +146,7 @@ def readable_files(files: Sequence[tuple[Path, int]], *, unit_bytes: int = 1) ->
 
 
 def _is_reachable(name: str, size_bytes: int) -> bool:
-    """Return whether a broker can count the offset of a file's last byte (in a long)."""
+    """Return whether the offset of a file's last byte fits into a Java long."""
     return int(name) + size_bytes <= _MAX_OFFSET
 
 
@@ -161,12 +157,10 @@ def list_mapped_files(
     size_bytes: int | None = None,
     unit_bytes: int = 1,
 ) -> tuple[MappedFile, ...]:
-    """List the files of one offset space, by base offset, and check that they are contiguous.
+    """List the files of one log or queue, sorted by base offset, and check that they are contiguous.
 
     :param directories: directories of the files; a missing directory has none.
-    :param error: error to raise if the files aren't one contiguous run.
-    :param size_bytes: file size in the broker's settings; None: the size of most files.
-    :param unit_bytes: size of a unit; each file must have whole units.
+    :param size_bytes: file size in the broker's settings; None for the most frequent size.
     """
     raw_files = list_raw_files(directories)
     if not raw_files:
@@ -221,9 +215,9 @@ _EMPTY = (
 
 @contextmanager
 def map_file(path: Path, *, scattered: bool = False) -> Iterator[memoryview]:
-    """Map a file read-only until the block ends.
+    """Map a file read-only until the block ends, to read a few pages of a large file.
 
-    It serves to read a few pages of a large file. No view of the mapping may outlive the block.
+    No view of the mapping may outlive the block.
 
     :param scattered: read only the used pages from disk, without reading ahead.
     :raises StoreBusyError: the file has become empty.
@@ -242,7 +236,7 @@ def map_file(path: Path, *, scattered: bool = False) -> Iterator[memoryview]:
     try:
         yield view
     except BaseException:
-        # The error's own traceback may hold views, which would put a BufferError in its place.
+        # The error's traceback may keep views alive. Then a BufferError here would hide the error.
         with suppress(BufferError):
             view.release()
             mapping.close()

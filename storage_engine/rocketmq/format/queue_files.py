@@ -1,6 +1,6 @@
 """Directories <kind>/<topic>/<queue id>/ with files of fixed-size entries, for consume queues of both kinds.
 
-Reads as little as possible: single entries by position, a queue's end by bisection, whole files on request.
+As little as possible is read: single entries by position, a queue's end by bisection, whole files on request.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from storage_engine.rocketmq.format.stored_files import open_stored, symbolic_li
 
 Entries = npt.NDArray[np.void]
 Position = tuple[MappedFile, int] | None
-"""File of an entry and the entry's number in it; None: there is no entry, or it isn't known."""
+"""File of an entry and the entry's number in the file; None if there is no entry, or it isn't known."""
 
 FILLER_SIZE = 0x7FFFFFFF
-"""Size field of filler entries, whose offset is 0. If a queue begins in the middle of a file, fillers take
-the place before its first message (ConsumeQueue#fillPreBlank).
+"""Size field of filler entries, whose offset is 0. If a queue begins in the middle of a file, fillers precede
+its first message (ConsumeQueue#fillPreBlank).
 """
 
 
 def physical_offset(entry: Mapping[str, int]) -> int:
-    """Return the physical offset of an entry's message; -1: the entry is a filler."""
+    """Return the physical offset of an entry's message; -1 for a filler."""
     return -1 if int(entry["size"]) == FILLER_SIZE else int(entry["offset"])
 
 
@@ -50,7 +50,7 @@ def iter_queues(directory: Path, *, min_files: int = 0) -> Iterator[QueueDirecto
 
     A directory whose name is not a number is no queue (ConsumeQueueStore#loadConsumeQueues).
 
-    :param min_files: skip queues with fewer files; this is cheaper than a check afterwards.
+    :param min_files: skip queues with fewer files. This is cheaper than a check by the caller.
     :raises StoreLayoutError: a topic or a queue is a symbolic link.
     """
     try:
@@ -86,8 +86,7 @@ class EntryFormat:
     """The entries of one kind of queue.
 
     :param dtype: type of an entry, big-endian and packed; its field ``offset`` is the physical offset.
-    :param in_use: tells which entries of an array the broker's recovery accepts as written; for a single
-        entry, given as its fields, whether it does.
+    :param in_use: whether the broker's recovery accepts an entry as written; takes an array or one's fields.
     """
 
     dtype: np.dtype[Any]
@@ -104,7 +103,7 @@ class EntryFormat:
 
     def read_file(self, file: MappedFile) -> Entries:
         """Return one file's entries up to the first that isn't in use, as the broker's recovery does."""
-        # What isn't in use is not read: the file may be a sparse one of gigabytes.
+        # Bytes behind these entries aren't read: the file may be sparse and have gigabytes.
         size = self.count_in_use(file) * self.dtype.itemsize
         with open_stored(file.path) as opened:
             data = opened.read(size)
@@ -127,7 +126,7 @@ class EntryFormat:
         return file.size_bytes // self.dtype.itemsize
 
     def entry(self, file: MappedFile, position: int) -> Mapping[str, int] | None:
-        """Return the fields of the entry with number ``position`` in a file; None: it isn't in use."""
+        """Return the fields of the entry with number ``position`` in a file; None if it isn't in use."""
         with open_stored(file.path) as opened:
             entry = self._read_at(opened.fileno(), file, position)
         return entry if self.in_use(entry) else None
@@ -141,18 +140,17 @@ class EntryFormat:
             return self._bisect(fd, file, high - 1, self.in_use)
 
     def last_position(self, files: tuple[MappedFile, ...]) -> tuple[MappedFile, int] | None:
-        """Return the file and the number of a queue's last entry in use; None: the queue is empty.
+        """Return the file and the number of a queue's last entry in use; None if the queue is empty.
 
         Files behind this entry are preallocated or left over.
         """
         for file in reversed(files):
-            count = self.count_in_use(file)
-            if count:
+            if count := self.count_in_use(file):
                 return file, count - 1
         return None
 
     def last_message(self, files: tuple[MappedFile, ...]) -> tuple[int, int] | None:
-        """Return physical offset and size of the message of a queue's last entry; None: there is none."""
+        """Return physical offset and size of the message of a queue's last entry; None without a message."""
         last = self.last_position(files)
         entry = None if last is None else self.entry(*last)
         if entry is None or entry["size"] == FILLER_SIZE:
@@ -164,13 +162,12 @@ class EntryFormat:
     ) -> tuple[MappedFile, int]:
         """Return the position of the first entry in use whose message is at ``minimum`` or above.
 
-        If there is none, return the position of the next entry to be written (ConsumeQueue#correctMinOffset:
-        the min offset of a queue without valid entries is its max offset). The search is a bisection, since
-        entries ascend.
+        Without such an entry, return the position of the next entry to be written (by
+        ConsumeQueue#correctMinOffset, the min offset of a queue without valid entries is its max offset). The
+        search is a bisection, since entries ascend.
 
         :param files: at least one file.
-        :param minimum: a physical offset of the log.
-        :param last: result of :meth:`last_position` for these files, if it is known already.
+        :param last: result of :meth:`last_position` for these files, if the caller has it.
         """
 
         def below(entry: Mapping[str, int]) -> bool:
@@ -207,9 +204,7 @@ class EntryFormat:
     def _bisect(
         self, fd: int, file: MappedFile, count: int, holds: Callable[[Mapping[str, int]], Any]
     ) -> int:
-        """Return the number of entries, among the first ``count``, for which a condition holds. It must hold
-        for the first entries and fail for all later ones.
-        """
+        """Return for how many of the first ``count`` entries a condition holds. Behind them it must fail."""
         low, high = 0, count
         while low < high:
             middle = (low + high) // 2
@@ -235,5 +230,5 @@ _LETTERS = {2: "h", 4: "i", 8: "q"}
 
 @cache
 def _struct(dtype: np.dtype[Any]) -> struct.Struct:
-    """Return a struct with the dtype's fields, which reads a single entry several times as fast as NumPy."""
+    """Return a struct with the dtype's fields. It reads a single entry several times as fast as NumPy."""
     return struct.Struct(">" + "".join(_LETTERS[dtype[name].itemsize] for name in dtype.names or ()))

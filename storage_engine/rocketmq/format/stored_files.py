@@ -1,8 +1,8 @@
-"""Opening of a store's files: never through a symbolic link below it.
+"""Opening of a store's files, never through a symbolic link below the store.
 
-Otherwise anybody who can write to a store's directory could make us read, touch or delete other files, with
-our rights. Links above it, on the path to a store or to one of its configured directories, are its owner's
-decision. They are resolved once (:mod:`storage_engine.rocketmq.format.layout`).
+Otherwise anyone who can write to a store's directory could make us read, touch or delete other files, with
+our rights. Links on the path to a store, or to one of its configured directories, are its owner's decision.
+They are resolved once (:mod:`storage_engine.rocketmq.format.layout`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def open_stored(path: str | os.PathLike[str]) -> io.FileIO:
 
 
 def read_stored(path: Path) -> bytes:
-    """Read a whole file, which must be an ordinary file.
+    """Read a whole ordinary file.
 
     :raises StoreLayoutError: the path is a symbolic link.
     :raises CorruptFileError: the file is of another kind, or too long.
@@ -62,7 +62,7 @@ def open_directory_below(root: Path, directory: Path) -> int:
         try:
             below = os.open(part, _DIRECTORY, dir_fd=fd)
         except OSError as error:
-            # A link is ENOTDIR to an open that wants a directory.
+            # For a link, O_DIRECTORY fails with ENOTDIR.
             if error.errno == errno.ELOOP or (error.errno == errno.ENOTDIR and _is_link(part, fd)):
                 raise symbolic_link(directory) from error
             raise
@@ -81,16 +81,12 @@ def _is_link(name: str, dir_fd: int) -> bool:
 
 
 def refuse_link(path: str | os.PathLike[str]) -> None:
-    """Make sure that a path below a store isn't a symbolic link.
-
-    :raises StoreLayoutError: the path is a symbolic link.
-    """
+    """:raises StoreLayoutError: a path below a store is a symbolic link."""
     if Path(path).is_symlink():
         raise symbolic_link(path)
 
 
 def symbolic_link(path: str | os.PathLike[str]) -> StoreLayoutError:
-    """Make the error for a symbolic link below a store."""
     try:
         target = f" to {Path(path).readlink()}"
     except OSError:
@@ -103,7 +99,7 @@ def symbolic_link(path: str | os.PathLike[str]) -> StoreLayoutError:
 
 
 ATTEMPTS = 5
-"""Attempts beside a running broker. Its writes take milliseconds; it writes config files every 5 to 10 s."""
+"""Attempts to read beside a running broker. It writes for milliseconds; config files every 5 to 10 s."""
 PAUSE_SECONDS = 0.1
 
 Found = TypeVar("Found")
@@ -115,11 +111,11 @@ _POLL_SECONDS = 0.5
 
 
 def reread(read: Callable[[], Found], attempts: int) -> Found:
-    """Read again until it succeeds, for a limited number of times.
+    """Return the result of ``read``, with a limited number of attempts.
 
-    :param read: reads everything again, its lists of files included.
+    :param read: reads everything from the start, with new lists of files.
     :param attempts: number of attempts; 1 for the store of a stopped broker, where nothing changes.
-    :raises BadInputError, StoreBusyError, FileNotFoundError: those of the last attempt.
+    :raises BadInputError, StoreBusyError, FileNotFoundError: the error of the last attempt.
     """
     for _ in range(attempts - 1):
         try:
@@ -132,10 +128,8 @@ def reread(read: Callable[[], Found], attempts: int) -> Found:
 def read_or_tell(
     read: Callable[[], Found], nothing: Nothing, what: str, attempts: int = 1
 ) -> tuple[Found | Nothing, tuple[str, ...]]:
-    """Return a part of a store, and the reason why it can't be read; (): it was read.
+    """Return a part of a store and (), or ``nothing`` and the reason why the part can't be read.
 
-    :param nothing: value to return if it can't be read.
-    :param what: name of the part, for the reason.
     :param attempts: see :func:`reread`.
     """
     try:
@@ -146,11 +140,12 @@ def read_or_tell(
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How often and how long to read a store's files again, while a running broker changes them.
+    """How often and how long to read a store's files again while a running broker changes them.
 
-    :param attempts: number of attempts to read data that don't fit together; 1: no broker runs.
-    :param cleaning_ms: time that the broker may take to delete files that point only below the log's min
-        offset; 0: no broker runs.
+    The defaults are for a stopped broker.
+
+    :param attempts: number of attempts to read data that contradict each other.
+    :param cleaning_ms: time in which the broker deletes files that point only below the log's min offset.
     """
 
     attempts: int = 1
@@ -163,9 +158,11 @@ class Patience:
     def settled(
         self, read: Callable[[Log], Row], log: Log, look: Callable[[], Log], is_sound: Callable[[Row], bool]
     ) -> Row:
-        """Return what ``read`` returns. If it is unsound, or ``read`` fails, read again with the new log.
+        """Return the result of ``read``. If it is unsound, or ``read`` fails, read again with a new log.
 
-        :raises StorageEngineError, OSError: those of the last attempt.
+        The last attempt's result is returned even if it is unsound.
+
+        :raises StorageEngineError, OSError: the error of the last attempt.
         """
         if self.attempts == 1:
             return read(log)
@@ -183,18 +180,14 @@ class Patience:
         return row
 
     def again(self, read: Callable[[], Row]) -> Row:
-        """Return the result of ``read``. If it fails because files change meanwhile, try again."""
+        """Return the result of ``read``. If it fails because files change, try again."""
         return reread(read, self.attempts)
 
-    def until_none(self, count: Sequence[Callable[[], int]], found: Sequence[int]) -> list[int]:
-        """Wait until the broker has deleted left-over files, and return how many are left in each place.
-
-        :param count: functions that count the files again, one for each place.
-        :param found: number of files found before, for each place.
-        """
-        left_counts = list(found)
+    def until_none(self, recounts: Sequence[Callable[[], int]], counts: Sequence[int]) -> list[int]:
+        """Wait until the broker has deleted left-over files, and return how many are left in each place."""
+        left = list(counts)
         deadline = time.monotonic() + self.cleaning_ms / 1000
-        while any(left_counts) and time.monotonic() < deadline:
+        while any(left) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-            left_counts = [self.again(again) if n else 0 for again, n in zip(count, left_counts, strict=True)]
-        return left_counts
+            left = [self.again(recount) if n else 0 for recount, n in zip(recounts, left, strict=True)]
+        return left

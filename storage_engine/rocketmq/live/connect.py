@@ -1,4 +1,4 @@
-"""Access to the master of a store. Finds out what it is, and its effective settings with our own paths."""
+"""Access to a store's master: its address, its role, and its settings with this host's paths."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def access_of(live: LiveBroker) -> Access:
 
 
 def reach(live: LiveBroker) -> BrokerAdmin:
-    """Return the broker's admin interface; if name servers are given, that of the master registered now.
+    """Return the broker's admin interface. Without an address, name servers give the present master.
 
     :raises BadInputError: there is neither an address, nor name servers with a broker's name; or there are
         settings for a client library, which isn't used.
@@ -71,32 +71,29 @@ def reach(live: LiveBroker) -> BrokerAdmin:
 
 
 def reach_master(slave: Mapping[str, str], live: LiveBroker) -> BrokerAdmin:
-    """Return the admin interface of a slave's master, found through our name servers, or else the slave's.
+    """Return the admin interface of a slave's master, from our name servers, or else from the slave's.
 
-    :param slave: the slave's settings.
-    :param live: how to speak to the broker, and the name servers that are reached from here.
+    :param live: credentials and TLS, and perhaps name servers.
     :raises NotOnBrokerError: no master of the name is registered.
     :raises BadInputError: the settings name no master, or the registered broker isn't one.
-    :raises BrokerError: name servers or master can't be asked.
+    :raises BrokerError: name servers or master don't answer.
     """
-    name_servers, name = live.name_servers or slave.get(NAME_SERVERS, ""), slave.get(NAME, "")
-    master = reach(replace(live, address="", name_servers=name_servers.strip(), broker_name=name.strip()))
+    name_servers, name = live.name_servers or slave.get(NAME_SERVERS, ""), slave.get(NAME, "").strip()
+    master = reach(replace(live, address="", name_servers=name_servers.strip(), broker_name=name))
     settings = master.config()
     refuse_slave(settings, master.address)
-    refuse_other_broker(settings, name.strip(), master.address)
+    refuse_other_broker(settings, name, master.address)
     return master
 
 
 def local_settings(config: Mapping[str, str], root: str, overrides: Mapping[str, str]) -> dict[str, str]:
     """Return the broker's settings, with its paths replaced by those on this host.
 
-    Paths below the broker's root become paths below our root. Other paths must be the same here, or
-    ``overrides`` must name them.
+    Paths below the broker's root become paths below our root. ``overrides`` name others that differ here.
 
-    :param config: the broker's settings, from ``BrokerAdmin.config``.
     :param root: path at which storePathRootDir is mounted here.
-    :param overrides: our values, which win: local paths, and disk levels of a broker's process that isn't
-        visible here.
+    :param overrides: values that replace all others: local paths, and the disk levels with which an
+        invisible broker process was started.
     :raises BadInputError: the broker's settings have no root.
     """
     broker_root = config.get(ROOT, "").strip()
@@ -110,16 +107,15 @@ def local_settings(config: Mapping[str, str], root: str, overrides: Mapping[str,
             settings.pop(key, None)
     settings[ROOT] = root
     if config.get(RESERVED, "").startswith("-"):
-        # What a running broker takes for a file that is younger than now; broker.conf is refused with it.
+        # A running broker accepts a negative value; a broker.conf with one is refused.
         settings[RESERVED] = "0"
     return settings | _read_start_levels(Path(root)) | dict(overrides)
 
 
 def _read_start_levels(root: Path) -> dict[str, str]:
-    """Return the disk levels with which a broker's process was started. They override the config, and no
-    config shows them.
+    """Return the disk levels on the command line of the broker's process. They override its config.
 
-    A process in another container or host isn't visible; then the store's settings may have the levels.
+    A process in another container or on another host isn't visible. The store's settings need its levels.
     """
     pid = locking_pid(root / "lock")
     if pid is None:
@@ -133,10 +129,7 @@ def _read_start_levels(root: Path) -> dict[str, str]:
 
 
 def refuse_slave(config: Mapping[str, str], address: str) -> None:
-    """Make sure that a running broker is a master.
-
-    :raises BadInputError: the broker is a slave, which follows its master and deletes by its own clock.
-    """
+    """:raises BadInputError: the broker is a slave, which follows its master and deletes by its own clock."""
     if config.get(ROLE) == SLAVE:
         raise BadInputError(
             f"{address}: expected a master, found a slave (brokerRole=SLAVE). Nothing was changed. Give the "
@@ -145,13 +138,8 @@ def refuse_slave(config: Mapping[str, str], address: str) -> None:
 
 
 def refuse_other_broker(config: Mapping[str, str], name: str, address: str) -> None:
-    """Make sure that a running broker is the expected one.
-
-    :param name: name of the expected broker; empty: any broker.
-    :raises BadInputError: the broker has another name.
-    """
-    actual = config.get(NAME, "")
-    if name and actual != name:
+    """:raises BadInputError: the broker has another name than the expected one, if one is given."""
+    if name and (actual := config.get(NAME, "")) != name:
         raise BadInputError(
             f"{address}: expected broker {name!r}, found {actual!r}. Nothing was changed. Check the address "
             "and the broker's name."
@@ -167,10 +155,9 @@ def _local(path: str, broker_root: str, root: str) -> str:
 
 
 def settings_in_effect(settings: StoreSettings, live: LiveBroker) -> StoreSettings:
-    """Return settings for code that reads only the store's files: a running broker's settings, if there is
-    one, instead of broker.conf.
+    """Return settings to read only the store's files: the running broker's values instead of broker.conf.
 
-    :raises BrokerError: the broker can't be asked.
+    :raises BrokerError: the broker doesn't answer.
     """
     with reach(live) as admin:
         overrides = local_settings(admin.config(), settings.root, settings.overrides)
@@ -178,10 +165,7 @@ def settings_in_effect(settings: StoreSettings, live: LiveBroker) -> StoreSettin
 
 
 def running_broker(live: LiveBroker) -> RunningBroker:
-    """Ask a broker for its name, role, release, start time and offsets.
-
-    :raises BrokerError: the broker can't be asked.
-    """
+    """:raises BrokerError: the broker doesn't answer."""
     with reach(live) as admin:
         settings, info = admin.config(), admin.runtime_info()
     return RunningBroker(
@@ -198,11 +182,7 @@ def running_broker(live: LiveBroker) -> RunningBroker:
 
 @contextmanager
 def as_who_may_read(root: Path | str) -> Iterator[None]:
-    """If a file of the store can't be read, raise an error that names the right user.
-
-    :param root: the store's root.
-    :raises BadInputError: in place of PermissionError.
-    """
+    """Replace a PermissionError by a BadInputError that says as which user to run."""
     try:
         yield
     except PermissionError as error:

@@ -1,4 +1,4 @@
-"""Drift of a held store: changes by other programs or by time, between the saved state and the present one.
+"""Drift of a held store: changes by other programs or by time since the hold's state was saved.
 
 Pure, except that the topics of a missing range are read from the consume queues.
 """
@@ -30,54 +30,51 @@ from storage_engine.rocketmq.hold.state import (
 )
 
 ENDS_TRUST: Final = frozenset({DriftKind.BROKER_REPLACED, DriftKind.ROLE_CHANGED})
-"""Drift that shows that the saved state is of another store than the broker's. With such a state, nothing may
-be held, renewed or deleted.
-"""
+"""Drift by which the saved state is of another store. Then nothing may be held, renewed or deleted."""
 
 LASTS: Final = frozenset({DriftKind.SETTING_CHANGED, DriftKind.SETTING_NOT_SAVED})
-"""Drift that a renewal of the hold may not mend. It is reported once while it lasts, not at each look."""
+"""Drift that may last although the hold is renewed. It is reported once, not at each look."""
 
 _DEFAULTS: Final = {FORCIBLY: "true", RESERVED: "72"}
 """Defaults of settings that broker.conf doesn't have (MessageStoreConfig)."""
 
 
-def new_drift(state: HoldState, found: Observed) -> tuple[Drift, ...]:
-    """Return all changes since the saved state. Lasting drift that was reported already is left out.
+def new_drift(state: HoldState, observed: Observed) -> tuple[Drift, ...]:
+    """Return all changes since the saved state, without lasting drift that was reported already.
 
-    If the broker has another store now, only this is returned: all else would be about the wrong store.
+    If the broker has another store now, only this is returned: other changes would be of the wrong store.
     """
-    changes = tuple(chain(_find_role_change(state, found), _find_replaced(state, found)))
+    changes = tuple(chain(_find_role_change(state, observed), _find_replaced(state, observed)))
     if not changes:
         changes = tuple(
             chain(
-                _find_move(state, found),
-                _find_restart(state, found),
-                _find_lapse(state, found),
-                _find_gone(state, found),
-                _find_touched(state, found),
-                _find_changed(state, found),
-                _find_unsaved(state, found),
+                _find_move(state, observed),
+                _find_restart(state, observed),
+                _find_lapse(state, observed),
+                _find_gone(state, observed),
+                _find_touched(state, observed),
+                _find_changed(state, observed),
+                _find_unsaved(state, observed),
             )
         )
     return tuple(drift for drift in changes if name_of(drift) not in state.reported)
 
 
-def all_drift(state: HoldState, found: Observed) -> tuple[Drift, ...]:
+def all_drift(state: HoldState, observed: Observed) -> tuple[Drift, ...]:
     """Return all drift of a held store, also drift that was reported already."""
-    return new_drift(replace(state, reported=()), found)
+    return new_drift(replace(state, reported=()), observed)
 
 
-def has_moved(state: HoldState, found: Observed) -> bool:
+def has_moved(state: HoldState, observed: Observed) -> bool:
     """Return whether another process, at another address than the held broker's, answers as the master."""
-    elsewhere = bool(state.address) and found.address != state.address
-    return found.role != SLAVE and elsewhere and _is_other_process(state, found)
+    is_elsewhere = bool(state.address) and observed.address != state.address
+    return observed.role != SLAVE and is_elsewhere and _is_other_process(state, observed)
 
 
 def name_of(drift: Drift) -> str:
     """Return the name of a drift in ``HoldState.reported``. It stays the same as long as the drift lasts.
 
-    The texts of drift in :data:`LASTS` must stay the same in all releases. Otherwise each upgrade would
-    report the drift again.
+    All releases must use the same texts for drift in :data:`LASTS`, or an upgrade would report it again.
     """
     d = drift
     text = d.detail if d.start_offset < 0 else f"{d.log} [{d.start_offset}, {d.end_offset})"
@@ -104,7 +101,7 @@ def _find_role_change(state: HoldState, observed: Observed) -> Iterator[Drift]:
 
 
 def _explain_other(state: HoldState, observed: Observed) -> str:
-    """Return the reason why a broker at another address isn't provably the held one; empty: it is."""
+    """Return the reason why a broker at another address isn't provably the held one; empty if it is."""
     for key, expected in ((NAME, state.broker_name), (CLUSTER, state.cluster_name)):
         if not expected:
             return f"the hold doesn't know {key} of the one that was held"
@@ -178,13 +175,12 @@ def _find_lapse(state: HoldState, observed: Observed) -> Iterator[Drift]:
 def _find_gone(state: HoldState, observed: Observed) -> Iterator[Drift]:
     """Yield one drift for each range of neighbouring segments that are gone."""
     if not state.segments:
-        return  # the first look was cut short before it remembered any
+        return  # the first look ended before it saved any
     present = {file.base_offset for file in observed.files}
     ends = [base for base, _ in state.segments[1:]] + [state.end_offset]
-    start = -1
-    end = -1
+    start = end = -1
     for (base, _), behind in zip(state.segments, ends, strict=True):
-        # Files behind the newest message are preallocated: there is nothing in them to be lost.
+        # Files behind the newest message are preallocated and have no messages.
         is_gone = base not in present and base not in state.releasing and base < state.max_offset
         if is_gone and start < 0:
             start = base
@@ -227,9 +223,8 @@ def _find_touched(state: HoldState, observed: Observed) -> Iterator[Drift]:
         expected, now = (
             times_text([of.mtime_ns // 1_000_000 for of in side]) for side in zip(*changed, strict=True)
         )
-        them = "it" if len(changed) == 1 else "them"
         why = f"expected the modification time {expected} that the hold set, found {now}"
-        why += f": another program touched {them}"
+        why += f": another program touched {'it' if len(changed) == 1 else 'them'}"
         yield _mtime_drift([file for _, file in changed], why)
 
 
@@ -264,9 +259,7 @@ def _explain_value(key: str, value: str | None) -> str:
 
 
 def _find_unsaved(state: HoldState, observed: Observed) -> Iterator[Drift]:
-    """Yield drift for settings that a restart would change back. A broker.conf that can't be read leads to a
-    notice, not to drift.
-    """
+    """Yield drift for settings that a restart would change back; nothing if broker.conf can't be read."""
     if observed.saved.values is None:
         return
     for key in _expected_settings(state):
@@ -285,7 +278,7 @@ def _expected_settings(state: HoldState) -> dict[str, str]:
 
 
 def _newest_offset(state: HoldState) -> int:
-    """Return the base offset of the last look's active segment. All below it were sealed, and on disk."""
+    """Return the base offset of the last look's active segment. All older ones were sealed, and on disk."""
     return max((base for base, _ in state.segments if base <= state.max_offset), default=0)
 
 
@@ -303,7 +296,7 @@ def _is_other_process(state: HoldState, observed: Observed) -> bool:
 
 
 _NAMED = 20
-"""Most topics that the text names; the list has all of them."""
+"""Most topics in a drift's text. Its list has all topics."""
 
 
 def with_topics(drift: Iterable[Drift], layout: StoreLayout) -> tuple[Drift, ...]:
@@ -316,9 +309,9 @@ def with_topics(drift: Iterable[Drift], layout: StoreLayout) -> tuple[Drift, ...
 
 
 def topics_in(layout: StoreLayout, ranges: Sequence[tuple[int, int]]) -> tuple[Counter[str], ...]:
-    """Count, for each range of physical offsets [start, end), the entries of each topic's queues there.
+    """Count each topic's queue entries in each range of physical offsets [start, end).
 
-    A queue with a file that can't be read, or that vanishes meanwhile, isn't counted.
+    A queue with an unreadable or vanished file isn't counted.
     """
     counts = tuple(Counter[str]() for _ in ranges)
     if not ranges:
@@ -326,15 +319,15 @@ def topics_in(layout: StoreLayout, ranges: Sequence[tuple[int, int]]) -> tuple[C
     for queue, form in all_queues(layout):
         try:
             files = form.files(queue.path)
-            for count, of_range in zip(_entries(form, files, ranges), counts, strict=True):
-                if count:
-                    of_range[queue.topic] += count
+            for entries, range_counts in zip(_count_entries(form, files, ranges), counts, strict=True):
+                if entries:
+                    range_counts[queue.topic] += entries
         except (CorruptFileError, OSError):
             continue
     return counts
 
 
-def _entries(
+def _count_entries(
     form: EntryFormat, files: tuple[MappedFile, ...], ranges: Sequence[tuple[int, int]]
 ) -> Iterator[int]:
     if not files:
@@ -342,11 +335,11 @@ def _entries(
         return
     last = form.last_position(files)
     for start, end in ranges:
-        first = _index(form, form.first_at_or_above(files, start, last))
-        yield _index(form, form.first_at_or_above(files, end, last)) - first
+        first = _entry_number(form, form.first_at_or_above(files, start, last))
+        yield _entry_number(form, form.first_at_or_above(files, end, last)) - first
 
 
-def _index(form: EntryFormat, at: tuple[MappedFile, int]) -> int:
+def _entry_number(form: EntryFormat, at: tuple[MappedFile, int]) -> int:
     file, position = at
     return file.base_offset // form.dtype.itemsize + position
 

@@ -1,10 +1,9 @@
-"""Care for a fence between a pipeline's runs: sets touched mtimes again, and extends the fence when its
-segments were removed.
+"""Repair of a fence between a pipeline's runs: sets changed mtimes again, and replaces lost segments.
 
-It relies on the record of the hold in the store's directory, and only makes files younger. So nothing is
-deleted even if that record is out of date for a moment. It fences all segments that exist. Only for a
-directory without segments it checks whether the directory was emptied or its disk isn't mounted. It doesn't
-renew a hold, so the hold of a dead pipeline still ends.
+It reads the record of the hold in the store's directory, and only makes files younger. So nothing is deleted
+even if that record is out of date for a moment. It fences all segments that exist. If a directory has no
+segments, it checks whether the directory was emptied or its disk isn't mounted. It doesn't renew a hold, so
+the hold of a dead pipeline still ends.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ from storage_engine.rocketmq.live.observe import list_files, mount_point
 from storage_engine.same_bytes.own_acts import Acting, own_acts
 
 LAST_FILES: Final = 3
-"""Number of last files that a watch never fences, as it doesn't know the log's end. A broker writes to one of
-them and creates the next two in advance (AllocateMappedFileService#putRequestAndReturnMappedFile).
+"""Number of last files that a watch never fences, since it doesn't know the log's end. A broker writes to one
+of them and creates the next two in advance (AllocateMappedFileService#putRequestAndReturnMappedFile).
 """
 
 EXTEND_SECONDS: Final = 5.0
-"""Interval at which a fence with too few segments is extended. One that lost segments is extended at once."""
+"""Interval at which a short fence is extended. A fence that lost segments is extended at once."""
 
 RETRY_SECONDS: Final = 0.5
-"""Interval between attempts to set an mtime that couldn't be set: another program may only have set it at the
-same moment. It isn't shorter, since each attempt may itself be a change that wakes the watch.
+"""Interval between attempts to set an mtime, which fail if another program sets it at the same moment. A
+shorter interval could make the watch wake itself, since an attempt may be a change that it sees.
 """
 _REPORTED_AT: Final = 2
 _MS_NS: Final = 1_000_000
@@ -63,12 +62,12 @@ Identity = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class FencedDirectory:
-    """A directory of the log, as one look found it.
+    """State of a directory of the log at one look.
 
-    :param identity: device and inode; None: there is no such directory.
-    :param has_segments: it contains files of the log.
-    :param has_lost: it contained segments of the fence, and no longer does.
-    :param mount_point: mount point of its file system; "": the system doesn't tell it.
+    :param identity: device and inode; None if the directory doesn't exist.
+    :param has_segments: whether it contains files of the log.
+    :param has_lost: whether segments of the fence have vanished from it.
+    :param mount_point: mount point of its file system; "" if unknown.
     """
 
     identity: Identity | None
@@ -80,9 +79,8 @@ class FencedDirectory:
 def is_mounted(directory: FencedDirectory, known: Identity | None, held_mount_point: str) -> bool:
     """Return whether a directory of the log is mounted. Only then is a missing file really gone. Pure.
 
-    :param known: the directory's identity at the last look that saw all directories; None: there was no such
-        look.
-    :param held_mount_point: mount point of its file system at the last renewal of the hold; "": unknown.
+    :param known: the directory's identity at the last look that saw all directories; None before such a look.
+    :param held_mount_point: mount point of its file system at the last renewal of the hold; "" if unknown.
     """
     if directory.identity is None:
         return False
@@ -94,10 +92,7 @@ def is_mounted(directory: FencedDirectory, known: Identity | None, held_mount_po
 
 
 class FenceKeeper:
-    """Implements :class:`storage_engine.model.broker.kind.FenceWatch`.
-
-    :param root: the store's root.
-    """
+    """Implements :class:`storage_engine.model.broker.kind.FenceWatch`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -109,9 +104,7 @@ class FenceKeeper:
         self._last_look = WatchLook()
         self._mended = 0
         self._unset: dict[tuple[int, int], tuple[int, float]] = {}
-        """For each file whose mtime couldn't be set: the number of failures, and the time of the next
-        attempt.
-        """
+        """Number of failures and time of the next attempt, for each file whose mtime couldn't be set."""
         self._extends_at = 0.0
         self._drift: list[Drift] = []
 
@@ -130,9 +123,9 @@ class FenceKeeper:
         return silent_watch(self._root)
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
-        """See :meth:`storage_engine.model.broker.kind.FenceWatch.look`; files of unmounted disks aren't gone.
+        """See :meth:`storage_engine.model.broker.kind.FenceWatch.look`. Files on unmounted disks aren't gone.
 
-        :raises StoreNotFoundError: a directory of the log isn't mounted; the others were checked.
+        :raises StoreNotFoundError: a directory of the log isn't mounted; all others were checked.
         :raises GateRefusedError: the store is held, but has no record of the hold in its directory.
         """
         state = read_local(self._root)
@@ -147,14 +140,14 @@ class FenceKeeper:
                 return self.left_over()
             state = read_local(self._root)
         standing = sum(map(_has_own_mtime, _list_fenced(state))) if state is not None and is_held else 0
-        # When it was done: what goes while it looks isn't kept by it.
         runs_out = state is not None and is_held and 2 * (state.ends_at_ms - now_ms) < state.lasts_ms
         runs_out_at_ms = state.ends_at_ms if state is not None and runs_out else 0
+        # The time after the look, since the look doesn't protect a file that vanished during it.
         self._last_look = WatchLook(clock_ms(), standing, self._mended, runs_out_at_ms)
         return self.left_over()
 
     def left_over(self) -> tuple[Drift, ...]:
-        """See ``FenceWatch.left_over``. Drift that isn't fetched here is returned by the next look."""
+        """See ``FenceWatch.left_over``. The next look returns drift that isn't fetched here."""
         drift, self._drift = tuple(self._drift), []
         return drift
 
@@ -167,14 +160,14 @@ class FenceKeeper:
         if any(_is_touched(touched) and self._is_to_be_set(touched) for touched in fenced):
             self._mend()
         if not all(map(_is_there, fenced)):
-            # A run that has moved the fence meanwhile may have released what it was on.
+            # A run may have moved the fence since, and released the segments that were fenced before.
             state = read_local(self._root) or state
             fenced = _list_fenced(state)
         missing = [touched for touched in fenced if not _is_there(touched)]
         self._reported &= set(map(_key, missing))
         identities = {path: _identity(path) for path in _log_paths(state)}
         present = {path: identity for path, identity in identities.items() if identity is not None}
-        # At the first look too: who put the fence there may not have seen all that is there by now.
+        # True at the first look: files may have appeared since the fence was set.
         is_new = present != self._directories or self._was_away
         short = len(state.fence) < state.fence_count and time.monotonic() >= self._extends_at
         unfinished = any(_is_only_meant(touched) and self._is_to_be_set(touched) for touched in fenced)
@@ -207,12 +200,12 @@ class FenceKeeper:
             )
 
     def _is_to_be_set(self, touched: Touched) -> bool:
-        """Return whether an mtime may be set now, since no attempt failed a moment ago."""
+        """Return whether an mtime may be set now: no attempt failed within :data:`RETRY_SECONDS`."""
         _, tries_again_at = self._unset.get(_key(touched), (0, 0.0))
         return time.monotonic() >= tries_again_at
 
     def _set_mtime(self, acts: Acting, touched: Touched) -> Touched | None:
-        """Set a file's mtime. None: it is gone, or can't be set, reported after the second failure."""
+        """Set a file's mtime. Return None if that fails; report the second failure if the file exists."""
         try:
             done = set_mtime(acts, touched)
         except SegmentGoneError:
@@ -228,7 +221,7 @@ class FenceKeeper:
         return done
 
     def _mend(self) -> None:
-        """Set mtimes again that another program made older. First reread the hold, which may have changed."""
+        """Reread the hold, which may have changed. Set again each mtime that another program made older."""
         with lock_settled(self._root, wait_seconds=WATCH_WAIT_SECONDS), own_acts(self._root) as acts:
             state = read_local(self._root)
             mended: list[tuple[Touched, int]] = []
@@ -249,7 +242,7 @@ class FenceKeeper:
             )
 
     def _say_gone(self, missing: Sequence[Touched], files: Sequence[SeenFile]) -> None:
-        """Report once which segments of the fence are gone, and at which offset the log begins now."""
+        """Report each missing segment of the fence once, and the offset at which the log begins now."""
         paths = [touched.path for touched in missing if _key(touched) not in self._reported]
         self._reported |= set(map(_key, missing))
         if not paths:
@@ -264,7 +257,7 @@ class FenceKeeper:
         )
 
     def _try_to_extend(self, files: Sequence[SeenFile]) -> bool:
-        """Extend the fence to its full number of segments, if no run is changing the hold just now."""
+        """Extend the fence to its full number of segments. Return False if a run is changing the hold."""
         self._extends_at = time.monotonic() + EXTEND_SECONDS
         with suppress(StoreBusyError), marker.changing(self._root, wait_seconds=0):
             self._extend(files)
@@ -272,20 +265,17 @@ class FenceKeeper:
         return False
 
     def _extend(self, files: Sequence[SeenFile]) -> None:
-        """Extend the fence, under the hold's lock.
-
-        :param files: files of the log, by base offset.
-        """
+        """Extend the fence, under the hold's lock."""
         with lock_settled(self._root, wait_seconds=WATCH_WAIT_SECONDS) as directory:
             state = read_local(self._root)
             if state is None or not (state.fence or (state.log_paths and state.fence_count)):
                 return
             targets = wanted_fence(state, files, was_away=self._was_away)
-            # Without any the hold ends when what was sealed then may go.
+            # Without a fenced file the mtimes are set to the end of the hold.
             lease_ns = max((item.mtime_ns for item in _list_fenced(state)), default=state.ends_at_ms * _MS_NS)
             by_offset = {touched.base_offset: touched for touched in state.touched}
             new = [_prolong(file, lease_ns, by_offset) for file in targets if not _is_known(by_offset, file)]
-            # Nobody is changing the hold: who meant to set these was killed.
+            # This process has the hold's lock, so the process that planned these mtimes was killed.
             new += [touched for touched in _list_fenced(state) if _is_only_meant(touched)]
             new = sorted(filter(self._is_to_be_set, new), key=_key)
             plan = _with_fence(state, by_offset | {touched.base_offset: touched for touched in new}, targets)
@@ -309,11 +299,11 @@ class FenceKeeper:
 def wanted_fence(state: HoldState, files: Sequence[SeenFile], *, was_away: bool) -> tuple[SeenFile, ...]:
     """Return the segments that the fence should have, from the files in the log's directories. Pure.
 
-    If a broker wants to delete files whose disk isn't mounted, it forgets them and continues with the next
-    ones. So after a disk was away, the broker may not begin at the oldest existing file. Then all files
-    belong to the fence, until a run has asked the broker for its min offset.
+    A broker that can't delete files because their disk isn't mounted forgets them and continues with the next
+    files. So after a disk was away, the broker's log may begin behind the oldest existing file. Then all
+    files belong to the fence, until a run has asked the broker for its min offset.
 
-    :param files: files of the log, by base offset.
+    :param files: files of the log, sorted by base offset.
     :param was_away: a directory of the log was not mounted, or still isn't.
     """
     count = max(state.fence_count, 1)
@@ -326,11 +316,9 @@ def wanted_fence(state: HoldState, files: Sequence[SeenFile], *, was_away: bool)
 
 
 def _with_fence(state: HoldState, by_offset: Mapping[int, Touched], files: Sequence[SeenFile]) -> HoldState:
-    """Return a hold whose fence is these segments, as far as their mtimes were set.
+    """Return a hold whose fence consists of the given segments with a set mtime.
 
-    If that is none, the fence stays as it was, since it shows where the log is.
-
-    :param by_offset: touched files, by base offset.
+    Without such a segment the fence stays as it was, since it shows where the log is.
     """
     fence = tuple(file.base_offset for file in files if _is_known(by_offset, file))
     return replace(
@@ -350,7 +338,7 @@ def _list_fenced(state: HoldState) -> list[Touched]:
 
 
 def _log_paths(state: HoldState) -> list[Path]:
-    """Return the directories of the log. If an older release renewed the hold, return those of its fence."""
+    """Return the directories of the log, or those of the fence if an older release renewed the hold."""
     paths = state.log_paths or {str(Path(touched.path).parent) for touched in _list_fenced(state)}
     return sorted(map(Path, paths))
 
@@ -374,8 +362,9 @@ def _unseen_text(paths: Sequence[Path]) -> str:
 
 
 def _prolong(file: SeenFile, lease_ns: int, by_offset: Mapping[int, Touched]) -> Touched:
-    """Return a file with its new mtime. If the file is a copy that already has the hold's mtime, the original
-    mtime recorded before counts.
+    """Return a file with its new mtime.
+
+    If the file is a copy that already has the hold's mtime, the recorded original mtime stays.
     """
     before = by_offset.get(file.base_offset)
     is_copy = before is not None and any(same_ms(file.mtime_ns, ns) for ns in before.possible_mtimes_ns)
@@ -396,13 +385,13 @@ def _is_there(touched: Touched) -> bool:
 
 
 def _has_own_mtime(touched: Touched) -> bool:
-    """Return whether a file exists with the mtime that the hold gave it, or a later one."""
+    """Return whether a file exists with the mtime that the hold set, or a later one."""
     found_ns = _mtime_ns(touched)
     return found_ns is not None and (found_ns >= touched.mtime_ns or same_ms(found_ns, touched.mtime_ns))
 
 
 def _mtime_ns(touched: Touched) -> int | None:
-    """Return a file's mtime; None: the file is gone or was replaced."""
+    """Return a file's mtime; None if the file is gone or was replaced."""
     try:
         stat = Path(touched.path).stat()
     except FileNotFoundError:
@@ -411,7 +400,7 @@ def _mtime_ns(touched: Touched) -> int | None:
 
 
 def _is_touched(touched: Touched) -> bool:
-    """Return whether another program made a file older than the hold did. A later mtime protects it too."""
+    """Return whether another program set an mtime earlier than the hold's. A later one protects, too."""
     found_ns = _mtime_ns(touched)
     if found_ns is None or found_ns >= touched.mtime_ns:
         return False
@@ -419,7 +408,7 @@ def _is_touched(touched: Touched) -> bool:
 
 
 def _is_only_meant(touched: Touched) -> bool:
-    """Return whether a file's mtime was about to be set, but was not set."""
+    """Return whether the hold records a new mtime that was never set."""
     found_ns = _mtime_ns(touched)
     return touched.ctime_ns is None and found_ns is not None and found_ns < touched.mtime_ns
 

@@ -3,7 +3,7 @@
 The broker serves and deletes by its own rules. With a hold these rules find nothing to delete: the first
 segments that must stay are a fence, and the broker doesn't delete by force (:mod:`fence`). A hold that isn't
 renewed ends by itself, so that a dead pipeline fills no disk. An unknown state, such as an unreachable broker
-or an unreadable file, never leads to a change. When a hold ends, every mtime and every setting is as before.
+or an unreadable file, never leads to a change. After a hold, every mtime and every setting is as before it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,7 @@ from storage_engine.model.store import Segment
 from storage_engine.rocketmq.cleanup_rules import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
 from storage_engine.rocketmq.format.broker_config import RELEASE
 from storage_engine.rocketmq.hold import fence, local_hold, marker
-from storage_engine.rocketmq.hold.fence import (
-    announce_rewrite,
-    deletes_by_force,
-    reserved_hours,
-    with_force_ended,
-)
 from storage_engine.rocketmq.hold.heartbeat import last_look
-from storage_engine.rocketmq.hold.local_hold import left_behind
 from storage_engine.rocketmq.hold.state import (
     FORCIBLY,
     HoldState,
@@ -46,14 +39,7 @@ from storage_engine.rocketmq.hold.state import (
     with_moved_files,
 )
 from storage_engine.rocketmq.live.connect import refuse_slave
-from storage_engine.rocketmq.live.drift import (
-    ENDS_TRUST,
-    LASTS,
-    all_drift,
-    name_of,
-    new_drift,
-    with_topics,
-)
+from storage_engine.rocketmq.live.drift import ENDS_TRUST, LASTS, all_drift, name_of, new_drift, with_topics
 from storage_engine.rocketmq.live.identity import ask_known_frame, know_newest_frame
 from storage_engine.rocketmq.live.observe import below_the_first_file, find_replicas, observe
 from storage_engine.rocketmq.live.status import drift_of, notices, weaknesses
@@ -63,17 +49,17 @@ if TYPE_CHECKING:
     from storage_engine.rocketmq.live.observe import LiveParts
 
 LETS_GO_MTIME_NS: Final = 0
-"""Mtime of segments that may be deleted: with it they have expired for any fileReservedTime."""
+"""Mtime of segments that may be deleted: by it they have expired for any fileReservedTime."""
 
 _LOOKS: Final = 5
-"""Most attempts to set the fence while the broker deletes. It deletes a file each 100 ms
-(deleteCommitLogFilesInterval), so the next attempt is faster.
+"""Most attempts to set the fence while the broker deletes. It deletes one file each 100 ms
+(deleteCommitLogFilesInterval), so an attempt soon overtakes it.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class LockedLive(LockedStore):
-    """A store with a hold beside its running broker."""
+    """A held store beside its running broker."""
 
     parts: LiveParts = field(kw_only=True)
 
@@ -89,7 +75,7 @@ def renew(parts: LiveParts, now_ms: int) -> HoldStatus:
 
     :raises GateRefusedError: the store can't be held; nothing was changed.
     :raises StoreBusyError: another process works on the hold.
-    :raises BrokerError: the broker can't be asked, or doesn't accept a setting.
+    :raises BrokerError: the broker doesn't answer, or doesn't accept a setting.
     :raises BadInputError: the directory isn't this broker's store, or the broker is a slave.
     """
     replicas = find_replicas(parts, parts.settings)
@@ -103,7 +89,7 @@ def locked(parts: LiveParts) -> Iterator[LockedLive]:
 
     :raises GateRefusedError: the store can't be held.
     """
-    # Whoever doesn't answer keeps no watch from mending the hold.
+    # Asked before the lock, so that a replica that doesn't answer keeps no watch from mending the hold.
     replicas = find_replicas(parts, parts.settings)
     with marker.alone(parts.root):
         with marker.changing(parts.root):
@@ -122,9 +108,7 @@ def expose(
 
     The fence behind the segments is set before the first of them is made old.
 
-    :param segments: the log's first segments, oldest first; segments that are gone already are left out.
-    :param stays: the first file that must stay.
-    :return: the hold's state as it is saved now.
+    :param segments: the log's first segments, oldest first. Segments that are already deleted are skipped.
     :raises GateRefusedError: the fence can't be set there, or an mtime can't be set.
     """
     observed = observe(parts, time.time_ns() // 1_000_000)
@@ -137,18 +121,14 @@ def expose(
         )
     save_state(memory, state)
     state = _put_fence(parts, memory, state, observed)
-    # What an earlier call has made old may go at this moment.
+    # The broker may delete at this moment segments that an earlier call made old.
     young = [f for f in observed.files if f.base_offset in state.releasing and f.mtime_ns != LETS_GO_MTIME_NS]
     old = [(file, LETS_GO_MTIME_NS) for file in reversed(young)]
     return local_hold.set_mtimes(parts.root, memory, state, old)
 
 
 def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> HoldState:
-    """Forget the exposed segments after their deletion.
-
-    :param min_offset: first offset of the log now.
-    :return: the hold's state as it is saved now.
-    """
+    """Forget the exposed segments after their deletion."""
     released = frozenset(state.releasing)
     state = replace(
         state,
@@ -170,11 +150,11 @@ def _renew(parts: LiveParts, now_ms: int, replicas: Replicas) -> HoldStatus:
             f"hold_hours: expected at least 1, found {parts.live.hold_hours}. Nothing was changed. "
             "Correct it: 24 is usual."
         )
-    # What an earlier hold has left still keeps the store, though no journal knows it.
-    begins = load_state(memory) is None and left_behind(parts.root) is None
+    # Remains of an earlier hold still protect the store, even if no journal records that hold.
+    begins = load_state(memory) is None and local_hold.left_behind(parts.root) is None
     try:
         for _ in range(_LOOKS - 1):
-            with suppress(local_hold.SegmentGoneError):  # the broker is deleting what nothing holds yet
+            with suppress(local_hold.SegmentGoneError):  # the broker deletes segments that aren't held yet
                 return _renew_as_found(parts, memory, now_ms, replicas)
         return _renew_as_found(parts, memory, now_ms, replicas)
     except GateRefusedError:
@@ -202,20 +182,20 @@ def _renew_as_found(parts: LiveParts, memory: HoldMemory, now_ms: int, replicas:
         observed = ask_known_frame(parts.admin, before, observed)
         before = with_moved_files(before, observed)
     lasting, new = drift_of(parts, before, observed)
-    # First: what goes by what is remembered from here on doesn't find it any more.
+    # Recorded first: once the new state is saved, a comparison with it no longer shows this drift.
     memory.record_drift(new)
     if before is not None and any(drift.kind in ENDS_TRUST for drift in lasting):
         save_state(memory, replace(before, reported=tuple(map(name_of, lasting))))
         return HoldStatus(False, disturbances=new, notices=tuple(d.detail for d in lasting))
     try:
         marker.refuse_foreign(root, before.manager if before else None, now_ms)
-        reserved = reserved_hours(observed, str(root))
+        reserved = fence.reserved_hours(observed, str(root))
         texts = [*notices(parts, observed), *below_the_first_file(observed, before)]
-        state = before or first_state(left_behind(root), observed)
+        state = before or first_state(local_hold.left_behind(root), observed)
         state = replace(state, replicas=replicas.addresses)
         state = with_acceptance(state, observed.settings.get(RELEASE, ""), live.accept_version, person())
         ends_at_ms = fence.fence(observed, state, live.hold_hours, reserved).ends_at_ms
-        if before is None:  # by which the marker is known for ours
+        if before is None:  # the saved state proves that the marker is ours
             save_state(memory, state)
         texts.append(marker.write_marker(root, state.manager, ends_at_ms))
         state = _put_fence(parts, memory, state, observed)
@@ -224,8 +204,8 @@ def _renew_as_found(parts: LiveParts, memory: HoldMemory, now_ms: int, replicas:
             details = join_texts("; ", (drift.detail for drift in new))
             raise GateRefusedError(error, " Drift found: ", details) from error
         raise
-    if deletes_by_force(observed) and parts.live.may_change_settings:
-        texts.append(announce_rewrite(observed))
+    if fence.deletes_by_force(observed) and parts.live.may_change_settings:
+        texts.append(fence.announce_rewrite(observed))
     state, settings = _forbid_force(parts, memory, state, observed)
     remaining = () if before is None else all_drift(before, replace(observed, settings=settings))
     state = know_newest_frame(parts.admin, as_looked_at(state, observed), observed)
@@ -250,9 +230,9 @@ def _renew_as_found(parts: LiveParts, memory: HoldMemory, now_ms: int, replicas:
 
 def _put_fence(parts: LiveParts, memory: HoldMemory, state: HoldState, observed: Observed) -> HoldState:
     """Set the fence on the right segments, then restore every other file that we touched."""
-    reserved = reserved_hours(observed, str(parts.root))
+    reserved = fence.reserved_hours(observed, str(parts.root))
     target = fence.fence(observed, state, parts.live.hold_hours, reserved)
-    # The newest first: it stands before a broker that is deleting comes there.
+    # The newest first, so that the fence stands before a broker that deletes the oldest files comes there.
     young = [(file, ns) for file, ns in reversed(target.mtimes_ns) if file.mtime_ns != ns]
     state = local_hold.set_mtimes(parts.root, memory, state, young)
     fenced = tuple(file.base_offset for file, _ in target.mtimes_ns)
@@ -278,11 +258,11 @@ def _forbid_force(
 ) -> tuple[HoldState, Mapping[str, str]]:
     """Set the broker's deletion by force to false, if we may.
 
-    :return: the hold's state, and the settings that the broker then has.
+    :return: the hold's state, and the broker's settings after that.
     """
-    if not deletes_by_force(observed) or not parts.live.may_change_settings:
+    if not fence.deletes_by_force(observed) or not parts.live.may_change_settings:
         return state, observed.settings
-    forbidden = with_force_ended(state, observed.settings.get(FORCIBLY, ""))
+    forbidden = fence.with_force_ended(state, observed.settings.get(FORCIBLY, ""))
     if forbidden != state:
         save_state(memory, forbidden)
     parts.admin.update_config({FORCIBLY: "false"})
@@ -293,11 +273,11 @@ def end_hold(parts: LiveParts, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker.broker_store.StoreHold.end`.
 
     First it waits until the broker's last triggered passes are over: without the fence they would delete
-    more. A setting or mtime that another program has set meanwhile stays. If another broker is the master by
-    now, or has another store, its settings aren't changed.
+    more. A setting or mtime that another program has set during the hold stays. If another broker is the
+    master now, or has another store, its settings aren't changed.
 
     :raises GateRefusedError: a file's mtime may not be set; the store is still held.
-    :raises BrokerError: the broker can't be asked, or doesn't accept a setting; the store is still held.
+    :raises BrokerError: the broker doesn't answer, or doesn't accept a setting; the store is still held.
     """
     root = parts.root
     with marker.alone(root):
@@ -306,7 +286,7 @@ def end_hold(parts: LiveParts, now_ms: int) -> HoldStatus:
             return HoldStatus(held=False, notices=("the store wasn't held",))
         _wait_for_last_pass(parts, state, parts.admin.runtime_info().boot_timestamp_ms)
         with marker.changing(root):
-            # Only now, as a watch has mended the hold and set force back until here.
+            # Loaded again under the lock, since a watch may have changed the hold until now.
             state = load_state(parts.memory) or state
             observed = ask_known_frame(parts.admin, state, observe(parts, now_ms, state))
             state = with_moved_files(state, observed)
@@ -322,10 +302,7 @@ def end_hold(parts: LiveParts, now_ms: int) -> HoldStatus:
 
 
 def _put_settings_back(parts: LiveParts, state: HoldState, observed: Observed) -> Iterator[str]:
-    """Restore settings that we changed. Later changes by other programs stay.
-
-    :return: notices.
-    """
+    """Restore settings that we changed. Yield a notice for each that another program changed since."""
     for changed in state.changed_settings:
         value = observed.settings.get(changed.key)
         if value == changed.ours:
@@ -338,7 +315,7 @@ def _put_settings_back(parts: LiveParts, state: HoldState, observed: Observed) -
 
 
 def _left_notices(state: HoldState) -> Iterator[str]:
-    """Yield notices on settings that we changed at the former broker, which another one has replaced."""
+    """Yield notices on settings that we changed at the former broker, which another broker has replaced."""
     for changed in state.changed_settings:
         yield (
             f"{changed.key} was set to {changed.ours} at the broker that was at {state.address}: put it back "
@@ -358,15 +335,13 @@ def _touched_notices(state: HoldState, observed: Observed) -> Iterator[str]:
 
 
 def _wait_for_last_pass(parts: LiveParts, state: HoldState, boot_timestamp_ms: int) -> None:
-    """Wait until the passes of the last trigger are over. Each pass counts the trigger down, and a restart
-    ends it (CleanCommitLogService).
-    """
+    """Wait until the passes of the last trigger are over. A restart ends them (CleanCommitLogService)."""
     if state.last_trigger_ms is None or boot_timestamp_ms != state.boot_timestamp_ms:
         return
-    # One more, as the first pass may begin up to an interval later, and the last one takes a while.
+    # One interval more, since the first pass may begin an interval later, and the last one takes time.
     begins_ms = max(state.last_trigger_ms, boot_timestamp_ms + FIRST_PASS_MS)
     passes_ms = (MANUAL_PASSES + 1) * interval_ms(parts.files.config)
     left_ms = begins_ms + passes_ms - time.time_ns() // 1_000_000
     if left_ms > 0:
-        # A clock that was set back makes none of it later.
+        # Limited, since a clock that was set back would lengthen the wait.
         time.sleep(min(left_ms, FIRST_PASS_MS + passes_ms) / 1000)

@@ -1,11 +1,11 @@
 """Checks that a directory is the store of the broker that answers: by frames, lock and process, not by path.
 
-One message shows whether the broker still has the held store: the first message of the newest sealed segment.
-The segment must be sealed, since a crash may cut off and rewrite only the active one.
+The first message of the newest sealed segment shows whether the broker still has the held store. The segment
+must be sealed, since a crash may cut off and rewrite only the active one.
 
-A restored slave's segments are compared with its master's log. Changes nothing. A slave asks its master for
-the bytes behind its own last one. A master that no longer has them sends heartbeats for ever. A master with
-other messages before them sends them all the same. In both cases neither broker reports an error.
+A restored slave's last message is compared with its master's log. A slave asks its master for the bytes
+behind its own last one. A master that no longer has them sends heartbeats for ever. A master with other
+messages before them sends its bytes all the same. In both cases neither broker reports an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from storage_engine.exceptions import (
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.rocketmq.codec.commitlog import FrameKind, scan_segment
-from storage_engine.rocketmq.codec.frame_layout import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES
+from storage_engine.rocketmq.codec.frame_layout import MESSAGE_MAGICS, MIN_MESSAGE_BYTES
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile
@@ -56,10 +56,7 @@ def ask_and_look(
 ) -> tuple[RuntimeInfo, Found, Sequence[MappedFile]]:
     """Ask a broker for its log's offsets, then list the log's files.
 
-    If the broker has meanwhile deleted all segments of its answer, the answer says nothing about the files,
-    and the broker is asked again.
-
-    :param look: returns its findings, and the log's files in order.
+    If all listed files lie behind the answer, the answer is outdated, and the broker is asked again.
     """
     for _ in range(ATTEMPTS):
         info = admin.runtime_info()
@@ -72,7 +69,7 @@ def ask_and_look(
 def explain_unproven(
     admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[MappedFile]
 ) -> str:
-    """Return the reason why a directory isn't provably the store of the broker that answers; empty: it is."""
+    """Return the reason why a directory isn't provably the answering broker's store; empty if it is."""
     try:
         proven = check_same_store(admin, info, layout, files)
     except BadInputError as error:
@@ -81,7 +78,7 @@ def explain_unproven(
 
 
 def left_open(admin: BrokerAdmin, layout: StoreLayout) -> str:
-    """Return a text on the checks that couldn't be made, for the case that no other check failed."""
+    """Return the reason why a store isn't proven although no check failed: a check couldn't be made."""
     return (
         f"{layout.root}: expected the process that has its lock {layout.lock} to say that it is the one that "
         f"answers at {admin.address}, or that address to be one of this host, found that neither can be "
@@ -92,16 +89,16 @@ def left_open(admin: BrokerAdmin, layout: StoreLayout) -> str:
 def check_same_store(
     admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[MappedFile]
 ) -> bool:
-    """Check that these files are the broker's: by the first frame of the newest segment with one, and by the
-    process that has the files' lock.
+    """Check that these files are the broker's: compare a frame, and ask the process with their lock.
 
-    A copy of a store has the same frames, but not the broker's lock. A slave's store has both, but another
-    process has its lock than the one that answers.
+    The frame is the first one of the newest segment that begins with a message.
 
-    :return: whether all checks were made: a message was compared, and the broker that answers runs here.
+    A copy of a store has the same frames, but no process has its lock. A slave's store has the same frames,
+    and its lock is another process's than the one that answers.
 
     :param info: the broker's answer from before the files were listed.
     :param files: files of the log, in order; older files may be gone by now.
+    :return: whether all checks were made: a message was compared, and the broker that answers runs here.
     :raises BadInputError: the files aren't the broker's.
     """
     _check_reaches_end(admin, info, layout, files)
@@ -132,12 +129,12 @@ def check_same_store(
 
 
 def _check_process(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout) -> bool:
-    """Ask the process that has the store's lock directly. It must have the answering broker's start time.
+    """Ask the process with the store's lock for its start time. It must be that of the answering broker.
 
     If the process is in another container, or this user may not see its sockets, it can't be asked.
 
-    :return: whether the start times are equal; if the process can't be asked, whether the answering broker's
-        address is one of this host.
+    :return: whether the start times are equal; if it can't be asked, whether the broker's address is local.
+    :raises BadInputError: another broker has the lock.
     """
     holder = lock_holder(layout)
     if holder is None:
@@ -153,11 +150,11 @@ def _check_process(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout) -
         try:
             with admin.at(local, _LOCAL_SECONDS) as itself:
                 boot_timestamp_ms = itself.runtime_info().boot_timestamp_ms
-        except BrokerError:  # it has ports of other kinds
+        except BrokerError:  # a port of another protocol
             continue
-        # It may have restarted meanwhile; asking again costs a busy broker up to a second.
         if boot_timestamp_ms == info.boot_timestamp_ms:
             return True
+        # The broker may have restarted since. It is asked again only here: that may take a second.
         if boot_timestamp_ms == admin.runtime_info().boot_timestamp_ms:
             return True
         raise BadInputError(
@@ -169,7 +166,7 @@ def _check_process(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout) -
 
 
 def _is_here(address: str) -> bool:
-    """Return whether an address belongs to this host, as far as its network namespace shows its addresses."""
+    """Return whether an address belongs to this host, by the addresses of this network namespace."""
     try:
         addresses = {info[4][0] for info in socket.getaddrinfo(split_address(address)[0], None)}
     except OSError:
@@ -179,7 +176,7 @@ def _is_here(address: str) -> bool:
 
 
 def _pick_host(host: str) -> str:
-    """Return a local address to ask a listening process. Java listens by IPv6, which accepts IPv4, too."""
+    """Return the local address at which a listening process answers. Java's IPv6 sockets accept IPv4, too."""
     host = _LOOPBACK.get(host, host.removeprefix("::ffff:"))
     return f"[{host}]" if ":" in host else host
 
@@ -187,7 +184,7 @@ def _pick_host(host: str) -> str:
 def _check_reaches_end(
     admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[MappedFile]
 ) -> None:
-    """Make sure that a file contains the newest message."""
+    """:raises BadInputError: no file contains the newest message."""
     end = info.commitlog_max_offset
     holder = next((file for file in reversed(files) if file.base_offset < end), None)
     if end == info.commitlog_min_offset if holder is None else holder.end_offset >= end:
@@ -200,14 +197,14 @@ def _check_reaches_end(
 
 
 def _first_frame(path: Path) -> bytes | None:
-    """Return a segment's first frame; None: it begins with no message, or was just deleted."""
+    """Return a segment's first frame; None if it begins with no message, or was just deleted."""
     try:
         with open_stored(path) as file:
             header = os.pread(file.fileno(), 8, 0)
             if len(header) < 8:
                 return None
             size, magic = struct.unpack(">iI", header)
-            if magic not in (MAGIC_V1, MAGIC_V2) or size < MIN_MESSAGE_BYTES:
+            if magic not in MESSAGE_MAGICS or size < MIN_MESSAGE_BYTES:
                 return None
             return os.pread(file.fileno(), size, 0)
     except FileNotFoundError:
@@ -219,9 +216,9 @@ _WITHIN_A_FRAME = "IllegalArgumentException"
 
 
 def frame_sha256(admin: BrokerAdmin, offset: int) -> str:
-    """Return the SHA-256 of the frame that the broker has at ``offset``; "": no message begins there.
+    """Return the SHA-256 of the frame that the broker has at ``offset``; "" if no message begins there.
 
-    :raises BrokerError: the broker can't be asked, or refuses to answer.
+    :raises BrokerError: the broker doesn't answer, or refuses to.
     """
     try:
         frame = admin.view_message(offset)
@@ -232,17 +229,17 @@ def frame_sha256(admin: BrokerAdmin, offset: int) -> str:
     return sha256(frame).hexdigest() if frame else ""
 
 
-def ask_known_frame(admin: BrokerAdmin, state: HoldState, found: Observed) -> Observed:
-    """Return ``found`` with the digest of the frame that the broker now has at the known message's offset."""
-    if not found.min_offset <= state.frame_offset < found.max_offset:
-        return found
-    return replace(found, frame_sha256=frame_sha256(admin, state.frame_offset))
+def ask_known_frame(admin: BrokerAdmin, state: HoldState, observed: Observed) -> Observed:
+    """Add the digest of the frame that the broker now has at the offset of the hold's known message."""
+    if not observed.min_offset <= state.frame_offset < observed.max_offset:
+        return observed
+    return replace(observed, frame_sha256=frame_sha256(admin, state.frame_offset))
 
 
-def know_newest_frame(admin: BrokerAdmin, state: HoldState, found: Observed) -> HoldState:
-    """Save the digest of the newest sealed segment's first message in the hold's state, if it isn't there."""
-    sealed = [file.base_offset for file in found.files if file.end_offset <= found.max_offset]
-    newest = max((base for base in sealed if base >= found.min_offset), default=-1)
+def know_newest_frame(admin: BrokerAdmin, state: HoldState, observed: Observed) -> HoldState:
+    """Return the hold's state with the digest of the newest sealed segment's first message."""
+    sealed = [file.base_offset for file in observed.files if file.end_offset <= observed.max_offset]
+    newest = max((base for base in sealed if base >= observed.min_offset), default=-1)
     if newest in (-1, state.frame_offset):
         return state
     digest = frame_sha256(admin, newest)
@@ -255,13 +252,13 @@ _NOTHING_WRITTEN = "Nothing was written."
 def check_goes_on(
     slave: BrokerConfig, receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]
 ) -> None:
-    """Make sure that the slave's master has the last archived message, and so the messages that follow it.
+    """Check that the slave's master has the last archived message, and so the messages that follow it.
 
     If both logs have this message, they also have the same bytes before it, since the message contains its
     own physical offset, queue offset and store time.
 
     :param receipts: receipts of the segments with which the slave begins, oldest first.
-    :raises RestoreError: the master has another message or none at this offset, or can't be asked.
+    :raises RestoreError: the master has another message or none at this offset, or doesn't answer.
     """
     offset, message = _last_message(receipts, read_segment)
     try:
@@ -302,7 +299,6 @@ def _reach_master(slave: BrokerConfig) -> BrokerAdmin:
     """Connect to a restored slave's master.
 
     :raises RestoreError: the settings name no master.
-    :raises BadInputError: the named broker is no master.
     """
     name_servers, name = (slave.raw.get(key, "").strip() for key in (NAME_SERVERS, NAME))
     if not (name_servers and name):
@@ -317,10 +313,9 @@ def _reach_master(slave: BrokerConfig) -> BrokerAdmin:
 def _last_message(
     receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]
 ) -> tuple[int, bytes]:
-    """Return the last message's physical offset and bytes. A segment without a message, which is one blank
-    frame, is skipped.
+    """Return the last message's physical offset and bytes. A segment that is one blank frame is skipped.
 
-    :raises RestoreError: there is no message.
+    :raises RestoreError: no segment has a message.
     """
     for receipt in reversed(receipts):
         data = read_segment(receipt)

@@ -1,13 +1,12 @@
-"""A store beside its running broker, as retention sees it: facts come from files and from the broker.
+"""The store of a running broker, as retention uses it. Facts come from files and from the broker.
 
-Queue and index files: a running broker deletes them itself after its log's min offset has moved. It does so
-in a pass of its own, each cleanResourceInterval (CleanConsumeQueueService#deleteExpiredFiles). Request 306
-would not speed this up: it drops whole queues, with their last file and their count of offsets
+A running broker deletes queue and index files itself after its log's min offset has moved. It does so in a
+pass of its own, each cleanResourceInterval (CleanConsumeQueueService#deleteExpiredFiles). Request 306 would
+not speed this up: it drops whole queues, with their last file and their count of offsets
 (ConsumeQueueStore#cleanExpired).
 
-Causes of a cleanup: they come from the running broker's own figures, and none of our paths is measured.
-
-Consumers and their positions: they come from the running broker, or from files if it can't be asked.
+The causes of a cleanup follow from the broker's own figures; none of our paths is measured. Consumers and
+their positions come from the broker, or from files if it doesn't answer.
 """
 
 from __future__ import annotations
@@ -64,13 +63,7 @@ from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile
 from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.format.stored_files import ATTEMPTS, reread
-from storage_engine.rocketmq.hold import marker
-from storage_engine.rocketmq.hold.fence import (
-    fence_count,
-    with_force_ended,
-    with_original_settings,
-    with_original_times,
-)
+from storage_engine.rocketmq.hold import fence, marker
 from storage_engine.rocketmq.hold.heartbeat import is_shield_tended
 from storage_engine.rocketmq.hold.local_hold import HoldMemories
 from storage_engine.rocketmq.hold.state import (
@@ -115,18 +108,14 @@ from storage_engine.rocketmq.store.broker import (
 
 
 def watch(info: RuntimeInfo, config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> Watch:
-    """Apply the rules to the disk levels that the broker reports, and to the clock.
-
-    :param config: the broker's effective settings.
-    :param zone: time zone of deleteWhen.
-    """
+    """Apply the rules to the disk levels that the broker reports, and to the clock."""
     return watch_levels(*disks(info, config), config, now_ms, zone)
 
 
 def disks(info: RuntimeInfo, config: BrokerConfig) -> tuple[tuple[DiskUsage, ...], DiskUsage]:
-    """Return the log's disks and the consume queue's disk, with the broker's own names and figures.
+    """Return the log's disks and the consume queue's disk, with the broker's paths and levels.
 
-    A level of -1 means that the broker can't measure it: it is unknown.
+    A level that the broker can't measure (-1) is unknown.
     """
     log_disks = tuple(
         _disk(path, percent) for path, percent in sorted(info.commitlog_used_percent.items())
@@ -139,15 +128,14 @@ def disks(info: RuntimeInfo, config: BrokerConfig) -> tuple[tuple[DiskUsage, ...
 def _disk(path: str, percent: float | None) -> DiskUsage:
     if percent is None:
         return DiskUsage(path=path, used_percent=None, error=f"{path}: the broker can't measure its disk")
-    # It is a whole percent already (UtilAll#getDiskPartitionSpaceUsedPercent), which a double as 0.57 blurs.
+    # The level is a whole percent (UtilAll#getDiskPartitionSpaceUsedPercent), sent as a double such as 0.57.
     return DiskUsage(path=path, used_percent=math.ceil(round(percent, 6)))
 
 
 def watch_store(settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch:
-    """Ask the broker for the causes of a cleanup. This works on any host, and takes no longer than the
-    connection's timeouts.
+    """Ask the broker for the causes of a cleanup, on any host, within the connection's timeouts.
 
-    :return: a look; if the broker can't be asked, or its answer can't be used, the look isn't ``known``.
+    :return: a look. It isn't ``known`` if the broker doesn't answer, or its answer can't be used.
     :raises BadInputError: the broker's settings are not usable, or it is a slave.
     """
     try:
@@ -162,7 +150,7 @@ def watch_store(settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch
 
 
 def unknown(now_ms: int, notice: str) -> Watch:
-    """Return a look without result: it shows neither a cause, nor the end of a cause."""
+    """Return a look without result: whether there is a cause isn't known."""
     return Watch(
         watched_at_ms=now_ms,
         triggers=(),
@@ -185,7 +173,7 @@ class LiveStore(BrokerStore):
     parts: LiveParts
 
     def renewed(self, memory: HoldMemory) -> LiveStore:
-        """Ask for the settings again. The connection stays, except if another broker is the master by now."""
+        """Ask for the settings again. A new connection is made only if another broker is the master now."""
         self.parts.session.renew()
         return _open(self.parts.session, self.parts.opened_by, self.parts.live, memory)
 
@@ -201,11 +189,10 @@ class LiveStore(BrokerStore):
         return self.parts.files.data_paths
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the store's snapshot. A segment is sealed if both the files and the broker's max offset
-        reach beyond it.
+        """Return the store's snapshot. A sealed segment ends below the broker's max offset, and by its files.
 
-        :raises BrokerError: the broker can't be asked.
-        :raises BadInputError: the directory isn't this broker's store, or the held broker is a slave by now.
+        :raises BrokerError: the broker doesn't answer.
+        :raises BadInputError: the directory isn't this broker's store, or the held broker is a slave now.
         """
         return _look(self.parts, lambda: self.parts.files.snapshot(now_ms))
 
@@ -226,13 +213,8 @@ class LiveStore(BrokerStore):
         """
         if self.parts.settings.get(ROLE) == SLAVE:
             causes, notices = self.parts.files.causes.triggers(snapshot, now_ms, request)
-            return keep_all(
-                snapshot,
-                now_ms,
-                causes,
-                notices,
-                "a slave cleans by its own rules: nothing is deleted from here",
-            )
+            why = "a slave cleans by its own rules: nothing is deleted from here"
+            return keep_all(snapshot, now_ms, causes, notices, why)
         return self.parts.files.plan(snapshot, now_ms, request)
 
     @property
@@ -259,8 +241,7 @@ class LiveStore(BrokerStore):
 
     @property
     def consumers(self) -> LiveConsumers:
-        parts = self.parts
-        return LiveConsumers(parts.layout, parts.admin, parts.settings, parts.live)
+        return LiveConsumers(self.parts.layout, self.parts.admin, self.parts.settings, self.parts.live)
 
     @property
     def hold(self) -> LiveHold:
@@ -268,7 +249,7 @@ class LiveStore(BrokerStore):
 
     @contextmanager
     def lock(self) -> Iterator[LockedLive]:
-        """Hold the store before anything is decided. The hold outlives the block.
+        """Renew the hold before a decision. The hold outlives the block.
 
         :raises GateRefusedError: the store can't be held, or the hold's state can't be saved.
         """
@@ -296,14 +277,14 @@ def _look(parts: LiveParts, look: Callable[[], StoreSnapshot]) -> StoreSnapshot:
     if load_state(parts.memory) is not None:
         refuse_slave(parts.settings, parts.admin.address)
     check_same_store(parts.admin, before, parts.layout, files)
-    log = with_original_times(as_the_broker_says(log, before), parts.memory, parts.root)
+    log = fence.with_original_times(as_the_broker_says(log, before), parts.memory, parts.root)
     if log.confirmed_offset is not None and (confirmed := parts.admin.confirmed_offset()) is not None:
         log = replace(log, confirmed_offset=confirmed)
     return replace(snapshot, crashed=False, logs=(log,))
 
 
 class LiveCourse(FileCourse):
-    """The course of a store whose broker runs, and may delete files meanwhile."""
+    """The course of a store whose running broker may delete a file before it is read."""
 
     __slots__ = ()
 
@@ -335,7 +316,7 @@ class LiveProcess(FileProcess):
     admin: BrokerAdmin
 
     def user(self) -> str:
-        """Return "": only the broker itself uses the store, and it is asked."""
+        """Return "": no other process than the broker uses the store."""
         return ""
 
     def running_pid(self) -> int | None:
@@ -352,7 +333,7 @@ class LiveProcess(FileProcess):
 
 @dataclass(frozen=True, slots=True)
 class LiveShield(StoreShield):
-    """Needs of a shield beside a running broker: the segments of one of its passes, and deletion by force."""
+    """Shield of a store beside its running broker."""
 
     parts: LiveParts
 
@@ -366,8 +347,8 @@ class LiveShield(StoreShield):
         except GateRefusedError as error:
             refusal = Text(error)
         return ShieldNeed(
-            # A fence has one more.
-            batch_segments=fence_count(parts.settings) - 1,
+            # A fence has one segment more than a pass can delete.
+            batch_segments=fence.fence_count(parts.settings) - 1,
             pass_interval_ms=max(interval_ms(parts.files.config), 1),
             disk_bytes=disk_bytes,
             used_percent=used_percent,
@@ -376,31 +357,29 @@ class LiveShield(StoreShield):
         )
 
     def sealed_files(self) -> tuple[Segment, ...]:
-        parts = self.parts
-        before = parts.admin.runtime_info()
+        parts, before = self.parts, self.parts.admin.runtime_info()
         with as_who_may_read(parts.files.config.store_path_root_dir):
             log = parts.files.files.raw_log()
-        return with_original_times(as_the_broker_says(log, before), parts.memory, parts.root).sealed
+        return fence.with_original_times(as_the_broker_says(log, before), parts.memory, parts.root).sealed
 
     def end_force(self) -> Drift | None:
         """See :meth:`storage_engine.model.broker.broker_store.StoreShield.end_force`.
 
-        Above the broker's warning level nothing is set: the person who allowed deletion by force had a full
-        disk. This also works while a run holds the store.
+        Above the broker's warning level nothing is set: a person may have allowed deletion by force because
+        the disk was full. This also works while a run holds the store.
         """
         parts = self.parts
         memory, state = parts.memory, load_state(parts.memory)
         if memory is None or state is None:
             return None
-        value = parts.admin.config().get(FORCIBLY)
-        if value == "false":
+        if (value := parts.admin.config().get(FORCIBLY)) == "false":
             return None
         reason = _explain_not_set(parts)
         if reason and parts.admin.runtime_info().boot_timestamp_ms == state.boot_timestamp_ms:
             return _set(parts, value, reason)
-        # What takes the broker's time is asked before the lock: a run that waits for that would wait as well.
+        # Slow requests come before the lock, since a run that needs the lock would wait for them, too.
         observed = ask_known_frame(parts.admin, state, observe(parts, clock_ms(), state))
-        # Asked last: setting it is another connection than what was looked at.
+        # Asked last: the request that sets the value may reach another process than the one observed.
         answers_ms = parts.admin.runtime_info().boot_timestamp_ms
         if drift := another_broker(state, observed, answers_ms):
             return drift
@@ -409,8 +388,8 @@ class LiveShield(StoreShield):
         with marker.changing(parts.root):
             now = load_state(memory)
             if now is None or _judged_part(now) != _judged_part(state):
-                return None  # a run has changed the hold, and sets it itself; else the next question finds it
-            ended = with_force_ended(now, value or "")
+                return None  # a run has changed the hold, and sets the value itself, or the next call does
+            ended = fence.with_force_ended(now, value or "")
             if ended != now:
                 save_state(memory, ended)
             parts.admin.update_config({FORCIBLY: "false"})
@@ -429,10 +408,9 @@ class LiveDependents(QueuesAndIndex):
         meanwhile: Callable[[], object],
         remove: Remove = durable.unlink_in,
     ) -> None:
-        """Wait until the broker's own passes have deleted all files, or delete no more of them. Then flush
-        their directories.
+        """Wait until the broker's own passes have deleted all files, or stop. Then fsync the directories.
 
-        :raises BrokerError: the broker can't be asked for its start time.
+        :raises BrokerError: the broker doesn't answer.
         """
         paths = {Path(file.facts.path) for file in files}
         remaining = {path for path in paths if path.exists()}
@@ -452,7 +430,7 @@ class LiveDependents(QueuesAndIndex):
 
 @dataclass(frozen=True, slots=True)
 class LiveConsumers(StoreConsumers):
-    """Consumers, from a running broker or else from its files."""
+    """Consumers, from a running broker, or from its files if it doesn't answer."""
 
     layout: StoreLayout
     admin: BrokerAdmin
@@ -473,9 +451,8 @@ class LiveConsumers(StoreConsumers):
             consumers, source = live_consumers(self.admin, self.settings, self.live, self.layout)
         except BrokerError as error:
             consumers, source = consumers_written_down(self.layout, error)
-        positions = group_positions(self.layout, consumers)
-        end_offset = new_min_offsets[LOG]
-        result = unread_messages(self.layout, log.segments, positions, end_offset, ATTEMPTS, deleted=deleted)
+        positions, end = group_positions(self.layout, consumers), new_min_offsets[LOG]
+        result = unread_messages(self.layout, log.segments, positions, end, ATTEMPTS, deleted=deleted)
         return replace(result, notices=source.notices).with_errors(consumers.unknown)
 
 
@@ -503,12 +480,12 @@ class LiveHold(MarkedHold):
 
 
 def as_the_broker_says(log: LogSnapshot, info: RuntimeInfo) -> LogSnapshot:
-    """Return a log as its files show it, cut at the end that the broker reported before.
+    """Return a log as its files show it, cut at the end that the broker reported.
 
-    :param info: the broker's answer from before the listing: only segments below its max offset are sealed.
+    :param info: the broker's answer from before the listing. Only segments below its max offset are sealed.
     """
     end = info.commitlog_max_offset
-    # The broker counts what is behind against a max offset that it takes a moment later.
+    # The broker counts ``dispatch_behind_bytes`` from a later max offset, so the result is never too high.
     return cut_log(log, min(log.max_offset, end), end - info.dispatch_behind_bytes)
 
 
@@ -517,7 +494,7 @@ def open_live(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | No
 
     :raises BadInputError: the settings are not usable, or the broker has another name.
     :raises StoreNotFoundError: a directory of the store is missing here.
-    :raises BrokerError: the broker can't be asked.
+    :raises BrokerError: the broker doesn't answer.
     """
     session = Session(live)
     try:
@@ -530,39 +507,37 @@ def open_live(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | No
 def _open(
     session: Session, settings: StoreSettings, live: LiveBroker, memory: HoldMemory | None
 ) -> LiveStore:
+    root, admin = Path(settings.root), session.admin
     if memory is not None:
-        memory = HoldMemories(memory, Path(settings.root))
-    admin = session.admin
+        memory = HoldMemories(memory, root)
     config = admin.config()
     refuse_other_broker(config, live.broker_name, admin.address)
-    planned_by = with_original_settings(config, memory, Path(settings.root))
-    here = local_settings(planned_by, settings.root, settings.overrides)
+    original = fence.with_original_settings(config, memory, root)
+    here = local_settings(original, settings.root, settings.overrides)
     with as_who_may_read(settings.root):
         files = open_files(replace(settings, broker_conf=None, overrides=here))
     return LiveStore(LiveParts(session, admin, files, config, live, memory, settings))
 
 
-def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift | None:
-    """Return drift if the broker isn't provably the held one; None: it is.
+def another_broker(state: HoldState, observed: Observed, answers_ms: int) -> Drift | None:
+    """Return drift if the broker isn't provably the held one; None if it is.
 
-    The last look's process is the held one. For another, at any address, the files' lock must prove it.
+    The process of the last look is the held one. Another process, at any address, must have the files' lock.
 
     :param answers_ms: boot timestamp of the process that answers after the look.
     """
-    changes = all_drift(state, found)
-    ended = next((drift for drift in changes if drift.kind in ENDS_TRUST), None)
-    if ended is not None:
+    if ended := next((drift for drift in all_drift(state, observed) if drift.kind in ENDS_TRUST), None):
         return replace(ended, detail=Text(ended.detail, " Its settings were left as they are."))
-    is_proven = found.boot_timestamp_ms == state.boot_timestamp_ms or not found.unproven
-    if is_proven and answers_ms == found.boot_timestamp_ms:
+    is_proven = observed.boot_timestamp_ms == state.boot_timestamp_ms or not observed.unproven
+    if is_proven and answers_ms == observed.boot_timestamp_ms:
         return None
-    why = found.unproven.rstrip(".") or "another process answers there from one moment to the next"
+    why = observed.unproven.rstrip(".") or "another process answers there from one moment to the next"
     return Drift(
         DriftKind.BROKER_RESTARTED,
         Text(
-            f"{found.address}: expected the broker that is held, found another process with "
-            f"{FORCIBLY}={found.settings.get(FORCIBLY)}, which isn't provably the same broker ({why}). Its "
-            "settings were left as they are. Run ",
+            f"{observed.address}: expected the broker that is held, found another process with "
+            f"{FORCIBLY}={observed.settings.get(FORCIBLY)}, which isn't provably the same broker ({why}). "
+            "Its settings were left as they are. Run ",
             Command("hold"),
             ", which looks at it again.",
         ),
@@ -570,12 +545,12 @@ def another_broker(state: HoldState, found: Observed, answers_ms: int) -> Drift 
 
 
 def _judged_part(state: HoldState) -> HoldState:
-    """Return the part of a state by which a broker was judged: changes by runs, not those by a watch."""
+    """Return a state without the fields that a watch changes. Only runs change the rest."""
     return replace(state, touched=(), fence=(), fence_offset=-1)
 
 
 def _explain_not_set(parts: LiveParts) -> str:
-    """Return why a broker's deletion by force may not be ended, as the end of a sentence; "": it may."""
+    """Return why we may not end a broker's deletion by force, as the end of a sentence; "" if we may."""
     _, used_percent = log_disks(parts.layout)
     limit = parts.files.config.disk_space_warning_level_percent
     level = "unknown" if used_percent is None else f"{used_percent} %"
@@ -608,10 +583,11 @@ _OFFSET_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
 def _reach_positions(
     admin: BrokerAdmin, settings: Mapping[str, str], live: LiveBroker
 ) -> Iterator[tuple[BrokerAdmin, tuple[str, ...]]]:
-    """Give the broker that knows the groups' positions, with a notice. For a slave that is its master: a
-    slave copies positions once a minute.
+    """Give the broker that knows the groups' positions, with notices.
 
-    :raises BrokerUnavailableError: the broker is a slave, and its master can't be asked.
+    For a slave that is its master, since a slave copies positions only once a minute.
+
+    :raises BrokerUnavailableError: the broker is a slave, and its master doesn't answer.
     """
     if settings.get(ROLE) != SLAVE:
         yield admin, ()
@@ -623,13 +599,11 @@ def _reach_positions(
             f"{admin.address} is a slave, which only copies positions, and its master can't be asked: {error}"
         ) from error
     with master:
-        yield (
-            master,
-            (
-                f"groups' positions come from master {master.address}; messages that this slave has not "
-                "received yet count in no lag",
-            ),
+        notice = (
+            f"groups' positions come from master {master.address}; messages that this slave has not "
+            "received yet count in no lag"
         )
+        yield master, (notice,)
 
 
 def live_consumers(
@@ -637,21 +611,19 @@ def live_consumers(
 ) -> tuple[Consumers, LagSource]:
     """Return the groups that the broker, or a slave's master, knows. Light message queues are included.
 
-    For a group without an offset, the subscriptions of its connected members count. Members that each take
-    every message (broadcasting) don't count: they keep their positions themselves.
+    For a group without an offset, the subscriptions of its connected members count. Broadcasting members,
+    each of which takes every message, don't count: they keep their positions themselves.
 
-    :param settings: the broker's settings.
-    :param live: how the broker is reached.
-    :raises BrokerError: the broker, or a slave's master, can't be asked.
+    :raises BrokerError: the broker, or a slave's master, doesn't answer.
     """
-    with _reach_positions(admin, settings, live) as (knows, notices):
-        committed = knows.consumer_offsets()
-        groups = knows.groups()
+    with _reach_positions(admin, settings, live) as (master, notices):
+        committed = master.consumer_offsets()
+        groups = master.groups()
         silent = sorted(groups - frozenset(names_of(one_array(committed["group"]).dictionary)))
         subscribed = {
             (group, topic)
             for group in silent[:ASKED_FOR_SUBSCRIPTIONS]
-            for topic in knows.clustering_subscriptions(group)
+            for topic in master.clustering_subscriptions(group)
         }
     filtered, unknown = read_filtered(layout, ATTEMPTS)
     if unasked := silent[ASKED_FOR_SUBSCRIPTIONS:]:
@@ -667,21 +639,18 @@ def consumers_written_down(layout: StoreLayout, error: BrokerError) -> tuple[Con
     While the broker runs, the files are behind its memory by up to flushConsumerOffsetInterval.
 
     :param error: reason why the broker can't be asked.
-    :raises BrokerError: the broker has never written its groups to files, so nothing is known.
+    :raises BrokerError: the broker has never written its groups to files; this is ``error``.
     """
-    times = []
-    for name in _OFFSET_FILES:
-        path = layout.config / name
-        if path.exists():
-            times.append(path.stat().st_mtime_ns // 1_000_000)
-    if not times:
+    paths = [layout.config / name for name in _OFFSET_FILES]
+    written_ms = max((path.stat().st_mtime_ns // 1_000_000 for path in paths if path.exists()), default=None)
+    if written_ms is None:
         raise error
     consumers = consumers_in_files(layout, ATTEMPTS)
-    age = duration_text(max(0, time.time_ns() // 1_000_000 - max(times)))
+    age = duration_text(max(0, time.time_ns() // 1_000_000 - written_ms))
     notice = (
         f"the broker could not be asked, so groups' positions are those that it wrote down {age} ago: {error}"
     )
-    return consumers, LagSource(PositionsFrom.FILES, max(times), (notice, *_pop_notice(layout)))
+    return consumers, LagSource(PositionsFrom.FILES, written_ms, (notice, *_pop_notice(layout)))
 
 
 def _pop_notice(layout: StoreLayout) -> tuple[str, ...]:

@@ -39,9 +39,9 @@ from storage_engine.same_bytes.trusted_times import mount_of
 def observe(parts: LiveParts, now_ms: int, state: HoldState | None = None) -> Observed:
     """Return the present state of broker and log. The broker is asked before the files are listed.
 
-    :param state: state of a hold. It may show that another broker is the master by now. Then these files need
-        not be that broker's, and no error is raised: the drift tells more.
-    :raises BrokerError: the broker can't be asked.
+    :param state: state of a hold. If it shows that another broker is the master now, these files need not be
+        that broker's, and no error is raised: drift will report it.
+    :raises BrokerError: the broker doesn't answer.
     :raises BadInputError: the directory isn't this broker's store.
     """
     layout = parts.layout
@@ -77,40 +77,35 @@ def observe(parts: LiveParts, now_ms: int, state: HoldState | None = None) -> Ob
 def find_replicas(
     parts: LiveParts, settings: Mapping[str, str], is_replicated: Callable[[], bool] = lambda: False
 ) -> Replicas:
-    """Ask for other brokers with the broker's name, also for those that earlier looks have seen.
+    """Find other brokers with the broker's name, also those that earlier looks have seen.
 
-    :param settings: the broker's settings.
     :param is_replicated: returns whether a lake's data show that the broker has replicas.
-    :raises BrokerError: the broker can't be asked.
+    :raises BrokerError: the broker doesn't answer.
     """
     admin, live = parts.admin, parts.live
-    group = BrokerGroup(
-        settings,
-        access_of(live),
-        admin.address,
-        lambda: admin.runtime_info().boot_timestamp_ms,
-        live.name_servers,
-    )
+
+    def boot_timestamp_ms() -> int:
+        return admin.runtime_info().boot_timestamp_ms
+
+    group = BrokerGroup(settings, access_of(live), admin.address, boot_timestamp_ms, live.name_servers)
     addresses = known_replicas(parts.memory, settings)
     return group.find_replicas(addresses, lambda: admin.has_slaves() or is_replicated())
 
 
-def below_the_first_file(found: Observed, state: HoldState | None) -> tuple[str, ...]:
-    """Return a notice if the broker serves segments whose files are gone; otherwise nothing.
+def below_the_first_file(observed: Observed, state: HoldState | None) -> tuple[str, ...]:
+    """Return a notice if the broker serves segments whose files are gone.
 
-    If other programs remove segments while a broker loads its store or runs, it continues to serve them.
-    While it deletes, its min offset is too low for a moment. So the first file must be the same as at the
-    look before.
+    A broker continues to serve segments that other programs remove while it loads its store or runs. While it
+    deletes, its min offset is too low for a moment. So the first file must be the same at two looks.
     """
-    first = found.files[0].base_offset if found.files else 0
-    if state is None or not state.segments or state.segments[0][0] != first or found.min_offset >= first:
+    first = observed.files[0].base_offset if observed.files else 0
+    if state is None or not state.segments or state.segments[0][0] != first or observed.min_offset >= first:
         return ()
-    notice = (
-        f"broker {found.address} says that its log begins at {found.min_offset}, but its first file at "
+    return (
+        f"broker {observed.address} says that its log begins at {observed.min_offset}, but its first file at "
         f"{first}: what is before that was removed while the broker loaded the store or had it open, not by "
-        "the broker, which serves it from memory. Restart the broker, which puts that right"
+        "the broker, which serves it from memory. Restart the broker, which puts that right",
     )
-    return (notice,)
 
 
 def saved_settings(broker_conf: str | None) -> SavedSettings:
@@ -126,13 +121,13 @@ def saved_settings(broker_conf: str | None) -> SavedSettings:
 
 
 def mount_point(directory: Path) -> str:
-    """Return the mount point of a directory's file system; "": the system doesn't tell it."""
+    """Return the mount point of a directory's file system; "" if unknown."""
     mount = mount_of(directory)
     return "" if mount is None else mount.point
 
 
 def list_files(directories: tuple[Path, ...]) -> tuple[SeenFile, ...]:
-    """List the log's files by name. A file that vanishes meanwhile is left out."""
+    """List the log's files, sorted by name, without empty ones. A file that vanishes is left out."""
     files = []
     for path, _ in list_raw_files(directories):
         if not is_offset(path.name):
@@ -156,12 +151,10 @@ def list_files(directories: tuple[Path, ...]) -> tuple[SeenFile, ...]:
 
 
 class Session:
-    """Connection of one process to a store's broker. It is opened once, follows the master's role to another
-    broker, and is closed.
+    """Connection of one process to a store's master, also if another broker becomes the master.
 
-    All stores that come from one opening share it, so that closing one of them closes the connection.
+    All :class:`LiveStore` objects of one ``open_live`` share it. Closing one of them closes the connection.
 
-    :param live: how the broker is reached.
     :raises StorageEngineError: see :func:`reach`.
     """
 
@@ -172,18 +165,17 @@ class Session:
 
     @property
     def admin(self) -> BrokerAdmin:
-        """Return the master that was last known."""
         return self._admin
 
     def renew(self) -> None:
-        """Ask which broker is the master by now. If it is the same one, the connection stays.
+        """Ask which broker is the master now. If it is the same one, the connection stays.
 
-        :raises StorageEngineError: see :func:`reach`; the known master then stays.
+        :raises StorageEngineError: see :func:`reach`; ``admin`` then stays as it was.
         """
         admin = reach(self._live)
         if admin.address != self._admin.address:
             self._admin.close()
-            # Who has looked at that broker goes on asking it, and not another one, which connects again.
+            # Code that has looked at the former master keeps asking it, which opens its connection again.
             self._former.append(self._admin)
             self._admin = admin
 
@@ -197,11 +189,8 @@ class Session:
 class LiveParts:
     """The parts of a running broker's store.
 
-    :param session: has the connection, and closes it.
     :param admin: the broker that was the master when the store was opened.
-    :param files: the store's files, with the running broker's settings.
-    :param settings: these settings, as the broker reports them.
-    :param opened_by: how the broker is reached, and its config file if one was named.
+    :param opened_by: settings with which the store was opened, such as the path of broker.conf.
     """
 
     session: Session
@@ -214,15 +203,13 @@ class LiveParts:
 
     @property
     def layout(self) -> StoreLayout:
-        """Return the paths of the store's files."""
         return self.files.files.layout
 
     @property
     def root(self) -> Path:
-        """Return the store's root directory."""
         return self.layout.root
 
     @property
     def broker_conf(self) -> str | None:
-        """Return the path of the broker's config file on this host; None: none was given."""
+        """Return the path of broker.conf on this host; None if it wasn't given."""
         return self.opened_by.broker_conf

@@ -6,7 +6,7 @@ and the broker is told to delete. Both its min offset and the files show which s
 at any moment, a new call with the rest of the prefix continues: the fence behind the prefix stands before any
 segment can be deleted.
 
-A release takes minutes. A watch mends the hold meanwhile, so each change begins with the state saved then.
+A release takes minutes, in which a watch may mend the hold. So each change reads the saved state first.
 """
 
 from __future__ import annotations
@@ -55,11 +55,9 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 0.25
 UNANSWERED_SECONDS: Final = 30.0
-"""Time that a broker may take to answer while we wait for its deletions; also the time to wait for another
-process that has the hold's lock.
-"""
+"""Most time to wait for an answer of a broker that deletes, or for another process's lock of the hold."""
 _LOCK_SECONDS: Final = 1.0
-"""Time to wait for the hold's lock. After that the broker is asked again, and the lease renewed."""
+"""Time of one wait for the hold's lock. After it the broker is asked again, and the lease renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +65,7 @@ class Prefix:
     """Segments to delete, and the first file that stays.
 
     :param stays: first file that stays; a broker never deletes its last file, whatever the content.
-    :param directories: directories of the files, with (device, inode): on a disk that is gone, files look
-        deleted.
+    :param directories: directories of the files, with (device, inode), to recognise an unmounted disk.
     """
 
     segments: tuple[Segment, ...]
@@ -83,16 +80,14 @@ class Prefix:
 def delete_segments(
     parts: LiveParts, segments: Sequence[Segment], meanwhile: Callable[[], object] = lambda: None
 ) -> None:
-    """Make the broker delete these segments, the log's first ones. When the function returns, they are
-    durably deleted.
+    """Make the broker delete these segments, the log's first ones, and return when they are durably deleted.
 
     :param meanwhile: called from time to time during the wait.
     :raises ChangedUnderUsError: a file isn't as it was; nothing was done.
-    :raises GateRefusedError: the store isn't held, its broker restarted meanwhile, or its release was neither
-        tested nor accepted; nothing was done.
-    :raises BrokerRefusedError: the broker didn't delete all of them in time; the rest may be deleted at any
-        time.
-    :raises BrokerError: the broker can't be asked, or was replaced; all of them may be deleted at any time.
+    :raises GateRefusedError: the store isn't held, its broker restarted since it was held, or its release was
+        neither tested nor accepted; nothing was done.
+    :raises BrokerRefusedError: the broker didn't delete all in time; the rest may be deleted at any time.
+    :raises BrokerError: the broker doesn't answer, or was replaced; all of them may be deleted at any time.
     :raises ReleasedTooMuchError: more than these segments were deleted.
     :raises StoreBusyError: another process keeps the hold's lock; all of them may be deleted at any time.
     """
@@ -119,7 +114,7 @@ def delete_segments(
     _delete_prefix(parts, state, prefix, patience)
     for directory in prefix.directories:
         durable.fsync_path(directory)
-    # Whoever looks at the hold next forgets them, too.
+    # If the lock is busy, the next look at the hold forgets the segments.
     with suppress(StoreBusyError), _changing(parts, UNANSWERED_SECONDS) as (memory, state):
         hold.forget_released(memory, state, prefix.end_offset)
 
@@ -136,11 +131,7 @@ def _changing(parts: LiveParts, wait_seconds: float = WAIT_SECONDS) -> Iterator[
 
 
 def _expose(parts: LiveParts, prefix: Prefix, wait_seconds: float = WAIT_SECONDS) -> HoldState:
-    """Expose the prefix, see :func:`hold.expose`.
-
-    :raises GateRefusedError: see :func:`hold.expose`.
-    :raises StoreBusyError: see :func:`_changing`.
-    """
+    """Expose the prefix, see :func:`hold.expose`."""
     with _changing(parts, wait_seconds) as (memory, state):
         return hold.expose(parts, memory, state, prefix.segments, prefix.stays)
 
@@ -156,9 +147,9 @@ def _standing_hold(parts: LiveParts) -> tuple[HoldMemory, HoldState]:
 
 
 def _check_release(parts: LiveParts, state: HoldState) -> None:
-    """Check the broker's release, asked for again, as it may have been upgraded since the store was opened.
+    """Ask for the broker's release again, since it may have been upgraded after the store was opened.
 
-    It must be asked before the boot time, which then shows that no other process came in between.
+    The boot time must be asked for later: it then shows that the same process answered both times.
 
     :raises GateRefusedError: deletion by this release of the broker was not tested, and no person accepts it.
     """
@@ -192,11 +183,11 @@ def _identity(directory: Path) -> tuple[int, int]:
 
 
 def _check_unchanged(parts: LiveParts, prefix: Prefix, state: HoldState) -> None:
-    """Make sure that the segments' files are as they were.
+    """Check that the segments' files are as they were.
 
     :raises ChangedUnderUsError: another process touched a file, and none of our releases has begun.
-    :raises GateRefusedError: another process touched a file after one of our releases has begun, so that its
-        segments may still be deleted.
+    :raises GateRefusedError: another process touched a file after one of our releases has begun, so that the
+        release's segments may still be deleted.
     """
     acts = read_own_acts(parts.root)
     for segment in prefix.segments:
@@ -235,8 +226,8 @@ def _delete_prefix(parts: LiveParts, state: HoldState, prefix: Prefix, patience:
         left_ms = state.ends_at_ms - time.time_ns() // 1_000_000
         try:
             if not _is_exposed(state) or is_due(left_ms, parts.live.hold_hours):
-                # The broker flushed what was just sealed, or somebody touched or removed some of it, or the
-                # hold would end soon.
+                # The broker flushed a segment that was just sealed, or another program touched or removed a
+                # file, or the hold would end soon.
                 state = _expose(parts, prefix, _LOCK_SECONDS)
             if triggered is None or time.monotonic() - triggered > one_trigger_seconds:
                 state = _trigger(parts)
@@ -263,7 +254,7 @@ def _delete_prefix(parts: LiveParts, state: HoldState, prefix: Prefix, patience:
 
 
 def _is_exposed(state: HoldState) -> bool:
-    """Return whether all files that we touched still have our mtimes, and the fence is whole."""
+    """Return whether all present files that we touched have our mtimes, and no fenced file is missing."""
     for touched in state.touched:
         try:
             if not same_ms(Path(touched.path).lstat().st_mtime_ns, touched.mtime_ns):
@@ -284,10 +275,9 @@ def _busy_error(parts: LiveParts, prefix: Prefix, error: StoreBusyError) -> Stor
 
 
 def _trigger(parts: LiveParts) -> HoldState:
-    """Trigger the broker's deletion. If its answer is lost, it may still be deleting, which the files show.
+    """Trigger the broker's deletion. A lost answer is no error: the files will show whether it deletes.
 
     :raises BrokerError: the broker didn't get the request.
-    :raises StoreBusyError: see :func:`_changing`.
     """
     with _changing(parts, _LOCK_SECONDS) as (memory, state):
         state = replace(state, last_trigger_ms=time.time_ns() // 1_000_000)
@@ -301,10 +291,7 @@ def _trigger(parts: LiveParts) -> HoldState:
 
 
 def _ask(parts: LiveParts, state: HoldState, patience: Patience) -> RuntimeInfo:
-    """Ask the broker for its state.
-
-    :raises BrokerError: it doesn't answer for too long, or another process answers in its place.
-    """
+    """:raises BrokerError: the broker doesn't answer in time, or another process answers in its place."""
     ends = time.monotonic() + UNANSWERED_SECONDS
     while True:
         try:
@@ -327,10 +314,7 @@ def _ask(parts: LiveParts, state: HoldState, patience: Patience) -> RuntimeInfo:
 
 
 def _list_remaining(prefix: Prefix) -> list[Path]:
-    """Return the files of the prefix that are still there.
-
-    :raises StoreNotFoundError: a directory was replaced or is gone, so that the remaining files are unknown.
-    """
+    """:raises StoreNotFoundError: a directory was replaced or is gone, so the remaining files are unknown."""
     paths = [Path(s.facts.path) for s in prefix.segments if Path(s.facts.path).exists()]
     for directory, identity in prefix.directories.items():
         if not directory.is_dir() or _identity(directory) != identity:
@@ -342,10 +326,7 @@ def _list_remaining(prefix: Prefix) -> list[Path]:
 
 
 def _check_not_too_much(parts: LiveParts, info: RuntimeInfo, prefix: Prefix) -> None:
-    """Make sure that nothing behind the prefix was deleted.
-
-    :raises ReleasedTooMuchError: a segment behind the prefix is gone.
-    """
+    """:raises ReleasedTooMuchError: a segment behind the prefix is gone."""
     if info.commitlog_min_offset <= prefix.end_offset and prefix.stays.exists():
         return
     if info.commitlog_min_offset > prefix.end_offset:

@@ -16,12 +16,6 @@ from storage_engine.model.disk import DiskUsage, fills_in_ms, room_of_disks
 from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldStatus
 from storage_engine.rocketmq.format.broker_config import RELEASE, TRIED, TRIED_FROM
 from storage_engine.rocketmq.hold import fence, marker
-from storage_engine.rocketmq.hold.fence import (
-    announce_rewrite,
-    check_force_is_far,
-    deletes_by_force,
-    reserved_hours,
-)
 from storage_engine.rocketmq.hold.heartbeat import last_look, no_watch
 from storage_engine.rocketmq.hold.local_hold import original_mtime_ns, read_local
 from storage_engine.rocketmq.hold.state import FORCIBLY, RESERVED, HoldState, Observed, load_state
@@ -43,47 +37,44 @@ def look(parts: LiveParts, now_ms: int) -> HoldStatus:
 
 
 def drift_of(
-    parts: LiveParts, state: HoldState | None, found: Observed
+    parts: LiveParts, state: HoldState | None, observed: Observed
 ) -> tuple[tuple[Drift, ...], tuple[Drift, ...]]:
-    """Return all drift of a held store, and the part that wasn't reported before."""
+    """Return all drift of a held store, and its part that wasn't reported before; nothing without a state."""
     if state is None:
         return (), ()
-    lasting = all_drift(state, found)
+    lasting = all_drift(state, observed)
     new = tuple(drift for drift in lasting if name_of(drift) not in state.reported)
     return lasting, with_topics(new, parts.layout)
 
 
-def notices(parts: LiveParts, found: Observed) -> list[str]:
+def notices(parts: LiveParts, observed: Observed) -> list[str]:
     """Return notices on a store that can be held.
 
-    :raises GateRefusedError: the broker may delete by force, we may not forbid it, and a disk is near the
-        force level.
+    :raises GateRefusedError: a disk is near the force level, and we may not forbid deletion by force.
     """
-    texts = []
-    layout = parts.layout
-    if deletes_by_force(found) and not parts.live.may_change_settings:
+    texts, layout = [], parts.layout
+    if fence.deletes_by_force(observed) and not parts.live.may_change_settings:
         disks = [DiskUsage.of(path) for path in (*layout.commitlog_paths, layout.consumequeue)]
-        texts.append(check_force_is_far(found, parts.files.config, disks, str(layout.root)))
-    if parts.live.may_change_settings and found.saved.values is None:
-        why = found.saved.problem or "the store's settings don't name it"
+        texts.append(fence.check_force_is_far(observed, parts.files.config, disks, str(layout.root)))
+    if parts.live.may_change_settings and observed.saved.values is None:
+        why = observed.saved.problem or "the store's settings don't name it"
         texts.append(f"broker.conf can't be read ({why}), so what a restart would bring back isn't known")
     return texts
 
 
-def weaknesses(parts: LiveParts, state: HoldState, found: Observed) -> Iterator[str]:
+def weaknesses(parts: LiveParts, state: HoldState, observed: Observed) -> Iterator[str]:
     """Yield notices on events against which a standing hold doesn't protect."""
-    if (reserved := reserved_hours(found, str(parts.root))) <= 0:
+    if (reserved := fence.reserved_hours(observed, str(parts.root))) <= 0:
         yield (
-            f"{RESERVED} is {reserved} at broker {found.address}: whatever is sealed has expired at once, so "
-            "that only the fence keeps it; set it to 48 or so"
+            f"{RESERVED} is {reserved} at broker {observed.address}: whatever is sealed has expired at once, "
+            "so that only the fence keeps it; set it to 48 or so"
         )
-    if not state.may_delete(found.settings.get(RELEASE, "")):
-        yield f"nothing is deleted through this broker: {untried_text(found.settings)}"
+    if not state.may_delete(observed.settings.get(RELEASE, "")):
+        yield f"nothing is deleted through this broker: {untried_text(observed.settings)}"
     if why := no_watch(parts.root):
         yield Text(
             f"{why}: until the next run no watch mends a fence that another program touches or removes; "
-            "once its "
-            f"{len(state.fence) or 1} files are, the broker deletes what is behind them. Run ",
+            f"once its {len(state.fence) or 1} files are, the broker deletes what is behind them. Run ",
             Command("watch"),
             " on this host",
         )
@@ -92,23 +83,18 @@ def weaknesses(parts: LiveParts, state: HoldState, found: Observed) -> Iterator[
             f"{parts.root / DIRECTORY}: no space for the hold, or an older release made it: until it is "
             "renewed with some space no watch can mend its fence"
         )
-    layout = parts.layout
-    disks = [DiskUsage.of(path) for path in layout.commitlog_paths]
+    disks = [DiskUsage.of(path) for path in parts.layout.commitlog_paths]
     limit = parts.files.config.disk_space_warning_level_percent
-    if fills_before(found, state, disks, limit):
+    if fills_before(observed, state, disks, limit):
         yield (
             f"as fast as the log has grown lately, its disk is above {limit} % before the broker's own "
             f"deletion begins again, without a renewal of the hold; while {FORCIBLY} is false the broker "
-            "then "
-            f"takes no message. Lower hold_hours or {RESERVED}, or add space"
+            f"then takes no message. Lower hold_hours or {RESERVED}, or add space"
         )
 
 
 def untried_text(settings: Mapping[str, str]) -> str:
-    """Return a text that this release of the broker was not tested, and how a person can accept it.
-
-    :param settings: the broker's settings.
-    """
+    """Return a text that this release of the broker was not tested, and how a person can accept it."""
     release = settings.get(RELEASE, "unknown")
     return (
         f"expected a broker of a release that was tried, from {TRIED_FROM} to {TRIED[-1]}, found {release}, "
@@ -118,12 +104,11 @@ def untried_text(settings: Mapping[str, str]) -> str:
 
 
 def _status(parts: LiveParts, state: HoldState, observed: Observed) -> HoldStatus:
-    """Return the state of a hold as it is now, without a renewal."""
     lasting, new = drift_of(parts, state, observed)
     texts = [d.detail for d in lasting if d.kind in ENDS_TRUST]
     stands, place, ends_at_ms, deletes_from_ms = not texts, -1, observed.at_ms, observed.at_ms
     try:
-        reserved = reserved_hours(observed, str(parts.root))
+        reserved = fence.reserved_hours(observed, str(parts.root))
         files = fence.first_that_stay(observed, state.releasing)
         if files:
             place = files[0].base_offset
@@ -132,12 +117,12 @@ def _status(parts: LiveParts, state: HoldState, observed: Observed) -> HoldStatu
         else:
             ends_at_ms = deletes_from_ms = observed.at_ms + reserved * HOUR_MS
         texts += notices(parts, observed)
-        is_ours = any(changed.key == FORCIBLY for changed in state.changed_settings)
-        forbidden = is_ours or state.expected_settings.get(FORCIBLY) == "false"
-        # Where we may not set it, a renewal that told of it holds the store all the same.
-        is_told = all(drift.kind is not DriftKind.SETTING_CHANGED for drift in new)
-        accepted = is_told and not parts.live.may_change_settings
-        if deletes_by_force(observed) and forbidden and not accepted:
+        was_set = any(changed.key == FORCIBLY for changed in state.changed_settings)
+        forbidden = was_set or state.expected_settings.get(FORCIBLY) == "false"
+        # If we may not set it, a renewal that reported it holds the store all the same.
+        is_reported = all(drift.kind is not DriftKind.SETTING_CHANGED for drift in new)
+        accepted = is_reported and not parts.live.may_change_settings
+        if fence.deletes_by_force(observed) and forbidden and not accepted:
             stands = False
             texts.append(
                 f"{FORCIBLY} is not false at broker {observed.address}: until the hold is renewed, the "
@@ -160,13 +145,13 @@ def _status(parts: LiveParts, state: HoldState, observed: Observed) -> HoldStatu
 
 def _preview_hold(parts: LiveParts, now_ms: int) -> Iterator[str]:
     """Yield notices on the changes that a hold of a store would make, and on obstacles."""
-    observed, root = observe(parts, now_ms), parts.root
+    observed = observe(parts, now_ms)
     try:
-        marker.refuse_foreign(root, None, now_ms)
-        reserved_hours(observed, str(root))
+        marker.refuse_foreign(parts.root, None, now_ms)
+        fence.reserved_hours(observed, str(parts.root))
         yield from notices(parts, observed)
-        if deletes_by_force(observed) and parts.live.may_change_settings:
-            yield announce_rewrite(observed)
+        if fence.deletes_by_force(observed) and parts.live.may_change_settings:
+            yield fence.announce_rewrite(observed)
     except GateRefusedError as error:
         yield Text("a hold would be refused: ", error)
 
@@ -174,21 +159,26 @@ def _preview_hold(parts: LiveParts, now_ms: int) -> Iterator[str]:
 LATELY_HOURS: Final = 24
 
 
-def fills_before(found: Observed, state: HoldState, disks: Sequence[DiskUsage], limit_percent: int) -> bool:
+def fills_before(
+    observed: Observed, state: HoldState, disks: Sequence[DiskUsage], limit_percent: int
+) -> bool:
     """Return whether the disks will be above ``limit_percent`` before the broker may delete again.
 
     :param state: has the time from which the broker may delete, and the segments' original mtimes.
     :param disks: disks of the log; a disk of unknown size raises no alarm.
     """
-    room, grown = room_of_disks(disks, limit_percent), _growth(found, state)
+    room, grown = room_of_disks(disks, limit_percent), _growth(observed, state)
     if room is None or grown is None:
         return False
     fills_ms = fills_in_ms(room, *grown)
-    return fills_ms is not None and fills_ms < state.deletes_from_ms - found.at_ms
+    return fills_ms is not None and fills_ms < state.deletes_from_ms - observed.at_ms
 
 
 def _growth(observed: Observed, state: HoldState) -> tuple[int, int] | None:
-    """Return the log's growth in bytes, and the time for it in milliseconds; None: no segment shows it."""
+    """Return the log's recent growth in bytes, and its duration in ms; None without a sealed segment.
+
+    It begins with the last seal before the last 24 hours, or else with the first seal.
+    """
     since_ms = observed.at_ms - LATELY_HOURS * HOUR_MS
     sealed = [
         (original_mtime_ns(state, file) // 1_000_000, file.end_offset)
@@ -220,20 +210,20 @@ def progress(
 
     :param info: the broker's state at ``now_ms``.
     :param checkpoint: values of the checkpoint file by name, read before the newest message was looked up.
-    :param newest_message_timestamp_ms: store time of the log's newest message; None: there is no message, or
-        it was not looked up; then the checkpoint's age is left out.
+    :param newest_message_timestamp_ms: store time of the log's newest message. If it is None, the
+        checkpoint's age is left out: there is no message, or it was not looked up.
     """
     oldest_ms = info.earliest_message_timestamp_ms
-    behind = checkpoint_behind_ms(checkpoint, newest_message_timestamp_ms, oldest_ms)
     return BrokerProgress(
         sampled_at_ms=now_ms,
         min_offset=info.commitlog_min_offset,
         max_offset=info.commitlog_max_offset,
-        earliest_message_timestamp_ms=info.earliest_message_timestamp_ms,
+        earliest_message_timestamp_ms=oldest_ms,
         flush_behind_bytes=at_most_bytes(info.values.get(FLUSH_KEY, "")),
-        # Both are differences of two moments' offsets (ReputMessageService#behind).
+        # It may be negative, since the broker reads its two offsets one after the other
+        # (ReputMessageService#behind).
         dispatch_behind_bytes=max(0, info.dispatch_behind_bytes),
-        checkpoint_behind_ms=behind,
+        checkpoint_behind_ms=checkpoint_behind_ms(checkpoint, newest_message_timestamp_ms, oldest_ms),
         timer_behind_messages=max(0, info.timer_behind_messages),
         commit_behind_bytes=at_most_bytes(info.values.get(COMMIT_KEY, "")) or 0,
         put_p99_ms=milliseconds(info.values.get(PUT_P99_KEY, "")),
@@ -245,14 +235,13 @@ def checkpoint_behind_ms(
 ) -> dict[str, int]:
     """Return by how much each checkpoint value, by name, is older than the newest message.
 
-    :param newest_message_ms: its store time; None: there is no message, or it was not looked up, and the
-        result is empty.
-    :param oldest_message_ms: store time of the oldest message; None: unknown.
+    :param newest_message_ms: store time of the newest message. If it is None, the result is empty.
+    :param oldest_message_ms: store time of the oldest message; None if unknown.
     """
     if newest_message_ms is None:
         return {}
-    # A part that was never flushed has the time 0: then all that the log has is missing, and how much that
-    # is, is not known while nobody can tell its earliest message.
+    # A part that was never flushed has the time 0, and misses the whole log. Its age is that of the oldest
+    # message; if that is unknown, the part is left out.
     oldest_ms = oldest_message_ms or 0
     return {
         name.removesuffix(_TIMESTAMP): max(0, newest_message_ms - max(value, oldest_ms))
@@ -270,7 +259,7 @@ def milliseconds(text: str) -> float | None:
 
 
 def at_most_bytes(text: str) -> int | None:
-    """Return the largest number of bytes for which a text like ``1.2 KiB`` can stand; None for another text.
+    """Return the largest number of bytes that rounds to a text like ``1.2 KiB``; None for another text.
 
     The broker rounds to one decimal, in its locale (MixAll#humanReadableByteCount).
     """
@@ -280,5 +269,5 @@ def at_most_bytes(text: str) -> int | None:
     if match[1] is not None:
         return max(0, int(match[1]))
     unit: int = 1024 ** ("KMGTPE".index(match[4]) + 1)
-    # Halves round up, so it is less than half a decimal above.
+    # Halves round up, so the number is less than half a decimal above the text.
     return math.ceil((int(match[2]) * 20 + int(match[3]) * 2 + 1) * unit / 20) - 1

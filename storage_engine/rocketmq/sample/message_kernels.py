@@ -1,6 +1,4 @@
-"""Compiled writing of messages in the form in which a client sends a batch
-(MessageDecoder#encodeMessages).
-"""
+"""Compiled writing of messages in the form of a client's batch (MessageDecoder#encodeMessages)."""
 
 from __future__ import annotations
 

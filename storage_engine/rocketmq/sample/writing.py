@@ -1,4 +1,4 @@
-"""Writing of a sample store: our engine stores messages by a clock that runs through the days.
+"""Writing of a sample store: our engine stores messages at times of a simulated clock.
 
 Neither threads nor the machine's clock have an influence, so that the same request gives the same bytes. A
 delayed message waits in its level's queue until it is due (ScheduleMessageService). A half message waits
@@ -55,7 +55,7 @@ from storage_engine.rocketmq.store import store_lock
 
 DELAYED_SHARE: Final = 0.15
 TRANSACTION_SHARE: Final = 0.15
-"""Share of batches with a delayed message, or a transaction, before them. A batch has about 32 messages."""
+"""Shares of batches that follow a delayed message or a transaction. A batch has about 32 messages."""
 
 _ROLLBACK_SHARE = 0.2
 _UNDECIDED_SHARE = 0.002
@@ -102,7 +102,7 @@ _ENDS_CHANCES = (0.05, 0.15, 0.6, 0.2)
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A message as its producer wants it delivered."""
+    """A message in the form in which it is finally delivered."""
 
     topic: str
     queue_id: int
@@ -112,19 +112,9 @@ class _Draft:
     born_host: bytes
 
     def message(self, *, sys_flag: int = 0, prepared: int = 0) -> NewMessage:
-        return NewMessage(
-            self.topic,
-            self.body,
-            properties_block(self.properties),
-            self.queue_id,
-            0,
-            sys_flag,
-            self.born_ms,
-            self.born_host,
-            STORE_HOST,
-            0,
-            prepared,
-        )
+        properties = properties_block(self.properties)
+        sent = (self.born_ms, self.born_host, STORE_HOST)
+        return NewMessage(self.topic, self.body, properties, self.queue_id, 0, sys_flag, *sent, 0, prepared)
 
     def parked(self, topic: str, queue_id: int, extra: dict[str, str]) -> NewMessage:
         """Return the message in the form in which it waits in one of the broker's own topics."""
@@ -134,7 +124,7 @@ class _Draft:
 
 
 class SpecialMessages:
-    """Sends delayed messages and transactions; delivers or decides them in time, as the broker would."""
+    """Sends delayed messages and half messages, and delivers or decides each at its time."""
 
     def __init__(self, producers: Producers, put: Put, delays_ms: tuple[int, ...]) -> None:
         self._producers, self._put, self._delays_ms = producers, put, delays_ms
@@ -146,13 +136,10 @@ class SpecialMessages:
         self._halves = 0
         self._operations = 0
         self._decided_by: dict[int, int] = {}
-        """Queue offset of the operation message for each decided half message, by the half message's queue
-        offset.
-        """
+        """Queue offset of each decided half message's operation message, by that of the half message."""
 
     @property
     def undecided(self) -> int:
-        """Return the number of undecided transactions."""
         return self._halves - len(self._decided_by)
 
     def work_until(self, store_ms: int) -> None:
@@ -162,7 +149,6 @@ class SpecialMessages:
             act(due_ms)
 
     def send_delayed(self, topic: str, born_host: bytes, store_ms: int) -> None:
-        """Send a delayed message, which waits for its level's time."""
         level = 1 + int(self._producers.chance() * len(self._delays_ms))
         draft = self._make_draft(topic, born_host, store_ms)
         self._put(draft.parked(SCHEDULE_TOPIC, level - 1, {"DELAY": str(level)}), store_ms)
@@ -176,7 +162,7 @@ class SpecialMessages:
         self._schedule(store_ms + self._delays_ms[level - 1], deliver)
 
     def send_transaction(self, topic: str, born_host: bytes, store_ms: int) -> None:
-        """Send a half message, and plan the decision of its producer for later. A few are never decided."""
+        """Send a half message, and schedule its decision. A few half messages are never decided."""
         draft = self._make_draft(topic, born_host, store_ms)
         draft.properties["PGROUP"] = _PRODUCERS
         half = self._put(draft.parked(HALF_TOPIC, 0, {"TRAN_MSG": "true"}), store_ms)
@@ -185,21 +171,10 @@ class SpecialMessages:
 
         def decide(due_ms: int) -> None:
             if fate > _ROLLBACK_SHARE:
-                commit = draft.message(sys_flag=TRANSACTION_COMMIT, prepared=half.physical_offset)
-                self._put(commit, due_ms)
-            properties = properties_block({"TAGS": "d"})
-            operation = NewMessage(
-                OPERATION_TOPIC,
-                b"%d," % half.queue_offset,
-                properties,
-                0,
-                0,
-                0,
-                due_ms,
-                STORE_HOST,
-                STORE_HOST,
-            )
-            self._put(operation, due_ms)
+                self._put(draft.message(sys_flag=TRANSACTION_COMMIT, prepared=half.physical_offset), due_ms)
+            properties, body = properties_block({"TAGS": "d"}), b"%d," % half.queue_offset
+            sent = (due_ms, STORE_HOST, STORE_HOST)
+            self._put(NewMessage(OPERATION_TOPIC, body, properties, 0, 0, 0, *sent), due_ms)
             self._decided_by[half.queue_offset] = self._operations
             self._operations += 1
 
@@ -209,8 +184,7 @@ class SpecialMessages:
     def positions(self) -> dict[str, dict[int, int]]:
         """Return the positions of the broker's own group in the topics of transactions.
 
-        The group stays before the first undecided half message, and before the operation messages for later
-        half messages.
+        The group stays before the first undecided half message, and before operation messages for later ones.
         """
         if not self._halves:
             return {}
@@ -231,8 +205,7 @@ class SpecialMessages:
             "TAGS": "TagS",
             "KEYS": f"SPC-{self._number:010d}",
         }
-        body = self._producers.body(size_bytes)
-        return _Draft(topic, queue_id, body, properties, store_ms, born_host)
+        return _Draft(topic, queue_id, self._producers.body(size_bytes), properties, store_ms, born_host)
 
     def _schedule(self, due_ms: int, act: Callable[[int], None]) -> None:
         heapq.heappush(self._due, (due_ms, self._number, act))
@@ -243,19 +216,19 @@ _UNFINISHED = ".unfinished"
 _CONF = "broker.conf"
 _LEAST_SEGMENT_BYTES = 1 << 20
 _DISPATCH_BYTES = 16 << 20
-"""Bytes of messages that are written before queues and index get their entries."""
+"""Number of bytes of messages after which queues and index get their entries."""
 
 
 def write_sample(request: SampleRequest) -> SampleStore:
     """Write a store that was stopped cleanly, and its broker.conf beside it.
 
-    After an interrupted attempt, the next one can begin again.
+    An interrupted attempt can be repeated.
 
-    :raises BadInputError: the directory has something in it, or the log's files are too small.
-    :raises OSError: the disk refuses.
+    :raises BadInputError: the directory isn't empty, files are too small, or the store begins before 1970.
+    :raises OSError: the disk is full, or can't be written.
     """
     directory = request.directory.absolute()
-    # Of nan no comparison holds.
+    # False for days=nan, too.
     fits = request.end_ms >= request.days * DAY_MS
     if request.segment_bytes < _LEAST_SEGMENT_BYTES or not fits:
         raise BadInputError(
@@ -285,13 +258,13 @@ def write_sample(request: SampleRequest) -> SampleStore:
         finally:
             store.stop()
     offsets, lagging = _group_offsets(ends)
-    groups = len(offsets)
-    positions = writer.special.positions()
-    for name, content in _config_files(ends, writer.special.delivered, {**offsets, **positions}).items():
+    all_offsets = {**offsets, **writer.special.positions()}
+    for name, content in _config_files(ends, writer.special.delivered, all_offsets).items():
         durable.make_dirs((made / name).parent)
         (made / name).write_bytes(content)
     _set_times(layout, writer.times, request.end_ms)
-    durable.write_file(conf, _broker_conf(sample_settings(root, request.segment_bytes)))
+    settings = sample_settings(root, request.segment_bytes)
+    durable.write_file(conf, "".join(f"{key}={value}\n" for key, value in settings.items()).encode())
     made.rename(root)
     durable.fsync_path(directory)
     return SampleStore(
@@ -301,16 +274,16 @@ def write_sample(request: SampleRequest) -> SampleStore:
         log_bytes=log_bytes,
         log_files=len(list((root / "commitlog").iterdir())),
         topics=len(producers.topics),
-        groups=groups,
+        groups=len(offsets),
         lagging_groups=lagging,
         pending=writer.special.waiting + writer.special.undecided,
     )
 
 
 def _clear(directory: Path) -> None:
-    """Make sure that a directory is empty, except for the rest of an interrupted attempt, and remove it.
+    """Remove the remains of an interrupted attempt. All other content is an error.
 
-    :raises BadInputError: the directory has something else.
+    :raises BadInputError: the directory has other content.
     :raises StoreBusyError: the earlier attempt is still writing.
     """
     if not directory.exists():
@@ -329,7 +302,7 @@ def _clear(directory: Path) -> None:
 
 
 class _Clock:
-    """Clock of store times, which the messages move on."""
+    """Clock of store times. Only messages advance it."""
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
@@ -343,18 +316,17 @@ class _Clock:
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """Positions of the batches in the log, and the times at which they were stored."""
+    """Physical offsets and store times of what was put into the log, ascending."""
 
     offsets: list[int]
     store_ms: list[int]
 
     def at(self, offset: int) -> int:
-        """Return the store time of the message at an offset."""
         return self.store_ms[max(0, int(np.searchsorted(self.offsets, offset, "right")) - 1)]
 
 
 class _Writer:
-    """Writes producers' messages and the broker's own messages into the store."""
+    """Writes the messages of producers and those of the broker's own topics into the store."""
 
     def __init__(self, store: MessageStore, clock: _Clock, producers: Producers) -> None:
         self._store, self._clock, self._producers = store, clock, producers
@@ -370,20 +342,12 @@ class _Writer:
         if self._producers.chance() < TRANSACTION_SHARE:
             self.special.send_transaction(batch.topic, batch.born_host, batch.store_ms)
         self._clock.go_to(batch.store_ms)
-        sent = NewBatch(
-            batch.topic,
-            batch.messages,
-            SHARED_PROPERTIES,
-            batch.queue_id,
-            0,
-            batch.store_ms,
-            batch.born_host,
-            STORE_HOST,
-        )
-        self._note(self._store.put_batch(sent))
+        sent = (batch.store_ms, batch.born_host, STORE_HOST)
+        new = NewBatch(batch.topic, batch.messages, SHARED_PROPERTIES, batch.queue_id, 0, *sent)
+        self._note(self._store.put_batch(new))
 
     def finish(self, end_ms: int) -> None:
-        """Do all work due by the end. Then send a delayed message and a transaction, which stay pending."""
+        """Do all work due by the end. Then send a delayed message and a half message, which stay pending."""
         self.special.work_until(end_ms)
         topic = self._producers.topics[0]
         self.special.send_delayed(topic, STORE_HOST, end_ms)
@@ -412,17 +376,15 @@ class _Writer:
 
 
 def _set_times(layout: StoreLayout, times: _Times, end_ms: int) -> None:
-    """Set each file's mtime as it would be: the time of the last message that it contains or points to."""
+    """Set each file's mtime to the store time of the last message that it contains or points to."""
     for path in sorted(layout.root.rglob("*")):
         if path.is_file():
             _set_time(path, end_ms)
-    log = sorted((layout.root / "commitlog").iterdir())
-    for path, behind in pairwise(log):
+    for path, behind in pairwise(sorted((layout.root / "commitlog").iterdir())):
         _set_time(path, times.at(int(behind.name) - 1))
     for queue in iter_queues(layout.consumequeue):
         for file in consume_queue.FORMAT.files(queue.path):
-            entry = consume_queue.last_entry((file,))
-            if entry is not None:
+            if entry := consume_queue.last_entry((file,)):
                 _set_time(file.path, times.at(entry.physical_offset))
     for path in sorted(layout.index.iterdir()) if layout.index.is_dir() else ():
         _set_time(path, read_header(path).end_timestamp_ms)
@@ -434,20 +396,14 @@ def _set_time(path: Path, time_ms: int) -> None:
 
 def sample_settings(root: Path, segment_bytes: int) -> dict[str, str]:
     """Return the settings of a sample store's broker, with small files, so that there are many of them."""
-    entries = 15_000
     return {
         "storePathRootDir": str(root),
         "storePathCommitLog": str(root / "commitlog"),
         "mappedFileSizeCommitLog": str(segment_bytes),
-        "mappedFileSizeConsumeQueue": str(20 * entries),
+        "mappedFileSizeConsumeQueue": str(20 * 15_000),
         "maxHashSlotNum": "50000",
         "maxIndexNum": "200000",
     }
-
-
-def _broker_conf(values: Mapping[str, str]) -> bytes:
-    """Return settings in the form of broker.conf."""
-    return "".join(f"{key}={value}\n" for key, value in values.items()).encode()
 
 
 def _group_offsets(ends: Ends) -> tuple[Offsets, int]:
@@ -457,8 +413,7 @@ def _group_offsets(ends: Ends) -> tuple[Offsets, int]:
     """
     offsets: Offsets = {}
     lagging = 0
-    topics = sorted({topic for topic, _ in ends} - set(_OWN_TOPICS))
-    for number, topic in enumerate(topics):
+    for number, topic in enumerate(sorted({topic for topic, _ in ends} - set(_OWN_TOPICS))):
         for group, unread in _GROUPS:
             if unread > _LAGGING_SHARE:
                 if number % _EVERY_SECOND:
@@ -478,19 +433,15 @@ def _config_files(ends: Ends, delivered: list[int], offsets: Offsets) -> dict[st
     :param offsets: offsets of all groups, also of the broker's own.
     """
     rows = sorted((topic, queue, end - 1, False) for (topic, queue), end in ends.items())
-    columns = zip(*rows, strict=True)
-    queues = pa.table(
-        [
-            pa.array(column, field.type)
-            for column, field in zip(columns, NO_CONFIG_QUEUES.schema, strict=True)
-        ],
-        schema=NO_CONFIG_QUEUES.schema,
+    names = NO_CONFIG_QUEUES.column_names
+    queues = pa.Table.from_pylist(
+        [dict(zip(names, row, strict=True)) for row in rows], schema=NO_CONFIG_QUEUES.schema
     )
     groups = sorted({name.partition("@")[2] for name in offsets})
     levels = {level + 1: count for level, count in enumerate(delivered) if (SCHEDULE_TOPIC, level) in ends}
     return {
         **config_files(queues),
-        # Which of the two is read is the broker's enableLmq.
+        # The broker reads one of these two files, by its setting enableLmq.
         "config/consumerOffset.json": _json({"offsetTable": offsets}),
         "config/lmqConsumerOffset.json": _json({"offsetTable": offsets}),
         "config/delayOffset.json": _json({"offsetTable": levels}),
@@ -522,8 +473,8 @@ def _json(content: dict[str, Any]) -> bytes:
 class SentBatch:
     """Messages of one queue that were sent at once.
 
-    :param messages: the messages in a client's form.
-    :param number: number of the first message among all messages that producers send.
+    :param messages: the messages in the form in which a client sends them.
+    :param number: how many messages all producers have sent before.
     """
 
     topic: str
@@ -536,7 +487,7 @@ class SentBatch:
 
 
 class Producers:
-    """Makes the messages of a store's producers, in the order in which they arrive."""
+    """Makes the messages of a store's producers, in the order of their arrival."""
 
     def __init__(self, seed: int, messages: int, topics: int, days: float, end_ms: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -547,7 +498,7 @@ class Producers:
             for i in range(topics)
         )
         self._pool = body_pool(self._random)
-        # Few topics have most of the messages, and each has a typical size of its own.
+        # A few topics have most of the messages. Each topic has its own typical size of a message.
         weights = 1 / np.arange(1, topics + 1)
         self._weights = weights / weights.sum()
         sizes = self._random.choice([0.3, 0.7, 1.0, 1.8], topics)
@@ -558,7 +509,6 @@ class Producers:
         ]
 
     def batches(self) -> Iterator[SentBatch]:
-        """Yield batches until all messages are sent."""
         number = 0
         while number < self._messages:
             count = min(_MESSAGES_AT_ONCE, self._messages - number)
@@ -566,16 +516,14 @@ class Producers:
             number += count
 
     def body(self, size_bytes: int) -> bytes:
-        """Return a body for a message that is sent alone."""
         begin = int(self._random.integers(0, len(self._pool) - size_bytes))
         return self._pool[begin : begin + size_bytes].tobytes()
 
     def chance(self) -> float:
-        """Return a number between 0 and 1."""
         return float(self._random.random())
 
     def store_ms(self, number: int) -> int:
-        """Return the time at which a message arrives. More messages arrive by day than by night."""
+        """Return the time at which message ``number`` arrives. More messages arrive by day than by night."""
         share = (number + 1) / self._messages
         days = self._span_ms / DAY_MS
         waves = 0.5 * math.sin(2 * math.pi * days * share) / (2 * math.pi * days)
@@ -617,7 +565,7 @@ class Producers:
             )
 
     def _body_bytes(self, topics: Longs) -> Longs:
-        """Draw lengths of bodies: most near the topic's typical length, some far longer, and some 0."""
+        """Draw lengths of bodies: most are near the topic's typical length, some are very long, some 0."""
         random = self._random
         spread = random.lognormal(-0.18, 0.6, len(topics))
         lengths = np.minimum(self._mean_bytes[topics] * spread, _LONGEST_BODY_BYTES).astype(np.int64)
@@ -626,7 +574,6 @@ class Producers:
         return np.asarray(lengths, np.int64)
 
     def _properties(self, number: int, count: int) -> tuple[Bytes, Longs]:
-        """Make rows of properties, and the length of each."""
         random = self._random
         rows = np.tile(np.frombuffer(_ROW, np.uint8), (count, 1))
         numbers = number + np.arange(count, dtype=np.int64)
