@@ -1,4 +1,4 @@
-"""Recovery of a stopped broker's store on demand, with a preview, and rebuilding of its queues."""
+"""Recovery of a stopped broker's store on demand, its preview, and the rebuilding of queues."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CHUNK_BYTES = 64 << 20
 REBUILT = frozenset(
     {"consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "checkpoint", "lock", "abort"}
 )
-"""Files below a store's root that :func:`rebuild_queues` makes again, or leaves behind when it is killed."""
+"""Files below a store's root that :func:`rebuild_queues` makes again, or leaves there if it is killed."""
 
 
 def recover_store(
@@ -51,11 +51,11 @@ def recover_store(
 ) -> StoreRecovery:
     """Recover a store as a broker does when it starts, and stop it cleanly.
 
-    :param dry_run: only report what would be done; nothing is changed.
-    :param cut_messages: recover also if whole messages are behind a damaged one; they are lost then.
-    :param whole_index: make the index again completely, even if that reads many files of the log.
-    :raises StoreBusyError: a broker runs on the store, or another process uses it.
-    :raises CorruptFrameError: whole messages would be cut off, and ``cut_messages`` isn't given.
+    :param dry_run: report the result of a recovery, and change nothing.
+    :param cut_messages: recover even if undamaged messages lie behind a damaged one. They are lost.
+    :param whole_index: rebuild the damaged part of the index even if many files of the log have to be read.
+    :raises StoreBusyError: a broker or another process uses the store.
+    :raises CorruptFrameError: undamaged messages would be cut off, and ``cut_messages`` isn't set.
     """
     layout = resolve_layout(config)
     settings = settings_for(config, layout)
@@ -78,9 +78,9 @@ def recover_store(
 
 
 def check_nothing_cut(layout: StoreLayout, settings: EngineSettings) -> None:
-    """Make sure that opening a store for writing cuts off no whole message. The caller has the store's lock.
+    """Make sure that opening a store for writing cuts off no undamaged message. The caller has the lock.
 
-    :raises CorruptFrameError: whole messages are behind a damaged one.
+    :raises CorruptFrameError: undamaged messages lie behind a damaged one.
     """
     _check_nothing_lost(layout, preview_recovery(layout, settings))
 
@@ -100,17 +100,20 @@ def _check_nothing_lost(layout: StoreLayout, result: StoreRecovery) -> None:
 def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
     """Rebuild the consume queues and the index of a stopped broker's store from its log.
 
-    After a kill at any moment the store counts as crashed, and a recovery makes it whole.
+    If it is killed at any moment, the store counts as crashed, and a recovery completes the files.
 
-    :raises StoreBusyError: a broker runs on the store, or another process uses it.
-    :raises CorruptFrameError: the log is damaged before its end; nothing was changed.
+    :raises StoreBusyError: a broker or another process uses the store.
+    :raises CorruptFrameError: the log is damaged before its end. Nothing was changed.
     """
     layout = resolve_layout(config)
     settings = settings_for(config, layout)
     with store_lock.lock(layout):
         result = preview_recovery(layout, settings)
         parts = _parts(layout, settings)
-        end = _end(parts, 0, settings) if parts else RecoveredEnd(0, None, 0)
+        end = RecoveredEnd(0, None, 0)
+        if parts:
+            check_crc = settings.check_crc_on_recover
+            end = find_end(parts, 0, FrameReader(settings), lambda *_: None, check_crc=check_crc)
         if end.offset != result.log_end or result.cut_messages:
             raise CorruptFrameError(
                 f"{layout.root}: expected whole messages up to offset {result.log_end}, found a damaged one "
@@ -119,7 +122,7 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
             )
         first_offset = parts[0].base_offset if parts else 0
         parts.clear()
-        # Whoever opens the store next begins at its first message, whatever happens from here on.
+        # From here on, whoever opens the store next recovers it from its first message.
         durable.write_file(layout.abort, b"")
         checkpoint = StoreCheckpoint(layout.checkpoint)
         checkpoint.flushed_log(0)
@@ -135,8 +138,9 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
 
 
 def _remove_dependents(layout: StoreLayout, first_offset: int) -> None:
-    """Remove the files that are rebuilt from the log. A queue whose messages are all gone stays: only its
-    files have its next offset.
+    """Remove the files that are rebuilt from the log.
+
+    A queue without a message in the log stays, since only its files tell its next offset.
 
     :param first_offset: first offset of the log.
     """
@@ -189,8 +193,8 @@ def preview_recovery(
         root=str(layout.root),
         crashed=crashed,
         log_end=end.offset,
-        cut_bytes=sum(len(part.data) - _cut_at(part, end.offset) for part in parts),
-        cut_messages=sum(_messages(part, _cut_at(part, end.offset)) for part in parts),
+        cut_bytes=sum(len(part.data) - _cut_position(part, end.offset) for part in parts),
+        cut_messages=sum(_count_messages_behind(part, _cut_position(part, end.offset)) for part in parts),
         deleted_files=tuple(part.path.name for part in parts if part.base_offset > end.offset),
         dropped_index_files=tuple(path.name for path in dropped),
         stray_entries=_stray_entries(layout, end.offset),
@@ -204,7 +208,8 @@ def _unsure_index(
     index: IndexWriter, parts: list[LogPart], end: RecoveredEnd
 ) -> tuple[tuple[Path, ...], int | None]:
     """Return the index files that a recovery deletes, and the offset from which it indexes messages again.
-    None: it indexes none again.
+
+    The offset is None if it indexes no messages again.
     """
     listed = index.listed()
     unflushed = tuple(path for path in listed if index.is_unflushed(path))
@@ -236,18 +241,12 @@ def _parts(layout: StoreLayout, settings: EngineSettings) -> list[LogPart]:
     return [LogPart(file.path, file.base_offset, np.memmap(file.path, np.uint8, "r")) for file in ordered]
 
 
-def _end(parts: list[LogPart], number: int, settings: EngineSettings) -> RecoveredEnd:
-    reader = FrameReader(settings)
-    return find_end(parts, number, reader, lambda data, rows: None, check_crc=settings.check_crc_on_recover)
-
-
-def _cut_at(part: LogPart, end: int) -> int:
+def _cut_position(part: LogPart, end: int) -> int:
     """Return the position from which a recovery cuts off a file of the log."""
     return min(max(end - part.base_offset, 0), len(part.data))
 
 
-def _messages(part: LogPart, position: int) -> int:
-    """Count the whole messages behind a position of a file."""
+def _count_messages_behind(part: LogPart, position: int) -> int:
     if position >= len(part.data):
         return 0
     chunks = iterate_frames(part.data.data, part.base_offset, _CHUNK_BYTES, start=position)
@@ -255,7 +254,7 @@ def _messages(part: LogPart, position: int) -> int:
 
 
 def _find_dispatched(layout: StoreLayout) -> int:
-    """Return the end of the newest message that has an entry (ConsumeQueueStore#getMaxPhyOffset…)."""
+    """Return the offset up to which the log is dispatched (ConsumeQueueStore#getMaxPhyOffset…)."""
     ends = [-1]
     for queue, form in all_queues(layout):
         if last := form.last_message(form.files(queue.path)):
