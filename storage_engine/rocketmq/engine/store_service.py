@@ -118,14 +118,12 @@ class CleanupLoop:
                 deleted = tuple(self._delete_expired(forced=forced))
             else:
                 self._release(request)
-        now_ms = self._clock()
-        if (
-            self._release is None
-            and now_ms - self._retried_ms > self._config.redelete_hanged_file_interval_ms
-        ):
-            # Retry to delete a first file that a reader used (#reDeleteHangedFile).
-            self._retried_ms = now_ms
-            self._store.files.retry_first(self._config.destroy_mapped_file_interval_forcibly_ms, now_ms)
+        if self._release is None:
+            now_ms = self._clock()
+            if now_ms - self._retried_ms > self._config.redelete_hanged_file_interval_ms:
+                # Retry to delete a first file that a reader used (#reDeleteHangedFile).
+                self._retried_ms = now_ms
+                self._store.files.retry_first(self._config.destroy_mapped_file_interval_forcibly_ms, now_ms)
         return LogPass(causes, deleted)
 
     def clean_queues(self) -> None:
