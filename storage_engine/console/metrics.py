@@ -1,6 +1,6 @@
 """Metrics for Prometheus from a journal's records of its stores. Pure, except for reading the journal.
 
-An unknown value has no sample, and is never shown as 0. An alert can find a missing metric by ``absent``.
+An unknown value has no sample, and is never shown as 0. An alert finds a missing metric by ``absent``.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ METRICS = {
     "proofs_faulty": "Number of archived segments whose last verification found a fault.",
     "hold_end_timestamp_seconds": "Time at which the hold of a running broker ends if it isn't renewed.",
 }
-"""Help text of each metric, by its name without the prefix. Each metric is a gauge with the label store.
-Metrics of disks also have the label path.
+"""Help texts, by name without the prefix. Each metric is a gauge with the label store; disks' also have path.
 """
 _NOT_NOW = (ProblemKind.NEVER_LOOKED, ProblemKind.STALE, ProblemKind.FUTURE)
 
@@ -59,7 +58,7 @@ class MetricSample:
     """A value of a store, or of one of its disks, as metrics show it.
 
     :param metric: one of :data:`METRICS`.
-    :param path: path of the disk; "": the value is about the whole store.
+    :param path: path of the disk; "" if the value is about the store.
     """
 
     metric: str
@@ -71,17 +70,17 @@ class MetricSample:
 def read_samples(reader: JournalReader, names: Iterable[str] | None, now_ms: int) -> Iterator[MetricSample]:
     """Yield the metrics of a journal's stores, by a fixed number of queries.
 
-    :param names: the stores to read, by :func:`name_of`; None: all stores.
+    :param names: the stores to read, by :func:`name_of`; None for all stores.
     :raises JournalUnavailableError: the journal can't be read.
     """
     chosen_names = None if names is None else tuple(names)
 
     def read(connection: Connection) -> list[tuple[StoreSummary, HoldRow | None, VerifiedRow | None]]:
         summaries = read_summaries(connection, None, now_ms)
-        kept = [summary for summary in summaries if chosen_names is None or name_of(summary) in chosen_names]
-        ids = [summary.store_id for summary in kept]
+        chosen = [row for row in summaries if chosen_names is None or name_of(row) in chosen_names]
+        ids = [row.store_id for row in chosen]
         holds, verified = read_holds(connection, ids), read_verified(connection, ids, counted=False)
-        return [(summary, holds.get(summary.store_id), verified.get(summary.store_id)) for summary in kept]
+        return [(row, holds.get(row.store_id), verified.get(row.store_id)) for row in chosen]
 
     for summary, hold, verified in reader.read(read):
         yield from samples_of(summary, hold, verified, now_ms)
@@ -118,7 +117,7 @@ def samples_of(
             "retention_seconds": _seconds(line.retention_ms),
             "time_to_full_seconds": _seconds(line.time_to_full_ms) if line.filling is Filling.YES else None,
         }
-    # Not each look measures how far lakes are behind, or finds what a monitor does.
+    # Not each look measures the archive lag, or has a monitor's findings.
     if _is_recent(summary.archive_lag_at_ms, now_ms):
         figures |= {
             "archive_lag_bytes": line.archive_lag_bytes,

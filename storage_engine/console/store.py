@@ -1,4 +1,4 @@
-"""Page of one store: its summary, rules, ranges, consumer groups, topics, and open decisions."""
+"""The page of one store: its summary, rules, ranges, consumer groups, topics, and open decisions."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from storage_engine.model.store import TopicDay
 
 TOPIC_DAYS = 14
 MOST_LOGS = 200
-"""The highest number of logs whose ranges a page lists. The page's totals cover all logs."""
+"""Largest number of logs whose ranges a page lists. The page's totals cover all logs."""
 MOST_RUNS = 200
-"""The highest number of runs on one page."""
+"""Largest number of runs on one page."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeLine:
-    """Offsets [start_offset, end_offset) of a log that share a place and a reason.
+    """Offsets [start_offset, end_offset) of a log with the same place and reason.
 
-    :param where: one of the words of :class:`Place`.
+    :param where: a word of :class:`storage_engine.retention.ranges.offset_ranges.Place`.
     :param detail: details of the range's first segment.
     """
 
@@ -61,9 +61,9 @@ _WORST_FIRST = {
 
 @dataclass(frozen=True, slots=True)
 class PlaceTotal:
-    """All ranges that share a place.
+    """All ranges with the same place.
 
-    :param place: the ranges' ``where``, or accepted for a loss that a person has accepted.
+    :param place: the ranges' ``where``, or "accepted" for a loss that a person has accepted.
     """
 
     place: str
@@ -77,9 +77,9 @@ class ShieldLine:
     """Segments that a store's shield keeps. They are second names of segments that no lake proves yet.
 
     :param mode: the policy's setting, on or off.
-    :param gone_segments: how many of ``segments`` are gone from the log, so that only the shield has them.
-    :param foreign_files: number of files that another program put into the shield's
-        directory.
+    :param gone_segments: number of ``segments`` that were deleted from the log, so that only the shield has
+        them.
+    :param foreign_files: number of files that other programs put into the shield's directory.
     """
 
     mode: str
@@ -94,7 +94,7 @@ class ShieldLine:
 class StandingLine(Standing):
     """Open decisions about a store; see :class:`storage_engine.journal.reading.answers.Standing`.
 
-    :param shield: None: no shield is recorded.
+    :param shield: None if no shield is recorded.
     :param has_shield: whether stores of this kind of broker can have a shield.
     """
 
@@ -117,9 +117,8 @@ class FoundLine:
 class StoreAnswer:
     """Contents of a store's page.
 
-    :param rules: None: no rules are recorded.
-    :param ranges: None: no ranges are recorded. If there are many logs, the ranges of the worst and largest
-        logs.
+    :param rules: None if no rules are recorded.
+    :param ranges: ranges of the worst and largest :data:`MOST_LOGS` logs; None if no ranges are recorded.
     :param totals: sums of all ranges, by place.
     :param logs: number of logs that have ranges.
     """
@@ -173,7 +172,7 @@ def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
 def runs_page(reader: JournalReader, name: str, before_id: int | None = None) -> RunsAnswer:
     """Return one page of a store's runs.
 
-    :param before_id: only runs that began before this run.
+    :param before_id: id of the run before which the runs began; None for the newest page.
     """
     store_id = reader.store_id(name)
     if store_id is None:
@@ -185,11 +184,10 @@ def runs_page(reader: JournalReader, name: str, before_id: int | None = None) ->
 def _standing(reader: JournalReader, row: StoreLine, findings: Findings | None, now_ms: int) -> StandingLine:
     assert row.store_id is not None
     assert row.broker is not None
-    standing = reader.standing(row.store_id, now_ms)
     shield = None if findings is None else findings.found.get("shield")
     return filled(
         StandingLine,
-        standing,
+        reader.standing(row.store_id, now_ms),
         shield=None if shield is None else filled(ShieldLine, shield),
         has_shield=find_broker(row.broker).aside is Aside.IN_STORE,
     )
@@ -205,9 +203,7 @@ def _place(line: RangeLine) -> str:
 
 
 def _keep_worst_logs(ranges: Sequence[RangeLine]) -> tuple[RangeLine, ...]:
-    """Return the ranges of at most :data:`MOST_LOGS` logs, in the given order. The worst logs are chosen
-    first, then the largest.
-    """
+    """Return the ranges of the worst and largest :data:`MOST_LOGS` logs, in the given order."""
     worst, size = dict[str, int](), dict[str, int]()
     for line in ranges:
         rank = _WORST_FIRST.get(_place(line), 0)

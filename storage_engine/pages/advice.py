@@ -266,47 +266,34 @@ REASONS: Mapping[str, tuple[str, str]] = {
     ),
     "remote-storage": ("its broker deletes it by the contents of the remote storage", ""),
 }
-"""By the reason of a decision: the reason in words, and the remedy; "" if nothing has to be done."""
+"""A reason in words and the remedy, by the reason of a decision. The remedy is "" if none is needed."""
 
 CAUSES: Mapping[str, str] = {
     "time-up": "Segments had expired",
     "space-full": "A disk was fuller than its level allows",
     "manual": "A person asked for it",
 }
-"""By the cause of a run: the cause in words."""
+"""A cause in words, by the cause of a run."""
 
 
 def error_advice(error: str, words: BrokerWords) -> str:
-    """Return the remedy for an error.
-
-    :param error: the name of the error's class.
-    :param words: the words of the store's broker.
-    """
+    """Return the remedy for an error, by the name of the error's class."""
     return words.errors.get(error) or ERRORS.get(error, OTHERWISE)
 
 
 def check_advice(expectation: str, words: BrokerWords) -> str:
-    """Return the remedy for an expectation that some rows don't meet.
-
-    :param expectation: the name of the expectation's class.
-    :param words: the words of the store's broker.
-    """
+    """Return the remedy for rows that break an expectation, by the name of the expectation's class."""
     return words.checks.get(expectation) or CHECKS.get(expectation, CHECK_OTHERWISE)
 
 
 def cause_words(cause: str, words: BrokerWords) -> str:
-    """Return the cause of a run in words.
-
-    :param words: the words of the store's broker.
-    """
     return words.causes.get(cause) or CAUSES.get(cause, cause)
 
 
 def reason_words(reason: str) -> str:
-    """Return the reason of a decision in words."""
     return REASONS.get(reason, (reason, ""))[0]
 
 
 def reason_advice(reason: str) -> str:
-    """Return the remedy for a reason to keep a segment; "" if there is none."""
+    """Return the remedy for a reason to keep a segment; "" if no remedy is needed."""
     return REASONS.get(reason, ("", ""))[1]

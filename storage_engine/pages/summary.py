@@ -13,7 +13,7 @@ from storage_engine.pages.environment import template
 from storage_engine.pages.story import Story, of_any_release, tell
 
 LINES = 15
-"""The highest number of lines in the plain text."""
+"""Largest number of lines in the plain text."""
 _PROBLEMS = 3
 _TEXT_WIDTH = 160
 _NAME_WIDTH = 60
@@ -43,7 +43,7 @@ def summary_text(report: Mapping[str, Any], *, link: str = "") -> str:
 
 
 def summary_html(report: Mapping[str, Any], *, link: str = "") -> str:
-    """Return a run's story as small HTML with inline styles and tables. It has no image and needs no network.
+    """Return a run's story as HTML with inline styles and tables. It has no image and needs no network.
 
     :param report: the report as JSON, of this release or an older one.
     :param link: address of the whole report; "" for none.
@@ -77,13 +77,13 @@ def _lines(report: Mapping[str, Any], story: Story) -> Iterator[str]:
 
 
 MOST_DAYS = 100
-"""Number of days that are listed one by one."""
+"""Largest number of days that are listed one by one."""
 
 
 class LakeForecast(NamedTuple):
-    """A forecast of what a lake keeps and what expires.
+    """A forecast of a lake's contents and their expiry.
 
-    :param at_ms: when the forecast was made.
+    :param at_ms: time of the forecast.
     """
 
     at_ms: int
@@ -96,15 +96,17 @@ def keep_page(store: str, lakes: tuple[LakeForecast, ...], price: float | None =
     :param store: the store's name for people.
     :param price: price of 10⁹ bytes for a month.
     """
-    page = template("keep.html.j2")
-    return page.render(store=store, lakes=lakes, price=price, days=_days, most_days=MOST_DAYS)
+    return template("keep.html.j2").render(
+        store=store, lakes=lakes, price=price, days=_days, most_days=MOST_DAYS
+    )
 
 
 def _days(forecast: KeepForecast) -> list[tuple[int, int, int]]:
+    """Return each day on which rows expire, with their bytes and their bytes in the lake."""
     sizes, in_lake = Counter[int](), Counter[int]()
-    for going in (going for topic in forecast.topics if not topic.held_by for going in topic.goes):
-        sizes[going.day] += going.size_bytes
-        in_lake[going.day] += going.lake_bytes
+    for expiry in (expiry for topic in forecast.topics if not topic.held_by for expiry in topic.goes):
+        sizes[expiry.day] += expiry.size_bytes
+        in_lake[expiry.day] += expiry.lake_bytes
     return [(day, size_bytes, in_lake[day]) for day, size_bytes in sorted(sizes.items())]
 
 

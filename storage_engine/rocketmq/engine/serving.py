@@ -218,8 +218,8 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         """
         if not self._lock.acquire(blocking=False):
             raise StoreBusyError(
-                f"{self._store.layout.root}: expected no other run that deletes from the store, found one. "
-                "Nothing was changed. Run again when it has ended."
+                f"{self._store.layout.root}: expected to be the only run that deletes from the store, found "
+                "another run. Nothing was changed. Run again when it has ended."
             )
         return True
 

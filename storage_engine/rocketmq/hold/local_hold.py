@@ -120,7 +120,7 @@ def set_mtime(acts: Acting, touched: Touched) -> Touched:
     except FileNotFoundError as error:
         raise SegmentGoneError(
             f"{touched.path}: expected the log's first segments to stay while their mtimes are set, found "
-            "that the broker is deleting them. Run it again when the broker has deleted them."
+            "that they are being deleted. Run again when the broker has deleted them."
         ) from error
     except OSError as error:
         raise _refusal(touched, error) from error

@@ -125,8 +125,8 @@ def _lock_if_room(root: Path, name: str, wait_seconds: float) -> Iterator[None]:
 
 def _busy(root: Path) -> StoreBusyError:
     return StoreBusyError(
-        f"{root}: expected no other process that changes the store's hold, found one on this machine. "
-        "Nothing was changed. Run again when it has ended."
+        f"{root}: expected no other process that changes the store's hold, found another process of this "
+        "machine. Nothing was changed. Run again when it has ended."
     )
 
 

@@ -193,8 +193,8 @@ def _take(fd: int, layout: StoreLayout) -> None:
                 "storage-engine. Nothing was changed. Run again when it has ended."
             ) from error
         raise StoreBusyError(
-            f"{path}: expected byte 0 to be unlocked, found it locked by {process_text(pid)}: a broker or "
-            "another run uses this store. Nothing was changed. Stop it or wait for its end."
+            f"{path}: expected byte 0 to be unlocked, found it locked by {process_text(pid)}: a broker runs "
+            "on this store, or another run uses it. Nothing was changed. Stop it or wait for its end."
             + _engine_text(layout)
             + ("" if pid is None else _deleted_segments_text(layout, pid))
         ) from error
@@ -249,8 +249,8 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
             )
         if any(part.endswith(_BROKER_CLASSES) for part in process.command):
             raise StoreBusyError(
-                f"{layout.root}: expected no broker of another user, found process {process.pid} "
-                f"({process.name}), which may be loading this store. Nothing was changed. Run as that user "
+                f"{layout.root}: expected to see the open files of process {process.pid} ({process.name}), found a "
+                "broker of another user, which may be loading this store. Nothing was changed. Run as that user "
                 "or as root."
             )
         unknown.append(f"{process.pid} ({process.name})")
