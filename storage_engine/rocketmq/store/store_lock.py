@@ -249,9 +249,9 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
             )
         if any(part.endswith(_BROKER_CLASSES) for part in process.command):
             raise StoreBusyError(
-                f"{layout.root}: expected to see the open files of process {process.pid} ({process.name}), found a "
-                "broker of another user, which may be loading this store. Nothing was changed. Run as that user "
-                "or as root."
+                f"{layout.root}: expected to see the open files of process {process.pid} ({process.name}), "
+                "found a broker of another user, which may be loading this store. Nothing was changed. Run "
+                "as that user or as root."
             )
         unknown.append(f"{process.pid} ({process.name})")
     if not unknown:
