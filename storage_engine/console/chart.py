@@ -105,8 +105,6 @@ def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> Chart
     """Return the chart of a store for the moments from ``start_ms`` up to ``end_ms``, which is excluded.
 
     :param name: the id of the store's connection. If the journal doesn't know the store, the chart is empty.
-    :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: the journal is of another version.
     """
     start_ms = max(start_ms, end_ms - LONGEST_MS)
     store_id = reader.store_id(name)

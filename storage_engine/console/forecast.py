@@ -12,8 +12,7 @@ The method is the same for each figure:
   one day in ten was above the high rate.
 
 - A level is reached at the net rate: ingest minus the bytes reclaimed on the same day. The low time is at the
-  pace of the fastest days. The forecast doesn't apply the rules by which a broker deletes more above a level.
-  A simulation does.
+  pace of the fastest days. Only a simulation applies the rules by which a broker deletes more above a level.
 
 - If a broker's offsets count no bytes, the net rate is the growth of the fullest disk, whatever wrote to it.
 
@@ -281,8 +280,6 @@ def store_forecast(reader: JournalReader, name: str, now_ms: int) -> Forecast:
     """Return a store's forecast at the rates of the last days.
 
     :param name: the id of the store's connection. If the journal doesn't know it, the forecast is empty.
-    :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: the journal is of another version.
     """
     summary = next(iter(reader.summaries((name,), now_ms)), None)
     if summary is None:
@@ -365,8 +362,7 @@ class WhatIfSettings:
     """Settings that can be changed.
 
     :param can: whether a course can be computed.
-    :param why: the reason if not: no-store, not-simulated, no-rules, no-start, or the broker package's own
-        sentence.
+    :param why: the reason if not: no-store, not-simulated, no-rules, no-start, or the package's sentence.
     :param at_ms: time of the look from which a course starts.
     """
 
@@ -434,12 +430,7 @@ class _Basis:
 
 
 def what_if_settings(reader: JournalReader, name: str, now_ms: int) -> WhatIfSettings:
-    """Return the settings of a store that can be changed, with their current values.
-
-    :param name: the id of the store's connection.
-    :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: the journal is of another version.
-    """
+    """Return the settings of a store that can be changed, with their current values."""
     basis = _read_basis(reader, name, now_ms)
     if isinstance(basis, str):
         return WhatIfSettings(why=basis)
@@ -475,11 +466,9 @@ def what_if(
 ) -> WhatIfAnswer:
     """Return the courses of a store under today's and under changed settings.
 
-    :param name: the id of the store's connection.
     :param limit_seconds: largest processor time of each course.
     :raises BadInputError: the broker would not accept a value, or no course can be computed.
     :raises SimulationTooLongError: a course takes more than the limit.
-    :raises JournalUnavailableError: the journal can't be read.
     """
     began = time.monotonic()
     basis = _read_basis(reader, name, now_ms)

@@ -71,7 +71,6 @@ def read_samples(reader: JournalReader, names: Iterable[str] | None, now_ms: int
     """Yield the metrics of a journal's stores, by a fixed number of queries.
 
     :param names: the stores to read, by :func:`name_of`; None for all stores.
-    :raises JournalUnavailableError: the journal can't be read.
     """
     chosen_names = None if names is None else tuple(names)
 

@@ -77,8 +77,7 @@ class ShieldLine:
     """Segments that a store's shield keeps. They are second names of segments that no lake proves yet.
 
     :param mode: the policy's setting, on or off.
-    :param gone_segments: number of ``segments`` that were deleted from the log, so that only the shield has
-        them.
+    :param gone_segments: number of ``segments`` that were deleted from the log, but are in the shield.
     :param foreign_files: number of files that other programs put into the shield's directory.
     """
 
@@ -143,18 +142,14 @@ class RunsAnswer:
 
 
 def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
-    """Return a store's page. If the journal doesn't know the store, the page has only its summary.
-
-    :param name: the id of the store's connection.
-    :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: the journal is of another version.
-    """
+    """Return a store's page. If the journal doesn't know the store, the page has only its summary."""
     row = line_of(reader, name, now_ms)
     if row.store_id is None:
         return StoreAnswer(now_ms, row)
     findings = reader.findings(row.store_id)
     today = now_ms // DAY_MS
-    ranges = _ranges(findings)
+    recorded = None if findings is None else findings.found.get("ranges")
+    ranges = None if recorded is None else tuple(filled(RangeLine, range_row) for range_row in recorded)
     return StoreAnswer(
         now_ms,
         with_forecast(row, store_forecast(reader, name, now_ms)),
@@ -191,11 +186,6 @@ def _standing(reader: JournalReader, row: StoreLine, findings: Findings | None, 
         shield=None if shield is None else filled(ShieldLine, shield),
         has_shield=find_broker(row.broker).aside is Aside.IN_STORE,
     )
-
-
-def _ranges(findings: Findings | None) -> tuple[RangeLine, ...] | None:
-    ranges = None if findings is None else findings.found.get("ranges")
-    return None if ranges is None else tuple(filled(RangeLine, row) for row in ranges)
 
 
 def _place(line: RangeLine) -> str:

@@ -99,11 +99,7 @@ def unreadable(names: Iterable[str], problem: str, now_ms: int) -> StoresAnswer:
 
 
 def line_of(reader: JournalReader, name: str, now_ms: int) -> StoreLine:
-    """Return the line of one store.
-
-    :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: the journal is of another version.
-    """
+    """Return the line of one store."""
     (line,) = _read_lines(reader, (name,), now_ms)
     return line
 
@@ -264,10 +260,7 @@ def _finding_line(severity: str, kind: str, what: Any, advice: Any = "") -> Find
 
 
 def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
-    """Return a store's line, as a page lists it.
-
-    :param name: the id of the store's connection.
-    """
+    """Return a store's line, as a page lists it."""
     rules = None if summary.rules is None else rules_of(summary.rules)
     levels = tuple(
         filled(LevelLine, level, state=level_state(level.used_percent, rules)) for level in summary.levels
@@ -279,6 +272,9 @@ def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
     last_run = None if summary.last_run is None else run_line(summary.last_run)
     kind, problem = _problem(summary, now_ms)
     filling, time_to_full_ms = _time_to_full(summary.levels, rules)
+    retention_ms = None
+    if summary.sampled_at_ms is not None and summary.oldest_message_ms is not None:
+        retention_ms = max(0, summary.sampled_at_ms - summary.oldest_message_ms)
     return filled(
         StoreLine,
         summary,
@@ -287,7 +283,7 @@ def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
         state=_state(findings, last_run, is_known=not problem and summary.doctor is not None),
         urgent=min(urgent, key=lambda finding: _SEVERITIES.index(finding.severity), default=None),
         levels=levels,
-        retention_ms=_retention_ms(summary),
+        retention_ms=retention_ms,
         filling=filling,
         time_to_full_ms=time_to_full_ms,
         last_run=last_run,
@@ -379,12 +375,6 @@ def _problem(summary: StoreSummary, now_ms: int) -> tuple[ProblemKind, str]:
     return ProblemKind.NONE, ""
 
 
-def _retention_ms(summary: StoreSummary) -> int | None:
-    if summary.sampled_at_ms is None or summary.oldest_message_ms is None:
-        return None
-    return max(0, summary.sampled_at_ms - summary.oldest_message_ms)
-
-
 def _time_to_full(levels: Sequence[DiskLevel], rules: Rules | None) -> tuple[Filling, int | None]:
     refuses = None if rules is None else rules.levels.refuses_percent
     fillings = [_disk_full_in(level, 100 if refuses is None else refuses) for level in levels]
@@ -471,7 +461,6 @@ def validation_calendar(reader: JournalReader, name: str, year: int) -> Calendar
 
     :param name: the id of the store's connection. A store that the journal doesn't know has no days.
     :raises BadInputError: the year is out of range, or the journal is of another version.
-    :raises JournalUnavailableError: the journal can't be read.
     """
     if not _FIRST_YEAR <= year <= _LAST_YEAR:
         raise BadInputError(f"year: expected {_FIRST_YEAR} to {_LAST_YEAR}, found {year}.")

@@ -1,6 +1,6 @@
 """The first lines of a report in words: outcome, deleted segments, reasons, and where the data is. Pure.
 
-The input is the report's JSON, of this release or an older one. The web page and the mail have the same text.
+The input is a report's JSON, filled by :func:`of_any_release`. The web page and the mail have the same text.
 """
 
 from __future__ import annotations
@@ -88,10 +88,7 @@ def of_any_release(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tell(report: Mapping[str, Any]) -> Story:
-    """Return the text of a report.
-
-    :param report: a report with every field; see :func:`of_any_release`.
-    """
+    """Return the text of a report."""
     word, tone = _verdict(report)
     return Story(
         word=word,
@@ -211,10 +208,7 @@ class Answer:
 
 
 def answers(report: Mapping[str, Any]) -> tuple[Answer, ...]:
-    """Answer a reader's questions about a run. Questions without an answer are left out.
-
-    :param report: the report as JSON, with every field.
-    """
+    """Answer a reader's questions about a run. Questions without an answer are left out."""
     makers = (_answer_deleted, _answer_reasons, _answer_place, _answer_cost, _answer_checks, _answer_readers)
     return tuple(answer for make in makers if (answer := make(report)) is not None)
 
@@ -452,10 +446,7 @@ class Problem:
 
 
 def problems(report: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Return the problems that need a person, the worst first.
-
-    :param report: the report as JSON, with every field.
-    """
+    """Return the problems that need a person, the worst first."""
     words = words_of(report["broker"])
     rows = [
         Problem("A lake can't be used in its present state", "bad", why, "") for why in report["wrong_lakes"]
@@ -470,7 +461,6 @@ def broken_checks(validation: Mapping[str, Any] | None, words: BrokerWords) -> I
     """Yield the checks that failed or have a warning.
 
     :param validation: the validation as JSON; None without a validation.
-    :param words: the words of the store's broker.
     """
     for check in validation["checks"] if validation else ():
         if check["status"] == "OK":

@@ -1,4 +1,7 @@
-"""A report in a few lines, for a mail or a chat: a subject, a plain text, and HTML for mail programs."""
+"""A report in a few lines, for a mail or a chat: a subject, a plain text, and HTML for mail programs.
+
+The input is the report as JSON, of this release or an older one, and the address of the whole report or "".
+"""
 
 from __future__ import annotations
 
@@ -22,20 +25,13 @@ _GREY = "#5a6474"
 
 
 def summary_subject(report: Mapping[str, Any]) -> str:
-    """Return the subject of a mail about a run, on one line.
-
-    :param report: the report as JSON, of this release or an older one.
-    """
+    """Return the subject of a mail about a run, on one line."""
     story = tell(of_any_release(report))
     return printable(f"{story.word}: {shorten(str(report['store']), _NAME_WIDTH)}: {story.headline}")
 
 
 def summary_text(report: Mapping[str, Any], *, link: str = "") -> str:
-    """Return the story of a run in at most :data:`LINES` lines of plain text.
-
-    :param report: the report as JSON, of this release or an older one.
-    :param link: address of the whole report; "" for none.
-    """
+    """Return the story of a run in at most :data:`LINES` lines of plain text."""
     full = of_any_release(report)
     lines = [line for line in _lines(full, tell(full)) if line]
     end = [f"Report: {link}" if link else f"Run {full['run_key']}, begun {time_text(full['began_at_ms'])}"]
@@ -43,11 +39,7 @@ def summary_text(report: Mapping[str, Any], *, link: str = "") -> str:
 
 
 def summary_html(report: Mapping[str, Any], *, link: str = "") -> str:
-    """Return a run's story as HTML with inline styles and tables. It has no image and needs no network.
-
-    :param report: the report as JSON, of this release or an older one.
-    :param link: address of the whole report; "" for none.
-    """
+    """Return a run's story as HTML with inline styles and tables. It has no image and needs no network."""
     full = of_any_release(report)
     story = tell(full)
     return template("summary.html.j2").render(

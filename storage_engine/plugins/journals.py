@@ -66,8 +66,7 @@ class WebJournal(JournalReader):
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run ``work``, which only reads.
 
-        :raises JournalUnavailableError: the journal can't be read, lately didn't answer, or has too many
-            waiting queries.
+        :raises JournalUnavailableError: the journal can't be read, lately didn't answer, or is too busy.
         :raises BadInputError: the journal is of another version.
         """
         with self._lock:

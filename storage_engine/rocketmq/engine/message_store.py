@@ -67,7 +67,6 @@ class MessageStore:
         :param clock: returns the store time in ms since the epoch.
         :param batches: topics with batch consume queues, besides those that the store's files name.
         :raises StoreLayoutError: the files don't match the settings.
-        :raises OSError: the disk refuses.
         """
         self.layout, self.settings, self._clock = layout, settings, clock
         self.was_clean = clean = not layout.abort.exists()
@@ -120,7 +119,6 @@ class MessageStore:
 
         :param services: if False, messages are only flushed by :meth:`stop` and dispatched by
             :meth:`dispatch`. Then the written bytes depend on the messages alone.
-        :raises OSError: the disk refuses.
         """
         if not self.was_clean:
             self.drop_what_was_cut()
@@ -180,7 +178,6 @@ class MessageStore:
         Otherwise a later recovery could read these bytes as valid.
 
         :param whole_index: rebuild that part completely, even if many files of the log have to be read.
-        :raises OSError: the disk refuses.
         """
         self.files.erase_rest()
         self.queues.drop_behind(self.recovered.offset)
@@ -233,10 +230,7 @@ class MessageStore:
         return self.files.flushed_where if self._sync else self.files.max_offset
 
     def dispatch(self) -> None:
-        """Dispatch new messages (ReputMessageService#doReput); called by one thread at a time.
-
-        :raises OSError: the disk refuses.
-        """
+        """Dispatch new messages (ReputMessageService#doReput); called by one thread at a time."""
         self.dispatched_offset = max(self.dispatched_offset, self.files.min_offset)
         while self.dispatched_offset < (end := self._dispatchable_end()):
             file = self.files.find(self.dispatched_offset)

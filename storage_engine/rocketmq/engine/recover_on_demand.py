@@ -125,9 +125,7 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
         # From here on, whoever opens the store next recovers it from its first message.
         durable.write_file(layout.abort, b"")
         checkpoint = StoreCheckpoint(layout.checkpoint)
-        checkpoint.flushed_log(0)
-        checkpoint.flushed_queues(0)
-        checkpoint.flushed_index(0)
+        checkpoint.set(physic_msg_timestamp_ms=0, logics_msg_timestamp_ms=0, index_msg_timestamp_ms=0)
         checkpoint.flush()
         _remove_dependents(layout, first_offset)
         durable.fsync_path(layout.root)

@@ -106,7 +106,6 @@ def recover(
     """Find the ends of log and queues, cut off the rest, and dispatch messages without entries.
 
     :param clean: the store was stopped cleanly.
-    :raises OSError: the disk refuses.
     """
     parts = [LogPart(file.path, file.base_offset, file.array) for file in files.files]
     number = 0
@@ -140,7 +139,8 @@ def recover(
         for directory in {file.path.parent for file in files.files}:
             durable.fsync_path(directory)
         queues.take_to_disk()
-    checkpoint.confirm(end.last_message if end.last_message is not None else end.began_at)
+    # CommitLog#setConfirmOffset
+    checkpoint.set(confirm_phy_offset=end.began_at if end.last_message is None else end.last_message)
     if dispatched >= end.offset:
         queues.truncate(end.offset)
         queues.flush(0)
@@ -168,7 +168,6 @@ def index_again(files: FileQueue, reader: FrameReader, index: IndexWriter, begin
     """Index the messages from an offset of the log on.
 
     :param now_ms: time that becomes the name of a new file.
-    :raises OSError: the disk refuses.
     """
     parts = [LogPart(f.path, f.base_offset, f.array) for f in files.files if f.end_offset > begin]
     if not parts:

@@ -49,8 +49,7 @@ class Fence:
     :param mtimes_ns: the fence's segments, oldest first, each with its required mtime. Empty if only the
         active segment is left, which no broker deletes.
     :param ends_at_ms: end of the fence at any later fileReservedTime from 0 on.
-    :param deletes_from_ms: time from which the broker's current settings allow the deletion of the fence's
-        segments.
+    :param deletes_from_ms: time from which the broker's current settings permit to delete the fence.
     """
 
     mtimes_ns: tuple[tuple[SeenFile, int], ...]
@@ -149,9 +148,7 @@ def _has_lease(state: HoldState, file: SeenFile) -> bool:
 
 
 LOWEST_HOURS: Final = 24 * 365
-"""A later mtime compensates for a fileReservedTime down to this number of hours below 0: file systems limit
-mtimes.
-"""
+"""Hours below 0 up to which a later mtime compensates for fileReservedTime. File systems limit mtimes."""
 
 MARGIN_PERCENT: Final = 5
 """If the broker may delete by force, disks must be this many percentage points below the force level."""
@@ -251,8 +248,7 @@ def with_original_times(log: LogSnapshot, memory: HoldMemory | None, root: Path)
 
     An mtime that another program has set since then stays.
 
-    :param memory: the journal's memory of the hold. If it is None or has no hold, the record in the store's
-        directory counts.
+    :param memory: the journal's memory of the hold. Without a hold in it, the store's own record counts.
     """
     state = _known_state(memory, root)
     if state is None or not state.touched:

@@ -1,8 +1,7 @@
 """One manager for each store: locks between processes of this machine, and a marker for the hold's time.
 
 A run locks the store's hold until it ends (:func:`alone`). A watch mends the fence meanwhile. So the hold's
-state and the broker's settings are changed under a second lock, which lasts only from reading to writing
-(:func:`changing`).
+state and the broker's settings are changed under a second, short lock (:func:`changing`).
 
 The marker is in the store's root and has the end of the hold. Until then a manager with another journal
 doesn't touch the store. The marker is overwritten in place, which works on a full disk, too.

@@ -72,15 +72,12 @@ class HoldState:
 
     :param manager: id of this hold's manager, also in the store's marker file.
     :param boot_timestamp_ms: start time of the broker's process at the last look.
-    :param fence_offset: base offset of the fence's first segment; -1 if no fence is needed, since only the
-        active segment is left.
+    :param fence_offset: base offset of the fence's first segment; -1 if only the active segment is left.
     :param ends_at_ms: end of the fence without a renewal, at any fileReservedTime from 0 on.
     :param expected_settings: values of :data:`HELD_SETTINGS` when the hold was made. A renewal keeps them.
-    :param min_offset: the broker's min offset at the last look.
+    :param min_offset, max_offset, address: the broker's offsets and address at the last look.
     :param segments: (base offset, inode) of every file of the log at the last look, in order.
     :param end_offset: end of the last of these files.
-    :param max_offset: the broker's max offset at the last look.
-    :param address: the broker's address at the last look.
     :param frame_offset: offset of the first message in the newest sealed segment; -1 if unknown.
     :param frame_sha256: SHA-256 of that message's frame.
     :param releasing: base offsets of segments before the fence that the broker may delete now.
@@ -90,8 +87,7 @@ class HoldState:
     :param fence_count: number of segments that the fence should have, if the log has so many.
     :param deletes_from_ms: time from which the broker may delete by its own rules without a renewal; 0 if an
         older release renewed the hold last, and ``ends_at_ms`` has this time.
-    :param broker_name: brokerName at the last look; "" if an older release looked.
-    :param cluster_name: brokerClusterName at the last look; "" if an older release looked.
+    :param broker_name, cluster_name: the broker's names at the last look; "" if an older release looked.
     :param log_paths: directories of the log at the last look, each with the mount point of its file system
         ("" if unknown). Empty if an older release looked.
     :param lasts_ms: time from the last renewal to the hold's end; 0 if an older release renewed it.
@@ -157,8 +153,7 @@ class SavedSettings:
     """Values of :data:`HELD_SETTINGS` in broker.conf, which take effect at the broker's next start.
 
     :param path: path of broker.conf; None if no path was given.
-    :param values: values in the file, with the broker's defaults for missing settings; None if the file can't
-        be read.
+    :param values: values in the file, or the broker's defaults; None if the file can't be read.
     :param problem: reason why the file can't be read.
     """
 
@@ -203,8 +198,7 @@ class Observed:
 def first_state(left: HoldState | None, found: Observed) -> HoldState:
     """Return the state of a new hold.
 
-    :param left: the store's copy of a hold whose journal is lost; None if there is none. It has the original
-        mtimes and settings.
+    :param left: the store's copy of a hold whose journal is lost, with original mtimes and settings, or None.
     """
     state = HoldState(uuid4().hex, found.boot_timestamp_ms, expected_settings=_held_settings(found))
     if left is None:

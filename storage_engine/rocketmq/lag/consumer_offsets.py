@@ -41,8 +41,7 @@ def consumer_offsets(layout: StoreLayout) -> pa.Table:
     """Return one row of :data:`POSITIONS_SCHEMA` for each committed offset, by topic, queue and group.
 
     A broker with light message queues (enableLmq) keeps offsets in ``lmqConsumerOffset.json``, any other
-    broker in ``consumerOffset.json``. If both files exist, the lower offset counts, so that lag is never
-    reported too small.
+    broker in ``consumerOffset.json``. If both exist, the lower offset counts, so that lag is never too small.
 
     :raises CorruptFileError: a file and its backup are unreadable or malformed.
     """

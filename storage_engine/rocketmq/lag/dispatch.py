@@ -1,8 +1,7 @@
 """Offset up to which the commitlog was dispatched to the consume queues, from the store's files.
 
 The broker dispatches in the order of the log (ReputMessageService#doReput). So one entry proves that all
-messages before it were dispatched. A segment must stay until this is proven: otherwise consumers would lose
-its messages.
+messages before it were dispatched. Without this proof, a segment must stay for its consumers.
 """
 
 from __future__ import annotations

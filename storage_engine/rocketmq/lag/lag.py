@@ -59,8 +59,7 @@ class LagContext:
     :param time_to_loss_ms: for each segment, the time until age alone allows its deletion, after all older
         segments; None if deleteWhen has no hour.
     :param source: source of the measured positions.
-    :param attempts: number of attempts to read a queue's inconsistent files. Beside a running broker it is
-        more than 1.
+    :param attempts: number of attempts to read a queue's inconsistent files beside a running broker.
     :param unreadable: gets the errors of queues that this process can't read.
     """
 

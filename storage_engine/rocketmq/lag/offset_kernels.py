@@ -1,7 +1,6 @@
 """Compiled reading of a large table of consumer offsets into arrays of numbers and of names' positions.
 
-It reads only the part of fastjson's dialect that brokers write. It stops at other text, and reports its
-position.
+It reads only the part of fastjson's dialect that brokers write. At other text it stops.
 """
 
 from __future__ import annotations

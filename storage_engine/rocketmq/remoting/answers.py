@@ -39,8 +39,7 @@ class RuntimeInfo:
     :param version: the broker's release, as in ``V5_3_3``.
     :param boot_timestamp_ms: start time of the broker's process. Another time means another process.
     :param commitlog_max_offset: offset at which the next message will begin.
-    :param commitlog_used_percent: used share of each commitlog path's partition, 0 to 100; None if the broker
-        can't measure it.
+    :param commitlog_used_percent: used share of each commitlog path's partition; None if unknown.
     :param earliest_message_timestamp_ms: store time of the first message; None if the log is empty.
     :param dispatch_behind_bytes: bytes of the log that consume queues and index still lack.
     :param timer_behind_messages: number of timer messages in the log that the timer log still lacks.

@@ -1,8 +1,7 @@
 """Conversion of the remoting protocol's frames to commands and back, in both header serialisations. Pure.
 
 A frame is: int length of the rest, int (serialisation type << 24 | header length), header, body. Any bytes
-from a peer become either a command or a :class:`FrameError`. Length fields are checked against the received
-bytes.
+from a peer become either a command or a :class:`FrameError`. Length fields are checked.
 """
 
 from __future__ import annotations

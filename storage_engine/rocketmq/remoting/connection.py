@@ -45,13 +45,11 @@ from storage_engine.rocketmq.remoting.command import (
 class Tls:
     """Settings of TLS, which brokers accept unless ``tls.server.mode`` is disabled.
 
-    :param ca_file: PEM file of the authority that signed the broker's certificate; None for the system's
-        authorities.
+    :param ca_file: PEM file of the authority that signed the broker's certificate; None for the system's.
     :param server_name: name that the certificate must have; None for the host of the address.
     :param certificate_file: PEM file of the client's certificate, for a broker that requires one.
     :param key_file: PEM file of the client's key; None if it is in ``certificate_file``.
-    :param verify: False to trust any certificate. A broker in TLS test mode needs this, since it generates
-        its certificate.
+    :param verify: False to trust any certificate, such as that which a broker in TLS test mode generates.
     """
 
     ca_file: str | None = None
@@ -285,9 +283,12 @@ class Connection:
                 "timeout."
             ) from error
         except OSError as error:
+            hint = ". With tls.server.mode=enforcing it closes connections without TLS"
+            if self._tls is not None:
+                hint = ", and whether it requires a client certificate"
             raise BrokerUnavailableError(
                 f"{self.what(code)}: expected an answer, found the connection broken "
-                f"({reason_text(error)}). Check that the broker runs{self._hint()}."
+                f"({reason_text(error)}). Check that the broker runs{hint}."
             ) from error
         if not answer.is_response or answer.opaque != self._opaque:
             raise BrokerProtocolError(
@@ -338,11 +339,6 @@ class Connection:
             f"s, found: {error}. Check that the broker runs. With tls.server.mode=disabled it closes TLS "
             "connections."
         )
-
-    def _hint(self) -> str:
-        if self._tls is not None:
-            return ", and whether it requires a client certificate"
-        return ". With tls.server.mode=enforcing it closes connections without TLS"
 
     def what(self, code: int) -> str:
         """Return the peer's address and the request, with which an error begins."""

@@ -3,8 +3,7 @@
 Callers that wait for the cause of a cleanup can find it from clock and disks, without the store's files.
 
 Replicas use the same name for their log, and have equal bytes at the same offsets. A promoted slave has them
-up to the offset that it had copied. Equal names prove nothing, since brokers of several clusters may share
-them.
+up to the offset that it had copied. Brokers of other clusters may have the same names, which prove nothing.
 """
 
 from __future__ import annotations
@@ -118,8 +117,7 @@ def range_sha256(segments: Sequence[Segment], first: int, end: int) -> str | Non
 def continues(left: Receipt, right: Receipt) -> bool:
     """Return whether a segment directly continues the segment that another replica archived.
 
-    Each message contains its offsets and its store time. So if the last messages are equal, so are the logs
-    up to them.
+    Each message contains its offsets and store time. So if the last messages are equal, the logs are, too.
     """
     before = right.known.get(_BEFORE)
     same_log = left.log_id is not None and left.log_id == right.log_id
@@ -135,8 +133,7 @@ def watch_levels(
 ) -> Watch:
     """Apply the rules to the clock and to disks that were measured on any host.
 
-    With replicasPerDiskPartition > 1 the store's size counts, too. Only a full snapshot has it, so that it is
-    no cause here.
+    The store's size, which counts with replicasPerDiskPartition > 1, is unknown here, and so no cause.
 
     :param zone: time zone of deleteWhen.
     """

@@ -32,31 +32,15 @@ class StoreCheckpoint:
         self._guard = threading.Lock()
         self.values = read_checkpoint(path) or Checkpoint(0, 0, 0, 0, 0)
 
-    def flushed_log(self, timestamp_ms: int) -> None:
-        """Set the store time up to which the commitlog is on disk."""
+    def set(self, **values: int) -> None:
+        """Set values that the next :meth:`flush` writes, by the names of :class:`Checkpoint`."""
         with self._guard:
-            self.values = replace(self.values, physic_msg_timestamp_ms=timestamp_ms)
-
-    def flushed_queues(self, timestamp_ms: int) -> None:
-        """Set the store time up to which the consume queues are on disk."""
-        with self._guard:
-            self.values = replace(self.values, logics_msg_timestamp_ms=timestamp_ms)
-
-    def flushed_index(self, timestamp_ms: int) -> None:
-        """Set the store time up to which index files are on disk."""
-        with self._guard:
-            self.values = replace(self.values, index_msg_timestamp_ms=timestamp_ms)
-
-    def confirm(self, offset: int) -> None:
-        """Set the offset of the last whole message at the last recovery (CommitLog#setConfirmOffset)."""
-        with self._guard:
-            self.values = replace(self.values, confirm_phy_offset=offset)
+            self.values = replace(self.values, **values)
 
     def recovery_time_ms(self, *, with_index: bool) -> int:
         """Return the store time from which a recovery may begin (StoreCheckpoint#getMinTimestamp).
 
-        :param with_index: also consider the index's time, so that the index becomes complete as well
-            (#getMinTimestampIndex).
+        :param with_index: consider also the index's time, to complete the index (#getMinTimestampIndex).
         """
         values = self.values
         earliest = max(0, min(values.physic_msg_timestamp_ms, values.logics_msg_timestamp_ms) - _MARGIN_MS)
@@ -290,7 +274,7 @@ class LogFlusher:
 
     def _note_time(self) -> None:
         if self._files.store_timestamp_ms > 0:
-            self._checkpoint.flushed_log(self._files.store_timestamp_ms)
+            self._checkpoint.set(physic_msg_timestamp_ms=self._files.store_timestamp_ms)
 
     def _fail(self, error: OSError) -> None:
         self._failed = True
@@ -331,7 +315,7 @@ class QueueFlusher:
             dispatched_ms = self._dispatched_ms()
             self._queues.flush(0)
             if dispatched_ms > 0:
-                self._checkpoint.flushed_queues(dispatched_ms)
+                self._checkpoint.set(logics_msg_timestamp_ms=dispatched_ms)
             self._checkpoint.flush()
 
     def _flush_by_time(self) -> None:

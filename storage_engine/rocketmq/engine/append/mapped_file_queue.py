@@ -32,10 +32,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 def erase_behind(fd: int, position: int, size_bytes: int) -> None:
-    """Overwrite all non-zero bytes of a file, from a position on, with zeros, and flush them to disk.
-
-    :raises OSError: the disk refuses.
-    """
+    """Overwrite all non-zero bytes of a file, from a position on, with zeros, and flush them to disk."""
     erased = False
     while position < size_bytes:
         try:
@@ -176,8 +173,7 @@ class WritableFile:
     def shutdown(self, forced_after_ms: int, now_ms: int) -> None:
         """Refuse new readers of the file, and unmap it when no reader uses it (ReferenceResource#shutdown).
 
-        :param forced_after_ms: time after which the file is unmapped in spite of readers. Their views keep
-            their memory.
+        :param forced_after_ms: time after which readers are ignored. Their views keep the memory.
         """
         with self._guard:
             if self.available:
@@ -330,7 +326,6 @@ class TransientPool:
     """A fixed number of buffers, each as long as a file of the commitlog."""
 
     def __init__(self, buffers: int, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
         self._guard = threading.Lock()
         self._free = deque(_locked_buffer(size_bytes) for _ in range(buffers))
 
@@ -550,10 +545,7 @@ class FileQueue:
         self.forget(deleted)
 
     def erase_rest(self) -> None:
-        """Zero all bytes behind the log's end durably. Otherwise a recovery could read them as messages.
-
-        :raises OSError: the disk refuses.
-        """
+        """Zero all bytes behind the log's end durably. Otherwise a recovery could read them as messages."""
         if self.last is not None:
             self.last.erase_rest()
 

@@ -571,11 +571,9 @@ def next_entries(
 
     :param chosen: address of the numbers of their rows.
     :param max_physical: offset of the log up to which messages already have entries.
-    :param queue_offset: queue offset that the first message must have. Each further message must have the
-        next offset.
+    :param queue_offset: required queue offset of the first message. The others must have the next offsets.
     :param entries: address of the room for the entries.
-    :return: offset of the last message's end; 0 if a message already has an entry, or doesn't directly follow
-        the previous one.
+    :return: offset of the last message's end; 0 if a message has an entry already, or follows a gap.
     """
     end = 0
     for i in range(count):

@@ -1,7 +1,6 @@
 """Files of one queue, to whose end entries are appended: of a consume queue, a batch queue or an extension.
 
-The files aren't mapped. So a full disk leads to an error and not to a signal, and a store of many queues
-keeps no files open.
+The files aren't mapped or kept open. So a full disk leads to an error, not to a signal.
 """
 
 from __future__ import annotations
@@ -12,11 +11,14 @@ from pathlib import Path
 
 from storage_engine.core import durable
 from storage_engine.exceptions import StoreLayoutError
-from storage_engine.rocketmq.engine.append.mapped_file_queue import delete_empty_files, erase_behind
+from storage_engine.rocketmq.engine.append.mapped_file_queue import (
+    PAGE_BYTES,
+    delete_empty_files,
+    erase_behind,
+)
 from storage_engine.rocketmq.format.mapped_files import file_name, is_offset, list_raw_files
 from storage_engine.rocketmq.format.stored_files import refuse_link
 
-PAGE_BYTES = 4096
 QUEUE_DEPTH = 3
 """Levels of directories above a queue's files, as in ``STORE/consumequeue/TOPIC``."""
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -186,10 +188,7 @@ class EntryFiles:
             self.directory.rmdir()
 
     def take_to_disk(self) -> None:
-        """Flush what a killed process wrote, since it may be only in the page cache.
-
-        :raises OSError: the disk refuses.
-        """
+        """Flush what a killed process wrote, since it may be only in the page cache."""
         if self.bases:
             self._new_directories += self.directory.parents[:QUEUE_DEPTH]
         self.flush(0)
@@ -198,8 +197,6 @@ class EntryFiles:
         """Zero all bytes behind the last entry durably. Otherwise a recovery could read them as entries.
 
         The deletion of files that were cut off becomes durable, too.
-
-        :raises OSError: the disk refuses.
         """
         self._flush_deletions()
         if not self.bases or self.wrote == self.file_bytes:

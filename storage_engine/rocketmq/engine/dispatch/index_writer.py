@@ -139,7 +139,8 @@ class IndexWriter:
         if unsure is None:
             return None
         self._file = self._path = None
-        self._checkpoint.flushed_index(headers[unsure.kept - 1].end_timestamp_ms if unsure.kept else 0)
+        end_ms = headers[unsure.kept - 1].end_timestamp_ms if unsure.kept else 0
+        self._checkpoint.set(index_msg_timestamp_ms=end_ms)
         self._checkpoint.flush()
         for path in self.paths[unsure.kept :]:
             durable.unlink(path)
@@ -200,8 +201,12 @@ class IndexWriter:
         while (count := kernels.hash_keys(base, address, len(rows), starts, hashes)) < 0:
             hashes = np.empty(4 * len(hashes), np.int32)
         for place in np.flatnonzero(hashes[:count] < 0).tolist():
-            row = int(np.searchsorted(starts, place, "right")) - 1
-            hashes[place] = _malformed_hash(texts, rows[row], place - int(starts[row]))
+            # Hash a key that isn't UTF-8, decoded as Java decodes such bytes.
+            number = int(np.searchsorted(starts, place, "right")) - 1
+            row, topic = rows[number], text_of(texts, rows[number], kernels.TOPIC_AT)
+            keys = [text_of(texts, row, kernels.UNIQUE_AT)] if row[kernels.UNIQUE_BYTES] else []
+            keys += [key for key in text_of(texts, row, kernels.KEYS_AT).split(" ") if key]
+            hashes[place] = abs_or_zero(java_hash(f"{topic}#{keys[place - int(starts[number])]}"))
         return starts, hashes
 
     def _writable(self, now_ms: int) -> npt.NDArray[np.uint8]:
@@ -236,7 +241,7 @@ class IndexWriter:
         durable.fsync_path(self._directory)
         if full is not None:
             end_ms = int.from_bytes(before[kernels.END_MS_AT : kernels.END_MS_AT + 8], "big", signed=True)
-            self._checkpoint.flushed_index(end_ms)
+            self._checkpoint.set(index_msg_timestamp_ms=end_ms)
             self._checkpoint.flush()
         return file
 
@@ -272,14 +277,6 @@ def text_of(texts: memoryview | npt.NDArray[np.uint8], row: Rows, position_field
     """Decode a text of a message as Java does. The next field of the row is the text's length."""
     begin, length = (int(number) for number in row[position_field : position_field + 2])
     return java_text(bytes(texts[begin : begin + length]))
-
-
-def _malformed_hash(texts: memoryview | npt.NDArray[np.uint8], row: Rows, number: int) -> int:
-    """Hash a message's key that isn't UTF-8, decoded as Java decodes such bytes."""
-    keys = [text_of(texts, row, kernels.UNIQUE_AT)] if row[kernels.UNIQUE_BYTES] else []
-    keys += [key for key in text_of(texts, row, kernels.KEYS_AT).split(" ") if key]
-    topic = text_of(texts, row, kernels.TOPIC_AT)
-    return abs_or_zero(java_hash(f"{topic}#{keys[number]}"))
 
 
 def _number(file: npt.NDArray[np.uint8], at: int, size: int) -> int:

@@ -600,8 +600,7 @@ class QueueTable:
     def recover(self, unflushed_from: int | None) -> None:
         """Find the end of each queue.
 
-        :param unflushed_from: offset of the log from which entries of messages may be missing on disk; None
-            if all are on disk.
+        :param unflushed_from: offset of the log from which entries may be missing on disk; None without any.
         """
         for writer in self:
             writer.recover(unflushed_from)
@@ -619,28 +618,19 @@ class QueueTable:
             writer.correct_min(min_offset)
 
     def flush(self, least_pages: int) -> None:
-        """Flush the entries of each queue with at least this number of unflushed pages.
-
-        :raises OSError: the disk refuses.
-        """
+        """Flush the entries of each queue with at least this number of unflushed pages."""
         with self._flushes:
             for writer in self:
                 writer.flush(least_pages)
 
     def take_to_disk(self) -> None:
-        """Flush files that a killed process wrote.
-
-        :raises OSError: the disk refuses.
-        """
+        """Flush files that a killed process wrote."""
         with ThreadPoolExecutor(_SYNCS, thread_name_prefix="flush") as pool:
             for _ in pool.map(EntryFiles.take_to_disk, self.entry_files()):
                 pass
 
     def drop_behind(self, log_end: int) -> None:
-        """Remove all entries of messages behind the log's end durably.
-
-        :raises OSError: the disk refuses.
-        """
+        """Remove all entries of messages behind the log's end durably."""
         for writer in self:
             writer.drop_behind(log_end)
         for files in self.entry_files():

@@ -1,7 +1,6 @@
 """Dispatch of the commitlog's messages into consume queues and index (ReputMessageService).
 
-A kernel reads the frames of a buffer. They are sorted by queue, and each queue's entries are written in the
-order of the log.
+A kernel reads the frames of a buffer. They are sorted by queue, and their entries written in log order.
 """
 
 from __future__ import annotations
