@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from storage_engine.brokers import find_broker
 from storage_engine.console.forecast import store_forecast
@@ -20,7 +21,7 @@ from storage_engine.console.stores import (
 )
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.jsonable import filled
-from storage_engine.journal.reading.answers import Findings, GroupRow, Standing
+from storage_engine.journal.reading.answers import GroupRow, Standing
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.store import TopicDay
@@ -147,8 +148,9 @@ def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
     if row.store_id is None:
         return StoreAnswer(now_ms, row)
     findings = reader.findings(row.store_id)
+    found = {} if findings is None else findings.found
     today = now_ms // DAY_MS
-    recorded = None if findings is None else findings.found.get("ranges")
+    recorded = found.get("ranges")
     ranges = None if recorded is None else tuple(filled(RangeLine, range_row) for range_row in recorded)
     return StoreAnswer(
         now_ms,
@@ -159,8 +161,16 @@ def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
         logs=len({line.log for line in ranges or ()}),
         groups=reader.groups(row.store_id),
         topics=reader.topic_days(row.store_id, today - TOPIC_DAYS, today + 1),
-        standing=_standing(reader, row, findings, now_ms),
-        findings=_make_findings(findings),
+        standing=_standing(reader, row, found.get("shield"), now_ms),
+        findings=None
+        if findings is None
+        else FoundLine(
+            findings.at_ms,
+            alarm_lines(found.get("alarms", ())),
+            tuple(found.get("notices", ())),
+            tuple(found.get("causes", ())),
+            finding_lines(found.get("doctor", ())),
+        ),
     )
 
 
@@ -176,10 +186,9 @@ def runs_page(reader: JournalReader, name: str, before_id: int | None = None) ->
     return RunsAnswer(tuple(run_line(run) for run in runs))
 
 
-def _standing(reader: JournalReader, row: StoreLine, findings: Findings | None, now_ms: int) -> StandingLine:
+def _standing(reader: JournalReader, row: StoreLine, shield: Any, now_ms: int) -> StandingLine:
     assert row.store_id is not None
     assert row.broker is not None
-    shield = None if findings is None else findings.found.get("shield")
     return filled(
         StandingLine,
         reader.standing(row.store_id, now_ms),
@@ -210,17 +219,4 @@ def _totals(ranges: Iterable[RangeLine]) -> tuple[PlaceTotal, ...]:
     return tuple(
         PlaceTotal(place, len(rows), sum(row.segments for row in rows), sum(row.size_bytes for row in rows))
         for place, rows in by_place.items()
-    )
-
-
-def _make_findings(findings: Findings | None) -> FoundLine | None:
-    if findings is None:
-        return None
-    parts = findings.found
-    return FoundLine(
-        findings.at_ms,
-        alarm_lines(parts.get("alarms", ())),
-        tuple(parts.get("notices", ())),
-        tuple(parts.get("causes", ())),
-        finding_lines(parts.get("doctor", ())),
     )

@@ -79,10 +79,7 @@ class StoresAnswer:
 
 
 def all_stores(reader: JournalReader, names: Collection[str], now_ms: int) -> StoresAnswer:
-    """Return the requested stores of a journal. If the journal can't be read, each store has the reason.
-
-    :param names: ids of the stores' connections.
-    """
+    """Return the requested stores of a journal. If the journal can't be read, each store has the reason."""
     try:
         return StoresAnswer(now_ms, worst_first(_read_lines(reader, names, now_ms)))
     except StorageEngineError as error:
@@ -90,10 +87,7 @@ def all_stores(reader: JournalReader, names: Collection[str], now_ms: int) -> St
 
 
 def unreadable(names: Iterable[str], problem: str, now_ms: int) -> StoresAnswer:
-    """Return lines of stores whose state is unknown, since their journal can't be read.
-
-    :param problem: the reason, as a sentence.
-    """
+    """Return lines of stores whose state is unknown, since their journal can't be read."""
     lines = (StoreLine(name, problem=problem, problem_kind=ProblemKind.JOURNAL) for name in names)
     return StoresAnswer(now_ms, tuple(lines), problem)
 
@@ -209,7 +203,6 @@ class LevelLine:
 class StoreLine:
     """A store's line in the list of stores. A field is None if its value isn't known.
 
-    :param store: the id of its connection.
     :param urgent: the most urgent finding; None if no finding calls for action.
     :param retention_ms: age of the store's oldest message at the last look.
     :param filling: whether a disk fills. It is unknown if a disk's level is unknown and no other disk fills.
@@ -311,7 +304,6 @@ def with_forecast(line: StoreLine, forecast: Forecast) -> StoreLine:
 def without_monitor(line: StoreLine, dag_id: str, kind: ProblemKind) -> StoreLine:
     """Return the line of a store whose monitor doesn't run, so that the line's values get older.
 
-    :param dag_id: id of the monitor's DAG.
     :param kind: MONITOR_PAUSED or MONITOR_GONE.
     """
     if line.problem_kind not in _LOOKED_FOR:
@@ -413,7 +405,6 @@ _GONE = frozenset({"segment-gone", "given-up"})
 class DayRun:
     """A run on a day of the calendar.
 
-    :param outcome: the run's outcome.
     :param validation: passed, failed, not-run or unknown.
     """
 

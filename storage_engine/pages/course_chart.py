@@ -95,7 +95,6 @@ class _Drawn:
 def course_svg(title: str, today: ChartCourse, changed: ChartCourse | None, zone: tzinfo) -> str:
     """Return a picture of today's course, with the changed course in front of it if there is one.
 
-    :param title: the subject of the simulation.
     :param zone: time zone in which days begin. Its name is printed below the axis.
     """
     new = changed or today

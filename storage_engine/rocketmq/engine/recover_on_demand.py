@@ -136,11 +136,9 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
 
 
 def _remove_dependents(layout: StoreLayout, first_offset: int) -> None:
-    """Remove the files that are rebuilt from the log.
+    """Remove the files that are rebuilt from the log, which begins at ``first_offset``.
 
     A queue without a message in the log stays, since only its files tell its next offset.
-
-    :param first_offset: first offset of the log.
     """
     for directory in (layout.consumequeue_ext, layout.index):
         if directory.is_dir():
@@ -172,11 +170,9 @@ def preview_recovery(
 
     end = RecoveredEnd(0, None, 0)
     if parts:
+        number = first_part_after_stop(parts, dispatched)
         if crashed:
-            with_index = settings.index_enable and settings.index_safe
-            number = first_part_after_crash(parts, checkpoint.recovery_time_ms(with_index=with_index))
-        else:
-            number = first_part_after_stop(parts, dispatched)
+            number = first_part_after_crash(parts, checkpoint, settings)
         end = find_end(parts, number, FrameReader(settings), count, check_crc=settings.check_crc_on_recover)
     dropped: tuple[Path, ...] = ()
     unindexed = None

@@ -52,11 +52,15 @@ class RecoveredEnd:
     began_at: int
 
 
-def first_part_after_crash(parts: Sequence[LogPart], recovery_time_ms: int) -> int:
+def first_part_after_crash(
+    parts: Sequence[LogPart], checkpoint: StoreCheckpoint, settings: EngineSettings
+) -> int:
     """Return the number of the file at which a recovery begins (CommitLog#isMappedFileMatchedRecover).
 
     It is the newest file whose first message was stored by the recovery time; the first if there is none.
     """
+    with_index = settings.index_enable and settings.index_safe
+    recovery_time_ms = checkpoint.recovery_time_ms(with_index=with_index)
     for number in range(len(parts) - 1, 0, -1):
         stored_ms = _first_store_ms(parts[number].data)
         if stored_ms is not None and stored_ms != 0 and stored_ms <= recovery_time_ms:
@@ -103,17 +107,13 @@ def recover(
     *,
     clean: bool,
 ) -> RecoveredEnd:
-    """Find the ends of log and queues, cut off the rest, and dispatch messages without entries.
-
-    :param clean: the store was stopped cleanly.
-    """
+    """Find the ends of log and queues, cut off the rest, and dispatch messages without entries."""
     parts = [LogPart(file.path, file.base_offset, file.array) for file in files.files]
     number = 0
     if clean:
         queues.recover(None)
     else:
-        with_index = settings.index_enable and settings.index_safe
-        number = first_part_after_crash(parts, checkpoint.recovery_time_ms(with_index=with_index))
+        number = first_part_after_crash(parts, checkpoint, settings)
         queues.recover(parts[number].base_offset if parts else 0)
     dispatched = queues.max_physical_offset
     if not parts:

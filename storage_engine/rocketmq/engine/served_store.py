@@ -55,7 +55,7 @@ class ServedStore(RocketMQBrokerStore):
             self.session.close()
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the store's snapshot. While a process serves the store, it ends at the flushed bytes.
+        """Return the store's snapshot. While a process serves the store, only flushed segments are sealed.
 
         :raises BrokerError: the serving process doesn't answer.
         """

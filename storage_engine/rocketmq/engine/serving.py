@@ -77,7 +77,6 @@ class EngineSession:
         return answer.get("done")
 
     def positions(self) -> StorePositions:
-        """Return the store's progress."""
         return from_jsonable(StorePositions, self.ask("positions"), "answer of the engine")
 
     @contextmanager
@@ -150,7 +149,6 @@ _FORCED_AFTER_MS = 120_000
 
 
 def positions_of(store: MessageStore) -> StorePositions:
-    """Return the progress of an open store."""
     state = store.positions()
     return StorePositions(
         state.wrote, state.committed, state.flushed, state.dispatched, asdict(state.checkpoint)

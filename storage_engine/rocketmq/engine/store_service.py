@@ -199,10 +199,7 @@ def cleaning(
     *,
     release: Callable[[PlanRequest], object] | None = None,
 ) -> Iterator[CleanupLoop]:
-    """Clean a store at intervals while the block runs.
-
-    :param release: see :class:`CleanupLoop`.
-    """
+    """Clean a store at intervals while the block runs; see :class:`CleanupLoop`."""
     loop = CleanupLoop(store, config, zone, release=release)
     loop.start()
     try:

@@ -54,21 +54,16 @@ def set_mtimes(
     """
     if not wanted:
         return state
-    planned = {
-        file.base_offset: Touched(
-            file.base_offset,
-            file.path,
-            file.inode,
-            original_mtime_ns(state, file),
-            mtime_ns,
-            before_mtime_ns=file.mtime_ns,
+    planned = []
+    for file, mtime_ns in wanted:
+        original_ns, before_ns = original_mtime_ns(state, file), file.mtime_ns
+        planned.append(
+            Touched(file.base_offset, file.path, file.inode, original_ns, mtime_ns, before_mtime_ns=before_ns)
         )
-        for file, mtime_ns in wanted
-    }
-    state = _with_touched(state, planned.values())
+    state = _with_touched(state, planned)
     save_state(memory, state)
     with own_acts(root) as acts:
-        touched = [set_mtime(acts, planned[file.base_offset]) for file, _ in wanted]
+        touched = [set_mtime(acts, item) for item in planned]
     state = _with_touched(state, touched)
     save_state(memory, state)
     return state

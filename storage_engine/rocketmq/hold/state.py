@@ -251,12 +251,8 @@ def as_looked_at(state: HoldState, found: Observed) -> HoldState:
         min_offset=found.min_offset,
         max_offset=found.max_offset,
         segments=tuple((file.base_offset, file.inode) for file in found.files),
-        # Remove segments that were deleted after the releasing run was killed.
-        releasing=tuple(
-            offset
-            for offset in state.releasing
-            if offset >= found.min_offset or found.file_at(offset) is not None
-        ),
+        # Without segments that were deleted after the releasing run was killed.
+        releasing=tuple(base for base in state.releasing if base >= found.min_offset or found.file_at(base)),
         end_offset=found.files[-1].end_offset if found.files else found.max_offset,
         log_paths=found.log_paths,
     )

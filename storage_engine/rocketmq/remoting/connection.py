@@ -137,7 +137,6 @@ _CHUNK_BYTES: Final = 1 << 20
 class Connection:
     """Connection to one peer, opened by the first request. Threads may share it, and wait for each other.
 
-    :param address: ``host:port``.
     :raises BadInputError: the address or a TLS file can't be used.
     """
 

@@ -137,9 +137,8 @@ class Replicas:
         return ""
 
     def check_only_master(self, root: Path) -> None:
-        """Check that a broker is the only master of its name.
+        """Check that the broker of a store is the only master of its name.
 
-        :param root: root of the broker's store.
         :raises GateRefusedError: another master may exist.
         """
         if self.why_kept:

@@ -137,9 +137,10 @@ _PUT_OK = PutStatus.PUT_OK
 _new_tuple = tuple.__new__
 """Creates a result three times as fast as a call of its class."""
 _INNER_NUM, _INNER_BASE = "INNER_NUM", "INNER_BASE"
-_DISPATCH, _DISPATCH_OFFSETS, _WAIT = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "WAIT"
+DISPATCH, DISPATCH_OFFSETS, _WAIT = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "WAIT"
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
-_NO_LIGHT_QUEUES = ("%RETRY%", "rmq_sys_")
+NO_LIGHT_QUEUES = ("%RETRY%", "rmq_sys_")
+"""Prefixes of topics whose messages get no entries in light queues."""
 _REFUSALS = {
     kernels.PROPERTIES_TOO_LONG: PutStatus.PROPERTIES_SIZE_EXCEEDED,
     kernels.UNMAPPED: PutStatus.SERVICE_NOT_AVAILABLE,
@@ -337,8 +338,8 @@ class Appender:
         count = max(1, int(number)) if inner else 1
         light = (
             self._settings.light_queues
-            and bool(properties.get(_DISPATCH, "").strip())
-            and not message.topic.startswith(_NO_LIGHT_QUEUES)
+            and bool(properties.get(DISPATCH, "").strip())
+            and not message.topic.startswith(NO_LIGHT_QUEUES)
             and message.topic != SCHEDULE_TOPIC
         )
         if not inner and not light:
@@ -347,9 +348,9 @@ class Appender:
             properties[_INNER_BASE] = str(queue_offset)
         queues: list[tuple[str, int]] = []
         if light:
-            names = properties[_DISPATCH].split(",")
+            names = properties[DISPATCH].split(",")
             queues = [(name, 0) for name in names if name.startswith(LIGHT_PREFIX)]
-            properties[_DISPATCH_OFFSETS] = ",".join(
+            properties[DISPATCH_OFFSETS] = ",".join(
                 str(self._queues.next_offsets.get((name, 0), 0)) if name.startswith(LIGHT_PREFIX) else ""
                 for name in names
             )

@@ -24,7 +24,7 @@ from storage_engine.rocketmq.codec import frame_layout as frame
 
 # Places in a file's table, of 64 bits each.
 TARGET: Final = 0
-"""Address of the memory to which messages are written; 0: the memory is unmapped."""
+"""Address of the memory to which messages are written; 0 if the memory is unmapped."""
 FILE_BYTES: Final = 1
 BASE_OFFSET: Final = 2
 WROTE: Final = 3
@@ -47,15 +47,15 @@ _MAX_SHORT = (1 << 15) - 1
 _BATCH_HEADER = 20
 # Places in a log's table.
 BODY_BYTES: Final = 0
-"""Most bytes of a body."""
+"""Largest size of a body."""
 FRAME_BYTES: Final = 1
-"""Most bytes of a frame."""
+"""Largest size of a frame."""
 CRC_FUNCTION: Final = 2
 CRC_TABLE: Final = 3
 ENDS_WITH_CRC: Final = 4
 """Whether each frame ends with its CRC."""
 BATCH_BYTES: Final = 5
-"""Most bytes of all frames of a batch together."""
+"""Largest total size of a batch's frames."""
 
 MAGIC_BYTES: Final = 4
 """Bytes of the magic before a topic's length and name. The magic decides the size of the length field."""
@@ -204,9 +204,7 @@ def write_batch(
 ) -> tuple[int, int, int]:
     """Write a batch. Return its physical offset, size and number of messages, or a fault's code and zeros.
 
-    :param file: address of the file's table, which gets the new positions.
-    :param log: address of the log's table.
-    :param topic: magic, length and name as in a frame.
+    :param file, log, topic: see :func:`write_message`.
     :param messages: each with its size, a CRC, a magic, a flag, its body and its properties.
     :param properties: added to each message behind its own properties.
     """

@@ -77,7 +77,6 @@ class WritableFile:
 
         Disk space is allocated at once: a write to a mapped file on a full disk would kill the process.
 
-        :param pool: pool from which the file's buffer is taken.
         :raises OSError: the file can't be created, or the disk has no room for it.
         """
         self.path, self.base_offset, self.size_bytes = path, base_offset, size_bytes
@@ -441,10 +440,7 @@ class FileQueue:
 
     @property
     def min_offset(self) -> int:
-        """Return the first offset behind a first file that is being deleted (CommitLog#getMinOffset).
-
-        Return -1 if the log has no file.
-        """
+        """Return where the first file that isn't being deleted begins; -1 if there is none (#getMinOffset)."""
         first = self.first
         if first is None:
             return -1
@@ -626,7 +622,6 @@ class FlushGuard:
 def allow_open_files(directory: Path, files: int) -> None:
     """Raise the soft limit of open files to the hard limit, as a JVM does.
 
-    :param files: number of the log's files.
     :raises BadInputError: the hard limit is too low for the log.
     """
     needed = _DESCRIPTORS_PER_FILE * files + _OTHER_DESCRIPTORS

@@ -82,11 +82,7 @@ class IndexWriter:
         )
 
     def load(self, *, clean: bool) -> tuple[Path, ...]:
-        """Find the files. After a crash, delete files that were not flushed (IndexService#load).
-
-        :param clean: whether the store was stopped cleanly.
-        :return: the deleted files.
-        """
+        """Find the files. After a crash, delete and return unflushed files (IndexService#load)."""
         listed = self.listed()
         self._sound = 0 if clean else len(self.sound_headers(listed))
         deleted = () if clean else tuple(path for path in listed if self.is_unflushed(path))

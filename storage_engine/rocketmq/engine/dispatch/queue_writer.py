@@ -309,7 +309,7 @@ class QueueWriter:
         self.max_physical_offset = physical_offset
         while self.files.bases:
             base = self.files.bases[-1]
-            first = np.frombuffer(self.files.read(base, 0, UNIT), consume_queue.DTYPE)[0]
+            first = self._entry(base, 0)
             if int(first["offset"]) >= physical_offset:
                 self.files.delete_last()
                 continue
@@ -441,11 +441,7 @@ class BatchQueueWriter:
         self.files.flush(least_pages)
 
     def recover(self, unflushed_from: int | None = None) -> None:
-        """Find the end from the last three files (BatchConsumeQueue#recover).
-
-        :param unflushed_from: see
-            :meth:`~storage_engine.rocketmq.engine.dispatch.queue_writer.QueueWriter.recover`.
-        """
+        """Find the end from the last files, as :meth:`QueueWriter.recover` (BatchConsumeQueue#recover)."""
         bases = self.files.bases
         if not bases:
             return
@@ -490,10 +486,7 @@ class BatchQueueWriter:
             self._find_next_queue_offset()
 
     def clean_below(self, min_offset: int) -> int:
-        """Delete files that point only below the log's min offset (BatchConsumeQueue#deleteExpiredFile).
-
-        :return: number of deleted files.
-        """
+        """Delete and count files that point only below an offset (BatchConsumeQueue#deleteExpiredFile)."""
         deleted = delete_below(self.files, batch_consume_queue.FORMAT, min_offset)
         self.correct_min(min_offset)
         return deleted

@@ -17,7 +17,12 @@ from storage_engine.arrow.memory import address_of
 from storage_engine.core.clock import clock_ms
 from storage_engine.crc import crc_engine
 from storage_engine.rocketmq.codec.frame_layout import SCHEDULE_TOPIC
-from storage_engine.rocketmq.engine.append.append import parse_properties
+from storage_engine.rocketmq.engine.append.append import (
+    DISPATCH,
+    DISPATCH_OFFSETS,
+    NO_LIGHT_QUEUES,
+    parse_properties,
+)
 from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as kernels
 from storage_engine.rocketmq.engine.dispatch.dispatch_kernels import group_by_queue
 from storage_engine.rocketmq.engine.dispatch.index_writer import IndexWriter, text_of
@@ -30,9 +35,6 @@ Rows = npt.NDArray[np.int64]
 
 ROWS_AT_ONCE = 1 << 14
 _SEED = np.uint64(secrets.randbits(64))
-_DISPATCH = "INNER_MULTI_DISPATCH"
-_OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
-_NO_LIGHT_QUEUES = ("%RETRY%", "rmq_sys_")
 _ENTRY_FIELDS = (kernels.PHYSICAL_OFFSET, kernels.SIZE, kernels.TAGS_CODE)
 
 
@@ -168,13 +170,12 @@ class Dispatcher:
         """Write entries of messages that belong to further queues (ConsumeQueue#multiDispatchLmqQueue)."""
         for row in rows[rows[:, kernels.MARKS] & kernels.MULTI_DISPATCH != 0]:
             topic = text_of(data, row, kernels.TOPIC_AT)
-            if topic.startswith(_NO_LIGHT_QUEUES) or topic == SCHEDULE_TOPIC or self._queues.is_batch(topic):
+            if topic.startswith(NO_LIGHT_QUEUES) or topic == SCHEDULE_TOPIC or self._queues.is_batch(topic):
                 continue
             begin = int(row[kernels.PROPERTIES_AT])
-            block = bytes(data[begin : begin + int(row[kernels.PROPERTIES_BYTES])])
-            properties = parse_properties(block)
-            names = properties.get(_DISPATCH, "").split(",")
-            offsets = properties.get(_OFFSETS, "").split(",")
+            properties = parse_properties(bytes(data[begin : begin + int(row[kernels.PROPERTIES_BYTES])]))
+            names = properties.get(DISPATCH, "").split(",")
+            offsets = properties.get(DISPATCH_OFFSETS, "").split(",")
             if len(names) != len(offsets) or not all(offset.isdecimal() for offset in offsets):
                 continue
             for name, offset in zip(names, offsets, strict=True):
