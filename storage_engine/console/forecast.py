@@ -268,12 +268,8 @@ def _retention(
     above = next((mark for mark in (levels.forces_percent, levels.refuses_percent) if mark is not None), 100)
     holds = room.log_bytes + room.below(above)
     fits = [None if rate < 1 else round(holds * DAY_MS / rate) for rate in reversed(ingest)]
-    return TimeBand(
-        *(
-            by_age if by_space is None else min(by_age, by_space)
-            for by_age, by_space in zip(lately, fits, strict=True)
-        )
-    )
+    times = zip(lately, fits, strict=True)
+    return TimeBand(*(by_age if by_space is None else min(by_age, by_space) for by_age, by_space in times))
 
 
 def store_forecast(reader: JournalReader, name: str, now_ms: int) -> Forecast:

@@ -191,10 +191,8 @@ def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
         next(iter(names.values())).extend(later)
     else:
         unknown += [_not_yet(conn_id) for conn_id in later]
-    answers = all_at_once(
-        [partial(all_stores, reader, ids, now_ms) for reader, ids in names.items()],
-        _WAIT_SECONDS,
-    )
+    works = [partial(all_stores, reader, ids, now_ms) for reader, ids in names.items()]
+    answers = all_at_once(works, _WAIT_SECONDS)
     lines, problems = unknown, []
     for (reader, ids), answer in zip(names.items(), answers, strict=True):
         late = (
@@ -225,7 +223,7 @@ def in_own_threads(work: Callable[P, T]) -> Callable[P, Awaitable[T]]:
     return run
 
 
-def all_at_once(works: list[Callable[[], T]], limit_seconds: float) -> list[T | None]:
+def all_at_once(works: Sequence[Callable[[], T]], limit_seconds: float) -> list[T | None]:
     """Return the results of all calls in their order; None for a call that isn't done in time."""
     if len(works) == 1:
         return [works[0]()]

@@ -170,21 +170,17 @@ def _set_mtime(touched: Touched) -> Touched:
 def _refusal(file: Touched, error: OSError) -> GateRefusedError:
     owner = ""
     if isinstance(error, PermissionError):
+        uids = ""
+        with suppress(OSError):
+            uids = f" (uid {Path(file.path).stat().st_uid}; this process has uid {os.geteuid()})"
         owner = (
-            " Only the owner of a file may set its mtime: run as the broker's user"
-            f"{_owner_of(file.path)}, or give this process CAP_FOWNER and read access."
+            f" Only the owner of a file may set its mtime: run as the broker's user{uids}, or give this "
+            "process CAP_FOWNER and read access."
         )
     return GateRefusedError(
         f"{file.path}: expected to set its mtime, found {error.strerror or error}: the store can't be held. "
         f"It was not touched.{owner or ' Mount its file system writable.'}"
     )
-
-
-def _owner_of(path: str) -> str:
-    try:
-        return f" (uid {Path(path).stat().st_uid}; this process has uid {os.geteuid()})"
-    except OSError:
-        return ""
 
 
 NAME: Final = "hold"

@@ -174,18 +174,14 @@ def refuse_foreign(root: Path, manager: str | None, now_ms: int) -> None:
     marker = read_marker(root)
     if marker is None or marker.manager == manager or marker.ends_at_ms <= now_ms:
         return
+    until = f"{marker.ends_at_ms} ms after 1970"
+    with suppress(ValueError, OverflowError, OSError):  # The time may be beyond the calendar.
+        until = time_text(marker.ends_at_ms)
     raise GateRefusedError(
         f"{root / NAME}: expected no other manager, found that one on host {marker.host} holds the store "
-        f"until {_moment(marker.ends_at_ms)}, with another journal. Nothing was changed. Run unmanage "
-        "there. If that manager no longer exists, wait until then or remove the file."
+        f"until {until}, with another journal. Nothing was changed. Run unmanage there. If that manager no "
+        "longer exists, wait until then or remove the file."
     )
-
-
-def _moment(timestamp_ms: int) -> str:
-    try:
-        return time_text(timestamp_ms)
-    except (ValueError, OverflowError, OSError):  # The time is beyond the calendar.
-        return f"{timestamp_ms} ms after 1970"
 
 
 def write_marker(root: Path, manager: str, ends_at_ms: int) -> str:
@@ -198,7 +194,10 @@ def write_marker(root: Path, manager: str, ends_at_ms: int) -> str:
     data = json.dumps(to_jsonable(Marker(manager, socket.gethostname(), ends_at_ms))).encode().ljust(_BYTES)
     try:
         try:
-            _write_in_place(path, data)
+            with durable.opened(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC) as fd:
+                os.pwrite(fd, data, 0)
+                os.ftruncate(fd, len(data))
+                os.fsync(fd)
         except FileNotFoundError:
             durable.write_file(path, data, shared=True)
     except OSError as error:
@@ -217,10 +216,3 @@ def remove_marker(root: Path, manager: str) -> None:
     if marker is not None and marker.manager == manager:
         durable.unlink(root / NAME)
         durable.fsync_path(root)
-
-
-def _write_in_place(path: Path, data: bytes) -> None:
-    with durable.opened(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC) as fd:
-        os.pwrite(fd, data, 0)
-        os.ftruncate(fd, len(data))
-        os.fsync(fd)

@@ -94,9 +94,8 @@ def _probe_first(layout: StoreLayout, segment: MappedFile, length: int) -> Itera
 def _consume_queue(layout: StoreLayout, fd: int, position: int, header: bytes, magic: int) -> Path | None:
     """Return the directory of a message's consume queue; None if the message gets no entry in one."""
     (sys_flag,) = struct.unpack_from(">i", header, frame.SYS_FLAG_AT)
-    if sys_flag & frame.TRANSACTION_MASK in (frame.TRANSACTION_PREPARED, frame.TRANSACTION_ROLLBACK):
-        return None
-    if sys_flag & frame.INNER_BATCH:
+    kind = sys_flag & frame.TRANSACTION_MASK
+    if sys_flag & frame.INNER_BATCH or kind in (frame.TRANSACTION_PREPARED, frame.TRANSACTION_ROLLBACK):
         return None
     extra = sum(
         frame.IPV6_EXTRA_BYTES for bit in (frame.BORN_HOST_IPV6, frame.STORE_HOST_IPV6) if sys_flag & bit

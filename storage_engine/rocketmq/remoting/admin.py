@@ -129,10 +129,8 @@ class BrokerAdmin:
         unanswered: BrokerError | None = None
         try:
             self._connection.act(command.UPDATE_BROKER_CONFIG, body=body)
-        except BrokerRefusedError:
-            raise
         except BrokerError as error:
-            if not error.may_have_acted:
+            if isinstance(error, BrokerRefusedError) or not error.may_have_acted:
                 raise
             unanswered = error
         try:

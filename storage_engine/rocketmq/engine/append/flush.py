@@ -59,17 +59,13 @@ class StoreCheckpoint:
                 values.confirm_phy_offset,
             )
             try:
-                fd = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                with durable.opened(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC) as fd:
+                    os.pwrite(fd, content, 0)
+                    if os.fstat(fd).st_size < FILE_BYTES:
+                        os.ftruncate(fd, FILE_BYTES)
+                    os.fdatasync(fd)
             except FileNotFoundError:
                 durable.write_file(self._path, content.ljust(FILE_BYTES, b"\0"))
-                return
-            try:
-                os.pwrite(fd, content, 0)
-                if os.fstat(fd).st_size < FILE_BYTES:
-                    os.ftruncate(fd, FILE_BYTES)
-                os.fdatasync(fd)
-            finally:
-                os.close(fd)
 
 
 GATHERING_SECONDS = 0.0002

@@ -440,7 +440,7 @@ class FileQueue:
 
     @property
     def min_offset(self) -> int:
-        """Return where the first file that isn't being deleted begins; -1 if there is none (#getMinOffset)."""
+        """Return the first offset of a file that isn't being deleted; -1 without files (#getMinOffset)."""
         first = self.first
         if first is None:
             return -1

@@ -100,25 +100,19 @@ class EntryFiles:
             count = min(len(view), self.file_bytes - self.wrote)
             if self._last_path[0] != self.bases[-1]:
                 self._last_path = self.bases[-1], str(self.path(self.bases[-1]))
-            fd = os.open(self._last_path[1], _OPEN)
-            try:
+            with durable.opened(self._last_path[1], _OPEN) as fd:
                 position = self.wrote
                 part = view[:count]
                 while len(part):
                     written = os.pwrite(fd, part, position)
                     part, position = part[written:], position + written
-            finally:
-                os.close(fd)
             self.wrote += count
             view = view[count:]
 
     def read(self, base_offset: int, position: int, size_bytes: int) -> bytes:
         """Read bytes of one file. At the file's end the result is shorter."""
-        fd = os.open(self.path(base_offset), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+        with durable.opened(self.path(base_offset), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC) as fd:
             return os.pread(fd, size_bytes, position)
-        finally:
-            os.close(fd)
 
     def flush(self, least_pages: int) -> None:
         """Flush to disk all bytes written since the last flush.
