@@ -31,8 +31,8 @@ _UNITS_MS = {"s": 1000, "m": 60_000, "h": HOUR_MS, "d": DAY_MS}
 _ENTRIES_OF_A_QUEUE_FILE = 300_000
 _FILES_TO_LOOK_AT = 200
 _SHARED_DECISIONS = {
-    "duplicationEnable": "other replicas say up to where the log is confirmed",
-    CONTROLLER_MODE: "a controller and other replicas say up to where the log is confirmed",
+    "duplicationEnable": "other replicas decide how much of the log is confirmed",
+    CONTROLLER_MODE: "a controller and other replicas decide how much of the log is confirmed",
 }
 """Settings under which consumers may not read the whole log, and why (CommitLog#getConfirmOffset)."""
 
@@ -93,9 +93,9 @@ def check_writable(config: BrokerConfig) -> None:
     role = read.text("brokerRole", "ASYNC_MASTER")
     if role == "SLAVE":
         raise BrokerConfigError(
-            f"{read.source}: brokerRole: expected a master's, found SLAVE: a slave's log is its master's, "
-            "byte for byte, so nothing else may be written to it. Nothing was changed. Write to the master's "
-            "store. After a crash, run recover or rebuild-queues on the slave's store."
+            f"{read.source}: brokerRole: expected a master, found SLAVE: a slave's log is a copy of its "
+            "master's, so only the master may write to it. Nothing was changed. Write to the master's store. "
+            "After a crash, run recover or rebuild-queues on the slave's store."
         )
     copies = read.number("inSyncReplicas", 1)
     if role == "SYNC_MASTER" and copies > 1:
@@ -172,7 +172,7 @@ class _Values:
         value = self.raw.get(key, default).strip()
         if key == "flushDiskType" and value not in list(FlushMode):
             raise BrokerConfigError(
-                f"{self.source}: {key}: expected {' or '.join(FlushMode)}, found {value!r}."
+                f"{self.source}: {key}: expected {' or '.join(FlushMode)}, found {value!r}. Correct it."
             )
         return value
 
@@ -183,13 +183,17 @@ class _Values:
     def number(self, key: str, default: int) -> int:
         value = self.raw.get(key, str(default)).strip()
         if not value.isdecimal():
-            raise BrokerConfigError(f"{self.source}: {key}: expected a whole number, found {value!r}.")
+            raise BrokerConfigError(
+                f"{self.source}: {key}: expected a whole number, found {value!r}. Correct it."
+            )
         return int(value)
 
     def flag(self, key: str, default: bool) -> bool:
         value = self.raw.get(key, str(default)).strip().lower()
         if value not in ("true", "false"):
-            raise BrokerConfigError(f"{self.source}: {key}: expected true or false, found {value!r}.")
+            raise BrokerConfigError(
+                f"{self.source}: {key}: expected true or false, found {value!r}. Correct it."
+            )
         return value == "true"
 
 

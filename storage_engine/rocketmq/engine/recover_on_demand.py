@@ -88,10 +88,10 @@ def check_nothing_cut(layout: StoreLayout, settings: EngineSettings) -> None:
 def _check_nothing_lost(layout: StoreLayout, result: StoreRecovery) -> None:
     if result.cut_messages:
         raise CorruptFrameError(
-            f"{layout.root}: expected nothing but unwritten room behind offset {result.log_end}, where a "
-            f"message is damaged, found {result.cut_messages} whole messages. A recovery would cut them off, "
-            "and so would a broker that starts. Nothing was changed. Archive the segments first with "
-            "--accept-damage, or put the file back from a replica; to lose them, run ",
+            f"{layout.root}: expected no message behind the damaged one at offset {result.log_end}, found "
+            f"{result.cut_messages} whole messages. A recovery would cut them off, and so would a start of "
+            "the broker. Nothing was changed. Archive the segments first with --accept-damage, or put the "
+            "file back from a replica. To lose these messages, run ",
             Command("recover"),
             " with --cut-messages.",
         )
@@ -117,8 +117,8 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
         if end.offset != result.log_end or result.cut_messages:
             raise CorruptFrameError(
                 f"{layout.root}: expected whole messages up to offset {result.log_end}, found a damaged one "
-                f"at {end.offset}. From there on no queue could be made. Nothing was changed. Put the file "
-                "back from a replica."
+                f"at {end.offset}. Messages behind it would be missing in the queues. Nothing was changed. "
+                "Put the file back from a replica."
             )
         first_offset = parts[0].base_offset if parts else 0
         parts.clear()
@@ -221,7 +221,7 @@ def _parts(layout: StoreLayout, settings: EngineSettings) -> list[LogPart]:
     if wrong or len(files) != len(raw_files):
         raise StoreLayoutError(
             f"{wrong[0] if wrong else layout.commitlog_paths[0]}: expected files of "
-            f"{settings.commitlog_file_bytes} bytes whose names are their first offsets, found another. "
+            f"{settings.commitlog_file_bytes} bytes whose names are their first offsets, found another file. "
             "Nothing was changed. Check mappedFileSizeCommitLog, and compare the directory with a replica."
         )
     ordered = sorted(files, key=lambda file: file.base_offset)
@@ -229,8 +229,8 @@ def _parts(layout: StoreLayout, settings: EngineSettings) -> list[LogPart]:
         end = left.base_offset + settings.commitlog_file_bytes
         if end != right.base_offset:
             raise StoreLayoutError(
-                f"{right.path}: expected a file of the log that begins at {end}, behind {left.path.name}, "
-                "found this one. Nothing was changed. Put the missing file back from a replica or the lake."
+                f"{right.path}: expected a file that begins at {end}, where {left.path.name} ends, found a "
+                "gap. Nothing was changed. Put the missing file back from a replica or the lake."
             )
     return [LogPart(file.path, file.base_offset, np.memmap(file.path, np.uint8, "r")) for file in ordered]
 

@@ -233,7 +233,10 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         if request["do"] in ("lock", "unlock"):
             return {"pid": os.getpid()}
         if request["do"].startswith("delete") and not locked:
-            raise StoreBusyError(f"{self._store.layout.root}: expected a lock before a deletion, found none.")
+            raise StoreBusyError(
+                f"{self._store.layout.root}: expected a lock before a deletion, found none. Nothing was "
+                "deleted. Lock the store first."
+            )
         return {"done": to_jsonable(self._actions[request["do"]](request))}
 
     def _flush(self) -> Mapping[str, StorePositions]:
@@ -273,7 +276,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
                 continue
             if FileFacts.of(path) != facts:
                 raise ChangedUnderUsError(
-                    f"{path}: expected {facts}, found {FileFacts.of(path)}. It was not deleted.",
+                    f"{path}: expected {facts}, found {FileFacts.of(path)}. It was not deleted. Plan again.",
                     path=facts.path,
                 )
             queue = self._store.queues.files_in(path.parent)
@@ -284,8 +287,8 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
                 durable.unlink(index.paths.pop(0))
             else:
                 raise ChangedUnderUsError(
-                    f"{path}: expected the first of several files that belong together, found another. It "
-                    "was not deleted.",
+                    f"{path}: expected the first of several files of a queue or the index, found another. "
+                    "It was not deleted. Plan again.",
                     path=facts.path,
                 )
             durable.fsync_path(path.parent)

@@ -285,7 +285,10 @@ def serve_store(
         else:
             ends.wait()
         if store.failure:
-            raise StoreBusyError(f"{store.layout.root}: expected to stop it cleanly, found {store.failure}.")
+            raise StoreBusyError(
+                f"{store.layout.root}: expected to stop the store cleanly, found {store.failure}. Repair the "
+                "disk. The next start recovers the store."
+            )
 
 
 def _keep_all(request: PlanRequest) -> None:
@@ -296,8 +299,8 @@ def _put(store: MessageStore, message: NewMessage, ends: threading.Event) -> Non
     while (status := store.put(message).status) is not PutStatus.PUT_OK:
         if status is not PutStatus.SERVICE_NOT_AVAILABLE or store.failure or not store.disk_full:
             raise StoreBusyError(
-                f"{store.layout.root}: expected it to take a message of {len(message.body)} bytes, found "
-                f"{store.failure or status}. The messages before it are stored."
+                f"{store.layout.root}: expected the store to accept a message of {len(message.body)} bytes, "
+                f"found {store.failure or status}. The messages before it are stored."
             )
         # Wait for a cleanup to free space.
         if ends.is_set():

@@ -203,7 +203,7 @@ def check_force_is_far(found: Observed, config: BrokerConfig, disks: Sequence[Di
     """
     limit = config.disk_space_clean_forcibly_percent - MARGIN_PERCENT
     remedy = (
-        "Nothing was changed. Let us set it (may_change_settings), or set it yourself: mqadmin "
+        "Nothing was changed. Permit the hold to set it (may_change_settings), or set it yourself: mqadmin "
         f"updateBrokerConfig -b {found.address} -k {FORCIBLY} -v false, and the same in broker.conf."
     )
     text = (
@@ -227,8 +227,8 @@ def check_force_is_far(found: Observed, config: BrokerConfig, disks: Sequence[Di
     fullest = max((disk.used_percent or 0 for disk in disks), default=0)
     return (
         f"{FORCIBLY} is true at broker {found.address}: above {config.disk_space_clean_forcibly_percent} % "
-        f"it deletes whatever is held (the fullest disk is at {fullest} %). Let us set it to false "
-        "(may_change_settings)."
+        f"it deletes whatever is held (the fullest disk is at {fullest} %). Permit the hold to set it to "
+        "false (may_change_settings)."
     )
 
 

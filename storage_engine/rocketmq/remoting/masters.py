@@ -196,7 +196,7 @@ class BrokerGroup:
             elif address in claims:
                 masters.append(claims[address])
             elif role == _SILENT and address not in slaves:
-                unknown.append(f"{address}, which takes connections and doesn't say what it is")
+                unknown.append(f"{address} takes connections, but doesn't tell its role")
             # If a server doesn't answer, replicas of earlier looks still count.
             if address and (role or address in claims or address in slaves or unknown):
                 addresses.append(address)

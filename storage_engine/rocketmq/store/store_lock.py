@@ -208,7 +208,7 @@ def _take(fd: int, layout: StoreLayout) -> None:
 def _engine_text(layout: StoreLayout) -> str:
     if not (layout.root / DIRECTORY / ENGINE_SOCKET).exists():
         return ""
-    return Text(" If ", Command("serve"), " serves it, use mode engine, at a shell --engine.")
+    return Text(" If ", Command("serve"), " serves the store, use mode engine (--engine).")
 
 
 def _locking_pid(fd: int) -> int | None:
@@ -259,7 +259,7 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
     processes = "process" if len(unknown) == 1 else "processes"
     return (
         f"{len(unknown)} {processes} of other users could not be checked for open files of the store "
-        f"(the broker's lock is ours, none is a broker): {', '.join(unknown[:5])}"
+        f"(none is a broker, and this run has the broker's lock): {', '.join(unknown[:5])}"
         + (", …" if len(unknown) > 5 else ""),
     )
 

@@ -575,9 +575,9 @@ class QueueTable:
         if writer is None:
             if not is_directory_name(topic) or queue_id < 0:
                 raise StoreLayoutError(
-                    f"{self._layout.root}: expected a topic and a queue that directories can be named after, "
-                    f"found topic {topic!r:.300}, queue {queue_id} in a message. No queue was made of it. "
-                    "Find out who wrote it, and put the file of the log back from a replica."
+                    f"{self._layout.root}: expected a message whose topic and queue can name directories, "
+                    f"found topic {topic!r:.300}, queue {queue_id}. No queue was created. Find out which "
+                    "program wrote the message, and put the file of the log back from a replica."
                 )
             writer = self._writers[topic, queue_id] = self._new(topic, queue_id)
         return writer
