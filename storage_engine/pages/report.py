@@ -99,12 +99,6 @@ def bars(ranges: Sequence[RangeStatus]) -> tuple[Bar, ...]:
     return tuple(placed)
 
 
-def bars_by_log(ranges: Sequence[RangeStatus]) -> dict[str, tuple[Bar, ...]]:
-    """Return the picture of each log's ranges, for the first :data:`BARS` logs by name."""
-    logs = sorted({row.log for row in ranges})[:BARS]
-    return {log: bars([row for row in ranges if row.log == log]) for log in logs}
-
-
 READS_VERSION = 1
 """Newest version of a report's fields that this page can read."""
 
@@ -162,17 +156,17 @@ def render_page(
         broker = report["broker"]
         checked = to_jsonable(validation) if validation else None
         report = {**of_any_release(report), "validation": checked}
+    ranges = validation.ranges if validation else ()
+    logs = sorted({row.log for row in ranges})[:BARS]
     return template("page.html.j2").render(
         report=report,
         validation=validation,
         story=tell(report) if report is not None else _tell_validation(validation, broker),
         groups=list(segment_groups(report["segments"])) if report is not None else [],
-        bars=bars_by_log(validation.ranges if validation else ()),
+        bars={log: bars([row for row in ranges if row.log == log]) for log in logs},
         bar_width=BAR_WIDTH,
         places={place.value: text for place, text in _PLACES.items()},
-        present=[
-            place for place in _PLACES if validation and any(r.where is place for r in validation.ranges)
-        ],
+        present=[place for place in _PLACES if any(row.where is place for row in ranges)],
         checks=_group_checks(validation),
         steps=STEPS,
         words=words_of(broker),

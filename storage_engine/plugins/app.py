@@ -56,7 +56,6 @@ from storage_engine.pages.report import report_html
 from storage_engine.pages.story import of_any_release, tell
 from storage_engine.pages.summary import LakeForecast, keep_page
 from storage_engine.plugins.access import (
-    PURPOSES,
     ReadableDags,
     ReadableStore,
     ReadableStores,
@@ -107,34 +106,6 @@ def report_or_none(conn_id: str, run_key: str) -> str:
     except StorageEngineError as error:
         _log.warning("report of %s: %s", run_key, error)
         return message_html(run_key, _NONE)
-
-
-def keep_of_store(conn_id: str, price: float | None) -> str:
-    """Return the page about the contents of a store's lakes, from the last recorded forecasts.
-
-    :param price: price of 10⁹ bytes for a month.
-    :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: there is no such store, or a newer release wrote its journal.
-    """
-    reader = journal_of(conn_id)
-    store_id = reader.store_id(conn_id)
-    kept = () if store_id is None else read_forecasts(reader, store_id)
-    return keep_page(conn_id, tuple(LakeForecast(row.at_ms, row.forecast) for row in kept), price)
-
-
-def run_in_short(conn_id: str, run_key: str) -> Mapping[str, Any]:
-    """Return a run's outcome, and the first screen of its report as JSON; None for both without a report.
-
-    :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: there is no such store, or a newer release wrote its journal.
-    """
-    stored = _read_report(journal_of(conn_id), conn_id, run_key)
-    report = None if stored is None else of_any_release(stored.report)
-    return {
-        "run_key": run_key,
-        "outcome": report and report["outcome"],
-        "story": report and tell(report),
-    }
 
 
 def _read_report(reader: JournalReader, conn_id: str, run_key: str) -> StoredReport | None:
@@ -222,9 +193,14 @@ def make_app(*, has_console: bool) -> FastAPI:
     @app.get(KEEP_PATH)
     @in_own_threads
     def keep(store: ReadableStore, price: Price | None = None) -> Response:
-        # The page has a form, in which the user enters a price.
+        # The page has a form, in which the user enters the price of 10⁹ bytes for a month.
         policy = _HEADERS["Content-Security-Policy"].replace("form-action 'none'", "form-action 'self'")
-        return HTMLResponse(keep_of_store(store.conn_id, price), headers={"Content-Security-Policy": policy})
+        reader = journal_of(store.conn_id)
+        store_id = reader.store_id(store.conn_id)
+        forecasts = () if store_id is None else read_forecasts(reader, store_id)
+        lakes = tuple(LakeForecast(row.at_ms, row.forecast) for row in forecasts)
+        page = keep_page(store.conn_id, lakes, price)
+        return HTMLResponse(page, headers={"Content-Security-Policy": policy})
 
     if has_console:
         app.include_router(console, prefix=CONSOLE_PATH)
@@ -390,7 +366,7 @@ def static(name: str) -> Response:
 @console.get("/api/dag")
 def dag(request: Request, stores: ReadableStores, dag: Id) -> Response:
     """Return the store that a DAG manages; null if it manages no store that the user may read."""
-    conn_ids = (store.conn_id for store in stores if dag in {dag_id(store, purpose) for purpose in PURPOSES})
+    conn_ids = (store.conn_id for store in stores if is_own_dag([store], store.conn_id, dag))
     return answer(request, "dag", {"store": next(conn_ids, None)})
 
 
@@ -406,10 +382,14 @@ def stores(request: Request, stores: ReadableStores, dags: ReadableDags) -> Resp
 @console.get("/api/stores/{store:path}/run")
 @in_own_threads
 def run(request: Request, store: ReadableStore, dag: Id, run: Id) -> Response:
-    """Return the result of a run, such as a dry run that the page has started."""
-    if dag not in {dag_id(store, purpose) for purpose in PURPOSES}:
+    """Return the outcome and story of a run, such as a dry run from the page; null without a report."""
+    if not is_own_dag([store], store.conn_id, dag):
         raise not_found()
-    return answer(request, "run", run_in_short(store.conn_id, f"{dag}/{run}"))
+    run_key = f"{dag}/{run}"
+    stored = _read_report(journal_of(store.conn_id), store.conn_id, run_key)
+    report = None if stored is None else of_any_release(stored.report)
+    outcome, story = (None, None) if report is None else (report["outcome"], tell(report))
+    return answer(request, "run", {"run_key": run_key, "outcome": outcome, "story": story})
 
 
 @console.get("/api/stores/{store:path}/runs")
@@ -472,7 +452,7 @@ def _simulate(request: Request, conn_id: str, body: dict[str, Any]) -> Response:
     return answer(request, "what-if", data)
 
 
-# This route comes last, since an id with a slash would match the routes above.
+# This route comes last: since ids may contain slashes, its path also matches those of the routes above.
 @console.get("/api/stores/{store:path}")
 @in_own_threads
 def one(request: Request, store: ReadableStore, user: GetUserDep, dags: ReadableDags) -> Response:

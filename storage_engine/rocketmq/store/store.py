@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from stat import S_ISREG
 
 from storage_engine.exceptions import StoreBusyError, StoreLayoutError
@@ -119,7 +118,24 @@ class RocketMQStore:
 
         :raises StoreBusyError: the segment is gone, or has another size than in the snapshot.
         """
-        data = read_whole(Path(segment.facts.path), segment.facts.size_bytes)
+        path, size_bytes = segment.facts.path, segment.facts.size_bytes
+        data = bytearray(size_bytes)
+        try:
+            with open_stored(path) as file, memoryview(data) as view:
+                position = 0
+                while position < size_bytes and (count := file.readinto(view[position:])):
+                    position += count
+                actual_bytes = position if position < size_bytes else size_bytes + len(file.read(1))
+        except FileNotFoundError as error:
+            raise StoreBusyError(
+                f"{path}: expected the file, found that it vanished: another program changes the store. Find "
+                "out which program, and run again."
+            ) from error
+        if actual_bytes != size_bytes:
+            raise StoreBusyError(
+                f"{path}: expected {size_bytes} bytes, found {actual_bytes}: another program changes the "
+                "file. Find out which program, and run again."
+            )
         with memoryview(data).toreadonly() as view:
             yield view
 
@@ -177,28 +193,3 @@ def find_active(files: tuple[MappedFile, ...], find_end: FindEnd = find_logical_
         if end > 0:
             return index, file.base_offset + end
     return 0, files[0].base_offset
-
-
-def read_whole(path: Path, size_bytes: int) -> bytearray:
-    """Read a file that must have this size.
-
-    :raises StoreBusyError: the file is gone or has another size, since another process changes the store.
-    """
-    data = bytearray(size_bytes)
-    try:
-        with open_stored(path) as file, memoryview(data) as view:
-            position = 0
-            while position < size_bytes and (count := file.readinto(view[position:])):
-                position += count
-            actual_bytes = position if position < size_bytes else size_bytes + len(file.read(1))
-    except FileNotFoundError as error:
-        raise StoreBusyError(
-            f"{path}: expected the file, found that it vanished: another program changes the store. Find out "
-            "which program, and run again."
-        ) from error
-    if actual_bytes != size_bytes:
-        raise StoreBusyError(
-            f"{path}: expected {size_bytes} bytes, found {actual_bytes}: another program changes the file. "
-            "Find out which program, and run again."
-        )
-    return data

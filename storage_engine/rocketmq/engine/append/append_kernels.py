@@ -22,7 +22,7 @@ from storage_engine.native import (
 )
 from storage_engine.rocketmq.codec import frame_layout as frame
 
-# Places in a file's table, of 64 bits each.
+# Positions in a file's table, of 64 bits each.
 TARGET: Final = 0
 """Address of the memory to which messages are written; 0 if the memory is unmapped."""
 FILE_BYTES: Final = 1
@@ -31,7 +31,7 @@ WROTE: Final = 3
 STORE_MS: Final = 4
 FILE_FIELDS: Final = 5
 
-# Why nothing was written.
+# Codes of faults, after which nothing was written.
 MALFORMED: Final = -1
 PROPERTIES_TOO_LONG: Final = -2
 FRAME_TOO_LONG: Final = -3
@@ -45,7 +45,7 @@ UNMAPPED: Final = -7
 
 _MAX_SHORT = (1 << 15) - 1
 _BATCH_HEADER = 20
-# Places in a log's table.
+# Positions in a log's table, of 64 bits each.
 BODY_BYTES: Final = 0
 """Largest size of a body."""
 FRAME_BYTES: Final = 1

@@ -68,7 +68,7 @@ NO_CRC: Final = 0
 BODY_CRC: Final = 1
 PROPERTY_CRC: Final = 2
 
-# Why a walk ended.
+# Reasons for which reading ended.
 ROOM: Final = 0
 LIMIT: Final = 1
 BLANK: Final = 2
@@ -90,7 +90,7 @@ _HASH_SIGN = 35
 NO_NUMBER: Final = -(1 << 62)
 """Value for a text that is no number."""
 
-# Where the fields of an index file lie, and the sizes of its parts.
+# Positions of an index file's fields, and sizes of its parts.
 BEGIN_MS_AT: Final = 0
 END_MS_AT: Final = 8
 BEGIN_OFFSET_AT: Final = 16
@@ -104,7 +104,7 @@ _MAX_SECONDS = (1 << 31) - 1
 
 QUEUE_ENTRY_BYTES: Final = 20
 
-# How far a run of keys was written into an index file.
+# Results of writing keys into an index file.
 DONE: Final = 0
 FULL: Final = 1
 _ROW_BYTES: Final = 8 * FIELDS

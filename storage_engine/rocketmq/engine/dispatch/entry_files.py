@@ -198,10 +198,6 @@ class EntryFiles:
         with durable.opened(self.path(self.bases[-1]), _OPEN) as fd:
             erase_behind(fd, self.wrote, self.file_bytes)
 
-    def skip_to_next_file(self) -> None:
-        """Skip the rest of the last file, so that the next entry begins a new file."""
-        self.wrote = self.file_bytes
-
     def _make(self, base_offset: int) -> None:
         missing = []
         directory = self.directory

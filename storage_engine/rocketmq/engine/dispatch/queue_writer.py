@@ -55,10 +55,9 @@ class ExtWriter:
             room = self.files.file_bytes - self.files.wrote - END_BLANK_BYTES
             count = min(len(units) - done, room // HEADER_BYTES)
             if count <= 0:
-                wrote = self.files.wrote
+                # Skip the rest of the file, so that the next unit begins a new file.
                 self.files.append(_SHORT.pack(-1))
-                self.files.wrote = wrote
-                self.files.skip_to_next_file()
+                self.files.wrote = self.files.file_bytes
                 continue
             addresses[done : done + count] = (
                 _MIN_LONG + self.files.end + HEADER_BYTES * np.arange(count, dtype=np.int64)
