@@ -32,7 +32,7 @@ ERRORS: Mapping[str, str] = {
     ),
     "CorruptBodyError": "The message is archived as it was stored. Export it without --decompress.",
     "WrongHostError": "Run the tasks on the store's host. Check the host and queue of the connection.",
-    "DiskUnavailableError": "Check the mount and its server. Until they answer, the store's state is unknown.",
+    "DiskUnavailableError": "Check the mount and its server. Until they answer, the store is unknown.",
     "StoreIdentityError": Text(
         "Check that the path is right. After a real move: ",
         Command("move"),
@@ -87,7 +87,7 @@ ERRORS: Mapping[str, str] = {
         Command("waive"),
         ".",
     ),
-    "NotApprovedError": "Have another person approve the plan. Then run the command again or clear the task.",
+    "NotApprovedError": "Have another person approve the plan. Then run the same again, or clear the task.",
     "LogsRefusedError": (
         "The other logs are done. For each refused log, correct the named cause. The next run plans these "
         "logs again."
@@ -148,7 +148,7 @@ CHECKS: Mapping[str, str] = {
         ".",
     ),
     "ExpectDataFilesToMatchReceipts": Text("A file of the lake is missing or was changed. ", _LAKE),
-    "ExpectDataFilesToBeInTheTableOnce": "Another engine changed the table. Restore a snapshot, or the catalog.",
+    "ExpectDataFilesToBeInTheTableOnce": "Another engine changed the table. Restore a snapshot or catalog.",
     "ExpectRowsToCoverSegments": Text("Rows are missing from the lake's table. ", _LAKE),
     "ExpectRowsToBeUnique": (
         "Rows are in the lake's table twice. Find out which program wrote them, and go back to an earlier "
