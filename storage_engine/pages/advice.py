@@ -224,10 +224,7 @@ REASONS: Mapping[str, tuple[str, str]] = {
         "its newest record has a time in the future",
         "Wait until that time, or set a size limit for the log.",
     ),
-    "not-replicated": (
-        "not all replicas have it yet",
-        "Find the replica that is behind.",
-    ),
+    "not-replicated": ("not all replicas have it yet", "Find the replica that is behind."),
     "replicas-elsewhere": (
         "other nodes have replicas of its log, and may be running",
         "Stop every node with a replica and confirm it (--replicas-stopped). Or leave the deletion to the "
