@@ -23,33 +23,26 @@ METRICS = {
     "disk_usable_bytes": "Free bytes on the disk of a store's path, for the broker's user.",
     "retention_seconds": "Age of the store's oldest message at the last look.",
     "archive_lag_bytes": "Bytes of sealed segments that are not proven in a lake.",
-    "archive_lag_seconds": "Age of the last write to the oldest such segment; 0 if all sealed segments "
-    "are proven.",
+    "archive_lag_seconds": "Age of the last write to the oldest such segment; 0 if all are proven.",
     "due_bytes": "Bytes that a cleanup started by a person would have deleted at the last look.",
     "due_unproven_bytes": "How many of the due bytes are not proven in a lake.",
-    "time_to_full_seconds": "Time until the first disk is full, at the last day's pace; no value if no disk "
-    "fills.",
-    "time_to_loss_seconds": "Time until age may delete messages that a consumer group with a known position "
-    "hasn't read.",
+    "time_to_full_seconds": "Time until a disk is full, at the last day's pace; no value if no disk fills.",
+    "time_to_loss_seconds": "Time until age may delete unread messages of a group with a known position.",
     "lagging_groups": "Number of consumer groups whose first unread message may be deleted within a day.",
     "urgent_findings": "Number of doctor's findings that a person has to act on within a day.",
     "alarms": "Number of alarms of the last look.",
-    "lost_ranges": "Number of offset ranges that are in no store and no lake, and whose loss nobody has "
-    "accepted.",
+    "lost_ranges": "Number of offset ranges that are lost without a person's acceptance.",
     "look_timestamp_seconds": "Time of the last look at the store.",
     "run_timestamp_seconds": "Time at which the last run that planned a deletion ended.",
     "run_failed": "1 if that run failed or some logs were refused; else 0.",
-    "validation_timestamp_seconds": "Time at which the last run that validated store and lake wrote its "
-    "report.",
+    "validation_timestamp_seconds": "Time of the last report of a run that validated store and lake.",
     "validation_failed": "1 if that validation failed; else 0.",
-    "proof_timestamp_seconds": "Time of the oldest verification among the archived segments' last "
-    "verifications.",
+    "proof_timestamp_seconds": "Time of the oldest of the archived segments' last verifications.",
     "last_proof_timestamp_seconds": "Time at which any archived segment was verified last.",
     "proofs_faulty": "Number of archived segments whose last verification found a fault.",
     "hold_end_timestamp_seconds": "Time at which the hold of a running broker ends if it isn't renewed.",
 }
-"""Help texts, by name without the prefix. Each metric is a gauge with the label store; disks' also have path.
-"""
+"""Help texts, by name without the prefix. Each metric is a gauge by store, of a disk also by path."""
 _NOT_NOW = (ProblemKind.NEVER_LOOKED, ProblemKind.STALE, ProblemKind.FUTURE)
 
 
