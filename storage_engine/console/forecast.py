@@ -26,6 +26,7 @@ large part of a second of processor time, so a server must compute only one at a
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -473,7 +474,11 @@ def what_if(
             f"store {name}: expected a store that can be simulated, found that this store can't be: {basis}. "
             "Nothing was changed."
         )
-    values, start = _changed_values(basis, asked), _changed_start(basis.start, asked)
+    values = _changed_values(basis, asked)
+    fields = {name: getattr(asked.ingest, name) for name in ("bytes_per_day", "profile", "factor")}
+    changes = {name: value for name, value in fields.items() if value is not None}
+    ingest = replace(basis.start.ingest, **changes)
+    start = basis.start.changed(disk_bytes=asked.disk_bytes, ingest=ingest)
     horizon_ms = asked.days * DAY_MS
     today = basis.rules.course(basis.values, basis.start, horizon_ms, limit_seconds=limit_seconds)
     changed = today
@@ -523,10 +528,10 @@ def _read_basis(reader: JournalReader, name: str, now_ms: int) -> _Basis | str:
 def _topic_bytes(reader: JournalReader, store_id: str, log_bytes: int, now_ms: int) -> dict[str, int]:
     """Return each topic's bytes in the log, by its share of the segments archived in the last days."""
     today = now_ms // DAY_MS
-    sums: dict[str, int] = {}
+    sums = Counter[str]()
     for row in reader.topic_days(store_id, today - INGEST_DAYS, today + 1):
-        sums[row.topic] = sums.get(row.topic, 0) + row.size_bytes
-    total = sum(sums.values())
+        sums[row.topic] += row.size_bytes
+    total = sums.total()
     return {topic: log_bytes * size // total for topic, size in sums.items() if topic and total}
 
 
@@ -542,9 +547,3 @@ def _changed_values(basis: _Basis, question: WhatIfQuestion) -> Mapping[str, str
                 f"what-if.values.{name}: expected at most {_LONGEST_VALUE} characters, found {len(value)}."
             )
     return basis.rules.values({**basis.values, **question.values})
-
-
-def _changed_start(start: CourseStart, question: WhatIfQuestion) -> CourseStart:
-    asked = {name: getattr(question.ingest, name) for name in ("bytes_per_day", "profile", "factor")}
-    changes = {name: value for name, value in asked.items() if value is not None}
-    return start.changed(disk_bytes=question.disk_bytes, ingest=replace(start.ingest, **changes))

@@ -501,12 +501,8 @@ def _counts(verdict: Verdict) -> bool:
 
 def _run(verdict: Verdict) -> DayRun:
     dag_id, run_id = dag_run_of(verdict.run_key)
-    if verdict.validation is None:
-        validation = "unknown"
-    elif verdict.validation == "":
-        validation = "not-run"
-    else:
-        validation = "failed" if verdict.validation == "FAILURE" else "passed"
+    results = {None: "unknown", "": "not-run", "FAILURE": "failed"}
+    validation = results.get(verdict.validation, "passed")
     return filled(DayRun, verdict, dag_id=dag_id, run_id=run_id, validation=validation)
 
 

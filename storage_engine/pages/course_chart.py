@@ -105,7 +105,9 @@ def course_svg(title: str, today: ChartCourse, changed: ChartCourse | None, zone
     def x(time_ms: int) -> float:
         return round(_LEFT + (_RIGHT - _LEFT) * (time_ms - start_ms) / max(end_ms - start_ms, 1), 1)
 
-    hours = [tick * HOUR_MS for tick in _ticks(top_ms // HOUR_MS + 1)]
+    most_hours = top_ms // HOUR_MS + 1
+    step = next((step for step in _HOUR_STEPS if most_hours <= step * _MOST_TICKS), _HOUR_STEPS[-1])
+    hours = [hour * HOUR_MS for hour in range(0, most_hours + step, step)]
     retention_y = _scale(_RETENTION, max(hours[-1], top_ms))
     level_y = _scale(_LEVEL, 100)
     drawn = [_draw(line, "changed" if line is new else "before", x, level_y, retention_y) for line in courses]
@@ -135,12 +137,6 @@ def course_svg(title: str, today: ChartCourse, changed: ChartCourse | None, zone
 def _scale(panel: tuple[int, int], most: float) -> Callable[[float], float]:
     top, bottom = panel
     return lambda value: bottom - (bottom - top) * min(value / most, 1)
-
-
-def _ticks(most_hours: int) -> list[int]:
-    """Return whole hours from 0 to the highest value or above, few enough to be readable."""
-    step = next((step for step in _HOUR_STEPS if most_hours <= step * _MOST_TICKS), _HOUR_STEPS[-1])
-    return list(range(0, most_hours + step, step))
 
 
 def _days(start_ms: int, end_ms: int, zone: tzinfo, x: Callable[[int], float]) -> Iterator[tuple[float, str]]:

@@ -402,6 +402,10 @@ def _check(suite: str, result: Mapping[str, Any]) -> CheckResult:
     raised = _find_error(result.get("exception_info") or {})
     unexpected = outcome.get("partial_unexpected_index_list") or []
     kind = EXPECTATIONS.get(config["type"])
+    examples = (
+        example_text(row[SUBJECT], ((name, value) for name, value in row.items() if name != SUBJECT))
+        for row in unexpected[:EXAMPLES]
+    )
     return CheckResult(
         suite=suite,
         expectation=kind.name if kind else "".join(map(str.capitalize, config["type"].split("_"))),
@@ -409,12 +413,8 @@ def _check(suite: str, result: Mapping[str, Any]) -> CheckResult:
         status=Status.OK if result["success"] else failed,
         checked_count=outcome.get("element_count", 0),
         unexpected_count=outcome.get("unexpected_count", 0),
-        examples=(raised,) if raised else tuple(map(_example, unexpected[:EXAMPLES])),
+        examples=(raised,) if raised else tuple(examples),
     )
-
-
-def _example(row: Mapping[str, Any]) -> str:
-    return example_text(row[SUBJECT], ((name, value) for name, value in row.items() if name != SUBJECT))
 
 
 def _find_error(info: Mapping[str, Any]) -> str:

@@ -411,9 +411,7 @@ def _check(path: Path, item: Mapping[str, Any], table: FactTable) -> CheckResult
         status=failed if broken else Status.OK,
         checked_count=len(table.rows),
         unexpected_count=len(broken),
-        examples=tuple(_example(row, columns) for row in broken[:EXAMPLES]),
+        examples=tuple(
+            example_text(row[SUBJECT], [(name, row[name]) for name in columns]) for row in broken[:EXAMPLES]
+        ),
     )
-
-
-def _example(row: Mapping[str, Any], columns: list[str]) -> str:
-    return example_text(row[SUBJECT], ((name, row[name]) for name in columns))

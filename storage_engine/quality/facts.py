@@ -735,6 +735,17 @@ def _tables(
         for span in spans
         if (receipt := rows.get((span.log, span.start_offset))) is not None
     ]
+    statuses = [
+        {
+            "subject": f"{row.log} [{row.start_offset}, {row.end_offset}): {row.detail}",
+            "log": row.log,
+            "start_offset": row.start_offset,
+            "end_offset": row.end_offset,
+            "where": row.where.value,
+            "status": row.status.value,
+        }
+        for row in ranges
+    ]
     return {
         "store_segments": _table(local.segments),
         "store_frames": _table(local.frames),
@@ -746,21 +757,10 @@ def _tables(
         "lake_receipts": _table(lake.chain),
         "lake_data_files": _table(lake.data_files),
         "lake_rows": _table(lake.rows),
-        "across_ranges": FactTable(tuple(map(_range, ranges))),
+        "across_ranges": FactTable(tuple(statuses)),
         "across_overlaps": FactTable(tuple(overlaps)),
     }
 
 
 def _table(rows: Sequence[Any]) -> FactTable:
     return FactTable(tuple(asdict(row) for row in rows))
-
-
-def _range(row: RangeStatus) -> dict[str, Any]:
-    return {
-        "subject": f"{row.log} [{row.start_offset}, {row.end_offset}): {row.detail}",
-        "log": row.log,
-        "start_offset": row.start_offset,
-        "end_offset": row.end_offset,
-        "where": row.where.value,
-        "status": row.status.value,
-    }

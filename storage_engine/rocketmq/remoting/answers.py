@@ -210,9 +210,8 @@ def known_time(timestamp_ms: int) -> int | None:
 
 
 def _members(data: Any) -> BrokerMembers:
-    addresses = {}
-    for number, address in _table(data, "brokerAddrs").items():
-        addresses[_number(number, "broker id")] = str(address)
+    members = _table(data, "brokerAddrs").items()
+    addresses = {_number(number, "broker id"): str(address) for number, address in members}
     # Old releases don't tell the cluster.
     return BrokerMembers(str(data.get("cluster") or ""), _require(data, "brokerName"), addresses)
 

@@ -490,10 +490,8 @@ class FileQueue:
         index = offset // self.file_bytes - files[0].base_offset // self.file_bytes
         if 0 <= index < len(files) and files[index].base_offset <= offset < files[index].end_offset:
             return files[index]
-        for file in files:
-            if file.base_offset <= offset < file.end_offset:
-                return file
-        return files[0] if or_first else None
+        containing = (file for file in files if file.base_offset <= offset < file.end_offset)
+        return next(containing, files[0] if or_first else None)
 
     def commit(self, least_pages: int) -> bool:
         """Commit the next file. Return True if no bytes had to be committed (MappedFileQueue#commit).
