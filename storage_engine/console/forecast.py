@@ -243,14 +243,14 @@ def _band(values: Iterable[float]) -> tuple[float, float, float]:
 
 
 def _times(room: Room, levels: RecordedLevels, net: tuple[float, float, float]) -> Iterator[TimeToLevel]:
-    named = (
+    levels_by_name = (
         ("notice", levels.notice_percent),
         ("cleans", levels.cleans_percent),
         ("forces", levels.forces_percent),
         ("refuses", levels.refuses_percent),
         ("full", 100),
     )
-    for name, percent in named:
+    for name, percent in levels_by_name:
         if percent is not None:
             free = room.below(percent)
             # The highest rate gives the shortest time.
@@ -260,10 +260,10 @@ def _times(room: Room, levels: RecordedLevels, net: tuple[float, float, float]) 
 def _retention(
     moments: Sequence[Moment], room: Room | None, levels: RecordedLevels, ingest: tuple[float, float, float]
 ) -> TimeBand | None:
-    kept = [look.at_ms - look.oldest_message_ms for look in moments if look.oldest_message_ms is not None]
-    if not kept:
+    ages_ms = [look.at_ms - look.oldest_message_ms for look in moments if look.oldest_message_ms is not None]
+    if not ages_ms:
         return None
-    lately = [round(value) for value in _band(map(float, kept))]
+    lately = [round(value) for value in _band(map(float, ages_ms))]
     if room is None:
         return TimeBand(*lately)
     above = next((mark for mark in (levels.forces_percent, levels.refuses_percent) if mark is not None), 100)

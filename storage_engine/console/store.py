@@ -208,8 +208,8 @@ def _keep_worst_logs(ranges: Sequence[RangeLine]) -> tuple[RangeLine, ...]:
         rank = _WORST_FIRST.get(_place(line), 0)
         worst[line.log] = min(worst.get(line.log, rank), rank)
         size[line.log] = size.get(line.log, 0) + line.size_bytes
-    kept = set(sorted(worst, key=lambda log: (worst[log], -size[log], log))[:MOST_LOGS])
-    return tuple(line for line in ranges if line.log in kept)
+    worst_logs = set(sorted(worst, key=lambda log: (worst[log], -size[log], log))[:MOST_LOGS])
+    return tuple(line for line in ranges if line.log in worst_logs)
 
 
 def _totals(ranges: Iterable[RangeLine]) -> tuple[PlaceTotal, ...]:

@@ -458,7 +458,7 @@ def validation_calendar(reader: JournalReader, name: str, year: int) -> Calendar
     store_id = reader.store_id(name)
     if store_id is None:
         return CalendarAnswer(())
-    start_ms, end_ms = (int(datetime(each, 1, 1, tzinfo=UTC).timestamp()) * 1000 for each in (year, year + 1))
+    start_ms, end_ms = (int(datetime(y, 1, 1, tzinfo=UTC).timestamp()) * 1000 for y in (year, year + 1))
     verdicts = reader.verdicts(store_id, start_ms, end_ms)
     incidents = reader.incidents(store_id, since_ms=start_ms, until_ms=end_ms, limit=_MOST_INCIDENTS)
     return CalendarAnswer(tuple(_days(verdicts, incidents)))

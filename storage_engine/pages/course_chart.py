@@ -154,15 +154,15 @@ def _days(start_ms: int, end_ms: int, zone: tzinfo, x: Callable[[int], float]) -
 
 def _level_lines(levels: RuleLevels, y: Callable[[float], float]) -> list[_Line]:
     """Return the levels at which the broker acts, the highest first. Their labels don't overlap."""
-    named = (
+    labelled = (
         (levels.refuses_percent, "refuses", "refuses"),
         (levels.forces_percent, "by force", "forces"),
         (levels.cleans_percent, "cleans", "cleans"),
         (levels.notice_percent, "notice", "notice"),
     )
-    known = [(percent, words, kind) for percent, words, kind in named if percent is not None]
+    levels_shown = [(percent, words, kind) for percent, words, kind in labelled if percent is not None]
     lines, last = list[_Line](), _LEVEL[0] - _LEAST_LABEL_GAP
-    for percent, words, kind in sorted(known, key=lambda level: -level[0]):
+    for percent, words, kind in sorted(levels_shown, key=lambda level: -level[0]):
         at = round(y(percent), 1)
         last = max(at, last + _LEAST_LABEL_GAP)
         lines.append(_Line(at, round(last + 3.5, 1), f"{percent} % {words}", kind))

@@ -257,8 +257,8 @@ def _messages(report: Mapping[str, Any], deleted: Sequence[Mapping[str, Any]]) -
     rows = [row for row in report["archived"] if (row["log"], row["base_offset"]) in slots]
     if not rows:
         return ""
-    some = "" if len(rows) == len(deleted) else f" in {len(rows)} of them"
-    text = f", {sum(row['message_count'] for row in rows):,} messages{some}"
+    where = "" if len(rows) == len(deleted) else f" in {len(rows)} of them"
+    text = f", {sum(row['message_count'] for row in rows):,} messages{where}"
     first = [row["first_stored_at_ms"] for row in rows if row.get("first_stored_at_ms") is not None]
     last = [row["last_stored_at_ms"] for row in rows if row.get("last_stored_at_ms") is not None]
     return f"{text}, stored {span_text(min(first), max(last))}" if first and last else text
@@ -419,10 +419,10 @@ def _answer_checks(report: Mapping[str, Any]) -> Answer | None:
     if validation is None:
         nothing = Answer("Checked after it", (Line("Not checked"),), "not checked")
         return nothing if with_fate(report, "deleted") else None
-    good = sum(check["status"] == "OK" for check in validation["checks"])
+    passed = sum(check["status"] == "OK" for check in validation["checks"])
     worst = worst_status(validation)
     tone = {"OK": "ok", "WARNING": "warn", "FAILURE": "bad"}[worst]
-    text = f"{good} of {len(validation['checks'])} checks passed"
+    text = f"{passed} of {len(validation['checks'])} checks passed"
     lost = [row for row in validation["ranges"] if row["where"] == "LOST"]
     claim = "store and lake together have every byte once" if worst == "OK" and not lost else ""
     if claim and (parts := gone_by_rules({row["where"] for row in validation["ranges"]})):

@@ -228,7 +228,7 @@ def all_at_once(works: Sequence[Callable[[], T]], limit_seconds: float) -> list[
     if len(works) == 1:
         return [works[0]()]
     futures: list[Future[T]] = [_of_journals.submit(work) for work in works]
-    done, late = wait(futures, limit_seconds)
+    finished, late = wait(futures, limit_seconds)
     for future in late:
         future.cancel()
-    return [future.result() if future in done else None for future in futures]
+    return [future.result() if future in finished else None for future in futures]

@@ -63,7 +63,7 @@ def named_by_offset(rows: Rows) -> Verdicts:
     """
     well_named = np.array([re.fullmatch(r"\d{20}", str(name)) is not None for name in rows["name"]], bool)
     offset = np.array(
-        [int(name) if good else -1 for name, good in zip(rows["name"], well_named, strict=True)]
+        [int(name) if fits else -1 for name, fits in zip(rows["name"], well_named, strict=True)]
     )
     first = rows["first_frame_offset"]
     return well_named & ((first == -1) | (first == offset))
@@ -95,8 +95,8 @@ def equal(rows: Rows) -> Verdicts:
 
     :param rows: expected, found, in this order, whatever their names.
     """
-    expected, found = (rows[name] for name in rows.columns[:2])
-    return (found == expected) | (found == ("" if found.dtype.kind not in "iu" else -1))
+    expected, actual = (rows[name] for name in rows.columns[:2])
+    return (actual == expected) | (actual == ("" if actual.dtype.kind not in "iu" else -1))
 
 
 def live_entries_at_or_above(rows: Rows) -> Verdicts:

@@ -171,10 +171,10 @@ def laid_over(first: LakeFacts, second: LakeFacts) -> LakeFacts:
     holding = [row for row in second.receipts if row.identity not in second.broken]
     receipts, broken = merge_lakes(first.receipts, first.broken, holding)
     identities = {row.identity for row in receipts}
-    more = tuple(row for row in second.receipts if row.identity not in identities)
+    added = tuple(row for row in second.receipts if row.identity not in identities)
     return LakeFacts(
-        receipts=(*receipts, *more),
-        broken={**broken, **{row.identity: second.broken[row.identity] for row in more}},
+        receipts=(*receipts, *added),
+        broken={**broken, **{row.identity: second.broken[row.identity] for row in added}},
         chain=(*first.chain, *second.chain),
         data_files=(*first.data_files, *second.data_files),
         rows=(*first.rows, *second.rows),
@@ -322,7 +322,7 @@ def _chain(
 def _data_files(reader: Reader, look: Look, depth: Depth) -> list[DataFileFact]:
     """Return the files of a receipt's proof. There are several if another engine moved the rows."""
     files = [reader.file(file.stored, depth) for file in look.seen.files]
-    named = {file.stored.location for file in files}
+    locations = {file.stored.location for file in files}
     deletes = {name for file in files for entry in file.listed for name in entry.delete_files}
     return [
         DataFileFact(
@@ -332,7 +332,7 @@ def _data_files(reader: Reader, look: Look, depth: Depth) -> list[DataFileFact]:
             expected_sha256=file.stored.sha256,
             found_sha256=file.sha256 or "",
             times_in_table=len(file.listed) or int(file.stored.location in deletes),
-            delete_files=int(any(set(entry.delete_files) - named for entry in file.listed)),
+            delete_files=int(any(set(entry.delete_files) - locations for entry in file.listed)),
         )
         for file in files
     ]
@@ -542,8 +542,8 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
     local = _collect_store(store, run, lake, rows, full=full)
     acts = read_own_acts(store.real_root)
     spans = _spans(local.local, rows, lineages, acts, run.pending if run else frozenset(), full=full)
-    kept = () if record is None else shielded_spans(store.real_root, record.lineages)
-    lay_over = partial(log_ranges, (*spans, *kept), archived, released=released, broken=lake.broken)
+    shielded = () if record is None else shielded_spans(store.real_root, record.lineages)
+    lay_over = partial(log_ranges, (*spans, *shielded), archived, released=released, broken=lake.broken)
     witnesses = Witnesses(present, unasked=unasked, expiries=lake.expiries)
     ranges = lay_over(witnesses=witnesses)
     if store_id is not None and journal is not None:
@@ -631,11 +631,11 @@ def known_store(
         return record.store_id, all_gone_spans(journal, record, unreachable), ()
     if not store.archives:
         return None, (), ("the journal doesn't know this store",)
-    named = [s for lake in lakes for s in list_stores(lake) if s.store_root == store.real_root]
-    if not named:
+    known_stores = [s for lake in lakes for s in list_stores(lake) if s.store_root == store.real_root]
+    if not known_stores:
         return None, (), ("neither journal nor lake knows this store: no part of it was ever archived",)
     return (
-        max(named, key=lambda s: s.newest_proof_ms).store_id,
+        max(known_stores, key=lambda s: s.newest_proof_ms).store_id,
         (),
         ("the store's identity was taken from the lake",),
     )

@@ -77,8 +77,8 @@ class ServedStore(RocketMQBrokerStore):
     @contextmanager
     def lock(self) -> Iterator[LockedStore]:
         if self.session is None:
-            with RocketMQBrokerStore.lock(self) as held:
-                yield held
+            with RocketMQBrokerStore.lock(self) as locked_store:
+                yield locked_store
             return
         with self.session.locked():
             yield self.locked(())

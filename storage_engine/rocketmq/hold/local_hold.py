@@ -328,11 +328,11 @@ class HoldMemories:
 def with_fenced_since(saved: HoldState, local: HoldState) -> HoldState:
     """Add segments that a watch has fenced, if they still have the mtimes that the watch gave them."""
     keys = {(touched.base_offset, touched.inode) for touched in saved.touched}
-    more = [item for item in local.touched if (item.base_offset, item.inode) not in keys and is_ours(item)]
-    if not more:
+    fenced = [item for item in local.touched if (item.base_offset, item.inode) not in keys and is_ours(item)]
+    if not fenced:
         return saved
-    fence = {*saved.fence, *(item.base_offset for item in more)}
-    return replace(_with_touched(saved, more), fence=tuple(sorted(fence)))
+    fence = {*saved.fence, *(item.base_offset for item in fenced)}
+    return replace(_with_touched(saved, fenced), fence=tuple(sorted(fence)))
 
 
 def left_behind(root: Path) -> HoldState | None:

@@ -113,9 +113,9 @@ def _lock_errors(root: Path, name: str) -> Iterator[None]:
 @contextmanager
 def _lock_if_room(root: Path, name: str, wait_seconds: float) -> Iterator[None]:
     """Lock a file in ``.storage-engine``. If a full disk prevents its creation, continue without the lock."""
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            held.enter_context(locked(root, name, wait_seconds=wait_seconds))
+            stack.enter_context(locked(root, name, wait_seconds=wait_seconds))
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -131,14 +131,14 @@ def _busy(root: Path) -> StoreBusyError:
 
 def _is_locked_by_manager(fd: int) -> bool:
     """Return whether a visible process of the directory's owner or of root has it locked (flock)."""
-    here = os.fstat(fd)
-    managers = {0, here.st_uid}
+    status = os.fstat(fd)
+    managers = {0, status.st_uid}
     if not _LOCKS.exists():
         return True
     for line in _LOCKS.read_text().splitlines():
         # "1: FLOCK  ADVISORY  WRITE 4711 08:01:131074 0 EOF"; a waiting lock has "->" as the second field.
         fields = line.split()
-        if fields[1] != "FLOCK" or fields[5].rpartition(":")[2] != str(here.st_ino):
+        if fields[1] != "FLOCK" or fields[5].rpartition(":")[2] != str(status.st_ino):
             continue
         with suppress(FileNotFoundError):
             if Path(f"/proc/{fields[4]}").stat().st_uid in managers:

@@ -155,8 +155,8 @@ def _keep_lowest(table: pa.Table) -> pa.Table:
     if len(firsts) == table.num_rows:
         return table
     lowest = np.minimum.reduceat(np.asarray(table["committed_offset"]), firsts)
-    kept = table.take(firsts)
-    return kept.set_column(
+    first_rows = table.take(firsts)
+    return first_rows.set_column(
         POSITIONS_SCHEMA.get_field_index("committed_offset"), "committed_offset", pa.array(lowest)
     )
 
@@ -291,10 +291,10 @@ def _uncommitted_queues(layout: StoreLayout, reads: _Reads) -> Iterator[pa.Table
     if not short.size:
         return
     # Combine these pairs with the queues on disk, and leave out the combinations with an offset.
-    each = counts[short // groups]
-    pair = np.repeat(short, each)
+    pair_queues = counts[short // groups]
+    pair = np.repeat(short, pair_queues)
     starts = np.cumsum(counts) - counts
-    within = np.arange(len(pair)) - np.repeat(np.cumsum(each) - each, each)
+    within = np.arange(len(pair)) - np.repeat(np.cumsum(pair_queues) - pair_queues, pair_queues)
     queue = queues[starts[pair // groups] + within]
     affected = np.isin(reads.row_topic, np.unique(short // groups))
     known_keys = (

@@ -360,8 +360,8 @@ def _iter_runs(positions: pa.Table) -> Iterator[tuple[str, int, slice]]:
 
 
 def _unknown_text(groups_and_topics: list[tuple[str, str]]) -> str:
-    (group, topic), *more = sorted(groups_and_topics)
-    others = f"; likewise for {count_text(len(more), 'more group and topic')}" if more else ""
+    (group, topic), *further = sorted(groups_and_topics)
+    others = f"; likewise for {count_text(len(further), 'more group and topic')}" if further else ""
     return f"queues of {topic} have lost their entries of messages that {group} had not read{others}"
 
 
@@ -396,14 +396,14 @@ def _count_lost(
     :param min_offsets: min offsets of the log, now and after the deletion.
     """
     now, after = min_offsets
-    none = np.zeros(len(committed), np.int64)
+    zeros = np.zeros(len(committed), np.int64)
     listed = _list_files(layout, topic, queue_id)
     if listed is None:
-        return none, none
+        return zeros, zeros
     kind, files = listed
     first = kind.FORMAT.entry(files[0], 0)
     if first is None or (first["size"] != FILLER_SIZE and first["offset"] >= after):
-        return none, none
+        return zeros, zeros
     offsets = np.where(is_set, committed, 0)
     if kind is batch_consume_queue:
         last = kind.FORMAT.last_position(files)
@@ -412,7 +412,7 @@ def _count_lost(
         lost = np.maximum(new_first - np.maximum(offsets, bounds.min_offset), 0)
         return np.where(is_set, lost, -np.minimum(lost, 1)), physical[:-1]
     if is_set.all() and _is_left(files, int(offsets.min()), after):
-        return none, none
+        return zeros, zeros
     new_first = consume_queue.queue_offset(*consume_queue.FORMAT.first_left(files, after))
     is_complete = first["size"] != FILLER_SIZE and first["offset"] >= now
     oldest = (files[0], 0) if is_complete else consume_queue.FORMAT.first_left(files, now)

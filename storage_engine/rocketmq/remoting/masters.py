@@ -237,7 +237,8 @@ class BrokerGroup:
 
     def _is_elsewhere(self, cluster: str) -> bool:
         """Return whether a cluster is surely not the broker's. An unknown cluster may be the same."""
-        return "" not in (own := self.settings.get(CLUSTER, "").strip(), cluster) and own != cluster
+        own_cluster = self.settings.get(CLUSTER, "").strip()
+        return bool(own_cluster and cluster) and own_cluster != cluster
 
     def is_alone_in_sync(self, identity: str) -> bool:
         """Return whether the controller lists only this broker as in sync, so that it elects no other.

@@ -485,8 +485,8 @@ class RocketMQBrokerStore(BrokerStore):
 
     @contextmanager
     def lock(self) -> Iterator[LockedStore]:
-        with lock(self.files.layout) as held:
-            yield self.locked(held.notices)
+        with lock(self.files.layout) as locked_store:
+            yield self.locked(locked_store.notices)
 
     def locked(self, notices: tuple[str, ...]) -> LockedLog:
         """Return the locked store, for a caller that has the lock."""

@@ -49,21 +49,21 @@ class ExtWriter:
         units = np.zeros(len(tags_codes), _EXT_UNIT)
         units["size"], units["tags_code"], units["store_time"] = HEADER_BYTES, tags_codes, store_ms
         addresses = np.empty(len(units), np.int64)
-        done = 0
-        while done < len(units):
+        written = 0
+        while written < len(units):
             self.files.begin_file(0)
             room = self.files.file_bytes - self.files.wrote - END_BLANK_BYTES
-            count = min(len(units) - done, room // HEADER_BYTES)
+            count = min(len(units) - written, room // HEADER_BYTES)
             if count <= 0:
                 # Skip the rest of the file, so that the next unit begins a new file.
                 self.files.append(_SHORT.pack(-1))
                 self.files.wrote = self.files.file_bytes
                 continue
-            addresses[done : done + count] = (
+            addresses[written : written + count] = (
                 _MIN_LONG + self.files.end + HEADER_BYTES * np.arange(count, dtype=np.int64)
             )
-            self.files.append(units[done : done + count].tobytes())
-            done += count
+            self.files.append(units[written : written + count].tobytes())
+            written += count
         return addresses
 
     def are_complete(self, addresses: Longs) -> npt.NDArray[np.bool_]:
@@ -313,15 +313,15 @@ class QueueWriter:
                 self.files.delete_last()
                 continue
             # The broker keeps a file's first entry without a check, even if it was never written.
-            kept, last = 1, first
+            count_kept, last = 1, first
             for number, entries in enumerate(self._blocks(base)):
                 behind = np.flatnonzero(entries["offset"] >= physical_offset)
                 count = int(behind[0]) if behind.size else len(entries)
                 if count:
-                    kept, last = number * _BLOCK_ENTRIES + count, entries[count - 1]
+                    count_kept, last = number * _BLOCK_ENTRIES + count, entries[count - 1]
                 if behind.size:
                     break
-            self.files.truncate(base + kept * UNIT)
+            self.files.truncate(base + count_kept * UNIT)
             self.max_physical_offset = int(last["offset"]) + int(last["size"])
             return
         if self.ext:
