@@ -128,7 +128,7 @@ class ServedProcess(FileProcess):
     session: EngineSession | None
 
     def user(self) -> str:
-        """Return what keeps others from changing the store, as a clause.
+        """Return the broker's lock and the process that has it, as a clause.
 
         Return "" while a process serves the store, since each change is requested from it.
         """

@@ -55,7 +55,6 @@ class RocketMQStore:
     def snapshot(self, now_ms: int, *, find_end: FindEnd = find_logical_end) -> StoreSnapshot:
         """Return the store's current state, with all facts from which a plan is decided.
 
-        :param now_ms: current time in ms since the epoch.
         :param find_end: function that finds the log's end. Callers that delete nothing use a faster one.
         :raises StoreNotFoundError: the store has no segment.
         :raises StoreLayoutError: the segments don't form one contiguous log.

@@ -314,7 +314,6 @@ class Appender:
         """Fill up a file without room, and return the next file.
 
         :param file: None if the log has no file yet.
-        :raises OSError: the next file can't be created.
         """
         if file:
             file.fill_up(store_ms)

@@ -364,10 +364,7 @@ class Preallocation:
         self._next: tuple[int, Future[WritableFile]] | None = None
 
     def take(self, base_offset: int) -> WritableFile:
-        """Return the file that begins at an offset, and start to create the next one.
-
-        :raises OSError: the file can't be created.
-        """
+        """Return the file that begins at an offset, and start to create the next one."""
         prepared, self._next = self._next, None
         if prepared is not None and prepared[0] == base_offset:
             file = prepared[1].result()
@@ -409,7 +406,7 @@ class FileQueue:
         self.files: tuple[WritableFile, ...] = ()
         self.flushed_where = self.committed_where = 0
         self.store_timestamp_ms = 0
-        """Store time up to which messages are surely on disk."""
+        """Store time of the newest message that is surely on disk."""
         self._paths, self._read_only = tuple(paths), frozenset(read_only_paths)
         self._pool = pool
         self._guard = threading.Lock()
@@ -470,10 +467,7 @@ class FileQueue:
         self.files = tuple(files)
 
     def last_for_write(self) -> WritableFile:
-        """Return the file to write to. It is new if the last one is full (MappedFileQueue#getLastMappedFile).
-
-        :raises OSError: a new file can't be created.
-        """
+        """Return the file to write to. It is new if the last one is full (MappedFileQueue#getLastMappedFile)."""
         last = self.last
         if last is not None and not last.is_full:
             return last

@@ -20,7 +20,7 @@ from storage_engine.rocketmq.format.mapped_files import file_name, is_offset, li
 from storage_engine.rocketmq.format.stored_files import refuse_link
 
 QUEUE_DEPTH = 3
-"""Levels of directories above a queue's files, as in ``STORE/consumequeue/TOPIC``."""
+"""Number of directories above a queue's own, as in ``STORE/consumequeue/TOPIC``."""
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

@@ -149,7 +149,6 @@ class IndexWriter:
 
         :param base: address from which positions in the rows are counted. ``texts`` is the same memory.
         :param now_ms: time that becomes the name of a new file.
-        :raises OSError: a file can't be created.
         """
         starts, hashes = self._hashes(base, texts, rows)
         state = np.array([0, -1], np.int64)

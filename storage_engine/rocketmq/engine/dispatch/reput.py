@@ -144,7 +144,6 @@ class Dispatcher:
         """Write the entries of messages into queues and index, in the order of the messages.
 
         :param rows: contiguous rows that a :class:`FrameReader` has read.
-        :raises OSError: an entry can't be written.
         """
         if not len(rows):
             return
