@@ -467,7 +467,7 @@ class FileQueue:
         self.files = tuple(files)
 
     def last_for_write(self) -> WritableFile:
-        """Return the file to write to. It is new if the last one is full (MappedFileQueue#getLastMappedFile)."""
+        """Return the file to write to, a new one if the last is full (MappedFileQueue#getLastMappedFile)."""
         last = self.last
         if last is not None and not last.is_full:
             return last
