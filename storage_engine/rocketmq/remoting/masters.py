@@ -43,7 +43,7 @@ class NameServers:
     """
 
     def __init__(self, addresses: str, access: Access | None = None) -> None:
-        self.addresses = tuple(filter(None, map(str.strip, addresses.split(SEPARATOR))))
+        self.addresses = tuple(_split_addresses(addresses))
         if not self.addresses:
             raise BadInputError(
                 "Name servers: expected host:port, several separated by ';', found none. Nothing was "
