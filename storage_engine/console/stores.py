@@ -206,7 +206,8 @@ class StoreLine:
     :param urgent: the most urgent finding; None if no finding calls for action.
     :param retention_ms: age of the store's oldest message at the last look.
     :param filling: whether a disk fills. It is unknown if a disk's level is unknown and no other disk fills.
-    :param time_to_full_ms: time until the first disk is full at the last day's pace; None if no disk fills.
+    :param time_to_full_ms: time until the first disk is full at the last day's pace; None if no disk
+        fills, or it is unknown.
     :param archive_lag_bytes: bytes of sealed segments that are in no lake.
     :param lagging_groups: number of consumer groups whose first unread message may be deleted within a day.
     :param problem: the reason why values are unknown, as a sentence; "" if there is none.

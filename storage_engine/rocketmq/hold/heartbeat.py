@@ -210,7 +210,7 @@ def _explain_blind(beat: Heartbeat) -> str:
     when = f"since {time_text(beat.looked_at_ms)}" if beat.looked_at_ms else "yet, or is of an older release"
     return (
         f"the watch (process {beat.process_id} on {beat.host}) is alive, but hasn't seen the whole fence "
-        f"{when} (its output tells the reason)"
+        f"{when} (it prints what keeps it from that)"
     )
 
 

@@ -167,9 +167,8 @@ class EntryFiles:
         self.flushed = min(self.flushed, self.end)
 
     def delete_first(self) -> None:
-        base = self.bases[0]
         with self._guard:
-            self.bases = self.bases[1:]
+            base, self.bases = self.bases[0], self.bases[1:]
         durable.unlink(self.path(base))
         self._deleted = True
 
