@@ -1,9 +1,8 @@
 """The chart of a store: retention time and disk level over one time axis, with events.
 
-It has at most :data:`MOST_POINTS` points, and peaks and drops are kept.
-
-It also shows the spans in which a broker refused writes, computed from disk levels and the rules in effect.
-The broker refuses writes above one level, and accepts them again only at a lower level.
+It has at most :data:`MOST_POINTS` points, among them all peaks and drops. The spans in which a broker refused
+writes are computed from disk levels and the rules in effect: it refuses writes above one level, and accepts
+them again only at a lower level.
 """
 
 from __future__ import annotations
@@ -41,26 +40,22 @@ LONGEST_MS = 3_660 * DAY_MS
 """A longer span is cut at its beginning. No journal keeps samples for so long."""
 _MOST_GAPS = 100
 _BUCKETS = 498
-"""Number of buckets. If they have more extremes than there are points, several buckets are merged. A bucket
-without a sample is a gap.
-"""
+"""Number of buckets. They are merged if they have more extremes than points. An empty bucket is a gap."""
 _MOST_SAMPLES = MOST_POINTS - _MOST_GAPS
-"""Number of samples up to which each one is shown. Gaps between them take points, too."""
+"""Largest number of samples that are shown one by one. Gaps between them take points, too."""
 _GAP = 3
-"""A time without samples is a gap if it is more than this many times the usual distance between two looks."""
+"""A time without samples is a gap if it exceeds the usual distance between two looks by this factor."""
 _ONE_LOOK_MS = 60_000
 """The tasks of one look take their own samples within this time, and only one measures the archive lag."""
 _EXACT_SHARE = 8
-"""At most the span divided by this number is read look by look. If refusals of writes begin or end in a
-larger part, only the thinned samples show them.
-"""
+"""Looks are read one by one around refusals of writes, if that is at most this fraction (1/8) of the span."""
 
 Column = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RuleLine:
-    """The levels that were in effect from a moment on. At each level, the broker begins to do something."""
+    """The levels at which the broker acts, as in effect from a moment on."""
 
     at_ms: int
     notice_percent: int | None
@@ -71,7 +66,7 @@ class RuleLine:
 
 @dataclass(frozen=True, slots=True)
 class DriftMark:
-    """Changes to the store by other processes. One mark shows one change, or several neighbours.
+    """Changes to the store by other processes. One mark shows one or several neighbouring changes.
 
     See :class:`storage_engine.journal.reading.answers.DriftRow`.
 
@@ -86,9 +81,9 @@ class DriftMark:
 
 @dataclass(frozen=True, slots=True)
 class ChartAnswer:
-    """The contents of a chart. Each column has one value for each moment; None: no value is known.
+    """The contents of a chart. Each column has one value for each moment; None if it is unknown.
 
-    :param levels: how full each disk was, in whole percent, by path.
+    :param levels: used share of each disk in whole percent, by path.
     :param windows: spans in which the broker deletes expired segments.
     :param refused: spans in which the broker refused messages because a disk was too full.
     """
@@ -110,8 +105,6 @@ def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> Chart
     """Return the chart of a store for the moments from ``start_ms`` up to ``end_ms``, which is excluded.
 
     :param name: the id of the store's connection. If the journal doesn't know the store, the chart is empty.
-    :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: the journal is of another version.
     """
     start_ms = max(start_ms, end_ms - LONGEST_MS)
     store_id = reader.store_id(name)
@@ -138,43 +131,42 @@ def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> Chart
 
 
 def read_columns(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> MeasuredColumns:
-    """Return the measured samples. If they are too many for the chart, return the extremes of equal spans."""
+    """Return the measured samples. If the chart can't show so many, return the extremes of equal spans."""
     if count_samples(connection, store_id, start_ms, end_ms, _MOST_SAMPLES + 1) > _MOST_SAMPLES:
         return _read_thinned(connection, store_id, start_ms, end_ms)
     moments = read_moments(connection, store_id, start_ms, end_ms)
-    of_disks = {
+    levels = {
         path: dict(read_levels(connection, disk_id, start_ms, end_ms))
         for path, disk_id in disk_ids(connection, store_id).items()
     }
-    times = _with_gaps([moment.at_ms for moment in moments])
-    return _columns(times, moments, {path: levels for path, levels in of_disks.items() if levels})
+    return _columns(_with_gaps([moment.at_ms for moment in moments]), moments, levels)
 
 
 def _columns(
     times: Sequence[int],
     moments: Sequence[Moment],
-    of_disks: Mapping[str, Mapping[int, int | None]],
+    disk_levels: Mapping[str, Mapping[int, int | None]],
     buckets: Buckets | None = None,
 ) -> MeasuredColumns:
     holds_ms = _ONE_LOOK_MS if buckets is None else max(_ONE_LOOK_MS, buckets.length_ms)
-    of_moment = {moment.at_ms: moment for moment in moments}
-    looks = [of_moment.get(at_ms) for at_ms in times]
+    by_time = {moment.at_ms: moment for moment in moments}
+    looks = [by_time.get(at_ms) for at_ms in times]
     return MeasuredColumns(
         tuple(times),
         tuple(
             None if look is None or look.oldest_message_ms is None else look.at_ms - look.oldest_message_ms
             for look in looks
         ),
-        {path: tuple(levels.get(at_ms) for at_ms in times) for path, levels in of_disks.items()},
+        {path: tuple(map(levels.get, times)) for path, levels in disk_levels.items() if levels},
         tuple(_archive_lags(looks, holds_ms)),
         buckets,
     )
 
 
 def _archive_lags(moments: Sequence[Moment | None], holds_ms: int) -> Iterator[int | None]:
-    """Yield the archive lag at each moment. A moment without a measurement gets the last value before it.
+    """Yield the archive lag at each moment. A moment without a measurement gets the previous value.
 
-    :param holds_ms: how long a value is used for later moments.
+    :param holds_ms: time for which a value is used for later moments.
     """
     last: Moment | None = None
     for moment in moments:
@@ -185,7 +177,7 @@ def _archive_lags(moments: Sequence[Moment | None], holds_ms: int) -> Iterator[i
 
 
 def _with_gaps(times: Sequence[int]) -> tuple[int, ...]:
-    """Return the moments, and one more in the middle of each gap, at which nothing is known."""
+    """Return the moments, with one more in the middle of each gap."""
     steps = [later - earlier for earlier, later in pairwise(times)]
     between_looks = [step for step in steps if step > _ONE_LOOK_MS] or steps
     longest = _GAP * median(between_looks) if steps else 0
@@ -194,26 +186,23 @@ def _with_gaps(times: Sequence[int]) -> tuple[int, ...]:
 
 
 def _read_thinned(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> MeasuredColumns:
-    """Return each bucket's first look, its last look, and the looks at which a value was at an extreme."""
+    """Return each bucket's first and last look, and the looks with an extreme value."""
     disks = disk_ids(connection, store_id)
     span = BucketSpan(start_ms, end_ms, -(-(end_ms - start_ms) // _BUCKETS))
     looks, *values = sample_extremes(connection, store_id, span)
     values += [level_extremes(connection, disk_id, span) for disk_id in disks.values()]
     together, times = _choose_moments((looks, *values), MOST_POINTS - _MOST_GAPS)
     moments = moments_at(connection, store_id, times)
-    of_disks = {path: levels_at(connection, disk_id, times) for path, disk_id in disks.items()}
     return _columns(
         sorted({*times, *_gaps(looks, span)}),
         moments,
-        {path: levels for path, levels in of_disks.items() if levels},
+        {path: levels_at(connection, disk_id, times) for path, disk_id in disks.items()},
         Buckets(span.first_ms, together * span.bucket_ms),
     )
 
 
 def _choose_moments(values: Sequence[Sequence[Extremes | None]], most: int) -> tuple[int, set[int]]:
-    """Return how many buckets are merged into one, and the moments of their extremes. There are at most
-    ``most`` moments.
-    """
+    """Return the number of buckets to merge into one, and at most ``most`` moments of their extremes."""
     together = 1
     while len(moments := {at_ms for extremes in values for at_ms in _moments(extremes, together)}) > most:
         together = max(together + 1, together * len(moments) // (2 * most))
@@ -229,7 +218,7 @@ def _moments(extremes: Sequence[Extremes | None], together: int) -> Iterator[int
 
 
 def _gaps(looks: Sequence[Extremes | None], span: BucketSpan) -> list[int]:
-    """Return one moment within each of the longest times without a look, except at the span's ends."""
+    """Return one moment in each of the longest gaps, except at the span's ends."""
     runs = [(is_empty, len([*group])) for is_empty, group in groupby(look is None for look in looks)]
     ends = [*accumulate(length for _, length in runs)]
     inner = [
@@ -249,7 +238,7 @@ def _windows(rules: Sequence[Rules], start_ms: int, end_ms: int) -> Spans:
 
 
 def _find_rules(rules: Sequence[Rules], start_ms: int, end_ms: int) -> Iterator[tuple[Rules, int, int]]:
-    """Yield each rule set with the part of the span in which it was in effect."""
+    """Yield each set of rules with the part of the span in which it was in effect."""
     ends = [*(entry.at_ms for entry in rules[1:]), end_ms][: len(rules)]
     for entry, until_ms in zip(rules, ends, strict=True):
         from_ms = max(start_ms, entry.at_ms)
@@ -264,7 +253,7 @@ def _drift_mark(drift: DriftRow) -> DriftMark:
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Spans of equal length that begin at a moment. A bucket shows its first and last look and extremes."""
+    """Spans of equal length from a moment on. A bucket shows its first and last look and extremes."""
 
     first_ms: int
     length_ms: int
@@ -277,7 +266,7 @@ class Buckets:
 class MeasuredColumns:
     """Measured values, aligned by time.
 
-    :param buckets: the buckets by which looks were chosen; None: the columns have every look.
+    :param buckets: the buckets by which looks were chosen; None if the columns have every look.
     """
 
     times_ms: tuple[int, ...]
@@ -290,28 +279,28 @@ class MeasuredColumns:
 def refused_spans(columns: MeasuredColumns, rules: Sequence[Rules], before: Collection[str] = ()) -> Spans:
     """Return the spans in which writes were refused.
 
-    :param before: paths of the disks that already made the broker refuse writes at the first look.
+    :param before: paths of disks that made the broker refuse writes before the first look.
     """
     spans: list[tuple[int, int]] = []
     refusing, begun = set(before), None
     last_ms = columns.times_ms[0] if columns.times_ms else 0
     for at, at_ms in enumerate(columns.times_ms):
-        held = rules_at(rules, at_ms)
+        current = rules_at(rules, at_ms)
         percents = {
             path: percent for path, column in columns.levels.items() if (percent := column[at]) is not None
         }
         for path, percent in percents.items():
-            if held is None or (refuses := held.levels.refuses_percent) is None:
+            if current is None or (refuses := current.levels.refuses_percent) is None:
                 refusing.discard(path)
             elif percent > refuses:
                 refusing.add(path)
-            elif percent <= _accepts_percent(held, refuses):
+            elif percent <= _accepts_percent(current, refuses):
                 refusing.discard(path)
         is_refused = bool(percents) and not refusing.isdisjoint(columns.levels)
         if is_refused and begun is None:
             begun = at_ms
         if begun is not None and not is_refused:
-            # A gap ends it at the last look: what was within it is not known.
+            # A gap, in which the level is unknown, ends the span at the last look.
             spans.append((begun, at_ms if percents else last_ms))
             begun = None
         last_ms = at_ms
@@ -328,7 +317,7 @@ def exact_refused_spans(
     start_ms: int,
     end_ms: int,
 ) -> Spans:
-    """Return the spans of refused writes. Where columns are thinned, the samples give the spans' ends."""
+    """Return the spans of refused writes. If the columns are thinned, the samples show the spans' ends."""
     disks = disk_ids(connection, store_id)
     before = _refused_before(connection, disks, rules, start_ms)
     spans, buckets = refused_spans(columns, rules, before), columns.buckets
@@ -356,18 +345,18 @@ def _refused_before(
     connection: Connection, disks: Mapping[str, int], rules: Sequence[Rules], start_ms: int
 ) -> Collection[str]:
     """Return the disks that made the broker refuse writes when the span began, by the last deciding level."""
-    held = rules_at(rules, start_ms)
-    if held is None or (refuses := held.levels.refuses_percent) is None:
+    current = rules_at(rules, start_ms)
+    if current is None or (refuses := current.levels.refuses_percent) is None:
         return ()
-    accepts = _accepts_percent(held, refuses)
+    accepts = _accepts_percent(current, refuses)
     percents = {
-        path: last_level_outside(connection, disk_id, held.at_ms, start_ms, accepts, refuses)
+        path: last_level_outside(connection, disk_id, current.at_ms, start_ms, accepts, refuses)
         for path, disk_id in disks.items()
     }
     return [path for path, percent in percents.items() if percent is not None and percent > refuses]
 
 
 def _accepts_percent(rules: Rules, refuses_percent: int) -> int:
-    # A release before recorded no such level.
+    # An older release recorded no such level.
     accepts = rules.levels.accepts_percent
     return refuses_percent if accepts is None else min(accepts, refuses_percent)

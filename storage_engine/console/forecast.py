@@ -6,14 +6,13 @@ The method is the same for each figure:
   hour and each window of deletion once. The rate of a span is the growth of an offset between its first and
   its last look, divided by the time between these looks. So a gap within a span changes no rate. A gap over
   the end of a span makes one longer span of two, which counts once. A span in which an offset fell isn't
-  counted: another log has replaced the log.
+  counted, since another log has replaced the log.
 
-- From the rates of all spans, low, middle and high are the 10th, 50th and 90th percentile. They say how days
-  were, and nothing is certain: one day in ten was above the high rate.
+- Low, middle and high are the 10th, 50th and 90th percentile of the spans' rates. They describe past days:
+  one day in ten was above the high rate.
 
-- A level is reached by the net rate: ingest minus the bytes reclaimed on the same day. The low end of the
-  band is the pace of the fastest days. None: at that pace the level is never reached. The forecast doesn't
-  know the rules by which a broker deletes more once a level is reached. A simulation does.
+- A level is reached at the net rate: ingest minus the bytes reclaimed on the same day. The low time is at the
+  pace of the fastest days. Only a simulation applies the rules by which a broker deletes more above a level.
 
 - If a broker's offsets count no bytes, the net rate is the growth of the fullest disk, whatever wrote to it.
 
@@ -27,6 +26,7 @@ large part of a second of processor time, so a server must compute only one at a
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -65,7 +65,7 @@ L = TypeVar("L", Moment, "Filled")
 SPAN_DAYS = 14
 LEAST_DAYS = 3
 _LEAST_MS = DAY_MS * 3 // 4
-"""A shorter span doesn't have each hour of the day, so it gives no rate of a day."""
+"""Length below which a span lacks hours of the day, and so has no rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class RateBand:
 
 @dataclass(frozen=True, slots=True)
 class TimeBand:
-    """A time at three paces; None: never, at that pace."""
+    """A time at three paces; None for never."""
 
     low_ms: int | None
     mid_ms: int | None
@@ -88,7 +88,7 @@ class TimeBand:
 
 @dataclass(frozen=True, slots=True)
 class TimeToLevel:
-    """Time until a disk rises above a level; None: never, at that pace.
+    """Time until a disk rises above a level, at three paces; None for never.
 
     :param name: the level's name: notice, cleans, forces, refuses or full.
     """
@@ -104,7 +104,7 @@ class TimeToLevel:
 class Room:
     """The size of the fullest disk.
 
-    :param log_bytes: how much of the disk the logs take.
+    :param log_bytes: size of the logs.
     """
 
     total_bytes: int
@@ -112,7 +112,7 @@ class Room:
     log_bytes: int
 
     def below(self, percent: int) -> int:
-        """Return how many more bytes fit on the disk until it is above a level."""
+        """Return the bytes that can be written before the disk is above a level."""
         return room_below(percent, self.total_bytes, self.usable_bytes)
 
 
@@ -126,13 +126,13 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Forecast of a store from looks at its logs and disk: how fast it fills, when it reaches a level.
+    """Forecast of a store from looks at its logs and disk.
 
-    :param enough: whether the looks are enough for a forecast; if not, ``why`` says the reason.
+    :param enough: whether the looks are enough for a forecast.
     :param why: no-samples, too-short or another-log; "" if the looks are enough.
     :param span_ms: time from the first to the last counted look.
     :param samples: number of counted looks.
-    :param ingest: written bytes; None: these looks don't show it. The same holds for ``reclaim``.
+    :param ingest: written bytes; None if the looks don't show them. The same holds for ``reclaim``.
     :param net: the rate at which the disk fills.
     """
 
@@ -156,8 +156,8 @@ class _Day:
 def forecast_of(moments: Sequence[Moment], room: Room | None, levels: RecordedLevels) -> Forecast:
     """Return the forecast at the rates of the last days.
 
-    :param moments: looks that know the logs' first and last offsets, in the order of time.
-    :param room: None: the disk's level isn't known, so the forecast has no time to a level.
+    :param moments: looks at the logs, in the order of time.
+    :param room: None if the disk's level is unknown. Then the forecast has no time to a level.
     """
     samples = [look for look in moments if look.min_offset is not None and look.max_offset is not None]
     span_ms = samples[-1].at_ms - samples[0].at_ms if samples else 0
@@ -185,11 +185,11 @@ def forecast_of(moments: Sequence[Moment], room: Room | None, levels: RecordedLe
 def forecast_of_disk(
     looks: Sequence[Filled], moments: Sequence[Moment], room: Room | None, levels: RecordedLevels
 ) -> Forecast:
-    """Return the forecast if only the disk shows how much is written and deleted.
+    """Return the forecast from the disk's growth, for a broker whose offsets count no bytes.
 
     :param looks: looks at the fullest disk, in the order of time.
     :param moments: looks at the logs, in the order of time.
-    :param room: size of that disk; None: its level isn't known now.
+    :param room: size of that disk; None if its level is unknown.
     """
     span_ms = looks[-1].at_ms - looks[0].at_ms if looks else 0
     if not looks or room is None:
@@ -218,23 +218,19 @@ def _spans(looks: Sequence[L]) -> Iterator[tuple[L, L]]:
     for look in reversed(looks[:-1]):
         if ends[-1].at_ms - look.at_ms >= DAY_MS:
             ends.append(look)
-    first = looks[0]
-    if ends[-1].at_ms - first.at_ms >= _LEAST_MS:
-        ends.append(first)
+    if ends[-1].at_ms - looks[0].at_ms >= _LEAST_MS:
+        ends.append(looks[0])
     return pairwise(ends)
 
 
 def _days(moments: Sequence[Moment]) -> Iterator[_Day]:
     """Yield the rates of each span of a day whose looks show them, the newest span first."""
     for later, earlier in _spans(moments):
-        into, out = _grown(earlier.max_offset, later.max_offset), _grown(earlier.min_offset, later.min_offset)
-        if into is not None and out is not None:
+        written = (later.max_offset or 0) - (earlier.max_offset or 0)
+        reclaimed = (later.min_offset or 0) - (earlier.min_offset or 0)
+        if written >= 0 and reclaimed >= 0:
             span_ms = later.at_ms - earlier.at_ms
-            yield _Day(into * DAY_MS / span_ms, out * DAY_MS / span_ms)
-
-
-def _grown(before: int | None, now: int | None) -> int | None:
-    return None if before is None or now is None or now < before else now - before
+            yield _Day(written * DAY_MS / span_ms, reclaimed * DAY_MS / span_ms)
 
 
 def _band(values: Iterable[float]) -> tuple[float, float, float]:
@@ -247,67 +243,60 @@ def _band(values: Iterable[float]) -> tuple[float, float, float]:
 
 
 def _times(room: Room, levels: RecordedLevels, net: tuple[float, float, float]) -> Iterator[TimeToLevel]:
-    named = (
+    levels_by_name = (
         ("notice", levels.notice_percent),
         ("cleans", levels.cleans_percent),
         ("forces", levels.forces_percent),
         ("refuses", levels.refuses_percent),
         ("full", 100),
     )
-    for name, percent in named:
+    for name, percent in levels_by_name:
         if percent is not None:
             free = room.below(percent)
-            # The fastest days reach it first.
+            # The highest rate gives the shortest time.
             yield TimeToLevel(name, percent, *(fills_in_ms(free, int(rate)) for rate in reversed(net)))
 
 
 def _retention(
     moments: Sequence[Moment], room: Room | None, levels: RecordedLevels, ingest: tuple[float, float, float]
 ) -> TimeBand | None:
-    kept = [look.at_ms - look.oldest_message_ms for look in moments if look.oldest_message_ms is not None]
-    if not kept:
+    ages_ms = [look.at_ms - look.oldest_message_ms for look in moments if look.oldest_message_ms is not None]
+    if not ages_ms:
         return None
-    lately = [round(value) for value in _band(map(float, kept))]
+    lately = [round(value) for value in _band(map(float, ages_ms))]
     if room is None:
         return TimeBand(*lately)
     above = next((mark for mark in (levels.forces_percent, levels.refuses_percent) if mark is not None), 100)
     holds = room.log_bytes + room.below(above)
     fits = [None if rate < 1 else round(holds * DAY_MS / rate) for rate in reversed(ingest)]
-    return TimeBand(
-        *(
-            by_age if by_space is None else min(by_age, by_space)
-            for by_age, by_space in zip(lately, fits, strict=True)
-        )
-    )
+    times = zip(lately, fits, strict=True)
+    return TimeBand(*(by_age if by_space is None else min(by_age, by_space) for by_age, by_space in times))
 
 
 def store_forecast(reader: JournalReader, name: str, now_ms: int) -> Forecast:
     """Return a store's forecast at the rates of the last days.
 
-    :param name: the id of the store's connection. If the journal doesn't know the store, the forecast is
-        empty.
-    :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: the journal is of another version.
+    :param name: the id of the store's connection. If the journal doesn't know it, the forecast is empty.
     """
     summary = next(iter(reader.summaries((name,), now_ms)), None)
     if summary is None:
         return forecast_of((), None, RecordedLevels())
     moments = hourly_moments(reader, summary.store_id, SPAN_DAYS, now_ms)
     levels = RecordedLevels() if summary.rules is None else rules_of(summary.rules).levels
-    if not find_broker(summary.broker).rows.offsets_count_bytes:
-        looks = _hourly_looks(reader, summary, now_ms)
-        return forecast_of_disk(looks, moments, _room(summary, moments), levels)
-    return forecast_of(moments, _room(summary, moments), levels)
+    room = _room(summary, moments)
+    if find_broker(summary.broker).rows.offsets_count_bytes:
+        return forecast_of(moments, room, levels)
+    return forecast_of_disk(_hourly_looks(reader, summary, now_ms), moments, room, levels)
 
 
 def hourly_moments(reader: JournalReader, store_id: str, days: int, now_ms: int) -> tuple[Moment, ...]:
-    """Return each hour's last sample with known last offsets of the logs."""
+    """Return the last sample of each hour that has the logs' last offset."""
     span = BucketSpan(now_ms - days * DAY_MS, now_ms + 1, HOUR_MS)
     return reader.read(lambda connection: last_moments(connection, store_id, span))
 
 
 def _hourly_looks(reader: JournalReader, summary: StoreSummary, now_ms: int) -> tuple[Filled, ...]:
-    """Return the last look of each hour at the fullest disk."""
+    """Return each hour's last look at the fullest disk."""
     fullest = _fullest(summary)
     if fullest is None:
         return ()
@@ -337,14 +326,13 @@ INGEST_DAYS = 7
 DAYS = 14
 MOST_DAYS = 90
 MOST_COURSE_SECONDS = 2.0
-"""Seconds of processor time for each of the two courses. The server also has to answer the tasks' heartbeats.
-"""
+"""Processor time for each of the two courses. The server also has to answer the tasks' heartbeats."""
 _LONGEST_VALUE = 200
 
 
 @dataclass(frozen=True, slots=True)
 class SettingLine:
-    """A setting that can be changed, with its present value; see :class:`RuleSetting`."""
+    """A setting that can be changed, with its current value; see :class:`RuleSetting`."""
 
     name: str
     type: SettingType
@@ -357,7 +345,7 @@ class SettingLine:
 
 @dataclass(frozen=True, slots=True)
 class IngestLine:
-    """How many bytes come a day, and at which hours.
+    """Bytes a day, and their distribution over the hours.
 
     :param profile: the weight of each hour of the day, in the store's time zone.
     """
@@ -370,8 +358,8 @@ class IngestLine:
 class WhatIfSettings:
     """Settings that can be changed.
 
-    :param can: whether a course can be computed; if not, ``why`` says the reason: no-store, not-simulated,
-        no-rules, no-start, or a sentence from the broker's package.
+    :param can: whether a course can be computed.
+    :param why: the reason if not: no-store, not-simulated, no-rules, no-start, or the package's sentence.
     :param at_ms: time of the look from which a course starts.
     """
 
@@ -385,9 +373,9 @@ class WhatIfSettings:
 
 @dataclass(frozen=True, slots=True)
 class AskedIngest:
-    """The ingest to compute with, instead of today's.
+    """The ingest to compute with. A field is None to keep today's value.
 
-    :param factor: multiplies today's ingest. None, here and in the other fields: as today.
+    :param factor: factor by which the ingest is multiplied.
     """
 
     factor: float | None = None
@@ -397,7 +385,7 @@ class AskedIngest:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfQuestion:
-    """Settings to change. The settings that are left out keep their present values.
+    """Settings to change. The other settings keep their current values.
 
     :param values: new values of settings, as text.
     """
@@ -418,7 +406,7 @@ class BothLevels:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfAnswer:
-    """Both courses from the same moment on, and the advice that follows from the changed settings.
+    """Both courses from the same moment on, and advice about the changed settings.
 
     :param windows: spans in which the broker would delete expired segments, by the changed settings.
     """
@@ -439,12 +427,7 @@ class _Basis:
 
 
 def what_if_settings(reader: JournalReader, name: str, now_ms: int) -> WhatIfSettings:
-    """Return the settings of a store that can be changed, with their present values.
-
-    :param name: the id of the store's connection.
-    :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: the journal is of another version.
-    """
+    """Return the settings of a store that can be changed, with their current values."""
     basis = _read_basis(reader, name, now_ms)
     if isinstance(basis, str):
         return WhatIfSettings(why=basis)
@@ -460,10 +443,9 @@ def what_if_settings(reader: JournalReader, name: str, now_ms: int) -> WhatIfSet
 
 
 def question_of(body: Any) -> WhatIfQuestion:
-    """Return the question that a page sends.
+    """Parse the question in a request's JSON body.
 
-    :param body: the request's body, as JSON.
-    :raises BadInputError: the body isn't a question; the message names the fault.
+    :raises BadInputError: the body isn't a question.
     """
     question = from_jsonable(WhatIfQuestion, body, "what-if")
     if not 1 <= question.days <= MOST_DAYS:
@@ -479,31 +461,32 @@ def what_if(
     *,
     limit_seconds: float = MOST_COURSE_SECONDS,
 ) -> WhatIfAnswer:
-    """Return the course of a store by today's settings, and its course by other settings.
+    """Return the courses of a store under today's and under changed settings.
 
-    :param name: the id of the store's connection.
-    :param limit_seconds: the most processor time that each course may take.
+    :param limit_seconds: largest processor time of each course.
     :raises BadInputError: the broker would not accept a value, or no course can be computed.
     :raises SimulationTooLongError: a course takes more than the limit.
-    :raises JournalUnavailableError: the journal can't be read.
     """
     began = time.monotonic()
     basis = _read_basis(reader, name, now_ms)
     if isinstance(basis, str):
         raise BadInputError(
             f"store {name}: expected a store that can be simulated, found that this store can't be: {basis}. "
-            "Nothing was "
-            "changed."
+            "Nothing was changed."
         )
-    values, start = _changed_values(basis, asked), _changed_start(basis.start, asked)
+    values = _changed_values(basis, asked)
+    fields = {name: getattr(asked.ingest, name) for name in ("bytes_per_day", "profile", "factor")}
+    changes = {name: value for name, value in fields.items() if value is not None}
+    ingest = replace(basis.start.ingest, **changes)
+    start = basis.start.changed(disk_bytes=asked.disk_bytes, ingest=ingest)
     horizon_ms = asked.days * DAY_MS
     today = basis.rules.course(basis.values, basis.start, horizon_ms, limit_seconds=limit_seconds)
-    is_as_today = (values, start) == (basis.values, basis.start)
+    changed = today
+    if (values, start) != (basis.values, basis.start):
+        changed = basis.rules.course(values, start, horizon_ms, limit_seconds=limit_seconds)
     return WhatIfAnswer(
         today=today,
-        changed=today
-        if is_as_today
-        else basis.rules.course(values, start, horizon_ms, limit_seconds=limit_seconds),
+        changed=changed,
         levels=BothLevels(basis.rules.levels(basis.values), basis.rules.levels(values)),
         windows=basis.rules.windows(values, start.time_zone, start.now_ms, start.now_ms + horizon_ms),
         advice=basis.rules.advice(values, start),
@@ -545,10 +528,10 @@ def _read_basis(reader: JournalReader, name: str, now_ms: int) -> _Basis | str:
 def _topic_bytes(reader: JournalReader, store_id: str, log_bytes: int, now_ms: int) -> dict[str, int]:
     """Return each topic's bytes in the log, by its share of the segments archived in the last days."""
     today = now_ms // DAY_MS
-    sums: dict[str, int] = {}
+    sums = Counter[str]()
     for row in reader.topic_days(store_id, today - INGEST_DAYS, today + 1):
-        sums[row.topic] = sums.get(row.topic, 0) + row.size_bytes
-    total = sum(sums.values())
+        sums[row.topic] += row.size_bytes
+    total = sums.total()
     return {topic: log_bytes * size // total for topic, size in sums.items() if topic and total}
 
 
@@ -564,15 +547,3 @@ def _changed_values(basis: _Basis, question: WhatIfQuestion) -> Mapping[str, str
                 f"what-if.values.{name}: expected at most {_LONGEST_VALUE} characters, found {len(value)}."
             )
     return basis.rules.values({**basis.values, **question.values})
-
-
-def _changed_start(start: CourseStart, question: WhatIfQuestion) -> CourseStart:
-    ingest = replace(
-        start.ingest,
-        bytes_per_day=start.ingest.bytes_per_day
-        if question.ingest.bytes_per_day is None
-        else question.ingest.bytes_per_day,
-        profile=start.ingest.profile if question.ingest.profile is None else question.ingest.profile,
-        factor=start.ingest.factor if question.ingest.factor is None else question.ingest.factor,
-    )
-    return start.changed(disk_bytes=question.disk_bytes, ingest=ingest)

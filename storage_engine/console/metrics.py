@@ -1,6 +1,6 @@
 """Metrics for Prometheus from a journal's records of its stores. Pure, except for reading the journal.
 
-An unknown value has no sample, and is never shown as 0. An alert can find a missing metric by ``absent``.
+An unknown value has no sample, and is never shown as 0. An alert finds a missing metric by ``absent``.
 """
 
 from __future__ import annotations
@@ -23,34 +23,26 @@ METRICS = {
     "disk_usable_bytes": "Free bytes on the disk of a store's path, for the broker's user.",
     "retention_seconds": "Age of the store's oldest message at the last look.",
     "archive_lag_bytes": "Bytes of sealed segments that are not proven in a lake.",
-    "archive_lag_seconds": "Age of the last write to the oldest such segment; 0 if all sealed segments "
-    "are proven.",
+    "archive_lag_seconds": "Age of the last write to the oldest such segment; 0 if all are proven.",
     "due_bytes": "Bytes that a cleanup started by a person would have deleted at the last look.",
     "due_unproven_bytes": "How many of the due bytes are not proven in a lake.",
-    "time_to_full_seconds": "Time until the first disk is full, at the last day's pace; no value if no disk "
-    "fills.",
-    "time_to_loss_seconds": "Time until age may delete messages that a consumer group with a known position "
-    "hasn't read.",
+    "time_to_full_seconds": "Time until a disk is full, at the last day's pace; no value if no disk fills.",
+    "time_to_loss_seconds": "Time until age may delete unread messages of a group with a known position.",
     "lagging_groups": "Number of consumer groups whose first unread message may be deleted within a day.",
     "urgent_findings": "Number of doctor's findings that a person has to act on within a day.",
     "alarms": "Number of alarms of the last look.",
-    "lost_ranges": "Number of offset ranges that are in no store and no lake, and whose loss nobody has "
-    "accepted.",
+    "lost_ranges": "Number of offset ranges that are lost without a person's acceptance.",
     "look_timestamp_seconds": "Time of the last look at the store.",
     "run_timestamp_seconds": "Time at which the last run that planned a deletion ended.",
     "run_failed": "1 if that run failed or some logs were refused; else 0.",
-    "validation_timestamp_seconds": "Time at which the last run that validated store and lake wrote its "
-    "report.",
+    "validation_timestamp_seconds": "Time of the last report of a run that validated store and lake.",
     "validation_failed": "1 if that validation failed; else 0.",
-    "proof_timestamp_seconds": "Time of the oldest verification among the archived segments' last "
-    "verifications.",
+    "proof_timestamp_seconds": "Time of the oldest of the archived segments' last verifications.",
     "last_proof_timestamp_seconds": "Time at which any archived segment was verified last.",
     "proofs_faulty": "Number of archived segments whose last verification found a fault.",
     "hold_end_timestamp_seconds": "Time at which the hold of a running broker ends if it isn't renewed.",
 }
-"""Help text of each metric, by its name without the prefix. Each metric is a gauge with the label store.
-Metrics of disks also have the label path.
-"""
+"""Help texts, by name without the prefix. Each metric is a gauge by store, of a disk also by path."""
 _NOT_NOW = (ProblemKind.NEVER_LOOKED, ProblemKind.STALE, ProblemKind.FUTURE)
 
 
@@ -59,7 +51,7 @@ class MetricSample:
     """A value of a store, or of one of its disks, as metrics show it.
 
     :param metric: one of :data:`METRICS`.
-    :param path: path of the disk; "": the value is about the whole store.
+    :param path: path of the disk; "" if the value is about the store.
     """
 
     metric: str
@@ -71,17 +63,16 @@ class MetricSample:
 def read_samples(reader: JournalReader, names: Iterable[str] | None, now_ms: int) -> Iterator[MetricSample]:
     """Yield the metrics of a journal's stores, by a fixed number of queries.
 
-    :param names: the stores to read, by :func:`name_of`; None: all stores.
-    :raises JournalUnavailableError: the journal can't be read.
+    :param names: the stores to read, by :func:`name_of`; None for all stores.
     """
     chosen_names = None if names is None else tuple(names)
 
     def read(connection: Connection) -> list[tuple[StoreSummary, HoldRow | None, VerifiedRow | None]]:
         summaries = read_summaries(connection, None, now_ms)
-        kept = [summary for summary in summaries if chosen_names is None or name_of(summary) in chosen_names]
-        ids = [summary.store_id for summary in kept]
+        chosen = [row for row in summaries if chosen_names is None or name_of(row) in chosen_names]
+        ids = [row.store_id for row in chosen]
         holds, verified = read_holds(connection, ids), read_verified(connection, ids, counted=False)
-        return [(summary, holds.get(summary.store_id), verified.get(summary.store_id)) for summary in kept]
+        return [(row, holds.get(row.store_id), verified.get(row.store_id)) for row in chosen]
 
     for summary, hold, verified in reader.read(read):
         yield from samples_of(summary, hold, verified, now_ms)
@@ -118,7 +109,7 @@ def samples_of(
             "retention_seconds": _seconds(line.retention_ms),
             "time_to_full_seconds": _seconds(line.time_to_full_ms) if line.filling is Filling.YES else None,
         }
-    # Not each look measures how far lakes are behind, or finds what a monitor does.
+    # Not each look measures the archive lag, or has a monitor's findings.
     if _is_recent(summary.archive_lag_at_ms, now_ms):
         figures |= {
             "archive_lag_bytes": line.archive_lag_bytes,

@@ -29,14 +29,13 @@ class LevelState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecordedLevels:
-    """Levels of a disk in whole percent. Above a level, something begins; None: there is no such level, or it
-    was not recorded.
+    """Levels of a disk in whole percent; None if there is no such level, or it was not recorded.
 
     :param notice_percent: above it, a person gets a notice.
     :param cleans_percent: above it, the broker deletes expired segments at any hour.
     :param forces_percent: above it, the broker deletes the oldest segments, whatever their age.
     :param refuses_percent: above it, the broker refuses messages.
-    :param accepts_percent: at this level or below, the broker takes messages again.
+    :param accepts_percent: at or below it, the broker accepts messages again.
     """
 
     notice_percent: int | None = None
@@ -59,7 +58,7 @@ class Rules:
     """The rules that were in effect from a moment on.
 
     :param settings: values as text, by the broker's own names.
-    :param windows: None: the broker has none.
+    :param windows: None if the broker has no such hours.
     :param unsupported: why a store with these settings can't be simulated; "" if it can.
     """
 
@@ -71,7 +70,7 @@ class Rules:
 
 
 def rules_of(row: RulesRow) -> Rules:
-    """Return rules as they were recorded. Fields that only a newer release knows are left out."""
+    """Return recorded rules. Fields that only a newer release knows are left out."""
     levels, windows = row.rules.get("levels") or {}, row.rules.get("windows")
     return Rules(
         row.at_ms,
@@ -83,9 +82,9 @@ def rules_of(row: RulesRow) -> Rules:
 
 
 def rules_at(rules: Sequence[Rules], at_ms: int) -> Rules | None:
-    """Return the rules that were in effect at a moment; None: no rules were recorded yet.
+    """Return the rules in effect at a moment; None if no rules were recorded yet.
 
-    :param rules: in the order of time.
+    :param rules: rules in the order of time.
     """
     return next((entry for entry in reversed(rules) if entry.at_ms <= at_ms), None)
 
@@ -93,7 +92,7 @@ def rules_at(rules: Sequence[Rules], at_ms: int) -> Rules | None:
 def level_state(used_percent: int | None, rules: Rules | None) -> LevelState:
     """Return what the broker does at a disk's level.
 
-    :param used_percent: a whole percent, rounded up; None: not known.
+    :param used_percent: a whole percent, rounded up; None if unknown.
     """
     if used_percent is None or rules is None:
         return LevelState.UNKNOWN
@@ -114,7 +113,7 @@ def level_state(used_percent: int | None, rules: Rules | None) -> LevelState:
 def window_spans(windows: Windows, start_ms: int, end_ms: int) -> Spans:
     """Return the windows between two moments in the order of time, cut at the span's beginning and end.
 
-    An hour that no day has tells a broker never to delete by age alone.
+    If the hours are none of a day's, the broker never deletes by age alone.
     """
     try:
         zone = ZoneInfo(windows.time_zone)

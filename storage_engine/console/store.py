@@ -1,9 +1,10 @@
-"""Page of one store: its summary, rules, ranges, consumer groups, topics, and open decisions."""
+"""The page of one store: its summary, rules, ranges, consumer groups, topics, and open decisions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from storage_engine.brokers import find_broker
 from storage_engine.console.forecast import store_forecast
@@ -20,23 +21,23 @@ from storage_engine.console.stores import (
 )
 from storage_engine.core.clock import DAY_MS
 from storage_engine.core.jsonable import filled
-from storage_engine.journal.reading.answers import Findings, GroupRow, Standing
+from storage_engine.journal.reading.answers import GroupRow, Standing
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.store import TopicDay
 
 TOPIC_DAYS = 14
 MOST_LOGS = 200
-"""The highest number of logs whose ranges a page lists. The page's totals cover all logs."""
+"""Largest number of logs whose ranges a page lists. The page's totals cover all logs."""
 MOST_RUNS = 200
-"""The highest number of runs on one page."""
+"""Largest number of runs on one page."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeLine:
-    """Offsets [start_offset, end_offset) of a log that share a place and a reason.
+    """Offsets [start_offset, end_offset) of a log with the same place and reason.
 
-    :param where: one of the words of :class:`Place`.
+    :param where: a word of :class:`storage_engine.retention.ranges.offset_ranges.Place`.
     :param detail: details of the range's first segment.
     """
 
@@ -61,9 +62,9 @@ _WORST_FIRST = {
 
 @dataclass(frozen=True, slots=True)
 class PlaceTotal:
-    """All ranges that share a place.
+    """All ranges with the same place.
 
-    :param place: the ranges' ``where``, or accepted for a loss that a person has accepted.
+    :param place: the ranges' ``where``, or "accepted" for a loss that a person has accepted.
     """
 
     place: str
@@ -77,9 +78,8 @@ class ShieldLine:
     """Segments that a store's shield keeps. They are second names of segments that no lake proves yet.
 
     :param mode: the policy's setting, on or off.
-    :param gone_segments: how many of ``segments`` are gone from the log, so that only the shield has them.
-    :param foreign_files: number of files that another program put into the shield's
-        directory.
+    :param gone_segments: number of ``segments`` that were deleted from the log, but are in the shield.
+    :param foreign_files: number of files that other programs put into the shield's directory.
     """
 
     mode: str
@@ -94,7 +94,7 @@ class ShieldLine:
 class StandingLine(Standing):
     """Open decisions about a store; see :class:`storage_engine.journal.reading.answers.Standing`.
 
-    :param shield: None: no shield is recorded.
+    :param shield: None if no shield is recorded.
     :param has_shield: whether stores of this kind of broker can have a shield.
     """
 
@@ -117,9 +117,8 @@ class FoundLine:
 class StoreAnswer:
     """Contents of a store's page.
 
-    :param rules: None: no rules are recorded.
-    :param ranges: None: no ranges are recorded. If there are many logs, the ranges of the worst and largest
-        logs.
+    :param rules: None if no rules are recorded.
+    :param ranges: ranges of the worst and largest :data:`MOST_LOGS` logs; None if no ranges are recorded.
     :param totals: sums of all ranges, by place.
     :param logs: number of logs that have ranges.
     """
@@ -144,18 +143,15 @@ class RunsAnswer:
 
 
 def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
-    """Return a store's page. If the journal doesn't know the store, the page has only its summary.
-
-    :param name: the id of the store's connection.
-    :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: the journal is of another version.
-    """
+    """Return a store's page. If the journal doesn't know the store, the page has only its summary."""
     row = line_of(reader, name, now_ms)
     if row.store_id is None:
         return StoreAnswer(now_ms, row)
     findings = reader.findings(row.store_id)
+    found = {} if findings is None else findings.found
     today = now_ms // DAY_MS
-    ranges = _ranges(findings)
+    recorded = found.get("ranges")
+    ranges = None if recorded is None else tuple(filled(RangeLine, range_row) for range_row in recorded)
     return StoreAnswer(
         now_ms,
         with_forecast(row, store_forecast(reader, name, now_ms)),
@@ -165,15 +161,23 @@ def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
         logs=len({line.log for line in ranges or ()}),
         groups=reader.groups(row.store_id),
         topics=reader.topic_days(row.store_id, today - TOPIC_DAYS, today + 1),
-        standing=_standing(reader, row, findings, now_ms),
-        findings=_make_findings(findings),
+        standing=_standing(reader, row, found.get("shield"), now_ms),
+        findings=None
+        if findings is None
+        else FoundLine(
+            findings.at_ms,
+            alarm_lines(found.get("alarms", ())),
+            tuple(found.get("notices", ())),
+            tuple(found.get("causes", ())),
+            finding_lines(found.get("doctor", ())),
+        ),
     )
 
 
 def runs_page(reader: JournalReader, name: str, before_id: int | None = None) -> RunsAnswer:
     """Return one page of a store's runs.
 
-    :param before_id: only runs that began before this run.
+    :param before_id: id of the run before which the runs began; None for the newest page.
     """
     store_id = reader.store_id(name)
     if store_id is None:
@@ -182,22 +186,15 @@ def runs_page(reader: JournalReader, name: str, before_id: int | None = None) ->
     return RunsAnswer(tuple(run_line(run) for run in runs))
 
 
-def _standing(reader: JournalReader, row: StoreLine, findings: Findings | None, now_ms: int) -> StandingLine:
+def _standing(reader: JournalReader, row: StoreLine, shield: Any, now_ms: int) -> StandingLine:
     assert row.store_id is not None
     assert row.broker is not None
-    standing = reader.standing(row.store_id, now_ms)
-    shield = None if findings is None else findings.found.get("shield")
     return filled(
         StandingLine,
-        standing,
+        reader.standing(row.store_id, now_ms),
         shield=None if shield is None else filled(ShieldLine, shield),
         has_shield=find_broker(row.broker).aside is Aside.IN_STORE,
     )
-
-
-def _ranges(findings: Findings | None) -> tuple[RangeLine, ...] | None:
-    ranges = None if findings is None else findings.found.get("ranges")
-    return None if ranges is None else tuple(filled(RangeLine, row) for row in ranges)
 
 
 def _place(line: RangeLine) -> str:
@@ -205,16 +202,14 @@ def _place(line: RangeLine) -> str:
 
 
 def _keep_worst_logs(ranges: Sequence[RangeLine]) -> tuple[RangeLine, ...]:
-    """Return the ranges of at most :data:`MOST_LOGS` logs, in the given order. The worst logs are chosen
-    first, then the largest.
-    """
+    """Return the ranges of the worst and largest :data:`MOST_LOGS` logs, in the given order."""
     worst, size = dict[str, int](), dict[str, int]()
     for line in ranges:
         rank = _WORST_FIRST.get(_place(line), 0)
         worst[line.log] = min(worst.get(line.log, rank), rank)
         size[line.log] = size.get(line.log, 0) + line.size_bytes
-    kept = set(sorted(worst, key=lambda log: (worst[log], -size[log], log))[:MOST_LOGS])
-    return tuple(line for line in ranges if line.log in kept)
+    worst_logs = set(sorted(worst, key=lambda log: (worst[log], -size[log], log))[:MOST_LOGS])
+    return tuple(line for line in ranges if line.log in worst_logs)
 
 
 def _totals(ranges: Iterable[RangeLine]) -> tuple[PlaceTotal, ...]:
@@ -224,17 +219,4 @@ def _totals(ranges: Iterable[RangeLine]) -> tuple[PlaceTotal, ...]:
     return tuple(
         PlaceTotal(place, len(rows), sum(row.segments for row in rows), sum(row.size_bytes for row in rows))
         for place, rows in by_place.items()
-    )
-
-
-def _make_findings(findings: Findings | None) -> FoundLine | None:
-    if findings is None:
-        return None
-    parts = findings.found
-    return FoundLine(
-        findings.at_ms,
-        alarm_lines(parts.get("alarms", ())),
-        tuple(parts.get("notices", ())),
-        tuple(parts.get("causes", ())),
-        finding_lines(parts.get("doctor", ())),
     )

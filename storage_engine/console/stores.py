@@ -1,7 +1,4 @@
-"""All stores on one page, the worst first.
-
-The validations of a store by day. No gap and no loss can be overlooked there.
-"""
+"""The list of all stores, the worst first, and the calendar of a store's validations, gaps and losses."""
 
 from __future__ import annotations
 
@@ -32,11 +29,9 @@ class RunLine:
     """A run in short.
 
     :param id: the run's number in the order of runs. A page of older runs is requested by it.
-    :param dag_id: id of the run's DAG; None: a person started the run at a shell. The same holds for
-        ``run_id``.
-    :param outcome: None: the run has not written its report yet.
-    :param has_report: whether the run's report can be requested, or an earlier report that it refers to. The
-        report may have expired.
+    :param dag_id: id of the run's DAG; None for a run from a shell. The same holds for ``run_id``.
+    :param outcome: None if the run has not written its report yet.
+    :param has_report: whether the run has a report, or refers to an earlier one. The report may have expired.
     """
 
     id: int
@@ -55,13 +50,12 @@ class RunLine:
 
 
 def dag_run_of(run_key: str) -> tuple[str | None, str | None]:
-    """Return the ids of the DAG and of its run; None and None: a person started the run at a shell."""
-    dag_id, of_dag, run_id = run_key.partition("/")
-    return (dag_id, run_id) if of_dag else (None, None)
+    """Return the ids of the DAG and of its run; None for a run from a shell."""
+    dag_id, separator, run_id = run_key.partition("/")
+    return (dag_id, run_id) if separator else (None, None)
 
 
 def run_line(run: RunRow) -> RunLine:
-    """Return a run as a page lists it."""
     dag_id, run_id = dag_run_of(run.run_key)
     return filled(RunLine, run, id=run.run_id, dag_id=dag_id, run_id=run_id)
 
@@ -76,7 +70,7 @@ _LEAST_SPAN_MS = HOUR_MS
 class StoresAnswer:
     """The contents of the page of all stores.
 
-    :param problem: why a journal can't be read, as a sentence; "" if every journal could be read.
+    :param problem: why a journal can't be read, as a sentence; "" if all journals were read.
     """
 
     now_ms: int
@@ -85,10 +79,7 @@ class StoresAnswer:
 
 
 def all_stores(reader: JournalReader, names: Collection[str], now_ms: int) -> StoresAnswer:
-    """Return the requested stores of a journal. If the journal can't be read, each store has the reason.
-
-    :param names: ids of the stores' connections.
-    """
+    """Return the requested stores of a journal. If the journal can't be read, each store has the reason."""
     try:
         return StoresAnswer(now_ms, worst_first(_read_lines(reader, names, now_ms)))
     except StorageEngineError as error:
@@ -96,20 +87,13 @@ def all_stores(reader: JournalReader, names: Collection[str], now_ms: int) -> St
 
 
 def unreadable(names: Iterable[str], problem: str, now_ms: int) -> StoresAnswer:
-    """Return lines of stores whose state is unknown, because their journal can't be read.
-
-    :param problem: the reason, as a sentence.
-    """
+    """Return lines of stores whose state is unknown, since their journal can't be read."""
     lines = (StoreLine(name, problem=problem, problem_kind=ProblemKind.JOURNAL) for name in names)
     return StoresAnswer(now_ms, tuple(lines), problem)
 
 
 def line_of(reader: JournalReader, name: str, now_ms: int) -> StoreLine:
-    """Return the line of one store.
-
-    :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: the journal is of another version.
-    """
+    """Return the line of one store."""
     (line,) = _read_lines(reader, (name,), now_ms)
     return line
 
@@ -129,7 +113,7 @@ def _read_lines(reader: JournalReader, names: Collection[str], now_ms: int) -> I
 
 
 def _line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
-    """Return a store's line. If its records can't be read, the line says so, and other stores remain."""
+    """Return a store's line. If its records can't be read, the line has the error."""
     try:
         return store_line(name, summary, now_ms)
     except (AttributeError, BadInputError, KeyError, TypeError, ValueError) as error:
@@ -153,19 +137,19 @@ class ProblemKind(StrEnum):
     NEVER_LOOKED = "never-looked"
     STALE = "stale"
     FUTURE = "future"
-    """The time of the last look is later than now: the hosts' clocks differ."""
+    """The time of the last look is later than now, since the hosts' clocks differ."""
     MONITOR_PAUSED = "monitor-paused"
     MONITOR_GONE = "monitor-gone"
-    """The file of the monitor's DAG is missing, or no longer defines the DAG."""
+    """The file of the monitor's DAG is missing, or doesn't define the DAG any more."""
     NO_STORE = "no-store"
     JOURNAL = "journal"
     CONNECTION = "connection"
     NOT_YET = "not-yet"
-    """One of the next visits to the page looks up the connection."""
+    """The connection will be looked up during one of the next visits to the page."""
 
 
 class Filling(StrEnum):
-    """Answer to the question if a store's disks fill up, at the pace of the last day."""
+    """Whether a store's disks fill up at the pace of the last day."""
 
     YES = "filling"
     NO = "not-filling"
@@ -173,15 +157,14 @@ class Filling(StrEnum):
 
 
 _LOOKED_FOR = frozenset({ProblemKind.NONE, ProblemKind.NEVER_LOOKED, ProblemKind.STALE, ProblemKind.FUTURE})
-"""Faults that may occur if the journal knows the store. A monitor that doesn't run is more urgent than these.
-"""
+"""Problems of stores that the journal knows. A monitor that doesn't run is more urgent than these."""
 _SEVERITIES = ("urgent", "warning")
 _LEVEL_FINDINGS = {
     LevelState.REFUSES: ("urgent", "disk-full", "the broker refuses messages"),
     LevelState.FORCES: ("urgent", "disk-forces", "the broker deletes its oldest segments, read or not"),
     LevelState.CLEANS: ("warning", "disk-cleans", "the broker deletes expired segments at any hour"),
 }
-"""Findings about levels that a person has to act on: doctor's severity and kind, and what the broker does."""
+"""Levels at which a person has to act: the finding's severity and kind, and what the broker does."""
 _LOOK = "The store's page shows where, and since when."
 _ROOM = "Archive and delete with proof, or add space."
 _WORST_FIRST = {state: place for place, state in enumerate(StoreState)}
@@ -205,7 +188,7 @@ class FindingLine:
 class LevelLine:
     """How full the disk of a path is.
 
-    :param used_percent: None: unknown, and ``error`` says why.
+    :param used_percent: None if unknown. Then ``error`` has the reason.
     """
 
     path: str
@@ -220,19 +203,16 @@ class LevelLine:
 class StoreLine:
     """A store's line in the list of stores. A field is None if its value isn't known.
 
-    :param store: the id of its connection.
-    :param urgent: the most urgent finding; None: no finding calls for action.
+    :param urgent: the most urgent finding; None if no finding calls for action.
     :param retention_ms: age of the store's oldest message at the last look.
-    :param filling: whether a disk fills. It is unknown if one disk's level is unknown and no other disk
-        fills.
-    :param time_to_full_ms: time until the first disk is full, at the last day's pace; None: no disk fills, or
-        it is unknown.
+    :param filling: whether a disk fills. It is unknown if a disk's level is unknown and no other disk fills.
+    :param time_to_full_ms: time until the first disk is full at the last day's pace; None if no disk
+        fills, or it is unknown.
     :param archive_lag_bytes: bytes of sealed segments that are in no lake.
     :param lagging_groups: number of consumer groups whose first unread message may be deleted within a day.
-    :param problem: why something is unknown, as a sentence; "" if nothing is wrong.
+    :param problem: the reason why values are unknown, as a sentence; "" if there is none.
     :param problem_kind: the same reason as a code, for a page in another language.
-    :param full_at_earliest_ms: time until the disk is full, if only the fastest course of its forecast fills
-        it.
+    :param full_at_earliest_ms: time until the disk is full, if only the forecast's fastest pace fills it.
     """
 
     store: str
@@ -268,34 +248,36 @@ def alarm_lines(alarms: Iterable[Any]) -> tuple[FindingLine, ...]:
 
 
 def _finding_line(severity: str, kind: str, what: Any, advice: Any = "") -> FindingLine:
-    """Return a finding with its recorded texts."""
-    text, todo = from_jsonable(str, what), from_jsonable(str, advice)
-    then = (*commands_in(text), *commands_in(todo))
-    return FindingLine(severity, kind, str(text), str(todo), tuple(map(str, then)))
+    text, remedy = from_jsonable(str, what), from_jsonable(str, advice)
+    commands = (*commands_in(text), *commands_in(remedy))
+    return FindingLine(severity, kind, str(text), str(remedy), tuple(map(str, commands)))
 
 
 def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
-    """Return a store's line, as a page lists it.
-
-    :param name: the id of the store's connection.
-    """
+    """Return a store's line, as a page lists it."""
     rules = None if summary.rules is None else rules_of(summary.rules)
     levels = tuple(
         filled(LevelLine, level, state=level_state(level.used_percent, rules)) for level in summary.levels
     )
-    findings = (*_judge_look(summary), *finding_lines(summary.doctor or ()), *_judge_levels(levels))
+    lost = (FindingLine("urgent", "lost", f"Lost: {summary.lost}.", _LOOK),) if summary.lost else ()
+    recorded = (*alarm_lines(summary.alarms), *finding_lines(summary.doctor or ()))
+    findings = (*lost, *recorded, *_judge_levels(levels))
+    urgent = [finding for finding in findings if finding.severity in _SEVERITIES]
     last_run = None if summary.last_run is None else run_line(summary.last_run)
     kind, problem = _problem(summary, now_ms)
     filling, time_to_full_ms = _time_to_full(summary.levels, rules)
+    retention_ms = None
+    if summary.sampled_at_ms is not None and summary.oldest_message_ms is not None:
+        retention_ms = max(0, summary.sampled_at_ms - summary.oldest_message_ms)
     return filled(
         StoreLine,
         summary,
         store=name,
         path=summary.real_path,
         state=_state(findings, last_run, is_known=not problem and summary.doctor is not None),
-        urgent=_most_urgent(findings),
+        urgent=min(urgent, key=lambda finding: _SEVERITIES.index(finding.severity), default=None),
         levels=levels,
-        retention_ms=_retention_ms(summary),
+        retention_ms=retention_ms,
         filling=filling,
         time_to_full_ms=time_to_full_ms,
         last_run=last_run,
@@ -304,13 +286,13 @@ def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
     )
 
 
-def with_forecast(line: StoreLine, found: Forecast) -> StoreLine:
-    """Return a line with the time to full from the store's forecast, so that one page gives one answer.
+def with_forecast(line: StoreLine, forecast: Forecast) -> StoreLine:
+    """Return a line with the time to full from the store's forecast, so that one page has one answer.
 
-    It is the forecast's middle time until the broker refuses messages, or until the disk has no room. If only
-    the fastest course gets there, the line has the time of that course.
+    It is the forecast's middle time until the broker refuses messages, or until the disk is full. If only the
+    fastest pace gets there, the line has the time at that pace.
     """
-    times = {entry.name: entry for entry in found.time_to}
+    times = {entry.name: entry for entry in forecast.time_to}
     if not times and line.time_to_full_ms == 0:
         return line
     if (full := times.get("refuses", times.get("full"))) is None:
@@ -321,10 +303,9 @@ def with_forecast(line: StoreLine, found: Forecast) -> StoreLine:
 
 
 def without_monitor(line: StoreLine, dag_id: str, kind: ProblemKind) -> StoreLine:
-    """Return the line of a store at which no monitor looks any more, so that its values get older.
+    """Return the line of a store whose monitor doesn't run, so that the line's values get older.
 
-    :param dag_id: id of the monitor's DAG.
-    :param kind: why the monitor doesn't look.
+    :param kind: MONITOR_PAUSED or MONITOR_GONE.
     """
     if line.problem_kind not in _LOOKED_FOR:
         return line
@@ -340,7 +321,7 @@ def without_monitor(line: StoreLine, dag_id: str, kind: ProblemKind) -> StoreLin
 
 
 def worst_first(lines: Iterable[StoreLine]) -> tuple[StoreLine, ...]:
-    """Return the stores, the worst first. If two are equally bad, the fuller one comes first."""
+    """Sort stores, the worst first. Of equally bad stores, the fuller one comes first."""
 
     def rank(line: StoreLine) -> tuple[int, int, str]:
         fullest = max((level.used_percent or 0 for level in line.levels), default=0)
@@ -349,27 +330,12 @@ def worst_first(lines: Iterable[StoreLine]) -> tuple[StoreLine, ...]:
     return tuple(sorted(lines, key=rank))
 
 
-def _judge_look(summary: StoreSummary) -> Iterator[FindingLine]:
-    """Yield the losses and the alarms of the last look."""
-    if summary.lost:
-        yield FindingLine("urgent", "lost", f"Lost: {summary.lost}.", _LOOK)
-    yield from alarm_lines(summary.alarms)
-
-
 def _judge_levels(levels: Iterable[LevelLine]) -> Iterator[FindingLine]:
-    """Yield a finding for each level that calls for action, in doctor's words. Doctor's own findings may be
-    older or missing.
-    """
+    """Yield doctor's findings about critical levels, since the recorded ones may be older or missing."""
     for level in levels:
         if level.state in _LEVEL_FINDINGS:
-            severity, kind, then = _LEVEL_FINDINGS[level.state]
-            yield FindingLine(severity, kind, f"{level.path} is {level.used_percent} % used: {then}.", _ROOM)
-
-
-def _most_urgent(findings: Iterable[FindingLine]) -> FindingLine | None:
-    """Return the first finding of the highest severity; None: no finding is urgent or a warning."""
-    graded = [finding for finding in findings if finding.severity in _SEVERITIES]
-    return min(graded, key=lambda finding: _SEVERITIES.index(finding.severity), default=None)
+            severity, kind, act = _LEVEL_FINDINGS[level.state]
+            yield FindingLine(severity, kind, f"{level.path} is {level.used_percent} % used: {act}.", _ROOM)
 
 
 def _state(findings: Iterable[FindingLine], last_run: RunLine | None, *, is_known: bool) -> StoreState:
@@ -402,12 +368,6 @@ def _problem(summary: StoreSummary, now_ms: int) -> tuple[ProblemKind, str]:
     return ProblemKind.NONE, ""
 
 
-def _retention_ms(summary: StoreSummary) -> int | None:
-    if summary.sampled_at_ms is None or summary.oldest_message_ms is None:
-        return None
-    return max(0, summary.sampled_at_ms - summary.oldest_message_ms)
-
-
 def _time_to_full(levels: Sequence[DiskLevel], rules: Rules | None) -> tuple[Filling, int | None]:
     refuses = None if rules is None else rules.levels.refuses_percent
     fillings = [_disk_full_in(level, 100 if refuses is None else refuses) for level in levels]
@@ -437,16 +397,15 @@ _FIRST_YEAR, _LAST_YEAR = 1970, 9998
 _MOST_INCIDENTS = 10_000
 _MOST_RUNS_A_DAY = 200
 _VALIDATED_ALWAYS = frozenset({"done", "released-in-part", "failed"})
-"""Outcomes of runs that deleted or were meant to delete, and so end with a validation."""
+"""Outcomes of runs that deleted or should have deleted, and so end with a validation."""
 _GONE = frozenset({"segment-gone", "given-up"})
-"""Kinds of drift in which bytes of a log disappeared without one of our runs."""
+"""Kinds of drift in which other programs deleted bytes of a log."""
 
 
 @dataclass(frozen=True, slots=True)
 class DayRun:
-    """A run as a day of the calendar shows it.
+    """A run on a day of the calendar.
 
-    :param outcome: the run's outcome.
     :param validation: passed, failed, not-run or unknown.
     """
 
@@ -461,14 +420,14 @@ class DayRun:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """A day in UTC on which something was validated, should have been validated, or was lost.
+    """A day in UTC with validations, missing validations, gaps or losses.
 
     :param day: the date, as in 2026-11-24.
-    :param passed: number of runs whose validation found no fault. ``failed`` counts runs whose validation
-        found one.
-    :param not_run: number of runs that deleted something, or failed, and have no validation.
+    :param passed: number of runs whose validation found no fault.
+    :param failed: number of runs whose validation found a fault.
+    :param not_run: number of runs that deleted segments, or failed, and have no validation.
     :param unknown: number of runs whose state is unknown.
-    :param gaps: number of ranges that validations found nowhere, and of ranges that other programs deleted.
+    :param gaps: number of ranges that validations found lost, or other programs deleted.
     :param losses: number of ranges whose loss a person accepted on this day.
     """
 
@@ -490,34 +449,33 @@ class CalendarAnswer:
 
 
 def validation_calendar(reader: JournalReader, name: str, year: int) -> CalendarAnswer:
-    """Return the days of a year on which a store was validated, or something was lost.
+    """Return the days of a year with validations, gaps or losses.
 
-    :param name: the id of the store's connection. If the journal doesn't know the store, there are no days.
-    :raises BadInputError: there is no such year, or the journal is of another version.
-    :raises JournalUnavailableError: the journal can't be read.
+    :param name: the id of the store's connection. A store that the journal doesn't know has no days.
+    :raises BadInputError: the year is out of range, or the journal is of another version.
     """
     if not _FIRST_YEAR <= year <= _LAST_YEAR:
         raise BadInputError(f"year: expected {_FIRST_YEAR} to {_LAST_YEAR}, found {year}.")
     store_id = reader.store_id(name)
     if store_id is None:
         return CalendarAnswer(())
-    start_ms, end_ms = (int(datetime(each, 1, 1, tzinfo=UTC).timestamp()) * 1000 for each in (year, year + 1))
+    start_ms, end_ms = (int(datetime(y, 1, 1, tzinfo=UTC).timestamp()) * 1000 for y in (year, year + 1))
     verdicts = reader.verdicts(store_id, start_ms, end_ms)
     incidents = reader.incidents(store_id, since_ms=start_ms, until_ms=end_ms, limit=_MOST_INCIDENTS)
     return CalendarAnswer(tuple(_days(verdicts, incidents)))
 
 
 def _days(verdicts: Iterable[Verdict], incidents: Iterable[Incident]) -> Iterator[Day]:
-    of_day: dict[str, list[Verdict]] = defaultdict(list)
+    daily_verdicts: dict[str, list[Verdict]] = defaultdict(list)
     lost: dict[str, list[Incident]] = defaultdict(list)
     for verdict in verdicts:
         if _counts(verdict):
-            of_day[_day(verdict.at_ms)].append(verdict)
+            daily_verdicts[_day(verdict.at_ms)].append(verdict)
     for incident in incidents:
         if incident.step == Step.ACCEPT_LOSS or _is_gone(incident):
             lost[_day(incident.at_ms)].append(incident)
-    for day in sorted(of_day.keys() | lost.keys()):
-        yield _make_day(day, of_day[day], lost[day])
+    for day in sorted(daily_verdicts.keys() | lost.keys()):
+        yield _make_day(day, daily_verdicts[day], lost[day])
 
 
 def _make_day(day: str, verdicts: Sequence[Verdict], lost: Sequence[Incident]) -> Day:
@@ -536,7 +494,7 @@ def _make_day(day: str, verdicts: Sequence[Verdict], lost: Sequence[Incident]) -
 
 
 def _counts(verdict: Verdict) -> bool:
-    """Return whether a run validated something or had to. Most runs find nothing due and don't count."""
+    """Return whether a run validated, or should have. Most runs find no segment due, and don't count."""
     if verdict.unchanged_since is not None:
         return False
     return bool(verdict.validation) or verdict.deleted_segments > 0 or verdict.outcome in _VALIDATED_ALWAYS
@@ -544,12 +502,8 @@ def _counts(verdict: Verdict) -> bool:
 
 def _run(verdict: Verdict) -> DayRun:
     dag_id, run_id = dag_run_of(verdict.run_key)
-    if verdict.validation is None:
-        validation = "unknown"
-    elif verdict.validation == "":
-        validation = "not-run"
-    else:
-        validation = "failed" if verdict.validation == "FAILURE" else "passed"
+    results = {None: "unknown", "": "not-run", "FAILURE": "failed"}
+    validation = results.get(verdict.validation, "passed")
     return filled(DayRun, verdict, dag_id=dag_id, run_id=run_id, validation=validation)
 
 

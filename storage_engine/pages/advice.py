@@ -18,9 +18,7 @@ ERRORS: Mapping[str, str] = {
     "StoreNotFoundError": "Check the store's path, and that its disk is mounted, then run again.",
     "UnsupportedLayoutError": "This store can't be cleaned. Let its broker delete by its own rules.",
     "BrokerConfigError": "Correct the key in the broker's own file, or in the connection, then run again.",
-    "StoreLayoutError": (
-        "Compare the directory with a replica or a backup. Put missing files back, then run again."
-    ),
+    "StoreLayoutError": "Compare the directory with a replica. Restore missing files, then run again.",
     "CorruptFileError": "Compare the file with a replica or a backup before anything else is done.",
     "BrokerPackageError": (
         "Report this to the maintainers of the broker's package. Don't run again before the package is "
@@ -33,12 +31,8 @@ ERRORS: Mapping[str, str] = {
         ".",
     ),
     "CorruptBodyError": "The message is archived as it was stored. Export it without --decompress.",
-    "WrongHostError": (
-        "Run the store's tasks on the host that has its disk: check the connection's host and queue."
-    ),
-    "DiskUnavailableError": (
-        "Check the mount and its server. The store's state is unknown until its disk answers."
-    ),
+    "WrongHostError": "Run the tasks on the store's host. Check the host and queue of the connection.",
+    "DiskUnavailableError": "Check the mount and its server. Until they answer, the store is unknown.",
     "StoreIdentityError": Text(
         "Check that the path is right. After a real move: ",
         Command("move"),
@@ -49,21 +43,14 @@ ERRORS: Mapping[str, str] = {
     "StoreBusyError": "Wait for the other process, or stop it. Beside a running broker, use mode live.",
     "TurnTakenError": "Another run is using the store. Run again when it has ended, or wait longer: --wait.",
     "FileGoneError": "Run again. The run lists the files again. If a range is LOST, find out who deleted it.",
-    "ChangedUnderUsError": "Find out which program writes to the store. Stop it, or use mode live, then run "
-    "again.",
-    "StoreCrashedError": "Start the broker, so that it recovers the store. Then stop it cleanly, or use mode "
-    "live.",
+    "ChangedUnderUsError": "Stop the program that writes to the store, or use mode live. Then run again.",
+    "StoreCrashedError": "Start the broker to recover the store. Then stop it cleanly, or use mode live.",
     "BrokerError": "Check the broker's log and its address, then run again.",
-    "BrokerUnavailableError": (
-        "Check that the broker runs and its address is reachable from here, then run again."
-    ),
-    "BrokerProtocolError": "Check that the address belongs to a broker, and that the broker's release is "
-    "supported.",
+    "BrokerUnavailableError": "Check that the broker runs and this host reaches its address. Then run again.",
+    "BrokerProtocolError": "Check that the address is a broker's, and that its release is supported.",
     "BrokerRefusedError": "Check the access key and its rights on the broker, then run again.",
     "NotOnBrokerError": "Check the name. The broker doesn't know it.",
-    "StorageUnavailableError": (
-        "The error names a disk or a service. Check that it answers and has space, then run again."
-    ),
+    "StorageUnavailableError": "Check that the named disk or service answers and has space. Then run again.",
     "LakeUnavailableError": (
         "Check that the lake is mounted or reachable, its credentials are valid, and it has space. Then run "
         "again: proven segments are kept."
@@ -83,9 +70,7 @@ ERRORS: Mapping[str, str] = {
     ),
     "JournalUnavailableError": "Check the journal's database, its disk and its credentials, then run again.",
     "JournalConflictError": "Another run wrote the same record at the same time. Run again.",
-    "CommitStateUnknownError": (
-        "Wait until the lake's catalog answers, then run again. The run checks whether the commit succeeded."
-    ),
+    "CommitStateUnknownError": "Wait until the lake's catalog answers. Run again, which checks the commit.",
     "ProofError": (
         "The copy that was read back from the lake differs from the segment. It was not committed. "
         "Check the lake's disk and memory for faults, then run again."
@@ -102,8 +87,7 @@ ERRORS: Mapping[str, str] = {
         Command("waive"),
         ".",
     ),
-    "NotApprovedError": "Have another person approve the plan, then run the same command again, or clear the "
-    "task.",
+    "NotApprovedError": "Have another person approve the plan. Then run the same again, or clear the task.",
     "LogsRefusedError": (
         "The other logs are done. For each refused log, correct the named cause. The next run plans these "
         "logs again."
@@ -137,17 +121,13 @@ _LAKE = Text(
 CHECKS: Mapping[str, str] = {
     "ExpectSegmentNamesToBeOffsets": f"A file's first offset is not the one in its name. {_REPLICA}",
     "ExpectSegmentsToBeBackToBack": f"The log has a hole or an overlap. {_REPLICA}",
-    "ExpectSegmentsToHaveTheConfiguredSize": (
-        "Check the setting of a segment's size. It must be the size with which the store was written."
-    ),
+    "ExpectSegmentsToHaveTheConfiguredSize": "Set the segment size with which the store was written.",
     "ExpectFramesToBeWhole": f"Bytes of the log are damaged. {_REPLICA}",
     "ExpectOffsetsToBeContiguous": f"A queue has a hole. {_QUEUES}",
     "ExpectFirstLiveEntryAtOrAboveMinOffset": f"A queue points at deleted segments. {_QUEUES}",
     "ExpectEntriesToPointIntoTheLog": f"A queue or index points to offsets after the log's end. {_QUEUES}",
     "ExpectFirstLiveEntryToNameItsMessage": f"A queue points at another message. {_QUEUES}",
-    "ExpectDependentsToFollowTheLog": (
-        "The messages are in order. The broker or the next run deletes these files."
-    ),
+    "ExpectDependentsToFollowTheLog": "The messages are in order. The broker or a run deletes these files.",
     "ExpectMessagesToBeInTheirQueues": (
         f"Consumers may not see these messages, unless the topic was deleted and made again. {_QUEUES}"
     ),
@@ -168,9 +148,7 @@ CHECKS: Mapping[str, str] = {
         ".",
     ),
     "ExpectDataFilesToMatchReceipts": Text("A file of the lake is missing or was changed. ", _LAKE),
-    "ExpectDataFilesToBeInTheTableOnce": (
-        "Another engine changed the table. Go back to an earlier snapshot, or restore the lake's catalog."
-    ),
+    "ExpectDataFilesToBeInTheTableOnce": "Another engine changed the table. Restore a snapshot or catalog.",
     "ExpectRowsToCoverSegments": Text("Rows are missing from the lake's table. ", _LAKE),
     "ExpectRowsToBeUnique": (
         "Rows are in the lake's table twice. Find out which program wrote them, and go back to an earlier "
@@ -185,9 +163,7 @@ CHECKS: Mapping[str, str] = {
         " names these segments.",
     ),
     "ExpectOffsetsToFollowOn": Text("A stream in the lake has missing or wrong messages. ", _LAKE),
-    "ExpectOffsetsNotToBeginAgain": (
-        "This is no fault if the topic was deleted and created again. Find out whether that happened."
-    ),
+    "ExpectOffsetsNotToBeginAgain": "This is no fault if the topic was deleted and made again. Check that.",
     "ExpectStoreAndLakeToFormOneInterval": f"Store and lake together have a hole. {_REPLICA}",
     "ExpectNoLostRanges": Text(
         "Stop deleting. Look for the range in a replica, a backup or a second lake. A person may accept the "
@@ -248,10 +224,7 @@ REASONS: Mapping[str, tuple[str, str]] = {
         "its newest record has a time in the future",
         "Wait until that time, or set a size limit for the log.",
     ),
-    "not-replicated": (
-        "not all replicas have it yet",
-        "Find the replica that is behind.",
-    ),
+    "not-replicated": ("not all replicas have it yet", "Find the replica that is behind."),
     "replicas-elsewhere": (
         "other nodes have replicas of its log, and may be running",
         "Stop every node with a replica and confirm it (--replicas-stopped). Or leave the deletion to the "
@@ -266,47 +239,34 @@ REASONS: Mapping[str, tuple[str, str]] = {
     ),
     "remote-storage": ("its broker deletes it by the contents of the remote storage", ""),
 }
-"""By the reason of a decision: the reason in words, and the remedy; "" if nothing has to be done."""
+"""A reason in words and the remedy, by the reason of a decision. The remedy is "" if none is needed."""
 
 CAUSES: Mapping[str, str] = {
     "time-up": "Segments had expired",
     "space-full": "A disk was fuller than its level allows",
     "manual": "A person asked for it",
 }
-"""By the cause of a run: the cause in words."""
+"""A cause in words, by the cause of a run."""
 
 
 def error_advice(error: str, words: BrokerWords) -> str:
-    """Return the remedy for an error.
-
-    :param error: the name of the error's class.
-    :param words: the words of the store's broker.
-    """
+    """Return the remedy for an error, by the name of the error's class."""
     return words.errors.get(error) or ERRORS.get(error, OTHERWISE)
 
 
 def check_advice(expectation: str, words: BrokerWords) -> str:
-    """Return the remedy for an expectation that some rows don't meet.
-
-    :param expectation: the name of the expectation's class.
-    :param words: the words of the store's broker.
-    """
+    """Return the remedy for rows that break an expectation, by the name of the expectation's class."""
     return words.checks.get(expectation) or CHECKS.get(expectation, CHECK_OTHERWISE)
 
 
 def cause_words(cause: str, words: BrokerWords) -> str:
-    """Return the cause of a run in words.
-
-    :param words: the words of the store's broker.
-    """
     return words.causes.get(cause) or CAUSES.get(cause, cause)
 
 
 def reason_words(reason: str) -> str:
-    """Return the reason of a decision in words."""
     return REASONS.get(reason, (reason, ""))[0]
 
 
 def reason_advice(reason: str) -> str:
-    """Return the remedy for a reason to keep a segment; "" if there is none."""
+    """Return the remedy for a reason to keep a segment; "" if no remedy is needed."""
     return REASONS.get(reason, ("", ""))[1]

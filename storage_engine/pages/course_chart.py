@@ -1,8 +1,7 @@
-"""One self-contained SVG picture of one or two simulated courses: no script, no font, no network.
+"""A self-contained SVG picture of one or two simulated courses. It needs no script, font or network.
 
-The upper panel shows retention time as a line, the lower one disk level as an area, on one time axis.
-
-The picture is light or dark like its reader's screen. Without style sheets, as for a PNG, it is drawn light.
+The upper panel shows retention time as a line, the lower one the disk level as an area, over one time axis.
+The picture is light or dark like the reader's screen. Without style sheets, as for a PNG, it is light.
 """
 
 from __future__ import annotations
@@ -48,9 +47,7 @@ _FAMILIES: Final = (
     "Noto Sans CJK SC",
     "WenQuanYi Zen Hei",
 )
-"""Font families. Nearly every machine that has fonts has one of these. The first one that is present draws
-the picture's words.
-"""
+"""Font families, of which nearly every machine with fonts has one. The first that exists is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,7 @@ class ChartCourse:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A horizontal line with its label; ``label_y`` is the height at which the label has room."""
+    """A horizontal line with its label, for which there is room at ``label_y``."""
 
     y: float
     label_y: float
@@ -96,10 +93,9 @@ class _Drawn:
 
 
 def course_svg(title: str, today: ChartCourse, changed: ChartCourse | None, zone: tzinfo) -> str:
-    """Return a picture of today's course. If there is a changed course, it is drawn in front of today's.
+    """Return a picture of today's course, with the changed course in front of it if there is one.
 
-    :param title: the subject of the simulation.
-    :param zone: the time zone in which days begin. Its name is printed below the axis.
+    :param zone: time zone in which days begin. Its name is printed below the axis.
     """
     new = changed or today
     start_ms, end_ms = today.course.times_ms[0], today.course.times_ms[-1]
@@ -109,7 +105,9 @@ def course_svg(title: str, today: ChartCourse, changed: ChartCourse | None, zone
     def x(time_ms: int) -> float:
         return round(_LEFT + (_RIGHT - _LEFT) * (time_ms - start_ms) / max(end_ms - start_ms, 1), 1)
 
-    hours = [tick * HOUR_MS for tick in _ticks(top_ms // HOUR_MS + 1)]
+    most_hours = top_ms // HOUR_MS + 1
+    step = next((step for step in _HOUR_STEPS if most_hours <= step * _MOST_TICKS), _HOUR_STEPS[-1])
+    hours = [hour * HOUR_MS for hour in range(0, most_hours + step, step)]
     retention_y = _scale(_RETENTION, max(hours[-1], top_ms))
     level_y = _scale(_LEVEL, 100)
     drawn = [_draw(line, "changed" if line is new else "before", x, level_y, retention_y) for line in courses]
@@ -141,12 +139,6 @@ def _scale(panel: tuple[int, int], most: float) -> Callable[[float], float]:
     return lambda value: bottom - (bottom - top) * min(value / most, 1)
 
 
-def _ticks(most_hours: int) -> list[int]:
-    """Return whole hours from 0 to the highest value or above, few enough to be readable."""
-    step = next((step for step in _HOUR_STEPS if most_hours <= step * _MOST_TICKS), _HOUR_STEPS[-1])
-    return list(range(0, most_hours + step, step))
-
-
 def _days(start_ms: int, end_ms: int, zone: tzinfo, x: Callable[[int], float]) -> Iterator[tuple[float, str]]:
     """Yield the beginning of each day, with a label if there is room for it."""
     first = datetime.fromtimestamp(start_ms / 1000, UTC).astimezone(zone)
@@ -162,15 +154,15 @@ def _days(start_ms: int, end_ms: int, zone: tzinfo, x: Callable[[int], float]) -
 
 def _level_lines(levels: RuleLevels, y: Callable[[float], float]) -> list[_Line]:
     """Return the levels at which the broker acts, the highest first. Their labels don't overlap."""
-    named = [(levels.refuses_percent, "refuses", "refuses")]
-    if levels.forces_percent is not None:
-        named.append((levels.forces_percent, "by force", "forces"))
-    named += [
+    labelled = (
+        (levels.refuses_percent, "refuses", "refuses"),
+        (levels.forces_percent, "by force", "forces"),
         (levels.cleans_percent, "cleans", "cleans"),
         (levels.notice_percent, "notice", "notice"),
-    ]
+    )
+    levels_shown = [(percent, words, kind) for percent, words, kind in labelled if percent is not None]
     lines, last = list[_Line](), _LEVEL[0] - _LEAST_LABEL_GAP
-    for percent, words, kind in sorted(named, key=lambda one: -one[0]):
+    for percent, words, kind in sorted(levels_shown, key=lambda level: -level[0]):
         at = round(y(percent), 1)
         last = max(at, last + _LEAST_LABEL_GAP)
         lines.append(_Line(at, round(last + 3.5, 1), f"{percent} % {words}", kind))
@@ -212,7 +204,7 @@ def _draw(
 
 
 def _path(xs: Sequence[float], ys: Sequence[float]) -> str:
-    """Return a line through points. Repeated points, and points inside a level stretch, are left out."""
+    """Return a line through points, without repeated points and points within a horizontal stretch."""
     points: list[tuple[float, float]] = []
     for point in zip(xs, (round(y, 1) for y in ys), strict=True):
         if points and point == points[-1]:
@@ -242,10 +234,8 @@ def png_of(svg: str) -> bytes:
     import resvg_py
 
     blank = resvg_py.svg_to_bytes(svg_string=_LETTER.format("", ""))
-    fonts = (
-        name for name in _FAMILIES if resvg_py.svg_to_bytes(svg_string=_LETTER.format(name, "M")) != blank
-    )
-    family = next(fonts, None)
+    letters = ((name, resvg_py.svg_to_bytes(svg_string=_LETTER.format(name, "M"))) for name in _FAMILIES)
+    family = next((name for name, letter in letters if letter != blank), None)
     if family is None:
         raise StorageEngineError(
             f"PNG: expected one of the fonts {', '.join(_FAMILIES)} on this machine, found none, so the "

@@ -1,4 +1,4 @@
-"""Rendering of templates: text from a store or a lake is escaped, and a missing variable is an error."""
+"""Rendering of templates. Text from a store or a lake is escaped, and a missing variable is an error."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _TONES = {"OK": "ok", "WARNING": "warn", "FAILURE": "bad"}
 
 
 def _words(name: str) -> str:
-    apart = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
-    return apart.replace("-", " ").strip().capitalize()
+    spaced = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
+    return spaced.replace("-", " ").strip().capitalize()
 
 
 _FILTERS = {
@@ -50,12 +50,12 @@ def template(name: str) -> Template:
 
 @cache
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("storage_engine.pages"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= _FILTERS
-    return made
+    environment.filters |= _FILTERS
+    return environment

@@ -26,16 +26,15 @@ STEPS: Mapping[str, str] = {
     "retention-report": "count the lake's rows",
     "report": "write the report",
 }
-"""The step's purpose in words, by the step's stored name."""
+"""What a step does, by its stored name."""
 
 
 def is_dry_run(report: Mapping[str, Any]) -> bool:
-    """Return whether the run was a dry run."""
     return bool(report["outcome"] == "dry-run")
 
 
-def fated(report: Mapping[str, Any], *fates: str) -> list[Mapping[str, Any]]:
-    """Return the segments whose fate is one of these."""
+def with_fate(report: Mapping[str, Any], *fates: str) -> list[Mapping[str, Any]]:
+    """Return the segments with one of these fates."""
     return [row for row in report["segments"] if row["fate"] in fates]
 
 
@@ -66,7 +65,7 @@ def worst_status(validation: Mapping[str, Any] | None) -> str:
 
 
 def gone_by_rules(places: Collection[str]) -> str:
-    """Name the bytes that rules kept out of the lake or removed from it; "": these places have none."""
+    """Name the parts that rules kept out of the lake or removed from it; "" if the places show none."""
     texts = {Where.EXPIRED: "expired parts", Where.NOT_ARCHIVED: "parts that a rule keeps out"}
     return " and ".join(text for where, text in texts.items() if where in places)
 
@@ -84,30 +83,26 @@ def is_set_aside(report: Mapping[str, Any]) -> bool:
 
 
 def freed_bytes(report: Mapping[str, Any]) -> int:
-    """Return how many bytes of the disk are free again, files that pointed into the log included."""
+    """Return the bytes that the run freed on disk, including files that pointed into the log."""
     if is_set_aside(report) or not report["freed_bytes"]:
         return 0
-    of_files = sum(row["facts"]["size_bytes"] for row in report["dependents"])
-    return int(report["freed_bytes"] + of_files)
+    return int(report["freed_bytes"] + sum(row["facts"]["size_bytes"] for row in report["dependents"]))
 
 
 def unread_count(unread: Mapping[str, Any]) -> str:
-    """Return how many messages the groups have not read, as far as it is known.
+    """Return the number of messages that the groups have not read, as far as it is known.
 
     :param unread: consumers' losses, as JSON, with at least one row.
     """
     count = sum(row["messages"] or 0 for row in unread["rows"])
     if not count:
         return "an unknown number of messages"
-    some = unread["more"] or any(row["messages"] is None for row in unread["rows"])
-    return f"{'at least ' if some else ''}{count:,} {'message' if count == 1 else 'messages'}"
+    is_partial = unread["more"] or any(row["messages"] is None for row in unread["rows"])
+    return f"{'at least ' if is_partial else ''}{count:,} {'message' if count == 1 else 'messages'}"
 
 
 def words_of(broker: str) -> BrokerWords:
-    """Return the words of a kind of broker. If its package isn't installed, return words that fit any broker.
-
-    :param broker: the broker's name, as reports have it.
-    """
+    """Return the words of a kind of broker. If its package isn't installed, they fit any broker."""
     try:
         return find_broker(broker).words
     except BadInputError:

@@ -1,6 +1,6 @@
-"""One self-contained HTML page about a run: no script, no other file, nothing from a network.
+"""A self-contained HTML page about a run. It needs no script, no other file and no network.
 
-Its input is plain data: the run's report as JSON values, as in ``report.json`` and the journal, and a
+Its input is the run's report as JSON values, as in ``report.json`` and the journal, and a
 :class:`ValidationResult`. If one of the two is missing, the page shows the other.
 """
 
@@ -26,12 +26,12 @@ from storage_engine.pages.figures import (
 from storage_engine.pages.story import SHOWN, Story, broken_checks, of_any_release, tell
 
 LISTED = 100
-"""Number of rows that the page shows of a list. The JSON has all rows."""
+"""Largest number of a list's rows on the page. The JSON has all rows."""
 BAR_WIDTH = 1000
 BARS = 20
-"""Number of logs whose ranges are drawn."""
+"""Largest number of logs whose ranges are drawn."""
 _SHORTEST = 8
-"""Width of the smallest range, in units of the bar. So no loss is too small to see."""
+"""Smallest width of a range, in units of the bar, so that each loss is visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class SegmentGroup:
-    """Neighbouring segments of a log that have the same fate, for the same reason.
+    """Neighbouring segments of a log with the same fate and reason.
 
     :param listed: the segments that the page shows one by one.
     """
@@ -68,8 +68,7 @@ class SegmentGroup:
 def segment_groups(segments: Sequence[Mapping[str, Any]]) -> Iterator[SegmentGroup]:
     """Group a report's segments, as JSON, in their order. The first :data:`LISTED` are shown one by one."""
     room = LISTED
-    of = itemgetter("log", "fate", "reason", "proof")
-    for (log, fate, reason, proof), group in groupby(segments, of):
+    for (log, fate, reason, proof), group in groupby(segments, itemgetter("log", "fate", "reason", "proof")):
         rows = tuple(group)
         listed = rows[:room]
         room -= len(listed)
@@ -100,14 +99,8 @@ def bars(ranges: Sequence[RangeStatus]) -> tuple[Bar, ...]:
     return tuple(placed)
 
 
-def bars_by_log(ranges: Sequence[RangeStatus]) -> dict[str, tuple[Bar, ...]]:
-    """Return the picture of each log's ranges, for the first :data:`BARS` logs by name."""
-    logs = sorted({row.log for row in ranges})[:BARS]
-    return {log: bars([row for row in ranges if row.log == log]) for log in logs}
-
-
 READS_VERSION = 1
-"""The newest version of a report's fields that this page can read."""
+"""Newest version of a report's fields that this page can read."""
 
 _PLACES = {
     Where.ARCHIVED: "in the lake",
@@ -132,9 +125,8 @@ def report_html(
 ) -> str:
     """Return the page of a run's report. The report comes from a journal or from ``report.json``.
 
-    :param version: version of the report's fields. A report of an older release is shown with the fields that
-        it has.
-    :param links: title → address of pages that belong to the report, such as its Data Docs.
+    :param version: version of the report's fields. An older report is shown with its fields.
+    :param links: addresses of pages that belong to the report, such as its Data Docs, by title.
     :raises BadInputError: a newer release wrote the report.
     """
     if version > READS_VERSION:
@@ -155,27 +147,26 @@ def render_page(
 ) -> str:
     """Return the page as text.
 
-    :param report: the report's JSON form; None: no run asked for the validation.
-    :param validation: None: the run has no validation (yet).
-    :param links: title → relative address of pages beside this one.
-    :param broker: the validated store's kind of broker. It is read only if there is no report: a report names
-        the broker itself.
+    :param report: the report as JSON; None if no run requested the validation.
+    :param validation: None if the run has no validation (yet).
+    :param links: relative addresses of pages beside this one, by title.
+    :param broker: the validated store's kind of broker. A report's own broker takes precedence.
     """
     if report is not None:
         broker = report["broker"]
         checked = to_jsonable(validation) if validation else None
         report = {**of_any_release(report), "validation": checked}
+    ranges = validation.ranges if validation else ()
+    logs = sorted({row.log for row in ranges})[:BARS]
     return template("page.html.j2").render(
         report=report,
         validation=validation,
         story=tell(report) if report is not None else _tell_validation(validation, broker),
         groups=list(segment_groups(report["segments"])) if report is not None else [],
-        bars=bars_by_log(validation.ranges if validation else ()),
+        bars={log: bars([row for row in ranges if row.log == log]) for log in logs},
         bar_width=BAR_WIDTH,
         places={place.value: text for place, text in _PLACES.items()},
-        present=[
-            place for place in _PLACES if validation and any(r.where is place for r in validation.ranges)
-        ],
+        present=[place for place in _PLACES if any(row.where is place for row in ranges)],
         checks=_group_checks(validation),
         steps=STEPS,
         words=words_of(broker),

@@ -1,6 +1,6 @@
-"""A report's first lines in words: outcome, what was deleted and why, where the data is now. Pure.
+"""The first lines of a report in words: outcome, deleted segments, reasons, and where the data is. Pure.
 
-The input is the report's JSON, of this release or an older one. The web page and the mail say the same.
+The input is a report's JSON, filled by :func:`of_any_release`. The web page and the mail have the same text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from storage_engine.pages.advice import cause_words, check_advice, error_advice,
 from storage_engine.pages.figures import (
     STEPS,
     amount,
-    fated,
     freed_bytes,
     gone_by_rules,
     is_dry_run,
@@ -26,6 +25,7 @@ from storage_engine.pages.figures import (
     span_text,
     took_text,
     unread_count,
+    with_fate,
     words_of,
     worst_status,
 )
@@ -40,7 +40,7 @@ _LATER: Mapping[str, Any] = {
     "hashed_again": 0,
     "approval": "",
 }
-"""Fields that older reports lack, with the values that mean "nothing to report"."""
+"""Values of fields that older reports lack."""
 
 _REFUSALS = frozenset(
     {
@@ -54,14 +54,14 @@ _REFUSALS = frozenset(
         "WrongHostError",
     }
 )
-"""Errors by which a run refuses to act. Any other error means that something failed."""
+"""Errors by which a run refuses to act. After any other error, the run failed."""
 NAME_WIDTH = 60
-"""Longest shown name. Names of groups and topics have up to 255 characters; the tables have full names."""
+"""Longest shown name. Names of groups and topics have up to 255 characters. The tables show them in full."""
 
 _COMMAND = "; to get them: "
 _SHIELD = " in the shield"
 SHOWN = 20
-"""Number of problems that are shown. Further problems are only in the report's JSON."""
+"""Largest number of problems that are shown. The report's JSON has all problems."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +83,12 @@ class Story:
 
 
 def of_any_release(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a report with default values for the fields that were added after its release."""
+    """Return a report with default values for fields that were added after its release."""
     return {**_LATER, **report}
 
 
 def tell(report: Mapping[str, Any]) -> Story:
-    """Return the report's text.
-
-    :param report: the report with every field; see :func:`of_any_release`.
-    """
+    """Return the text of a report."""
     word, tone = _verdict(report)
     return Story(
         word=word,
@@ -120,12 +117,12 @@ def _verdict(report: Mapping[str, Any]) -> tuple[str, str]:
         return word, "warn"
     if outcome == "dry-run":
         return word, "dim"
-    return word, "warn" if report["unread_lines"] and fated(report, "deleted") else "ok"
+    return word, "warn" if report["unread_lines"] and with_fate(report, "deleted") else "ok"
 
 
 def _headline(report: Mapping[str, Any]) -> str:
     outcome = str(report["outcome"])
-    deleted, pending = fated(report, "deleted"), fated(report, "pending")
+    deleted, pending = with_fate(report, "deleted"), with_fate(report, "pending")
     if outcome == "dry-run":
         would = f"{amount(pending)} would be deleted" if pending else "nothing would be deleted"
         return f"This was a dry run: nothing was changed, and {would}."
@@ -175,8 +172,8 @@ def _meanwhile(deleted: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _loss(report: Mapping[str, Any]) -> str:
-    unread, would = report["unread"], not fated(report, "deleted")
-    if not fated(report, "deleted", "pending") or report["lag_policy"] == "ignore":
+    unread, would = report["unread"], not with_fate(report, "deleted")
+    if not with_fate(report, "deleted", "pending") or report["lag_policy"] == "ignore":
         return ""
     if unread is None or unread["error"]:
         return "It is not known which of its messages consumers had not read."
@@ -211,18 +208,15 @@ class Answer:
 
 
 def answers(report: Mapping[str, Any]) -> tuple[Answer, ...]:
-    """Answer a reader's questions about a run. Questions without an answer are left out.
-
-    :param report: the report as JSON, with every field.
-    """
+    """Answer a reader's questions about a run. Questions without an answer are left out."""
     makers = (_answer_deleted, _answer_reasons, _answer_place, _answer_cost, _answer_checks, _answer_readers)
     return tuple(answer for make in makers if (answer := make(report)) is not None)
 
 
 def _answer_deleted(report: Mapping[str, Any]) -> Answer | None:
-    deleted, pending, missing = (fated(report, fate) for fate in ("deleted", "pending", "missing"))
-    proven = fated(report, "gone-proven")
-    kept = fated(report, "kept")
+    deleted, pending, missing = (with_fate(report, fate) for fate in ("deleted", "pending", "missing"))
+    proven = with_fate(report, "gone-proven")
+    kept = with_fate(report, "kept")
     lines = []
     short = "nothing"
     if deleted:
@@ -239,7 +233,8 @@ def _answer_deleted(report: Mapping[str, Any]) -> Answer | None:
         short = short if deleted else amount(pending) if is_dry_run(report) else "nothing yet"
         lines.append(Line(amount(pending) + ("" if is_dry_run(report) else " still to be deleted")))
     if proven:
-        lines.append(Line(f"{amount(proven)} were not deleted by our runs, but a lake has {_it(proven)}"))
+        them = "it" if len(proven) == 1 else "them"
+        lines.append(Line(f"{amount(proven)} were not deleted by our runs, but a lake has {them}"))
     if missing:
         lines.append(
             Line(f"{amount(missing)} {'is' if len(missing) == 1 else 'are'} missing: no run deleted it")
@@ -256,18 +251,14 @@ def _answer_deleted(report: Mapping[str, Any]) -> Answer | None:
     return Answer("What would be deleted" if is_dry_run(report) else "What was deleted", tuple(lines), short)
 
 
-def _it(rows: Sequence[object]) -> str:
-    return "it" if len(rows) == 1 else "them"
-
-
 def _messages(report: Mapping[str, Any], deleted: Sequence[Mapping[str, Any]]) -> str:
-    """Return how many messages the segments had, and when these were stored, as far as receipts show it."""
+    """Return a text on the segments' messages and their store times, as far as receipts show them."""
     slots = {(row["log"], row["base_offset"]) for row in deleted}
     rows = [row for row in report["archived"] if (row["log"], row["base_offset"]) in slots]
     if not rows:
         return ""
-    some = "" if len(rows) == len(deleted) else f" in {len(rows)} of them"
-    text = f", {sum(row['message_count'] for row in rows):,} messages{some}"
+    where = "" if len(rows) == len(deleted) else f" in {len(rows)} of them"
+    text = f", {sum(row['message_count'] for row in rows):,} messages{where}"
     first = [row["first_stored_at_ms"] for row in rows if row.get("first_stored_at_ms") is not None]
     last = [row["last_stored_at_ms"] for row in rows if row.get("last_stored_at_ms") is not None]
     return f"{text}, stored {span_text(min(first), max(last))}" if first and last else text
@@ -297,7 +288,7 @@ def _answer_reasons(report: Mapping[str, Any]) -> Answer | None:
 
 
 def _reasons(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield for each reason how many segments it decided. Deleted segments come first."""
+    """Yield each reason with its number of segments. Reasons of deletions come first."""
     counts = Counter((row["fate"] == "kept", str(row["reason"])) for row in report["segments"])
     for (kept, reason), count in sorted(counts.items(), key=lambda item: (item[0][0], -item[1])):
         leaves = "would be deleted" if is_dry_run(report) else "is not kept" if count == 1 else "are not kept"
@@ -306,7 +297,7 @@ def _reasons(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _answer_place(report: Mapping[str, Any]) -> Answer | None:
-    deleted = fated(report, "deleted")
+    deleted = with_fate(report, "deleted")
     archived = report["archived"]
     if not archived and not deleted:
         return None
@@ -323,10 +314,8 @@ def _answer_place(report: Mapping[str, Any]) -> Answer | None:
         lines.append(Line("To restore identical files:", _restore_command(report, copied)))
     bare = [row for row in deleted if (row["log"], row["base_offset"]) not in slots]
     if bare:
-        verb = "was" if len(bare) == 1 else "were"
-        reason = (
-            "the policy is archive: off" if report["archive_mode"] == "off" else "no lake is known to have it"
-        )
+        verb, is_off = "was" if len(bare) == 1 else "were", report["archive_mode"] == "off"
+        reason = "the policy is archive: off" if is_off else "no lake is known to have it"
         lines.append(Line(f"{amount(bare)} {verb} deleted without a copy: {reason}"))
     if is_set_aside(report) and report["quarantine"]["state"] != "undo-ended":
         until = time_text(report["quarantine"]["until_ms"])
@@ -341,27 +330,27 @@ def _answer_place(report: Mapping[str, Any]) -> Answer | None:
 
 
 def _restore_command(report: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the command that restores segments from the lake."""
     words = ["storage-engine", "restore", "--lake", str(report["lake_directory"]), "--to", "DIRECTORY"]
     words += ["--store-id", str(report["store_id"]), "--lineage", str(report["lineage"])]
     if len({row["log"] for row in rows}) == 1:
         offsets = sorted(row["base_offset"] for row in rows)
         words += ["--log", str(rows[0]["log"]), "--from-offset", str(offsets[0])]
-        # Behind its base offset the last segment holds at least a byte, and whole segments come back.
+        # The end offset is behind the last segment's first byte, and whole segments are restored.
         words += ["--to-offset", str(offsets[-1] + 1)]
     return shlex.join(words)
 
 
 def _answer_readers(report: Mapping[str, Any]) -> Answer | None:
-    would = not fated(report, "deleted")
-    if not fated(report, "deleted", "pending"):
+    would = not with_fate(report, "deleted")
+    if not with_fate(report, "deleted", "pending"):
         return None
     question = "Who would miss messages" if would else "Who missed messages"
-    unread = report["unread"] or {
+    unchecked: dict[str, Any] = {
         "rows": (),
         "error": "the release that wrote this report did not check it",
         "more": 0,
     }
+    unread = report["unread"] or unchecked
     rows = unread["rows"]
     shielded = [Line(line) for line in report["unread_lines"] if _SHIELD in line]
     if report["lag_policy"] == "ignore":
@@ -372,12 +361,8 @@ def _answer_readers(report: Mapping[str, Any]) -> Answer | None:
         unknown = tuple(Line(f"No known group: {notice}") for notice in notices)
         return Answer(question, unknown, "nobody known", "warn")
     if not rows and not shielded:
-        nobody = (
-            "every group has read the segments to delete"
-            if would
-            else "every group had read the deleted segments"
-        )
-        return Answer(question, (Line(f"Nobody: {nobody}"),), "nobody")
+        done = "has read the segments to delete" if would else "had read the deleted segments"
+        return Answer(question, (Line(f"Nobody: every group {done}"),), "nobody")
     commands = [line.rpartition(_COMMAND)[2] for line in report["unread_lines"] if _COMMAND in line]
     listed = rows[: max(len(commands), 10)]
     unit = words_of(report["broker"]).queue
@@ -393,7 +378,7 @@ def _answer_readers(report: Mapping[str, Any]) -> Answer | None:
 
 
 def _loss_text(row: Mapping[str, Any], unit: str) -> str:
-    """Return a text about the messages of one topic that one group misses.
+    """Return a text about one group's unread messages of one topic.
 
     :param unit: the word for a part of a topic, such as queue.
     """
@@ -433,11 +418,11 @@ def _answer_checks(report: Mapping[str, Any]) -> Answer | None:
     validation = report["validation"]
     if validation is None:
         nothing = Answer("Checked after it", (Line("Not checked"),), "not checked")
-        return nothing if fated(report, "deleted") else None
-    good = sum(check["status"] == "OK" for check in validation["checks"])
+        return nothing if with_fate(report, "deleted") else None
+    passed = sum(check["status"] == "OK" for check in validation["checks"])
     worst = worst_status(validation)
     tone = {"OK": "ok", "WARNING": "warn", "FAILURE": "bad"}[worst]
-    text = f"{good} of {len(validation['checks'])} checks passed"
+    text = f"{passed} of {len(validation['checks'])} checks passed"
     lost = [row for row in validation["ranges"] if row["where"] == "LOST"]
     claim = "store and lake together have every byte once" if worst == "OK" and not lost else ""
     if claim and (parts := gone_by_rules({row["where"] for row in validation["ranges"]})):
@@ -451,7 +436,7 @@ class Problem:
 
     :param tone: bad or warn.
     :param what: the expected and the found state.
-    :param remedy: the remedy; "" if ``what`` contains it.
+    :param remedy: "" if ``what`` contains the remedy.
     """
 
     title: str
@@ -461,10 +446,7 @@ class Problem:
 
 
 def problems(report: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Return the problems that need a person, the worst first.
-
-    :param report: the report as JSON, with every field.
-    """
+    """Return the problems that need a person, the worst first."""
     words = words_of(report["broker"])
     rows = [
         Problem("A lake can't be used in its present state", "bad", why, "") for why in report["wrong_lakes"]
@@ -476,10 +458,9 @@ def problems(report: Mapping[str, Any]) -> tuple[Problem, ...]:
 
 
 def broken_checks(validation: Mapping[str, Any] | None, words: BrokerWords) -> Iterator[Problem]:
-    """Yield the checks that failed or that have a warning.
+    """Yield the checks that failed or have a warning.
 
-    :param validation: the validation as JSON; None: there was none.
-    :param words: the words of the store's broker.
+    :param validation: the validation as JSON; None without a validation.
     """
     for check in validation["checks"] if validation else ():
         if check["status"] == "OK":
@@ -493,8 +474,8 @@ def broken_checks(validation: Mapping[str, Any] | None, words: BrokerWords) -> I
 
 def _find_refused(report: Mapping[str, Any], words: BrokerWords) -> Iterator[Problem]:
     for log in report["refused"]:
-        named = log["remedy"] != "Mend what it names."
-        remedy = log["remedy"] if named else error_advice(log["error"], words)
+        is_unnamed = log["remedy"] == "Mend what it names."
+        remedy = error_advice(log["error"], words) if is_unnamed else log["remedy"]
         yield Problem(f"Log {log['log']} was refused", "bad", log["why"], remedy)
 
 

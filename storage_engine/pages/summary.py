@@ -1,4 +1,7 @@
-"""A report in a few lines, for a mail or a chat: a subject, a plain text, and HTML for mail programs."""
+"""A report in a few lines, for a mail or a chat: a subject, a plain text, and HTML for mail programs.
+
+The input is the report as JSON, of this release or an older one, and the address of the whole report or "".
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from storage_engine.pages.environment import template
 from storage_engine.pages.story import Story, of_any_release, tell
 
 LINES = 15
-"""The highest number of lines in the plain text."""
+"""Largest number of lines in the plain text."""
 _PROBLEMS = 3
 _TEXT_WIDTH = 160
 _NAME_WIDTH = 60
@@ -22,20 +25,13 @@ _GREY = "#5a6474"
 
 
 def summary_subject(report: Mapping[str, Any]) -> str:
-    """Return the subject of a mail about a run, on one line.
-
-    :param report: the report as JSON, of this release or an older one.
-    """
+    """Return the subject of a mail about a run, on one line."""
     story = tell(of_any_release(report))
     return printable(f"{story.word}: {shorten(str(report['store']), _NAME_WIDTH)}: {story.headline}")
 
 
 def summary_text(report: Mapping[str, Any], *, link: str = "") -> str:
-    """Return the story of a run in at most :data:`LINES` lines of plain text.
-
-    :param report: the report as JSON, of this release or an older one.
-    :param link: address of the whole report; "" for none.
-    """
+    """Return the story of a run in at most :data:`LINES` lines of plain text."""
     full = of_any_release(report)
     lines = [line for line in _lines(full, tell(full)) if line]
     end = [f"Report: {link}" if link else f"Run {full['run_key']}, begun {time_text(full['began_at_ms'])}"]
@@ -43,11 +39,7 @@ def summary_text(report: Mapping[str, Any], *, link: str = "") -> str:
 
 
 def summary_html(report: Mapping[str, Any], *, link: str = "") -> str:
-    """Return a run's story as small HTML with inline styles and tables. It has no image and needs no network.
-
-    :param report: the report as JSON, of this release or an older one.
-    :param link: address of the whole report; "" for none.
-    """
+    """Return a run's story as HTML with inline styles and tables. It has no image and needs no network."""
     full = of_any_release(report)
     story = tell(full)
     return template("summary.html.j2").render(
@@ -77,13 +69,13 @@ def _lines(report: Mapping[str, Any], story: Story) -> Iterator[str]:
 
 
 MOST_DAYS = 100
-"""Number of days that are listed one by one."""
+"""Largest number of days that are listed one by one."""
 
 
 class LakeForecast(NamedTuple):
-    """A forecast of what a lake keeps and what expires.
+    """A forecast of a lake's contents and their expiry.
 
-    :param at_ms: when the forecast was made.
+    :param at_ms: time of the forecast.
     """
 
     at_ms: int
@@ -96,15 +88,17 @@ def keep_page(store: str, lakes: tuple[LakeForecast, ...], price: float | None =
     :param store: the store's name for people.
     :param price: price of 10⁹ bytes for a month.
     """
-    page = template("keep.html.j2")
-    return page.render(store=store, lakes=lakes, price=price, days=_days, most_days=MOST_DAYS)
+    return template("keep.html.j2").render(
+        store=store, lakes=lakes, price=price, days=_days, most_days=MOST_DAYS
+    )
 
 
 def _days(forecast: KeepForecast) -> list[tuple[int, int, int]]:
+    """Return each day on which rows expire, with their bytes and their bytes in the lake."""
     sizes, in_lake = Counter[int](), Counter[int]()
-    for going in (going for topic in forecast.topics if not topic.held_by for going in topic.goes):
-        sizes[going.day] += going.size_bytes
-        in_lake[going.day] += going.lake_bytes
+    for expiry in (expiry for topic in forecast.topics if not topic.held_by for expiry in topic.goes):
+        sizes[expiry.day] += expiry.size_bytes
+        in_lake[expiry.day] += expiry.lake_bytes
     return [(day, size_bytes, in_lake[day]) for day, size_bytes in sorted(sizes.items())]
 
 

@@ -1,1 +1,1 @@
-"""Pages in Airflow's web server. A task's process loads only the plugin's entry point of this package."""
+"""Pages in Airflow's web server. Processes of tasks load only the plugin's entry point."""

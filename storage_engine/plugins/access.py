@@ -18,9 +18,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.configured_stores import SECTION, ConfiguredStore, configured_stores
 
 PURPOSES = ("retention", "forced_cleanup", "archive", "monitor", "flush_checkpoint", "kafka_log_manager")
-"""First parts of the ids of a store's DAGs."""
-
-
+"""Parts of a store's DAG ids; see :func:`dag_id`."""
 _BAD_OPTION = (
     f"[{SECTION}] stores: expected connection ids separated by commas, or a JSON list of stores, found "
     "something else. See the API server's log. Nothing was read or changed. Correct the option, and "
@@ -30,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 def not_found() -> HTTPException:
-    """Return the answer for what doesn't exist. It is the same for what the user may not read."""
+    """Return the answer for a page that doesn't exist, or that the user may not read."""
     return HTTPException(404, "Not found")
 
 
@@ -45,12 +43,12 @@ ReadableDags = Annotated[frozenset[str], Depends(readable_dags)]
 def readable_stores(dags: ReadableDags) -> tuple[ConfiguredStore, ...]:
     """Return the configured stores that a user may read, in the order of the option.
 
-    :raises BadInputError: the option that lists the stores can't be used.
+    :raises BadInputError: the option that lists the stores is malformed.
     """
     try:
         stores = configured_stores()
     except BadInputError as error:
-        # It names stores that the user may not read.
+        # The error may name stores that the user may not read.
         _log.error("The list of stores can't be read: %s", error)
         raise BadInputError(_BAD_OPTION) from None
     return tuple(store for store in stores if dag_id(store, PURPOSES[0]) in dags)
@@ -60,7 +58,7 @@ ReadableStores = Annotated[tuple[ConfiguredStore, ...], Depends(readable_stores)
 
 
 def readable_store(store: str, stores: ReadableStores) -> ConfiguredStore:
-    """Return the store of a connection, if the user may read it.
+    """Return the store of a connection.
 
     :param store: id of the store's connection, from the address.
     :raises HTTPException: no such store exists, or the user may not read it.
@@ -89,7 +87,7 @@ def is_own_dag(stores: Iterable[ConfiguredStore], conn_id: str, dag: str) -> boo
 
 
 def dags_of(store: ConfiguredStore, user: Any, dags: frozenset[str]) -> list[dict[str, Any]]:
-    """Return a store's DAGs that a user may read, each with two flags: it is paused, the user may run it."""
+    """Return a store's DAGs that a user may read, whether each is paused, and whether the user may run it."""
     ids = {dag_id(store, purpose): purpose for purpose in PURPOSES}
     with create_session() as session:
         rows = session.execute(
@@ -99,22 +97,19 @@ def dags_of(store: ConfiguredStore, user: Any, dags: frozenset[str]) -> list[dic
         ).all()
         teams = DagModel.get_dag_id_to_team_name_mapping([row.dag_id for row in rows], session=session)
     paused = {row.dag_id: bool(row.is_paused) for row in rows}
+    may_run, run = get_auth_manager().is_authorized_dag, DagAccessEntity.RUN
     return [
         {
             "purpose": purpose,
             "dag_id": dag,
             "is_paused": paused[dag],
-            "may_run": _may_run(dag, teams.get(dag), user),
+            "may_run": may_run(
+                method="POST",
+                access_entity=run,
+                details=DagDetails(id=dag, team_name=teams.get(dag)),
+                user=user,
+            ),
         }
         for dag, purpose in ids.items()
         if dag in paused
     ]
-
-
-def _may_run(dag: str, team: str | None, user: Any) -> bool:
-    return get_auth_manager().is_authorized_dag(
-        method="POST",
-        access_entity=DagAccessEntity.RUN,
-        details=DagDetails(id=dag, team_name=team),
-        user=user,
-    )

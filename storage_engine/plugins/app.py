@@ -1,10 +1,7 @@
-"""Pages of stores as a web application. They are closed to users who aren't logged in. A store is closed to
-users who can't read its DAG.
+"""Pages of stores as a web application. Users have to be logged in, and see stores whose DAG they may read.
 
-Nothing in a request becomes a path on the disk. Shown data comes from the journal, or from files that were
-read before. No library is imported that reads segments or lakes.
-
-Reports of runs come from the journal that the store's connection names. They are shown as a page or in short.
+No part of a request becomes a path on the disk. Data comes from the journal that the store's connection
+names, or from files that were read before. No library is imported that reads segments or lakes.
 """
 
 from __future__ import annotations
@@ -59,7 +56,6 @@ from storage_engine.pages.report import report_html
 from storage_engine.pages.story import of_any_release, tell
 from storage_engine.pages.summary import LakeForecast, keep_page
 from storage_engine.plugins.access import (
-    PURPOSES,
     ReadableDags,
     ReadableStore,
     ReadableStores,
@@ -81,11 +77,11 @@ _NONE = (
 
 
 class NoSuchStoreError(StorageEngineError):
-    """This Airflow has no such store."""
+    """This Airflow has no store with this connection."""
 
 
 def report_of_run(conn_id: str, run_key: str) -> str:
-    """Return the page of a run's report. If the run has no report, return a page that says so.
+    """Return the page of a run's report, or a page that the run has no report.
 
     :raises NoSuchStoreError: there is no such store.
     :raises JournalUnavailableError: the journal can't be read.
@@ -101,10 +97,9 @@ def report_of_run(conn_id: str, run_key: str) -> str:
 
 
 def report_or_none(conn_id: str, run_key: str) -> str:
-    """Return the page of a run's report. If the report can't be shown for any reason, return a page that says
-    that there is none.
+    """Return the page of a run's report, or after any error a page that the run has no report.
 
-    :param conn_id: id of a connection. The user may have no right to know the connection.
+    :param conn_id: id of a connection, which the user may have no right to know.
     """
     try:
         return report_of_run(conn_id, run_key)
@@ -113,42 +108,12 @@ def report_or_none(conn_id: str, run_key: str) -> str:
         return message_html(run_key, _NONE)
 
 
-def keep_of_store(conn_id: str, price: float | None) -> str:
-    """Return the page about the contents of a store's lakes, from the last recorded forecast.
-
-    :param price: price of 10⁹ bytes for a month.
-    :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: there is no such store, or a newer release wrote its journal.
-    """
-    reader = journal_of(conn_id)
-    store_id = reader.store_id(conn_id)
-    kept = () if store_id is None else read_forecasts(reader, store_id)
-    return keep_page(conn_id, tuple(LakeForecast(row.at_ms, row.forecast) for row in kept), price)
-
-
-def run_in_short(conn_id: str, run_key: str) -> Mapping[str, Any]:
-    """Return a run's outcome, in the words of the first screen of its report.
-
-    :return: the outcome and its story, as JSON; both are None if the run has no report.
-    :raises JournalUnavailableError: the journal can't be read.
-    :raises BadInputError: there is no such store, or a newer release wrote its journal.
-    """
-    stored = _read_report(journal_of(conn_id), conn_id, run_key)
-    report = None if stored is None else of_any_release(stored.report)
-    return {
-        "run_key": run_key,
-        "outcome": report and report["outcome"],
-        "story": report and tell(report),
-    }
-
-
 def _read_report(reader: JournalReader, conn_id: str, run_key: str) -> StoredReport | None:
     store_id = reader.store_id(conn_id)
     return None if store_id is None else reader.report(store_id, run_key)
 
 
 def message_html(title: str, text: str) -> str:
-    """Return a page with a title and one text."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -159,14 +124,14 @@ def message_html(title: str, text: str) -> str:
 
 
 _HEADERS = {
-    # Reports bring their style with them, and nothing else; the console's page has a policy of its own.
+    # Reports contain their style and load no file. The console's page has its own policy.
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "private, no-store",
 }
-"""Headers of each answer that doesn't set them itself."""
+"""Headers of each answer, unless the answer sets them itself."""
 _LONGEST_ID = 250
 """Longest Airflow id, in characters."""
 _WRONG = "Something went wrong. See the API server's log."
@@ -177,7 +142,7 @@ Price = Annotated[float, Query(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 def make_app(*, has_console: bool) -> FastAPI:
-    """Return the application. It has no page that describes its interface, which would be open to everybody.
+    """Return the application. It has no page about its interface, which everybody could read.
 
     :param has_console: whether this Airflow can show the console.
     """
@@ -197,7 +162,7 @@ def make_app(*, has_console: bool) -> FastAPI:
 
     @app.exception_handler(Exception)
     async def say_nothing(request: Request, error: Exception) -> Response:
-        # Starlette answers this outside of the middleware.
+        # Starlette answers this outside of the middleware, which adds the headers.
         _log.error("%s: %s", request.url.path, error, exc_info=error)
         return _make_response(request, "Error", _WRONG, 500, _HEADERS)
 
@@ -217,25 +182,30 @@ def make_app(*, has_console: bool) -> FastAPI:
     @in_own_threads
     def report(readable: ReadableDags, stores: ReadableStores, store: Id, dag_id: Id, run_id: Id) -> Response:
         if dag_id not in readable:
-            # As for a run that isn't there: who may not read it isn't told that it is.
+            # The answer is the same whether the run exists or not.
             raise not_found()
         run_key = f"{dag_id}/{run_id}"
         if is_own_dag(stores, store, dag_id):
             return HTMLResponse(report_of_run(store, run_key))
-        # A DAG that somebody made may have a report in any store; what else there is of the store is not its.
+        # A user's own DAG may have a report in any store. Errors would tell about a store of others.
         return HTMLResponse(report_or_none(store, run_key))
 
     @app.get(KEEP_PATH)
     @in_own_threads
     def keep(store: ReadableStore, price: Price | None = None) -> Response:
-        # The form asks for a price, and for nothing else.
+        # The page has a form, in which the user enters the price of 10⁹ bytes for a month.
         policy = _HEADERS["Content-Security-Policy"].replace("form-action 'none'", "form-action 'self'")
-        return HTMLResponse(keep_of_store(store.conn_id, price), headers={"Content-Security-Policy": policy})
+        reader = journal_of(store.conn_id)
+        store_id = reader.store_id(store.conn_id)
+        forecasts = () if store_id is None else read_forecasts(reader, store_id)
+        lakes = tuple(LakeForecast(row.at_ms, row.forecast) for row in forecasts)
+        page = keep_page(store.conn_id, lakes, price)
+        return HTMLResponse(page, headers={"Content-Security-Policy": policy})
 
     if has_console:
         app.include_router(console, prefix=CONSOLE_PATH)
     for route in app.routes:
-        # What watches a page asks for its head alone; FastAPI by itself refuses that.
+        # Monitors of web pages send HEAD requests, which FastAPI refuses by default.
         if isinstance(route, APIRoute) and "GET" in route.methods:
             route.methods.add("HEAD")
     return app
@@ -244,7 +214,7 @@ def make_app(*, has_console: bool) -> FastAPI:
 def _make_response(
     request: Request, title: str, text: str, status: int, headers: dict[str, str] | None = None
 ) -> Response:
-    """Return a text in the form that the client expects: JSON or HTML."""
+    """Return a text as JSON to a request of the API, otherwise as HTML."""
     if f"{CONSOLE_PATH}/api/" in request.url.path:
         return JSONResponse({"detail": text}, status, headers)
     return HTMLResponse(message_html(title, text), status, headers)
@@ -252,7 +222,7 @@ def _make_response(
 
 MOST_BODY_BYTES = 32 * 1024
 WAIT_SECONDS = 2.0
-"""Longest wait for a turn. A person who moves a slider asks again before the last answer has come."""
+"""Longest wait for the previous question. A user who moves a slider asks before the last answer has come."""
 _BUSY = "Another what-if is being computed on this API server. Try again in a few seconds."
 _LATER = {"Retry-After": "3"}
 _MOST_WAITING = 2
@@ -260,15 +230,14 @@ _turns = Semaphore(1)
 _FOLDER = Path(__file__).parent / "static"
 PAGE = "index.html"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
-"""Media types by file ending. They are fixed here, because systems differ in their types."""
+"""Media types by file ending, since systems differ in their types."""
 
 
 @asynccontextmanager
 async def one_at_a_time() -> AsyncIterator[None]:
-    """Wait until no other question is being computed. The wait takes no thread. A few requests may wait; all
-    others are refused at once.
+    """Wait until no other question is being computed. The wait takes no thread.
 
-    :raises HTTPException: too many requests wait, or the wait took too long.
+    :raises HTTPException: too many requests are waiting already, or the wait took too long.
     """
     if _turns.statistics().tasks_waiting >= _MOST_WAITING:
         raise HTTPException(429, _BUSY, _LATER)
@@ -288,7 +257,7 @@ async def json_object(request: Request) -> dict[str, Any]:
 
     :raises HTTPException: the body isn't a JSON object, or it is too large.
     """
-    # A page of another site can't send this type without asking first.
+    # A page of another site can't send this type without a preflight request, which isn't answered.
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise HTTPException(415, "Expected a body of the type application/json.")
     body = bytearray()
@@ -313,12 +282,12 @@ def _refuse(word: str) -> None:
 
 
 _VERSION = 1
-"""Version of all answers. It rises when a key is removed or changes its meaning."""
+"""Version of all answers. It is raised when a key is removed or changes its meaning."""
 _CACHE_HEADERS = {"Cache-Control": "private, no-cache"}
 
 
 def answer(request: Request, kind: str, data: Any) -> Response:
-    """Return data as JSON; or status 304 if the browser has the same data already.
+    """Return data as JSON, or status 304 if the browser has the same data already.
 
     :param data: dataclasses and other values that :func:`to_jsonable` takes.
     """
@@ -333,55 +302,50 @@ def answer(request: Request, kind: str, data: Any) -> Response:
 def with_monitors(
     lines: Iterable[StoreLine], stores: Iterable[ConfiguredStore], dags: frozenset[str]
 ) -> tuple[StoreLine, ...]:
-    """Return the lines. A line says so if its store's monitor DAG is paused or missing.
+    """Add the problem to lines of stores whose monitor DAG is paused or missing.
 
     :param dags: the DAGs that the user may read. Other DAGs are not mentioned.
     """
     monitors = {store.conn_id: dag_id(store, "monitor") for store in stores}
-    troubled = _find_troubled(dags.intersection(monitors.values()))
-    return tuple(
-        without_monitor(line, monitor, troubled[monitor])
-        if (monitor := monitors.get(line.store, "")) in troubled
-        else line
-        for line in lines
-    )
-
-
-def _find_troubled(ids: Iterable[str]) -> Mapping[str, ProblemKind]:
+    ids = dags.intersection(monitors.values())
     query = select(DagModel.dag_id, DagModel.is_paused, DagModel.is_stale).where(DagModel.dag_id.in_(ids))
     with create_session() as session:
         rows = session.execute(query).all()
-    return {
+    problems = {
         row.dag_id: ProblemKind.MONITOR_GONE if row.is_stale else ProblemKind.MONITOR_PAUSED
         for row in rows
         if row.is_stale or row.is_paused
     }
+    return tuple(
+        without_monitor(line, monitor, problems[monitor])
+        if (monitor := monitors.get(line.store, "")) in problems
+        else line
+        for line in lines
+    )
 
 
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
-"""Security policy of the page: only its own scripts and styles, and no address but Airflow's."""
+"""Security policy of the page. It permits only own scripts and styles, and no address but Airflow's."""
 _KEPT = {"Cache-Control": "private, max-age=31536000, immutable"}
-"""Cache headers of a file. The file's address changes when the file does."""
+"""Cache headers of a file, whose address changes with its content."""
 
 console = APIRouter()
 
 LONGEST_CHART_MS = 400 * DAY_MS
-"""Longest span of a chart. A browser shows 90 days. Each day needs some work to find the hours at which a
-broker deletes.
-"""
+"""Longest span of a chart. A browser shows 90 days. Each day costs time for its hours of deletion."""
 Moment = Annotated[int, Query(ge=0, lt=253_370_764_800_000)]
 """A time in milliseconds, up to the year 9998."""
 Number = Annotated[int, Query(ge=0, lt=1 << 53)]
-"""The number of a row. JavaScript can represent each smaller number exactly."""
+"""Number of a row. JavaScript represents numbers in this range exactly."""
 Year = Annotated[int, Query(ge=1970, lt=9999)]
 
 
 @console.get("/")
 def page() -> Response:
-    """Return the page. It is the same for every user; it requests the data that it shows."""
+    """Return the page. It is the same for all users, and requests its data."""
     files = static_files()
     headers = {"Content-Security-Policy": PAGE_POLICY, "Cache-Control": "private, no-cache"}
     return Response(files.page, media_type=files.files[PAGE].media_type, headers=headers)
@@ -389,7 +353,7 @@ def page() -> Response:
 
 @console.get("/static/{name:path}")
 def static(name: str) -> Response:
-    """Return one of the files that were read when the server started."""
+    """Return one of the page's files."""
     files = static_files()
     digest, _, inner = name.partition("/")
     is_kept = digest == files.digest
@@ -401,8 +365,8 @@ def static(name: str) -> Response:
 
 @console.get("/api/dag")
 def dag(request: Request, stores: ReadableStores, dag: Id) -> Response:
-    """Return the store that a DAG manages; null: the DAG manages no store that the user may read."""
-    conn_ids = (store.conn_id for store in stores if dag in {dag_id(store, purpose) for purpose in PURPOSES})
+    """Return the store that a DAG manages; null if it manages no store that the user may read."""
+    conn_ids = (store.conn_id for store in stores if is_own_dag([store], store.conn_id, dag))
     return answer(request, "dag", {"store": next(conn_ids, None)})
 
 
@@ -418,10 +382,14 @@ def stores(request: Request, stores: ReadableStores, dags: ReadableDags) -> Resp
 @console.get("/api/stores/{store:path}/run")
 @in_own_threads
 def run(request: Request, store: ReadableStore, dag: Id, run: Id) -> Response:
-    """Return the result of a run, for example of a dry run that the page has started."""
-    if dag not in {dag_id(store, purpose) for purpose in PURPOSES}:
+    """Return the outcome and story of a run, such as a dry run from the page; null without a report."""
+    if not is_own_dag([store], store.conn_id, dag):
         raise not_found()
-    return answer(request, "run", run_in_short(store.conn_id, f"{dag}/{run}"))
+    run_key = f"{dag}/{run}"
+    stored = _read_report(journal_of(store.conn_id), store.conn_id, run_key)
+    report = None if stored is None else of_any_release(stored.report)
+    outcome, story = (None, None) if report is None else (report["outcome"], tell(report))
+    return answer(request, "run", {"run_key": run_key, "outcome": outcome, "story": story})
 
 
 @console.get("/api/stores/{store:path}/runs")
@@ -446,28 +414,28 @@ def chart(request: Request, store: ReadableStore, start_ms: Moment, end_ms: Mome
 @console.get("/api/stores/{store:path}/forecast")
 @in_own_threads
 def forecast(request: Request, store: ReadableStore) -> Response:
-    """Return a store's forecast at the present rates."""
+    """Return a store's forecast at the rates of the last days."""
     return answer(request, "forecast", store_forecast(journal_of(store.conn_id), store.conn_id, clock_ms()))
 
 
 @console.get("/api/stores/{store:path}/calendar")
 @in_own_threads
 def calendar(request: Request, store: ReadableStore, year: Year) -> Response:
-    """Return the days of a year on which a store was validated, or something was lost."""
+    """Return the days of a year with validations, gaps or losses."""
     return answer(request, "calendar", validation_calendar(journal_of(store.conn_id), store.conn_id, year))
 
 
 @console.get("/api/stores/{store:path}/what-if")
 @in_own_threads
 def settings(request: Request, store: ReadableStore) -> Response:
-    """Return the settings of a store that can be tried, with their present values."""
+    """Return the settings of a store that can be tried, with their current values."""
     data = what_if_settings(journal_of(store.conn_id), store.conn_id, clock_ms())
     return answer(request, "what-if-settings", data)
 
 
 @console.post("/api/stores/{store:path}/what-if")
 async def try_settings(request: Request, store: ReadableStore, body: JsonObject) -> Response:
-    """Return a store's course by today's settings, and its course by other settings. Nothing is stored."""
+    """Return a store's courses under today's and under changed settings. Nothing is stored."""
     async with one_at_a_time():
         return await _simulate(request, store.conn_id, body)
 
@@ -479,12 +447,12 @@ def _simulate(request: Request, conn_id: str, body: dict[str, Any]) -> Response:
     except SimulationTooLongError as error:
         raise HTTPException(503, str(error)) from error
     except BadInputError as error:
-        # What somebody typed; without it the server is as well as before.
+        # The user entered a wrong value, so it is no error of the server.
         raise HTTPException(422, str(error)) from error
     return answer(request, "what-if", data)
 
 
-# Behind what begins alike: an id may have a slash in it.
+# This route comes last: since ids may contain slashes, its path also matches those of the routes above.
 @console.get("/api/stores/{store:path}")
 @in_own_threads
 def one(request: Request, store: ReadableStore, user: GetUserDep, dags: ReadableDags) -> Response:
@@ -497,9 +465,9 @@ def one(request: Request, store: ReadableStore, user: GetUserDep, dags: Readable
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """A file of the page, as it is sent.
+    """A file of the page.
 
-    :param media_type: the type, with its charset if the file is text.
+    :param media_type: media type, for text with the charset.
     """
 
     content: bytes
@@ -510,7 +478,7 @@ class StaticFile:
 class StaticFiles:
     """All files of the page, by name, such as ``main.js``.
 
-    :param digest: digest of all files. As part of an address, it lets a browser reuse its copy.
+    :param digest: digest of all files. It is part of their addresses, so that browsers can keep copies.
     """
 
     files: Mapping[str, StaticFile]
@@ -518,14 +486,14 @@ class StaticFiles:
 
     @property
     def page(self) -> bytes:
-        """Return the page. It names its files by addresses that change when a file does."""
+        """Return the page. The addresses of its files change with their contents."""
         text = self.files[PAGE].content.decode()
         return text.replace('"static/', f'"static/{self.digest}/').encode()
 
 
 @cache
 def static_files() -> StaticFiles:
-    """Return the files of the page in this release."""
+    """Read the files of the page, once."""
     paths = sorted(path for path in _FOLDER.rglob("*") if path.is_file())
     files = {path.relative_to(_FOLDER).as_posix(): _read(path) for path in paths}
     digest = hashlib.sha256()

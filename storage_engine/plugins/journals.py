@@ -1,7 +1,7 @@
-"""Journals of the configured stores, as the API server reaches them. Each is opened once, and stays open.
+"""Journals of the configured stores in the API server. Each is opened once, and stays open.
 
-A journal that doesn't answer blocks only few of the server's threads, and only for a short time. All of
-Airflow's pages and the tasks' heartbeats share these threads.
+A journal that doesn't answer blocks only few threads of the server for a short time, since all of Airflow's
+pages and the tasks' heartbeats share these threads.
 """
 
 from __future__ import annotations
@@ -34,14 +34,12 @@ from storage_engine.journal.reading.queries import JournalReader
 T = TypeVar("T")
 
 ANSWER_SECONDS = 5
-"""Seconds that a database server may take for a connection. It may take as long again for one query."""
+"""Longest time for a connection to a database server, and again for one query."""
 _SLOW_SECONDS = 1.0
-"""An error that takes longer is likely to come again. Requests get it at once until a pause has passed."""
+"""An error after a longer time is likely to come again. Requests get it at once until a pause has passed."""
 _PAUSE_SECONDS = 30.0
 _AT_ONCE = 4
-"""The highest number of queries to one journal at the same time. Each one takes a thread, and other journals
-are queried as well.
-"""
+"""Largest number of queries to one journal at the same time. Each takes a thread that all journals share."""
 P = ParamSpec("P")
 
 _MOST_THREADS = 16
@@ -50,11 +48,10 @@ _of_journals = ThreadPoolExecutor(_MOST_THREADS, "storage-engine-journal")
 
 
 class WebJournal(JournalReader):
-    """A journal that blocks few threads of a server, and none of them for long.
+    """A journal that blocks few threads of a server for a short time.
 
     :param url: SQLAlchemy URL of a journal.
-
-    :param answer_seconds: how many seconds the database server may take.
+    :param answer_seconds: see :data:`ANSWER_SECONDS`.
     :raises BadInputError: the text isn't a URL.
     """
 
@@ -69,11 +66,15 @@ class WebJournal(JournalReader):
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run ``work``, which only reads.
 
-        :raises JournalUnavailableError: as for any journal. It is also raised if the journal did not answer a
-            moment ago, or too many queries wait for it.
+        :raises JournalUnavailableError: the journal can't be read, lately didn't answer, or is too busy.
         :raises BadInputError: the journal is of another version.
         """
-        self._refuse_silent()
+        with self._lock:
+            if self._why is not None:
+                if time.monotonic() < self._until:
+                    raise JournalUnavailableError(str(self._why))
+                # After the pause, one request tries again.
+                self._until = time.monotonic() + _PAUSE_SECONDS
         if not self._places.acquire(timeout=_SLOW_SECONDS):
             raise JournalUnavailableError(
                 f"{self.name}: expected an answer, found that {_AT_ONCE} other queries are waiting. Nothing "
@@ -83,8 +84,13 @@ class WebJournal(JournalReader):
         try:
             result = super().read(work)
         except JournalUnavailableError as error:
-            took_seconds = time.monotonic() - began
-            failure = self._silent() if self._file is None and took_seconds >= self._answer_seconds else error
+            took_seconds, failure = time.monotonic() - began, error
+            if self._file is None and took_seconds >= self._answer_seconds:
+                # The driver's error would be that the server closed the connection, which it did not.
+                failure = JournalUnavailableError(
+                    f"{self.name}: expected an answer within {self._answer_seconds} seconds, found none. "
+                    f"Nothing was changed. The next attempt is in {_PAUSE_SECONDS:.0f} seconds."
+                )
             if took_seconds > _SLOW_SECONDS:
                 self._why, self._until = failure, time.monotonic() + _PAUSE_SECONDS
             raise failure from error
@@ -93,41 +99,23 @@ class WebJournal(JournalReader):
         self._why = None
         return result
 
-    def _silent(self) -> JournalUnavailableError:
-        # The driver says that the server closed the connection, which it did not.
-        return JournalUnavailableError(
-            f"{self.name}: expected an answer within {self._answer_seconds} seconds, found none. Nothing was "
-            f"changed. The next attempt is in {_PAUSE_SECONDS:.0f} seconds."
-        )
-
-    def _refuse_silent(self) -> None:
-        """Raise the last error of a journal that did not answer. After a pause, one request may try again."""
-        with self._lock:
-            if self._why is None:
-                return
-            if time.monotonic() < self._until:
-                raise JournalUnavailableError(str(self._why))
-            self._until = time.monotonic() + _PAUSE_SECONDS
-
 
 _REMEMBERED_SECONDS = 60.0
-"""Time for which a journal's URL is reused. A look-up takes longer than a query, and a page queries often."""
+"""Time for which a journal's URL is reused, since a look-up takes longer than a query."""
 _LONGEST_SECONDS = 900.0
 _LOOKED_UP_AT_ONCE = 20
-"""Number of due connections that one load of the page of all stores looks up. For other due connections, it
-reuses the known URLs. It looks up as many new connections as well: each look-up takes longer the more
-connections Airflow has looked up.
+"""Largest numbers of known and of new connections that one load of the page of all stores looks up.
+
+For other known connections, it reuses the URLs. A look-up takes longer the more connections were looked up.
 """
 _LOOKING_SECONDS = 0.1
-"""After this time, one load of the page looks up no further new connections."""
+"""Time after which one load of the page looks up no further new connections."""
 _NOT_YET = "Its connection was not looked up yet, because there are many. Ask again in a moment."
 _OF_ANOTHER = (ProblemKind.NO_STORE, ProblemKind.JOURNAL)
-"""Problems that may be false for a store whose connection wasn't looked up: its journal may be another."""
+"""Problems that may be false for a store whose connection wasn't looked up, since its journal is unknown."""
 _MOST_JOURNALS = 256
 _WAIT_SECONDS = 2.0 * ANSWER_SECONDS
-"""Longest wait for all journals together. They are queried at the same time: each may use half for the
-connection and half for the answer.
-"""
+"""Longest wait for all journals, which are queried at the same time: for a connection and for an answer."""
 
 REACH = (
     "The API server must reach the journal. It reaches a journal in PostgreSQL from anywhere. A journal file "
@@ -135,9 +123,9 @@ REACH = (
 )
 
 _addresses: dict[str, tuple[float, str]] = {}
-"""By connection id: the time until which a URL is reused, and the URL."""
+"""Time until which a URL is reused, and the URL, by connection id."""
 _looked_up: set[str] = set()
-"""Ids of connections that were looked up, found or not."""
+"""Ids of connections that were looked up, with or without success."""
 
 
 def journal_of(conn_id: str) -> JournalReader:
@@ -152,7 +140,7 @@ def journal_of(conn_id: str) -> JournalReader:
         try:
             url = StorageEngineHook(conn_id).journal_url
         except NoSuchConnectionError:
-            # At a shell the other stores' connections are named; here somebody may not know of them.
+            # The hook's error lists the other stores' connections, which this user may not know.
             raise BadInputError(
                 f"connection {conn_id}: expected a connection of this Airflow, found none. Nothing was "
                 "read or changed. Add it: ",
@@ -169,7 +157,7 @@ def _reader(url: str) -> JournalReader:
 
 
 def _reuse_addresses(conn_ids: Iterable[str]) -> Mapping[str, str]:
-    """Return the URLs that are due for a look-up but reused once more. The oldest are looked up first."""
+    """Return the URLs that are due for a look-up but reused once more, since older ones come first."""
     now = time.monotonic()
     due = sorted((_addresses[conn_id][0], conn_id) for conn_id in conn_ids if conn_id in _addresses)
     late = [(until, conn_id) for until, conn_id in due if until <= now]
@@ -181,7 +169,7 @@ def _reuse_addresses(conn_ids: Iterable[str]) -> Mapping[str, str]:
 
 
 def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
-    """Return one line for each store. Each journal is queried once, all at the same time."""
+    """Return one line for each store. All journals are queried once, at the same time."""
     names: dict[JournalReader, list[str]] = {}
     unknown = []
     older = _reuse_addresses(conn_ids)
@@ -199,17 +187,19 @@ def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
         except BadInputError as error:
             unknown.append(StoreLine(conn_id, problem=str(error), problem_kind=ProblemKind.CONNECTION))
     if len(names) == 1:
-        # Mostly all stores have one journal.
+        # Usually all stores have the same journal.
         next(iter(names.values())).extend(later)
     else:
         unknown += [_not_yet(conn_id) for conn_id in later]
-    answers = all_at_once(
-        [partial(all_stores, reader, ids, now_ms) for reader, ids in names.items()],
-        _WAIT_SECONDS,
-    )
+    works = [partial(all_stores, reader, ids, now_ms) for reader, ids in names.items()]
+    answers = all_at_once(works, _WAIT_SECONDS)
     lines, problems = unknown, []
     for (reader, ids), answer in zip(names.items(), answers, strict=True):
-        content = _late(reader, ids, now_ms) if answer is None else answer
+        late = (
+            f"{reader.name}: expected an answer within {_WAIT_SECONDS:.0f} seconds, found none. Nothing was "
+            "changed. Ask again in a moment."
+        )
+        content = unreadable(ids, late, now_ms) if answer is None else answer
         lines += [
             _not_yet(line.store) if line.store in later and line.problem_kind in _OF_ANOTHER else line
             for line in content.stores
@@ -223,18 +213,8 @@ def _not_yet(conn_id: str) -> StoreLine:
     return StoreLine(conn_id, problem=_NOT_YET, problem_kind=ProblemKind.NOT_YET)
 
 
-def _late(reader: JournalReader, names: Sequence[str], now_ms: int) -> StoresAnswer:
-    problem = (
-        f"{reader.name}: expected an answer within {_WAIT_SECONDS:.0f} seconds, found none. Nothing was "
-        "changed. Ask again in a moment."
-    )
-    return unreadable(names, problem, now_ms)
-
-
 def in_own_threads(work: Callable[P, T]) -> Callable[P, Awaitable[T]]:
-    """Return a route that runs in a thread of this module. While all threads are taken, the request waits
-    without a thread.
-    """
+    """Make a route run in a thread of this module. A request that waits for one takes no thread."""
 
     @wraps(work)
     async def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -243,12 +223,12 @@ def in_own_threads(work: Callable[P, T]) -> Callable[P, Awaitable[T]]:
     return run
 
 
-def all_at_once(works: list[Callable[[], T]], limit_seconds: float) -> list[T | None]:
+def all_at_once(works: Sequence[Callable[[], T]], limit_seconds: float) -> list[T | None]:
     """Return the results of all calls in their order; None for a call that isn't done in time."""
     if len(works) == 1:
         return [works[0]()]
     futures: list[Future[T]] = [_of_journals.submit(work) for work in works]
-    done, late = wait(futures, limit_seconds)
+    finished, late = wait(futures, limit_seconds)
     for future in late:
         future.cancel()
-    return [future.result() if future in done else None for future in futures]
+    return [future.result() if future in finished else None for future in futures]

@@ -1,4 +1,4 @@
-"""The plugin. Every Airflow process loads it, so it imports FastAPI only when an app is requested."""
+"""The plugin. All Airflow processes load it, so it imports FastAPI only when an app is requested."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from airflow.plugins_manager import AirflowPlugin
 from storage_engine.links import CONSOLE_PATH, URL_PREFIX
 
 VIEWS_SINCE = (3, 3, 2)
-"""First Airflow version that keeps a page's address while a user moves within the page."""
+"""First Airflow version that keeps the address when a user moves within a page."""
 
 _CONSOLE = f"{URL_PREFIX}{CONSOLE_PATH}/".removeprefix("/")
-"""The path has no slash at its beginning, because Airflow itself may be served below a path."""
+"""Path without a slash at its beginning, since Airflow itself may be served below a path."""
 _ICON = f"{_CONSOLE}static/icon.svg"
 _ICON_DARK = f"{_CONSOLE}static/icon-dark.svg"
 
@@ -56,7 +56,7 @@ class StorageEnginePlugin(AirflowPlugin):
                     "href": f"{_CONSOLE}?dag={{DAG_ID}}",
                     "destination": "dag",
                     "url_route": "storage-engine-store",
-                    # Read by Airflow 3.4; an older one shows the tab on each DAG.
+                    # Airflow reads this since 3.4. Older releases show the tab on each DAG.
                     "applies_to": {"dag_tags": ["storage-engine"]},
                     **icons,
                 }

@@ -1,9 +1,8 @@
 """Runs the suites on fact tables with Great Expectations, and builds Data Docs that can be read offline.
 
-Importing this module imports Great Expectations, which takes seconds. Data Docs use our own page templates in
-front of the renderers of Great Expectations, and need no network. Their text is escaped, because it contains
-names that producers chose. We replace the frame around the content, and the blocks that need scripts: index
-table, tabs, collapsibles.
+Importing this module imports Great Expectations, which takes seconds. Data Docs need no network. This
+package's templates take precedence over those of Great Expectations. They replace the frame, and the blocks
+that need scripts: index table, tabs, collapsibles. Text is escaped, since it contains names from producers.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ from storage_engine.quality.expectation_rules import (
 )
 from storage_engine.retention.store.managed_store import DATA_DOCS_SITE
 
-# Read once, at the first import: nothing about a store leaves this machine.
+# It is read at the first import. No data about a store may leave this machine.
 os.environ["GX_ANALYTICS_ENABLED"] = "false"
 
-# Hundreds of lines about its own decorators, at each import.
+# Suppress hundreds of lines about its own decorators at each import.
 logging.getLogger("great_expectations._docs_decorators").setLevel(logging.WARNING)
 
 with warnings.catch_warnings():
@@ -70,14 +69,10 @@ with warnings.catch_warnings():
 SITE = "storage_engine"
 
 _TEMPLATES = PackageLoader("storage_engine.quality", "templates/data_docs")
-
-
 _MARKUP = re.compile(r"<(?!/?(?:br|b|i|em|strong|code|pre)>)")
-"""The beginning of markup, except the plain tags that the renderers' own templates have."""
-
-
+"""The beginning of markup, except for plain tags of the renderers' own templates."""
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z| UTC)")
-"""A time as the renderers write it."""
+"""A time in the renderers' form."""
 
 
 class _CompiledTemplates(BytecodeCache):
@@ -98,7 +93,7 @@ _COMPILED = _CompiledTemplates()
 
 
 class _EscapingView:
-    """Escapes the markup in texts that renderers pass on, whatever their origin."""
+    """Escapes the markup in all texts that renderers pass on."""
 
     def __init__(self, **directories: Any) -> None:
         super().__init__(**directories)
@@ -124,7 +119,7 @@ class _EscapingView:
         if "tooltip" in template:
             tooltip = template["tooltip"]
             safe["tooltip"] = {**tooltip, "content": _escaped(str(tooltip["content"]))}
-        # Great Expectations escapes parameters itself, but of styled templates only.
+        # Great Expectations escapes only the parameters of styled templates.
         if "styling" not in template:
             parameters = template.get("params", {})
             safe["params"] = {
@@ -135,7 +130,7 @@ class _EscapingView:
 
 
 def _write_times(text: str) -> str:
-    """Write the times in a text in the format of this package."""
+    """Convert the times in a text to the format of this package."""
     return _TIME.sub(r"\1 \2Z", text)
 
 
@@ -153,7 +148,7 @@ class OfflineIndexPageView(_EscapingView, DefaultJinjaIndexPageView):  # type: i
 
 
 def site_config() -> dict[str, object]:
-    """Return the configuration of the Data Docs site, with our views."""
+    """Return the configuration of the Data Docs site, with this module's views."""
     page = {"module_name": __name__, "class_name": OfflinePageView.__name__}
     section = {"class_name": "DefaultSiteSectionBuilder", "view": page}
     return {
@@ -189,7 +184,7 @@ _Frame = Any
 
 
 class _Swallowed(logging.Handler):
-    """Keeps the first file error that Great Expectations caught and logged. Passes on all other records."""
+    """Keeps the first file error that Great Expectations caught and logged. Passes all other records on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,10 +200,9 @@ class _Swallowed(logging.Handler):
 
 @contextmanager
 def files_written(directory: Path) -> Iterator[None]:
-    """Run a block in which Great Expectations writes into a directory. If a file can't be written, raise one
-    error and log nothing.
+    """Run a block in which Great Expectations writes into a directory. File errors are raised, not logged.
 
-    :raises OSError: a file couldn't be written, for example on a full disk. It names the file or directory.
+    :raises OSError: a file can't be written, for example on a full disk. It names the file or directory.
     """
     logger, swallowed = logging.getLogger(_LOGGER), _Swallowed()
     propagate, logger.propagate = logger.propagate, False
@@ -218,27 +212,21 @@ def files_written(directory: Path) -> Iterator[None]:
     except OSError as error:
         swallowed.error = error
     except Exception:
-        # What it comes to that a file couldn't be written.
+        # After a swallowed file error, other errors are its consequences.
         if swallowed.error is None:
             raise
     finally:
         logger.removeHandler(swallowed)
         logger.propagate = propagate
-    if swallowed.error is not None:
-        raise _name_file(swallowed.error, directory) from swallowed.error
-
-
-def _name_file(error: OSError, directory: Path) -> OSError:
-    """Return the error with a path. A failed write to an open file names no file; it gets the directory."""
-    return OSError(error.errno, error.strerror or str(error), error.filename or str(directory))
+    if (failure := swallowed.error) is not None:
+        # The error of a write to an open file names no file.
+        path = failure.filename or str(directory)
+        raise OSError(failure.errno, failure.strerror or str(failure), path) from failure
 
 
 @cache
 def _metric(rule: Callable[[Rows], Verdicts]) -> str:
-    """Register ``rule`` as a row-wise metric for pandas and for Spark.
-
-    :return: the metric's name.
-    """
+    """Register a rule as a row-wise metric for pandas and for Spark, and return the metric's name."""
 
     class Rule(MulticolumnMapMetricProvider):  # type: ignore[misc]
         condition_metric_name = f"storage_engine.{rule.__name__}"
@@ -256,13 +244,13 @@ def _metric(rule: Callable[[Rows], Verdicts]) -> str:
 
 
 class RowExpectation(MulticolumnMapExpectation):  # type: ignore[misc]
-    """Base of the expectations. Every row counts, even a row in which no column has a value."""
+    """Base of the expectations. All rows count, even rows without any value."""
 
     ignore_row_if: str = "never"
 
 
 def _make_class(kind: Expectation) -> type[RowExpectation]:
-    """Make the class of an expectation. From then on, Great Expectations finds the class by its name."""
+    """Create the class of an expectation, which Great Expectations then finds by its name."""
     content = {"__module__": __name__, "__doc__": kind.rule.__doc__, "map_metric": _metric(kind.rule)}
     return new_class(kind.name, (RowExpectation,), exec_body=lambda body: body.update(content))
 
@@ -289,7 +277,7 @@ _BATCH = "whole"
 
 
 class RecordChecks(ValidationAction):  # type: ignore[misc]
-    """Action of the checkpoint that writes the checkpoint's outcome as our own :class:`CheckResult` rows."""
+    """Action of a checkpoint that writes its outcome as :class:`CheckResult` rows."""
 
     type: Literal["storage_engine_record_checks"] = "storage_engine_record_checks"
     path: str
@@ -309,14 +297,12 @@ class RecordChecks(ValidationAction):  # type: ignore[misc]
 def run_suites(
     tables: Mapping[str, Any], suites: Path, directory: Path, *, run_name: str
 ) -> tuple[CheckResult, ...]:
-    """Check every fact table against the suite of its name.
+    """Check each fact table against the suite of its name.
 
-    :param tables: the tables that were collected, by suite name. They are fact tables, or all are DataFrames
-        of Spark, and then the expectations run in Spark. The checks of a table without rows say that there
-        was nothing to check.
+    :param tables: tables by suite name. Either all are fact tables, or all are DataFrames of Spark, and then
+        the expectations run in Spark. A table without rows passes its checks with a count of 0.
     :param suites: directory with the suites' JSON.
-    :param directory: the directory of the Great Expectations project. Its contents are removed first, so it
-        must belong to an earlier run.
+    :param directory: the directory of the Great Expectations project. Contents of an earlier run are removed.
     :return: one row for each expectation, in the order of :data:`SUITES`.
     :raises OSError: the directory can't be written, for example on a full disk.
     """
@@ -329,7 +315,7 @@ def run_suites(
     }
     with files_written(directory):
         checks = _run(frames, suites, directory, run_name)
-    # Pictures and fonts that Great Expectations copies for its own templates.
+    # Remove pictures and fonts that Great Expectations copies for its own templates.
     shutil.rmtree(directory / DATA_DOCS_SITE / "static", ignore_errors=True)
     settle_modes(directory)
     return checks
@@ -341,7 +327,7 @@ def _run(
     names = [name for name in SUITES if name in tables]
     filled = [name for name in names if not _is_empty(tables[name])]
     engine = "pandas" if all(isinstance(table, pd.DataFrame) for table in tables.values()) else "spark"
-    # JSON is YAML. Written as a whole: through its interface every asset costs a rewrite of the file.
+    # JSON is YAML. It is written at once, since the interface would rewrite the file for each asset.
     config = json.dumps(_project_config(filled, engine), indent=2)
     write_file(directory / _PROJECT / "great_expectations.yml", config.encode())
     context = gx.get_context(mode="file", context_root_dir=str(directory / _PROJECT), cloud_mode=False)
@@ -415,29 +401,25 @@ def _check(suite: str, result: Mapping[str, Any]) -> CheckResult:
     failed = Status.WARNING if config.get("severity") == "warning" else Status.FAILURE
     raised = _find_error(result.get("exception_info") or {})
     unexpected = outcome.get("partial_unexpected_index_list") or []
+    kind = EXPECTATIONS.get(config["type"])
+    examples = (
+        example_text(row[SUBJECT], ((name, value) for name, value in row.items() if name != SUBJECT))
+        for row in unexpected[:EXAMPLES]
+    )
     return CheckResult(
         suite=suite,
-        expectation=_class_name(config["type"]),
+        expectation=kind.name if kind else "".join(map(str.capitalize, config["type"].split("_"))),
         description=config.get("description") or "",
         status=Status.OK if result["success"] else failed,
         checked_count=outcome.get("element_count", 0),
         unexpected_count=outcome.get("unexpected_count", 0),
-        examples=(raised,) if raised else tuple(map(_example, unexpected[:EXAMPLES])),
+        examples=(raised,) if raised else tuple(examples),
     )
 
 
-def _example(row: Mapping[str, Any]) -> str:
-    return example_text(row[SUBJECT], ((name, value) for name, value in row.items() if name != SUBJECT))
-
-
 def _find_error(info: Mapping[str, Any]) -> str:
-    """Return why an expectation could not be evaluated. The results may nest the error by metric or not."""
+    """Return why an expectation could not be evaluated. The error may be nested in a metric's entry."""
     if info.get("raised_exception"):
         return f"could not be evaluated: {info.get('exception_message')}"
     nested = (value for value in info.values() if isinstance(value, Mapping))
     return next((text for value in nested if (text := _find_error(value))), "")
-
-
-def _class_name(expectation_type: str) -> str:
-    kind = EXPECTATIONS.get(expectation_type)
-    return kind.name if kind else "".join(part.capitalize() for part in expectation_type.split("_"))

@@ -1,14 +1,11 @@
 """The expectations' rules, the suites that name them, and runs of suites without Great Expectations.
 
 A rule is pure. It takes the columns that its expectation names, and returns one boolean for each row. Columns
-are arrays of NumPy or Series of pandas. Rules in the suites of rows also take columns of Spark. A fact table
-has "" for a missing text, and -1 for a missing offset.
+are arrays of NumPy or Series of pandas, for the suites of rows also columns of Spark. A fact table has "" for
+a missing text, and -1 for a missing offset.
 
-The suites in ``expectations/`` name the columns of each expectation. Their JSON alone decides what is
-expected of a fact table. A user may read it and make it stricter.
-
-This module doesn't import Great Expectations, because the rules also work without it. ``engine`` makes the
-classes of Great Expectations from these rules.
+The JSON of the suites in ``expectations/`` alone decides what is expected of a fact table. Users may make it
+stricter. This module doesn't import Great Expectations. ``engine`` makes its classes from these rules.
 """
 
 from __future__ import annotations
@@ -60,13 +57,13 @@ def named_by_offset(rows: Rows) -> Verdicts:
     """Check that a segment's name is 20 digits, and that its first frame has this physical offset.
 
     ``MappedFileQueue#load`` takes the offset from the name, and ``CommitLog#checkMessageAndReturnSize``
-    doesn't compare it with the frame. So only the frame itself shows it.
+    doesn't compare it with the frame.
 
-    :param rows: name, first_frame_offset (-1: no message begins the file).
+    :param rows: name, first_frame_offset (-1 if no message begins the file).
     """
     well_named = np.array([re.fullmatch(r"\d{20}", str(name)) is not None for name in rows["name"]], bool)
     offset = np.array(
-        [int(name) if good else -1 for name, good in zip(rows["name"], well_named, strict=True)]
+        [int(name) if fits else -1 for name, fits in zip(rows["name"], well_named, strict=True)]
     )
     first = rows["first_frame_offset"]
     return well_named & ((first == -1) | (first == offset))
@@ -75,7 +72,7 @@ def named_by_offset(rows: Rows) -> Verdicts:
 def back_to_back(rows: Rows) -> Verdicts:
     """Check that each row begins at the end of the previous row in its group, and that no start is negative.
 
-    :param rows: three columns, taken by their order and not by name: group, start, end. Rows are ascending.
+    :param rows: group, start, end, in this order, whatever their names. Rows are ascending.
     """
     group, start, end = (rows[name] for name in rows.columns[:3])
     return _follow(group, start, end, np.ones(len(start), bool))
@@ -85,10 +82,10 @@ def _follow(group: Iterable[object], start: Any, end: Any, counts: Iterable[bool
     """Judge whether each row begins at the end of the previous counted row of its group."""
     ends: dict[object, int] = {}
     previous_end = []
-    for name, its_end, is_counted in zip(group, end, counts, strict=True):
+    for name, row_end, is_counted in zip(group, end, counts, strict=True):
         previous_end.append(ends.get(name, -1))
         if is_counted:
-            ends[name] = its_end
+            ends[name] = row_end
     previous = np.array(previous_end)
     return (start >= 0) & (end >= start) & ((previous == -1) | (previous == start))
 
@@ -96,16 +93,16 @@ def _follow(group: Iterable[object], start: Any, end: Any, counts: Iterable[bool
 def equal(rows: Rows) -> Verdicts:
     """Check that both columns have the same value. A row passes if its second value is unknown ("" or -1).
 
-    :param rows: expected, found by position.
+    :param rows: expected, found, in this order, whatever their names.
     """
-    expected, found = (rows[name] for name in rows.columns[:2])
-    return (found == expected) | (found == ("" if found.dtype.kind not in "iu" else -1))
+    expected, actual = (rows[name] for name in rows.columns[:2])
+    return (actual == expected) | (actual == ("" if actual.dtype.kind not in "iu" else -1))
 
 
 def live_entries_at_or_above(rows: Rows) -> Verdicts:
     """Check that the first live entry and all later entries point to the log's min offset or above.
 
-    :param rows: log_min_offset, first_live_offset (-1: every entry is dead), lowest_live_offset.
+    :param rows: log_min_offset, first_live_offset (-1 if all entries are dead), lowest_live_offset.
     """
     dead = rows["first_live_offset"] == -1
     return dead | (
@@ -117,7 +114,7 @@ def live_entries_at_or_above(rows: Rows) -> Verdicts:
 def within(rows: Rows) -> Verdicts:
     """Check that low ≤ first ≤ last ≤ high. A row passes if first or last is unknown (-1).
 
-    :param rows: low, first, last, high by position.
+    :param rows: low, first, last, high, in this order, whatever their names.
     """
     low, first, last, high = (rows[name] for name in rows.columns[:4])
     return (first == -1) | (last == -1) | ((low <= first) & (first <= last) & (last <= high))
@@ -137,19 +134,19 @@ def covered(rows: Rows) -> Verdicts:
 
 
 def one_interval(rows: Rows) -> Verdicts:
-    """Check that store and lake together have one interval: each range begins at the previous one's end.
+    """Check that each range of store and lake begins at the end of the previous range.
 
-    A lost range isn't counted, so the range after the gap breaks the rule. A range that a person gave up
-    (WARNING) is counted. An unknown range is treated as lost.
+    A lost or unknown range isn't counted, so the range after the gap breaks the rule. A range that a person
+    gave up (WARNING) is counted.
 
     :param rows: log, start_offset, end_offset, where, status.
     """
-    held = not_lost(rows)
-    return ~held | _follow(rows["log"], rows["start_offset"], rows["end_offset"], held)
+    counted = not_lost(rows)
+    return ~counted | _follow(rows["log"], rows["start_offset"], rows["end_offset"], counted)
 
 
 def not_lost(rows: Rows) -> Verdicts:
-    """Check that no range is lost, except by a person's decision. An unknown range is treated as lost.
+    """Check that no range is lost or unknown, except by a person's decision.
 
     :param rows: where, status.
     """
@@ -167,7 +164,7 @@ def not_let_go(rows: Rows) -> Verdicts:
 def same_bytes(rows: Rows) -> Verdicts:
     """Check that hashes agree where store and lake overlap. An unchanged file isn't hashed again.
 
-    :param rows: archived_sha256, local_sha256 ("" when not read), unchanged.
+    :param rows: archived_sha256, local_sha256 ("" if not read), unchanged.
     """
     read = rows["local_sha256"] != ""
     return (read & (rows["local_sha256"] == rows["archived_sha256"])) | (~read & rows["unchanged"])
@@ -184,7 +181,7 @@ def chained(rows: Rows) -> Verdicts:
 
 
 def blank(rows: Rows) -> Verdicts:
-    """Check that the row's text is empty, so it names no fault.
+    """Check that a row's text is empty, so that it names no fault.
 
     :param rows: the text, then further values for a reader.
     """
@@ -192,10 +189,9 @@ def blank(rows: Rows) -> Verdicts:
 
 
 def as_receipted(rows: Rows) -> Verdicts:
-    """Check that a data file exists, with the length and the hash of its receipt. The hash is compared only
-    if the file was read.
+    """Check that a data file has the length of its receipt, and the hash if the file was read.
 
-    :param rows: expected_bytes, found_bytes (-1: no such file), expected_sha256, found_sha256 ("": not read).
+    :param rows: expected_bytes, found_bytes (-1 if missing), expected_sha256, found_sha256 ("" if not read).
     """
     unread = rows["found_sha256"] == ""
     return (rows["found_bytes"] == rows["expected_bytes"]) & (
@@ -204,7 +200,7 @@ def as_receipted(rows: Rows) -> Verdicts:
 
 
 def in_table_once(rows: Rows) -> Verdicts:
-    """Check that the table's current snapshot has a data file exactly once, and no deletes for it.
+    """Check that the table's current snapshot has a data file exactly once, and deletes none of its rows.
 
     :param rows: times_in_table, delete_files.
     """
@@ -238,7 +234,7 @@ def counted(rows: Rows) -> Verdicts:
 def follows_on(rows: Rows) -> Verdicts:
     """Check that a segment begins at the end of the segment archived before it.
 
-    :param rows: segment_offset, previous_end (-1: none comes before it).
+    :param rows: segment_offset, previous_end (-1 if there is no such segment).
     """
     return (rows["previous_end"] == -1) | (rows["previous_end"] == rows["segment_offset"])
 
@@ -253,15 +249,14 @@ def in_range(rows: Rows) -> Verdicts:
 
 
 WARNING = "warning"
-"""Severity of findings that are no certain fault. There are four kinds: a harmless state that the broker
-repairs itself; a state that a person decided; proven rows that another engine moved, so their receipt has to
-be renewed; and a state that the files alone can't tell from a fault.
+"""Severity of findings that are no certain fault.
 
-For example, a topic that was deleted and created again counts its queue offsets from 0 again.
+These are states that the broker repairs, that a person decided, or that the files can't tell from a fault
+(such as a topic that was deleted and created again), and moved rows whose receipt has to be renewed.
 """
 
 EXAMPLES = 10
-"""The highest number of rows that a check names as examples of broken rules."""
+"""Largest number of rows that a check names as examples of broken rules."""
 
 SUBJECT = "subject"
 """Column of every fact table that names the row's subject."""
@@ -296,7 +291,7 @@ SUITES = (
     "across_ranges",
     "across_overlaps",
 )
-"""Names of the fact tables, in the order in which a person reads their checks."""
+"""Names of the fact tables, in the order of their checks on pages."""
 
 _RULES = {
     "ExpectSegmentNamesToBeOffsets": named_by_offset,
@@ -351,36 +346,34 @@ def not_a_suite(path: Path, error: Exception) -> BadInputError:
 
 
 _NOTHING = {"found_bytes": "none (no such file)", "found_sha256": "none (not read)"}
-"""By column: the text for a missing value. See the module for missing values."""
+"""Text for a missing value, by column. Other columns have "none"."""
 
 
 def example_text(subject: object, values: Iterable[tuple[str, object]]) -> str:
     """Return the subject of a row, and the values that were found there.
 
-    :param values: the columns that the rule reads, each with its value. The values -1, "", None and NaN are
-        shown as missing.
+    :param values: columns that the rule reads, with their values. -1, "", None and NaN are shown as missing.
     """
     text = ", ".join(f"{name.replace('_', ' ')} {_say_value(name, value)}" for name, value in values)
     return f"{subject}: {text}"
 
 
 def _say_value(name: str, value: object) -> object:
-    # A table of numbers has NaN where another one has None: it alone isn't equal to itself.
+    # Tables of numbers have NaN in place of None, and only NaN differs from itself.
     is_nothing = value is None or value != value or value in (-1, "")
     return _NOTHING.get(name, "none") if is_nothing else value
 
 
 NOTE = (
     "Great Expectations is not installed. The same rules were checked without it, but there are no Data "
-    "Docs. To get them: {QUALITY.install}"
+    f"Docs. To get them: {QUALITY.install}"
 )
 
 
 def run_suites(tables: Mapping[str, FactTable], suites: Path) -> tuple[CheckResult, ...]:
-    """Check every fact table against the suite of its name.
+    """Check each fact table against the suite of its name.
 
-    :param tables: the tables that were collected, by suite name. The checks of a table without rows say that
-        there was nothing to check.
+    :param tables: tables by suite name. A table without rows passes its checks with a count of 0.
     :param suites: directory with the suites' JSON.
     :return: one row for each expectation, in the order of :data:`SUITES`.
     :raises BadInputError: a suite can't be read.
@@ -408,7 +401,7 @@ def _check(path: Path, item: Mapping[str, Any], table: FactTable) -> CheckResult
         verdicts = expectation.rule(FactTable(table.rows, tuple(columns))) if table.rows else ()
         broken = [row for row, is_good in zip(table.rows, verdicts, strict=True) if not is_good]
     except Exception as error:
-        # Of a suite that was changed: what can't be evaluated doesn't hold.
+        # A user may have changed the suite. An expectation that can't be evaluated fails.
         text = f"could not be evaluated: {error}"
         return CheckResult(path.stem, expectation.name, description, failed, 0, 0, (text,))
     return CheckResult(
@@ -418,9 +411,7 @@ def _check(path: Path, item: Mapping[str, Any], table: FactTable) -> CheckResult
         status=failed if broken else Status.OK,
         checked_count=len(table.rows),
         unexpected_count=len(broken),
-        examples=tuple(_example(row, columns) for row in broken[:EXAMPLES]),
+        examples=tuple(
+            example_text(row[SUBJECT], [(name, row[name]) for name in columns]) for row in broken[:EXAMPLES]
+        ),
     )
-
-
-def _example(row: Mapping[str, Any], columns: list[str]) -> str:
-    return example_text(row[SUBJECT], ((name, row[name]) for name in columns))

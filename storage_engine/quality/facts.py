@@ -1,6 +1,6 @@
-"""Fact tables: the facts about a store and its lakes, one table for each suite. This module judges nothing.
+"""Fact tables: facts about a store, and about a lake's receipts, data files and rows, a table for each suite.
 
-Facts about a lake are about its receipts, its data files, and the rows in them.
+The expectations decide whether a fact is a fault. This module doesn't.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.long_work import report_each, report_work
 from storage_engine.exceptions import BadInputError, ProofError, ReceiptError, StorageEngineError
-from storage_engine.journal.journal import Journal, Run, Step, StoreRecord
+from storage_engine.journal.journal import Journal, Step, StoreRecord
 from storage_engine.lake.acts.act_files import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
@@ -85,10 +85,9 @@ _NO_ROWS = pa.table({name: pa.array([], pa.int64()) for name in _PLACE_COLUMNS})
 
 @dataclass(frozen=True, slots=True)
 class ReceiptFact:
-    """A receipt with the hashes that it has, and the hashes that the chain expects.
+    """A receipt with its hashes, and the hashes that the chain expects.
 
-    :param fault: why the receipt can't allow a deletion. "" if it can, if it isn't current, or if it was not
-        checked.
+    :param fault: why the receipt can't allow a deletion; "" if it can, isn't current, or was not checked.
     :param moved: why the receipt has to be renewed although its rows prove its bytes; "" if it needn't.
     """
 
@@ -107,8 +106,8 @@ class DataFileFact:
 
     :param found_bytes: length of the file; -1 if the file is missing.
     :param found_sha256: hash of the file; "" if the file was not read.
-    :param times_in_table: how often the current snapshot of the table of rows lists the file.
-    :param delete_files: 1 if some of the file's rows count as deleted.
+    :param times_in_table: number of entries for the file in the current snapshot of the table of rows.
+    :param delete_files: 1 if some of the file's rows count as deleted, otherwise 0.
     """
 
     subject: str
@@ -126,8 +125,8 @@ class RowsFact:
 
     :param base_offset: position of the segment's first byte.
     :param end_offset: position after the segment's last byte.
-    :param first_row_offset: smallest start of a row with bytes; -1 if there is none.
-    :param last_row_end: largest end of a row with bytes; -1 if there is none.
+    :param first_row_offset: smallest start of a row with bytes; -1 without such a row.
+    :param last_row_end: largest end of a row with bytes; -1 without such a row.
     :param gaps: number of places between rows where no row covers the next byte.
     :param duplicates: number of rows that begin below the end of an earlier row.
     """
@@ -147,9 +146,8 @@ class RowsFact:
 @dataclass(frozen=True, slots=True)
 class LakeFacts:
     """:param receipts: receipts of segments that are whole in a lake.
-    :param broken: segments whose bytes nothing proves at this moment, with the reason.
-    :param queues: the streams of messages in the segments whose rows were read. A stream is, for example, a
-        topic and a queue.
+    :param broken: reasons why segments' bytes aren't proven now.
+    :param queues: streams of messages, such as topic and queue, in the segments whose rows were read.
     """
 
     receipts: tuple[Receipt, ...]
@@ -162,23 +160,21 @@ class LakeFacts:
     ended: tuple[Receipt, ...] = ()
     """Receipts of expired segments."""
     expiries: Mapping[str, str] = field(default_factory=dict)
-    """Each act of the keep policy, with its time, by the act's SHA-256."""
+    """Texts of the keep policy's acts with their times, by the act's SHA-256."""
 
 
 NO_LAKE = LakeFacts((), {}, (), (), (), frozenset(), ())
 
 
 def laid_over(first: LakeFacts, second: LakeFacts) -> LakeFacts:
-    """Combine two lakes of one store: all files and rows of both, and for each segment a receipt that is
-    valid in either.
-    """
+    """Combine two lakes of one store: all files and rows, and for each segment a receipt valid in either."""
     holding = [row for row in second.receipts if row.identity not in second.broken]
     receipts, broken = merge_lakes(first.receipts, first.broken, holding)
     identities = {row.identity for row in receipts}
-    more = tuple(row for row in second.receipts if row.identity not in identities)
+    added = tuple(row for row in second.receipts if row.identity not in identities)
     return LakeFacts(
-        receipts=(*receipts, *more),
-        broken={**broken, **{row.identity: second.broken[row.identity] for row in more}},
+        receipts=(*receipts, *added),
+        broken={**broken, **{row.identity: second.broken[row.identity] for row in added}},
         chain=(*first.chain, *second.chain),
         data_files=(*first.data_files, *second.data_files),
         rows=(*first.rows, *second.rows),
@@ -199,12 +195,12 @@ def collect_lake(
 ) -> LakeFacts:
     """Collect the facts about a store's part of the lake.
 
-    Every receipt's own hash and its place in the chain are checked. The data files of the segments in
-    ``deep`` are read and hashed, with their rows. For the other segments, only presence and length of data
-    files are checked. With ``deep`` given, they are not checked at all.
+    The hash of each receipt and its place in the chain are checked. The data files of segments in ``deep``
+    are read and hashed, with their rows. Data files of other segments aren't checked.
 
-    :param deep: segments to read closely; None: the last archived segment of each log.
-    :param full: read every segment closely, and compare all statistics that the table has of its file.
+    :param deep: segments to read closely; None for the last archived segment of each log. Then presence and
+        length of the other segments' data files are checked.
+    :param full: read all segments closely, and compare all statistics that the table has of their files.
     :param known: receipts that the lake had at an earlier time.
     :raises LakeUnavailableError: the lake can't be read.
     """
@@ -269,7 +265,7 @@ def collect_lake(
 def _looks_in_part(
     reader: Reader, history: Sequence[Receipt], deep: AbstractSet[Slot] | None, *, full: bool
 ) -> Iterator[tuple[SegmentIdentity, Look]]:
-    """Yield looks at files of segments that lack topics by archive rules: rows don't cover the segment."""
+    """Yield looks at files of segments whose rows lack topics because of archive rules."""
     for receipt in (row for row in current(history) if row.lacks_by_rules):
         is_close = full or (deep is not None and (receipt.log, receipt.base_offset) in deep)
         look = reader.look(receipt, Depth.FILES if is_close else Depth.SIZES)
@@ -282,9 +278,7 @@ def _faults(
     looks: Mapping[SegmentIdentity, Look],
     heads: Collection[ChainHead],
 ) -> dict[SegmentIdentity, str]:
-    """Return why current receipts are not sound. A receipt whose rows were moved, and are proven in their new
-    files, has no fault.
-    """
+    """Return why current receipts are not sound. Moved rows are no fault if their new files prove them."""
     faults: dict[SegmentIdentity, str] = {}
     try:
         check_links_of(history, heads)
@@ -308,10 +302,10 @@ def _chain(
         ordered.append(row)
         last = row.row_hash
     reached = {id(row) for row in ordered}
-    counting = {id(row) for row in current(rows)}
+    current_ids = {id(row) for row in current(rows)}
     previous = CHAIN_START
     for row in (*ordered, *(row for row in rows if id(row) not in reached)):
-        look = looks.get(row.identity) if id(row) in counting else None
+        look = looks.get(row.identity) if id(row) in current_ids else None
         is_moved = look is not None and look.is_displaced and look.is_proven_by_rows
         yield ReceiptFact(
             subject=f"receipt {_name(row)}",
@@ -319,16 +313,16 @@ def _chain(
             computed_row_hash=row_hash(asdict(row)),
             previous_hash=row.previous_hash,
             computed_previous_hash=previous,
-            fault=faults.get(row.identity, "") if id(row) in counting else "",
+            fault=faults.get(row.identity, "") if id(row) in current_ids else "",
             moved=str(look.faults[0]) if look is not None and is_moved else "",
         )
         previous = row.row_hash
 
 
 def _data_files(reader: Reader, look: Look, depth: Depth) -> list[DataFileFact]:
-    """Return every file on which a receipt's proof rests: several if another engine moved the rows."""
+    """Return the files of a receipt's proof. There are several if another engine moved the rows."""
     files = [reader.file(file.stored, depth) for file in look.seen.files]
-    named = {file.stored.location for file in files}
+    locations = {file.stored.location for file in files}
     deletes = {name for file in files for entry in file.listed for name in entry.delete_files}
     return [
         DataFileFact(
@@ -338,7 +332,7 @@ def _data_files(reader: Reader, look: Look, depth: Depth) -> list[DataFileFact]:
             expected_sha256=file.stored.sha256,
             found_sha256=file.sha256 or "",
             times_in_table=len(file.listed) or int(file.stored.location in deletes),
-            delete_files=int(any(set(entry.delete_files) - named for entry in file.listed)),
+            delete_files=int(any(set(entry.delete_files) - locations for entry in file.listed)),
         )
         for file in files
     ]
@@ -347,7 +341,7 @@ def _data_files(reader: Reader, look: Look, depth: Depth) -> list[DataFileFact]:
 def _rows(receipt: Receipt, rows: pa.Table) -> tuple[RowsFact, set[tuple[str, int]]]:
     starts = rows["physical_offset"].to_numpy().astype(np.int64)
     sizes = rows["size"].to_numpy().astype(np.int64)
-    # A row without bytes begins where one begins that has some.
+    # A row without bytes begins where a row with bytes begins.
     starts, sizes = starts[sizes != 0], sizes[sizes != 0]
     order = np.argsort(starts, kind="stable")
     starts = starts[order]
@@ -384,7 +378,7 @@ def _row_table(table: Table, receipt: Receipt, files: Sequence[DataFileFact]) ->
         except StorageEngineError:
             raise
         except Exception:
-            # Over what another engine wrote PyArrow and PyIceberg raise anything; why is the receipt's fault.
+            # On files of another engine, PyArrow and PyIceberg may raise any error. The receipt has a fault.
             return _NO_ROWS
     try:
         with open_data_file(table.io, data_file_of(table, receipt)) as stored:
@@ -392,7 +386,7 @@ def _row_table(table: Table, receipt: Receipt, files: Sequence[DataFileFact]) ->
             segment = rows_of_segment(parquet, receipt, name)
             return segment.read_row_groups(list(range(segment.num_row_groups)), columns=list(columns))
     except (pa.ArrowException, OSError, ProofError):
-        # A file that is no Parquet any more has no rows; that its hash differs is another fact.
+        # A file that is no Parquet has no rows. Its changed hash is another fact.
         return _NO_ROWS
 
 
@@ -408,11 +402,9 @@ def explain_ranges(
 ) -> tuple[RangeStatus, ...]:
     """Return the ranges with further details from the broker's files.
 
-    :param others: contradictions, as :func:`other_logs` returns them.
-    :param cleaned_to: by log: the offset up to which a cleaner has run. It may have removed all records of a
-        segment.
+    :param others: result of :func:`other_logs`.
+    :param cleaned_to: offset by log up to which a cleaner has run, and may have removed all records.
     """
-
     logs: set[str] = set()
 
     def explain(row: RangeStatus) -> RangeStatus:
@@ -440,9 +432,9 @@ def other_logs(
 ) -> dict[str, str]:
     """Return contradictions between logs on disk and their receipts, by log.
 
-    Only logs with an identity of their own are compared, by the store's files alone.
+    Only logs with their own identity are compared, without the running broker.
 
-    :param record: the store's record; None: no journal knows the store, so the newest lineages are used.
+    :param record: the store's record; None if no journal knows the store. Then the newest lineages are used.
     """
     if not any(is_unique(row.log_id or "") for row in receipts):
         return {}
@@ -467,9 +459,9 @@ def other_logs(
 class RunScope:
     """Segments that a run touched.
 
-    :param segments: segments that the run archived, wanted to archive, or deleted.
+    :param segments: segments that the run archived, planned or deleted.
     :param pending: segments of the run's plan that are not deleted yet.
-    :param files: dependents that the run deleted.
+    :param files: queue and index files that the run deleted.
     """
 
     segments: frozenset[Slot]
@@ -494,9 +486,9 @@ class Facts:
 def collect_facts(store: AnyStore, run_key: str | None, *, full: bool, with_lake: bool) -> Facts:
     """Collect the facts about a store, its lake and its journal. This changes none of them.
 
-    :param run_key: look at the segments that this run touched; None: look at the boundaries of all ranges.
-    :param full: look at every frame, every queue and every archived row.
-    :param with_lake: False: look at the store alone.
+    :param run_key: run whose segments are read; None to read the boundaries of all ranges.
+    :param full: read all frames, queues and archived rows.
+    :param with_lake: False to read the store alone.
     :raises StoreNotFoundError: there is no such store.
     :raises LakeUnavailableError: the lake can't be read, so its facts are unknown.
     :raises RunStateError: there is no such run.
@@ -504,7 +496,7 @@ def collect_facts(store: AnyStore, run_key: str | None, *, full: bool, with_lake
     """
     facts = _collect(store, run_key, full=full, with_lake=with_lake)
     if managed_of(store).is_live and with_lake and lost_ranges(facts.ranges):
-        # What went away between the looks at lake and store may have got into the lake before.
+        # A segment may have been archived and deleted between the looks at lake and store.
         return _collect(store, run_key, full=full, with_lake=with_lake)
     return facts
 
@@ -550,8 +542,8 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
     local = _collect_store(store, run, lake, rows, full=full)
     acts = read_own_acts(store.real_root)
     spans = _spans(local.local, rows, lineages, acts, run.pending if run else frozenset(), full=full)
-    kept = () if record is None else shielded_spans(store.real_root, record.lineages)
-    lay_over = partial(log_ranges, (*spans, *kept), archived, released=released, broken=lake.broken)
+    shielded = () if record is None else shielded_spans(store.real_root, record.lineages)
+    lay_over = partial(log_ranges, (*spans, *shielded), archived, released=released, broken=lake.broken)
     witnesses = Witnesses(present, unasked=unasked, expiries=lake.expiries)
     ranges = lay_over(witnesses=witnesses)
     if store_id is not None and journal is not None:
@@ -586,26 +578,22 @@ def _run_scope(store: AnyStore, run_key: str) -> RunScope:
     records, _ = releases(context.journal.events(run, Step.RELEASE))
     deleted = {(release.log, release.base_offset) for release in records.values()}
     planned = {(s.log, s.base_offset) for s in (run.plan.to_delete if run.plan else ())}
+    archived = {
+        (str(event.payload["log"]), int(event.payload["base_offset"]))
+        for event in context.journal.events(run, Step.ARCHIVE)
+        if event.subject and "base_offset" in event.payload
+    }
     return RunScope(
-        segments=frozenset(planned | deleted | _read_archived(context, run)),
+        segments=frozenset(planned | deleted | archived),
         pending=frozenset(planned - deleted),
         files=tuple(file.facts.path for file in deleted_dependents(context, run)),
     )
 
 
-def _read_archived(context: Context, run: Run) -> set[Slot]:
-    events = context.journal.events(run, Step.ARCHIVE)
-    return {
-        (str(event.payload["log"]), int(event.payload["base_offset"]))
-        for event in events
-        if event.subject and "base_offset" in event.payload
-    }
-
-
 def _journal(store: AnyStore) -> tuple[Journal, StoreRecord | None]:
     """Return a store's journal, and the journal's record of the store.
 
-    The lakes must be open already. Opening creates a journal, but none may be made beside a missing lake.
+    The lakes must be open already: this creates a missing journal, which is wrong if a lake is missing, too.
     """
     journal = store.journal if isinstance(store, Context) else Journal(store.journal_url)
     managed = managed_of(store)
@@ -638,18 +626,16 @@ def known_store(
     lakes: Sequence[Lake],
     unreachable: Mapping[str, str],
 ) -> tuple[str | None, tuple[ReleasedSpan, ...], tuple[str, ...]]:
-    """Return the store's identity, and the segments that were deleted from it. A store without an identity
-    gets none here.
-    """
+    """Return a store's identity, its deleted segments, and notes. A store without an identity gets none."""
     if record is not None:
         return record.store_id, all_gone_spans(journal, record, unreachable), ()
     if not store.archives:
         return None, (), ("the journal doesn't know this store",)
-    named = [s for lake in lakes for s in list_stores(lake) if s.store_root == store.real_root]
-    if not named:
+    known_stores = [s for lake in lakes for s in list_stores(lake) if s.store_root == store.real_root]
+    if not known_stores:
         return None, (), ("neither journal nor lake knows this store: no part of it was ever archived",)
     return (
-        max(named, key=lambda s: s.newest_proof_ms).store_id,
+        max(known_stores, key=lambda s: s.newest_proof_ms).store_id,
         (),
         ("the store's identity was taken from the lake",),
     )
@@ -658,7 +644,7 @@ def known_store(
 def _missing(
     store: ManagedStore, journal: Journal, record: StoreRecord | None
 ) -> tuple[tuple[ReleasedSpan, ...], dict[str, str]]:
-    """Return the missing and the present logs. A log is missing if it was seen before and must be on disk."""
+    """Return missing and present logs. Logs are missing if they were seen before and must be on disk."""
     with closing(open_store(replace(store, live=None, engine=False))) as broker:
         if broker.identities is None:
             return (), {}
@@ -671,7 +657,7 @@ def _missing(
 
 
 def _lineages(record: StoreRecord | None, rows: Sequence[Receipt]) -> Lineages:
-    """Return the lineages of a store's logs. If no journal knows the store: each log's newest archived."""
+    """Return the lineages of a store's logs, without a journal's record the newest archived ones."""
     if rows and record is not None:
         return record.lineages
     ordered = sorted(rows, key=lambda row: row.lineage)
@@ -707,7 +693,7 @@ def _spans(
 ) -> tuple[LocalSpan, ...]:
     spans = []
     for segment in local:
-        with suppress(FileNotFoundError):  # what goes away meanwhile isn't on disk
+        with suppress(FileNotFoundError):  # The segment may be deleted meanwhile.
             slot = (segment.log, segment.start_offset)
             span = _span(segment, rows.get(slot), acts, full=full, pending=slot in pending)
             spans.append(replace(span, lineage=lineages.of(segment.log)))
@@ -749,6 +735,17 @@ def _tables(
         for span in spans
         if (receipt := rows.get((span.log, span.start_offset))) is not None
     ]
+    statuses = [
+        {
+            "subject": f"{row.log} [{row.start_offset}, {row.end_offset}): {row.detail}",
+            "log": row.log,
+            "start_offset": row.start_offset,
+            "end_offset": row.end_offset,
+            "where": row.where.value,
+            "status": row.status.value,
+        }
+        for row in ranges
+    ]
     return {
         "store_segments": _table(local.segments),
         "store_frames": _table(local.frames),
@@ -760,21 +757,10 @@ def _tables(
         "lake_receipts": _table(lake.chain),
         "lake_data_files": _table(lake.data_files),
         "lake_rows": _table(lake.rows),
-        "across_ranges": FactTable(tuple(map(_range, ranges))),
+        "across_ranges": FactTable(tuple(statuses)),
         "across_overlaps": FactTable(tuple(overlaps)),
     }
 
 
 def _table(rows: Sequence[Any]) -> FactTable:
     return FactTable(tuple(asdict(row) for row in rows))
-
-
-def _range(row: RangeStatus) -> dict[str, Any]:
-    return {
-        "subject": f"{row.log} [{row.start_offset}, {row.end_offset}): {row.detail}",
-        "log": row.log,
-        "start_offset": row.start_offset,
-        "end_offset": row.end_offset,
-        "where": row.where.value,
-        "status": row.status.value,
-    }

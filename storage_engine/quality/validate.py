@@ -42,19 +42,18 @@ def validate_store(
     with_lake: bool = True,
     output_dir: Path | None = None,
 ) -> ValidationResult:
-    """Check that store and lake together still have every byte, and that changed parts are right.
+    """Check that store and lake together still have all bytes, and that changed parts are right.
 
-    This changes neither. It writes ``validation.json`` and ``report.html`` under ``output_dir``, and
-    ``report.json`` for a run. If Great Expectations is installed, it also writes Data Docs. Results of an
-    earlier validation there are replaced.
+    Neither is changed. ``validation.json`` and ``report.html`` are written under ``output_dir``, for a run
+    also ``report.json``, and with Great Expectations also Data Docs. They replace earlier results there.
 
-    :param run_key: check the segments that this run touched, and record the result in its journal; None:
-        check the boundaries of all ranges.
-    :param full: check every frame, every queue and every archived row.
-    :param with_lake: False: check the store alone, and open neither lake nor journal.
-    :param output_dir: directory for the results; None: :func:`validation_directory`.
+    :param run_key: run whose segments are checked, and whose journal gets the result; None to check the
+        boundaries of all ranges.
+    :param full: check all frames, queues and archived rows.
+    :param with_lake: False to check the store alone, without opening lake or journal.
+    :param output_dir: directory for the results; None for :func:`validation_directory`.
     :raises BadInputError: ``output_dir`` has a page, JSON or Great Expectations project that no validation
-        made, or it is inside a store. Nothing was changed.
+        made, or is inside a store. Nothing was changed.
     :raises StoreNotFoundError: there is no such store.
     :raises LakeUnavailableError: the lake can't be read, so its state is unknown.
     :raises RunStateError: there is no such run.
@@ -87,7 +86,7 @@ def output_directory(store: AnyStore, run_key: str | None, output_dir: Path | No
 
     :raises BadInputError: ``output_dir`` has files that no validation made, or is inside a store.
     """
-    # A run's own directory has its report from the first step on.
+    # A run's default directory has the run's report from its first step on.
     files = () if output_dir is None else (VALIDATION_JSON, REPORT_JSON, PAGE)
     directory = output_dir or validation_directory(managed_of(store), run_key)
     refuse_inside_store({"reports": directory})
@@ -97,7 +96,7 @@ def output_directory(store: AnyStore, run_key: str | None, output_dir: Path | No
 
 
 def save_validation(store: AnyStore, run_key: str | None, result: ValidationResult, output_dir: Path) -> None:
-    """Write a validation's JSON and page. If a run requested it, also record it in the run's journal."""
+    """Write a validation's JSON and page, and record it in the journal of a run that requested it."""
     _write_json(output_dir / VALIDATION_JSON, result.to_dict())
     if run_key is not None:
         record_validation(store, run_key, result)
@@ -105,24 +104,24 @@ def save_validation(store: AnyStore, run_key: str | None, result: ValidationResu
 
 
 def _judge(facts: Facts, output_dir: Path) -> tuple[tuple[CheckResult, ...], tuple[str, ...]]:
-    """Run the suites. If Great Expectations is installed, use it, and build its Data Docs.
+    """Run the suites, with Great Expectations and its Data Docs if it is installed.
 
-    :return: the checks, and notes on how they were made.
+    :return: the checks, and notes about them.
     """
     suites, docs = project_path("expectations"), output_dir / DATA_DOCS_DIRECTORY
     if QUALITY.is_installed:
-        # Great Expectations takes seconds to import: only now that it is needed.
+        # Great Expectations takes seconds to import.
         from storage_engine.quality.engine import run_suites
 
         return run_suites(facts.tables, suites, docs, run_name=output_dir.name), ()
     if docs.exists():
-        # Of an earlier validation: these would say other than the page beside them.
+        # Data Docs of an earlier validation would contradict the page beside them.
         shutil.rmtree(docs)
     return expectation_rules.run_suites(facts.tables, suites), (expectation_rules.NOTE,)
 
 
 def validation_directory(store: ManagedStore, run_key: str | None) -> Path:
-    """Return a validation's default directory. Each run has its own directory under the store's reports."""
+    """Return a validation's default directory, which each run has under the store's reports."""
     return run_directory(store, run_key or "by-hand")
 
 
@@ -132,9 +131,9 @@ def write_page(
     validation: ValidationResult | None = None,
     output_dir: Path | None = None,
 ) -> Path:
-    """Write the run's page from the present facts of journal and lake. Later steps may write it again.
+    """Write the run's page from the current facts of journal and lake. Later steps may write it again.
 
-    :param validation: the result to show; None: the result in the run's journal.
+    :param validation: the result to show; None for the result in the run's journal.
     :return: path of the page.
     :raises RunStateError: there is no such run.
     """
@@ -153,7 +152,7 @@ def write_page(
 
 
 def _is_of_earlier_release(directory: Path) -> bool:
-    """Return whether a release without marks made this project of Great Expectations for a validation."""
+    """Return whether a release that didn't mark its directories made this Great Expectations project."""
     if directory.is_symlink() or not (directory / "gx" / "great_expectations.yml").is_file():
         return False
     return {path.name for path in directory.iterdir()} <= {"gx", "checks.json"}

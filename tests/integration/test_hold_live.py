@@ -595,7 +595,7 @@ def test_a_broker_that_deletes_by_force_is_held_only_far_from_it(
     assert level is not None
     near = {"rocketmq.broker.diskSpaceCleanForciblyRatio": f"0.{level + MARGIN_PERCENT:02d}"}
     if level >= 30 - MARGIN_PERCENT:  # no broker takes a force level below 30
-        with pytest.raises(GateRefusedError, match="Let us set it"):
+        with pytest.raises(GateRefusedError, match="Permit the hold to set it"):
             hold(replace(asked, overrides=near))
         assert not (log.broker.store / NAME).exists()
     status = hold(asked).status

@@ -149,7 +149,7 @@ def test_wrong_credentials_are_refused_and_change_nothing(
             lambda: admin.update_config({"deleteWhen": "01"}),
             admin.delete_expired_commitlog,
         ):
-            with pytest.raises(BrokerRefusedError, match=f"found 16 .*{found}.*Check access key") as raised:
+            with pytest.raises(BrokerRefusedError, match=f"found 16 .*{found}.*Check the access") as raised:
                 ask()
             assert not raised.value.may_have_acted
             assert user[1] not in str(raised.value)
@@ -168,7 +168,7 @@ def test_user_without_rights_is_refused(secured: Secured) -> None:
     user = {"username": "reader", "password": "reader-secret", "userType": "Normal"}
     secured.broker.client.call(AUTH_CREATE_USER, body=json.dumps(user).encode(), username="reader")
     with secured.ask(secured.as_user("reader", "reader-secret")) as admin:
-        with pytest.raises(BrokerRefusedError, match="this user may do it") as raised:
+        with pytest.raises(BrokerRefusedError, match="this user's rights") as raised:
             admin.topic_stats("orders")
         assert raised.value.code == command.NO_PERMISSION
 
@@ -304,7 +304,7 @@ def test_a_store_is_released_and_a_stranger_changes_nothing(secured: Secured, tm
     log = LiveLog(secured.broker)
     ours = {"access_key": "admin", "secret_key": SECRET, "tls": True, "tls_ca_file": ca_file(secured)}
     for wrong, said in (
-        ({"secret_key": "wrong"}, "found 16 .*Check access key"),
+        ({"secret_key": "wrong"}, "found 16 .*Check the access key"),
         ({"access_key": ""}, "found 16"),
         ({"tls": False}, r"tls\.server\.mode=enforcing"),
         ({"tls_ca_file": ""}, "expected a certificate"),

@@ -120,3 +120,7 @@ def test_numbers_of_numpy_are_numbers_without_pandas_too() -> None:
         True,
         False,
     ]
+
+
+def test_the_note_without_great_expectations_names_the_command_that_installs_it() -> None:
+    assert expectation_rules.NOTE.endswith("To get them: pip install 'storage-engine[quality]'")

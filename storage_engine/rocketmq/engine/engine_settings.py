@@ -30,13 +30,11 @@ LIGHT_PREFIX = "%LMQ%"
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": HOUR_MS, "d": DAY_MS}
 _ENTRIES_OF_A_QUEUE_FILE = 300_000
 _FILES_TO_LOOK_AT = 200
-_OTHERS_DECIDE = {
-    "duplicationEnable": "other replicas say up to where the log is confirmed",
-    CONTROLLER_MODE: "a controller and other replicas say up to where the log is confirmed",
+_SHARED_DECISIONS = {
+    "duplicationEnable": "other replicas decide how much of the log is confirmed",
+    CONTROLLER_MODE: "a controller and other replicas decide how much of the log is confirmed",
 }
-"""Settings under which consumers may not read the whole log, with their meaning
-(CommitLog#getConfirmOffset).
-"""
+"""Settings under which consumers may not read the whole log, and why (CommitLog#getConfirmOffset)."""
 
 
 class FlushMode(StrEnum):
@@ -48,7 +46,7 @@ class FlushMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Settings of the write path. Names are the broker's in snake_case, with the unit appended."""
+    """Settings of the write path. Many names are the broker's in snake_case, with the unit appended."""
 
     commitlog_file_bytes: int = 1 << 30
     consume_queue_file_bytes: int = _ENTRIES_OF_A_QUEUE_FILE * CONSUME_QUEUE_ENTRY_BYTES
@@ -87,40 +85,40 @@ class EngineSettings:
 
 
 def check_writable(config: BrokerConfig) -> None:
-    """Make sure that only the process that opens a store writes messages to it.
+    """Refuse a store whose messages come from a master, or have to be copied to slaves.
 
-    :raises BrokerConfigError: the store is a slave's, or messages count as stored once its slaves have them.
+    :raises BrokerConfigError: the broker is a slave, or a SYNC_MASTER that waits for slaves.
     """
     read = _Values(config.raw, config.source or "settings")
     role = read.text("brokerRole", "ASYNC_MASTER")
     if role == "SLAVE":
         raise BrokerConfigError(
-            f"{read.source}: brokerRole: expected a master's, found SLAVE: a slave's log is its master's, "
-            "byte for byte, so nothing else may be written to it. Nothing was changed. Write to the master's "
-            "store. If a slave's store has crashed, recover and rebuild-queues make it clean."
+            f"{read.source}: brokerRole: expected a master, found SLAVE: a slave's log is a copy of its "
+            "master's, so only the master may write to it. Nothing was changed. Write to the master's store. "
+            "After a crash, run recover or rebuild-queues on the slave's store."
         )
     copies = read.number("inSyncReplicas", 1)
     if role == "SYNC_MASTER" and copies > 1:
         raise BrokerConfigError(
             f"{read.source}: inSyncReplicas: expected 1, found {copies} with brokerRole SYNC_MASTER: a "
-            "message would count as stored without its copies. Nothing was changed. Let its broker write the "
-            "store."
+            "message would count as stored before slaves have it. Nothing was changed. Let the broker write "
+            "the store."
         )
 
 
 def deciding_setting(config: BrokerConfig) -> tuple[str, str] | None:
-    """Return a setting that lets other nodes decide how far consumers may read the log, and its meaning.
+    """Return a setting by which other nodes decide how far consumers may read the log, and its meaning.
 
-    None: no such setting is on.
+    Return None if no such setting is on.
 
     :raises BrokerConfigError: a value that the broker would not accept.
     """
     read = _Values(config.raw, config.source or "settings")
-    return next(((key, means) for key, means in _OTHERS_DECIDE.items() if read.flag(key, False)), None)
+    return next(((key, means) for key, means in _SHARED_DECISIONS.items() if read.flag(key, False)), None)
 
 
 def settings_for(config: BrokerConfig, layout: StoreLayout) -> EngineSettings:
-    """Return the settings of a store's broker. Sizes that aren't set are taken from the store's files.
+    """Return the settings of a store's broker. Sizes that aren't configured are those of the store's files.
 
     :raises BrokerConfigError: a value that the broker would not accept.
     :raises CorruptFileError: the numbers of slots and entries of the index files are unknown.
@@ -130,12 +128,12 @@ def settings_for(config: BrokerConfig, layout: StoreLayout) -> EngineSettings:
     if deciding := deciding_setting(config):
         key, means = deciding
         raise BrokerConfigError(
-            f"{read.source}: {key}: expected false, found true: {means}, so that the store can't be "
-            "written or recovered without them. Nothing was changed. Let its broker do it."
+            f"{read.source}: {key}: expected false, found true: {means}, so the store can't be written or "
+            "recovered without them. Nothing was changed. Start the broker, which recovers the store."
         )
     slots, entries = _index_shape(config, layout)
     if config.source is None:
-        # Nobody says what the broker's settings were, but what they made is there.
+        # The broker's settings are unknown, but its files show which features were on.
         light = any(queue.topic.startswith(LIGHT_PREFIX) for queue in iter_queues(layout.consumequeue))
         extended = any(list_raw_files((queue.path,)) for queue in iter_queues(layout.consumequeue_ext))
         defaults = replace(defaults, light_queues=light, multi_dispatch=light, ext_enable=extended)
@@ -174,7 +172,7 @@ class _Values:
         value = self.raw.get(key, default).strip()
         if key == "flushDiskType" and value not in list(FlushMode):
             raise BrokerConfigError(
-                f"{self.source}: {key}: expected {' or '.join(FlushMode)}, found {value!r}."
+                f"{self.source}: {key}: expected {' or '.join(FlushMode)}, found {value!r}. Correct it."
             )
         return value
 
@@ -185,18 +183,22 @@ class _Values:
     def number(self, key: str, default: int) -> int:
         value = self.raw.get(key, str(default)).strip()
         if not value.isdecimal():
-            raise BrokerConfigError(f"{self.source}: {key}: expected a whole number, found {value!r}.")
+            raise BrokerConfigError(
+                f"{self.source}: {key}: expected a whole number, found {value!r}. Correct it."
+            )
         return int(value)
 
     def flag(self, key: str, default: bool) -> bool:
         value = self.raw.get(key, str(default)).strip().lower()
         if value not in ("true", "false"):
-            raise BrokerConfigError(f"{self.source}: {key}: expected true or false, found {value!r}.")
+            raise BrokerConfigError(
+                f"{self.source}: {key}: expected true or false, found {value!r}. Correct it."
+            )
         return value == "true"
 
 
 def _common_size(directories: Iterable[Path]) -> int:
-    """Return the most frequent size of files in these directories; 0: there are no files."""
+    """Return the most frequent size of files in these directories; 0 without files."""
     sizes = Counter(size for _, size in list_raw_files(tuple(directories)) if size > 0)
     return sizes.most_common(1)[0][0] if sizes else 0
 

@@ -43,7 +43,7 @@ _PAUSE_SECONDS = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Progress of a store: offsets of the log, and the checkpoint on disk."""
+    """Progress of a store: offsets of the log, and the checkpoint's values."""
 
     wrote: int
     committed: int
@@ -64,11 +64,9 @@ class MessageStore:
     ) -> None:
         """Load and recover a store whose lock the caller has.
 
-        :param clock: the store time, in ms since the epoch.
-        :param batches: topics with batch consume queues, in addition to those that the store's own files
-            name.
+        :param clock: returns the store time in ms since the epoch.
+        :param batches: topics with batch consume queues, besides those that the store's files name.
         :raises StoreLayoutError: the files don't match the settings.
-        :raises OSError: the disk refuses.
         """
         self.layout, self.settings, self._clock = layout, settings, clock
         self.was_clean = clean = not layout.abort.exists()
@@ -98,9 +96,9 @@ class MessageStore:
         )
         self.queues.correct_min(self.files.min_offset)
         self.unindexed: tuple[int, int] | None = None
-        """Range of offsets whose messages are missing in the index after a crash."""
+        """Range of offsets whose messages a crash has left without index entries."""
         self.failure: OSError | None = None
-        """The disk's first error. From then on no message is accepted."""
+        """An error of the disk, after which no message is accepted."""
         self.disk_full = False
         """Whether a cleanup found the disk full. No message is accepted as long as it is set."""
         self.dispatched_offset = self.files.max_offset
@@ -119,9 +117,8 @@ class MessageStore:
     def start(self, *, services: bool = True) -> None:
         """Start to accept messages.
 
-        :param services: False: nothing is flushed before :meth:`stop`, and only :meth:`dispatch` dispatches.
-            Then the written bytes depend on the messages alone.
-        :raises OSError: the disk refuses.
+        :param services: if False, messages are only flushed by :meth:`stop` and dispatched by
+            :meth:`dispatch`. Then the written bytes depend on the messages alone.
         """
         if not self.was_clean:
             self.drop_what_was_cut()
@@ -148,7 +145,6 @@ class MessageStore:
         return self._wait_for_flush(result) if self._sync else result
 
     def positions(self) -> Positions:
-        """Return the store's offsets and checkpoint."""
         files = self.files
         committed = files.committed_where if self.settings.transient_pool_enable else files.wrote_offset
         return Positions(
@@ -156,7 +152,7 @@ class MessageStore:
         )
 
     def wait_until_dispatched(self) -> bool:
-        """Wait until each message that is stored by now has its entries. False: the time is up before."""
+        """Wait until each message stored so far has its entries. Return False after 60 s or a disk error."""
         deadline = time.monotonic() + _LONGEST_DISPATCH_SECONDS
         end = self._dispatchable_end()
         while self.dispatched_offset < end and not self.failure:
@@ -177,13 +173,11 @@ class MessageStore:
         self._queue_flusher.flush()
 
     def drop_what_was_cut(self, *, whole_index: bool = False) -> None:
-        """Erase the bytes that a recovery leaves behind the ends of log and queues, durably. Otherwise a
-        later recovery could read them as valid.
+        """Erase the bytes behind the ends of log and queues durably, and rebuild a damaged part of the index.
 
-        The part of the index that a crash may have damaged is made again.
+        Otherwise a later recovery could read these bytes as valid.
 
-        :param whole_index: make the index again completely, even if that reads many files of the log.
-        :raises OSError: the disk refuses.
+        :param whole_index: rebuild that part completely, even if many files of the log have to be read.
         """
         self.files.erase_rest()
         self.queues.drop_behind(self.recovered.offset)
@@ -203,7 +197,7 @@ class MessageStore:
     def stop(self) -> None:
         """Accept no more messages, dispatch and flush the existing ones, and unmap the files.
 
-        After a failure, or if messages aren't dispatched, the store counts as crashed.
+        After a disk error, or with messages that aren't dispatched, the store counts as crashed.
         """
         started, self._closed = not self._closed, True
         self._appender.close()
@@ -236,10 +230,7 @@ class MessageStore:
         return self.files.flushed_where if self._sync else self.files.max_offset
 
     def dispatch(self) -> None:
-        """Dispatch new messages (ReputMessageService#doReput); called by one thread at a time.
-
-        :raises OSError: the disk refuses.
-        """
+        """Dispatch new messages (ReputMessageService#doReput); called by one thread at a time."""
         self.dispatched_offset = max(self.dispatched_offset, self.files.min_offset)
         while self.dispatched_offset < (end := self._dispatchable_end()):
             file = self.files.find(self.dispatched_offset)
@@ -257,7 +248,7 @@ class MessageStore:
             if walk.reason == kernels.BLANK:
                 self.dispatched_offset = file.end_offset
             elif walk.reason in (kernels.BAD, kernels.BAD_LENGTHS):
-                # As the broker: go on behind what can't be read; a message may be without entries.
+                # As the broker, skip bytes that can't be read. Messages among them get no entries.
                 self.dispatched_offset = base + readable
             elif walk.reason == kernels.LIMIT and not len(walk.rows):
                 return
@@ -277,11 +268,11 @@ def open_store(
 ) -> Iterator[MessageStore]:
     """Open a store for writing, with the broker's own lock, and stop it when the block ends.
 
-    Directories that are missing are made.
+    Missing directories are created.
 
-    :param settings: None: the broker's settings, with sizes taken from the store's files.
-    :param check: called when the store is locked and not yet changed; it may refuse the store.
-    :raises BrokerConfigError: messages of this store must come from, or go to, other replicas.
+    :param settings: None for the broker's settings, with sizes taken from the store's files.
+    :param check: called when the store is locked and not yet changed. It may raise to refuse the store.
+    :raises BrokerConfigError: see :func:`check_writable` and :func:`settings_for`.
     :raises StoreBusyError: another process uses the store.
     :raises StoreLayoutError: the files don't match the settings.
     """

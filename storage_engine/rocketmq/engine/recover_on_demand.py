@@ -1,4 +1,4 @@
-"""Recovery of a stopped broker's store on demand, with a preview, and rebuilding of its queues."""
+"""Recovery of a stopped broker's store on demand, its preview, and the rebuilding of queues."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CHUNK_BYTES = 64 << 20
 REBUILT = frozenset(
     {"consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "checkpoint", "lock", "abort"}
 )
-"""Files below a store's root that :func:`rebuild_queues` makes again, or leaves behind when it is killed."""
+"""Files below a store's root that :func:`rebuild_queues` makes again, or leaves there if it is killed."""
 
 
 def recover_store(
@@ -51,11 +51,11 @@ def recover_store(
 ) -> StoreRecovery:
     """Recover a store as a broker does when it starts, and stop it cleanly.
 
-    :param dry_run: only report what would be done; nothing is changed.
-    :param cut_messages: recover also if whole messages are behind a damaged one; they are lost then.
-    :param whole_index: make the index again completely, even if that reads many files of the log.
-    :raises StoreBusyError: a broker runs on the store, or another process uses it.
-    :raises CorruptFrameError: whole messages would be cut off, and ``cut_messages`` isn't given.
+    :param dry_run: report the result of a recovery, and change nothing.
+    :param cut_messages: recover even if undamaged messages lie behind a damaged one. They are lost.
+    :param whole_index: rebuild the damaged part of the index even if many files of the log have to be read.
+    :raises StoreBusyError: a broker or another process uses the store.
+    :raises CorruptFrameError: undamaged messages would be cut off, and ``cut_messages`` isn't set.
     """
     layout = resolve_layout(config)
     settings = settings_for(config, layout)
@@ -78,9 +78,9 @@ def recover_store(
 
 
 def check_nothing_cut(layout: StoreLayout, settings: EngineSettings) -> None:
-    """Make sure that opening a store for writing cuts off no whole message. The caller has the store's lock.
+    """Make sure that opening a store for writing cuts off no undamaged message. The caller has the lock.
 
-    :raises CorruptFrameError: whole messages are behind a damaged one.
+    :raises CorruptFrameError: undamaged messages lie behind a damaged one.
     """
     _check_nothing_lost(layout, preview_recovery(layout, settings))
 
@@ -88,10 +88,10 @@ def check_nothing_cut(layout: StoreLayout, settings: EngineSettings) -> None:
 def _check_nothing_lost(layout: StoreLayout, result: StoreRecovery) -> None:
     if result.cut_messages:
         raise CorruptFrameError(
-            f"{layout.root}: expected nothing but unwritten room behind offset {result.log_end}, where a "
-            f"message is damaged, found {result.cut_messages} whole messages. A recovery would cut them off, "
-            "and so would a broker that starts. Nothing was changed. Archive the segments first with "
-            "--accept-damage, or put the file back from a replica; to lose them, run ",
+            f"{layout.root}: expected no message behind the damaged one at offset {result.log_end}, found "
+            f"{result.cut_messages} whole messages. A recovery would cut them off, and so would a start of "
+            "the broker. Nothing was changed. Archive the segments first with --accept-damage, or put the "
+            "file back from a replica. To lose these messages, run ",
             Command("recover"),
             " with --cut-messages.",
         )
@@ -100,31 +100,32 @@ def _check_nothing_lost(layout: StoreLayout, result: StoreRecovery) -> None:
 def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
     """Rebuild the consume queues and the index of a stopped broker's store from its log.
 
-    After a kill at any moment the store counts as crashed, and a recovery makes it whole.
+    If it is killed at any moment, the store counts as crashed, and a recovery completes the files.
 
-    :raises StoreBusyError: a broker runs on the store, or another process uses it.
-    :raises CorruptFrameError: the log is damaged before its end; nothing was changed.
+    :raises StoreBusyError: a broker or another process uses the store.
+    :raises CorruptFrameError: the log is damaged before its end. Nothing was changed.
     """
     layout = resolve_layout(config)
     settings = settings_for(config, layout)
     with store_lock.lock(layout):
         result = preview_recovery(layout, settings)
         parts = _parts(layout, settings)
-        end = _end(parts, 0, settings) if parts else RecoveredEnd(0, None, 0)
+        end = RecoveredEnd(0, None, 0)
+        if parts:
+            check_crc = settings.check_crc_on_recover
+            end = find_end(parts, 0, FrameReader(settings), lambda *_: None, check_crc=check_crc)
         if end.offset != result.log_end or result.cut_messages:
             raise CorruptFrameError(
                 f"{layout.root}: expected whole messages up to offset {result.log_end}, found a damaged one "
-                f"at {end.offset}. From there on no queue could be made. Nothing was changed. Put the file "
-                "back from a replica."
+                f"at {end.offset}. Messages behind it would be missing in the queues. Nothing was changed. "
+                "Put the file back from a replica."
             )
         first_offset = parts[0].base_offset if parts else 0
         parts.clear()
-        # Whoever opens the store next begins at its first message, whatever happens from here on.
+        # From here on, whoever opens the store next recovers it from its first message.
         durable.write_file(layout.abort, b"")
         checkpoint = StoreCheckpoint(layout.checkpoint)
-        checkpoint.flushed_log(0)
-        checkpoint.flushed_queues(0)
-        checkpoint.flushed_index(0)
+        checkpoint.set(physic_msg_timestamp_ms=0, logics_msg_timestamp_ms=0, index_msg_timestamp_ms=0)
         checkpoint.flush()
         _remove_dependents(layout, first_offset)
         durable.fsync_path(layout.root)
@@ -135,10 +136,9 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
 
 
 def _remove_dependents(layout: StoreLayout, first_offset: int) -> None:
-    """Remove the files that are rebuilt from the log. A queue whose messages are all gone stays: only its
-    files have its next offset.
+    """Remove the files that are rebuilt from the log, which begins at ``first_offset``.
 
-    :param first_offset: first offset of the log.
+    A queue without a message in the log stays, since only its files tell its next offset.
     """
     for directory in (layout.consumequeue_ext, layout.index):
         if directory.is_dir():
@@ -170,11 +170,9 @@ def preview_recovery(
 
     end = RecoveredEnd(0, None, 0)
     if parts:
+        number = first_part_after_stop(parts, dispatched)
         if crashed:
-            with_index = settings.index_enable and settings.index_safe
-            number = first_part_after_crash(parts, checkpoint.recovery_time_ms(with_index=with_index))
-        else:
-            number = first_part_after_stop(parts, dispatched)
+            number = first_part_after_crash(parts, checkpoint, settings)
         end = find_end(parts, number, FrameReader(settings), count, check_crc=settings.check_crc_on_recover)
     dropped: tuple[Path, ...] = ()
     unindexed = None
@@ -189,8 +187,8 @@ def preview_recovery(
         root=str(layout.root),
         crashed=crashed,
         log_end=end.offset,
-        cut_bytes=sum(len(part.data) - _cut_at(part, end.offset) for part in parts),
-        cut_messages=sum(_messages(part, _cut_at(part, end.offset)) for part in parts),
+        cut_bytes=sum(len(part.data) - _cut_position(part, end.offset) for part in parts),
+        cut_messages=sum(_count_messages_behind(part, _cut_position(part, end.offset)) for part in parts),
         deleted_files=tuple(part.path.name for part in parts if part.base_offset > end.offset),
         dropped_index_files=tuple(path.name for path in dropped),
         stray_entries=_stray_entries(layout, end.offset),
@@ -204,7 +202,8 @@ def _unsure_index(
     index: IndexWriter, parts: list[LogPart], end: RecoveredEnd
 ) -> tuple[tuple[Path, ...], int | None]:
     """Return the index files that a recovery deletes, and the offset from which it indexes messages again.
-    None: it indexes none again.
+
+    The offset is None if it indexes no messages again.
     """
     listed = index.listed()
     unflushed = tuple(path for path in listed if index.is_unflushed(path))
@@ -222,7 +221,7 @@ def _parts(layout: StoreLayout, settings: EngineSettings) -> list[LogPart]:
     if wrong or len(files) != len(raw_files):
         raise StoreLayoutError(
             f"{wrong[0] if wrong else layout.commitlog_paths[0]}: expected files of "
-            f"{settings.commitlog_file_bytes} bytes whose names are their first offsets, found another. "
+            f"{settings.commitlog_file_bytes} bytes whose names are their first offsets, found another file. "
             "Nothing was changed. Check mappedFileSizeCommitLog, and compare the directory with a replica."
         )
     ordered = sorted(files, key=lambda file: file.base_offset)
@@ -230,24 +229,18 @@ def _parts(layout: StoreLayout, settings: EngineSettings) -> list[LogPart]:
         end = left.base_offset + settings.commitlog_file_bytes
         if end != right.base_offset:
             raise StoreLayoutError(
-                f"{right.path}: expected a file of the log that begins at {end}, behind {left.path.name}, "
-                "found this one. Nothing was changed. Put the missing file back from a replica or the lake."
+                f"{right.path}: expected a file that begins at {end}, where {left.path.name} ends, found a "
+                "gap. Nothing was changed. Put the missing file back from a replica or the lake."
             )
     return [LogPart(file.path, file.base_offset, np.memmap(file.path, np.uint8, "r")) for file in ordered]
 
 
-def _end(parts: list[LogPart], number: int, settings: EngineSettings) -> RecoveredEnd:
-    reader = FrameReader(settings)
-    return find_end(parts, number, reader, lambda data, rows: None, check_crc=settings.check_crc_on_recover)
-
-
-def _cut_at(part: LogPart, end: int) -> int:
+def _cut_position(part: LogPart, end: int) -> int:
     """Return the position from which a recovery cuts off a file of the log."""
     return min(max(end - part.base_offset, 0), len(part.data))
 
 
-def _messages(part: LogPart, position: int) -> int:
-    """Count the whole messages behind a position of a file."""
+def _count_messages_behind(part: LogPart, position: int) -> int:
     if position >= len(part.data):
         return 0
     chunks = iterate_frames(part.data.data, part.base_offset, _CHUNK_BYTES, start=position)
@@ -255,7 +248,7 @@ def _messages(part: LogPart, position: int) -> int:
 
 
 def _find_dispatched(layout: StoreLayout) -> int:
-    """Return the end of the newest message that has an entry (ConsumeQueueStore#getMaxPhyOffset…)."""
+    """Return the offset up to which the log is dispatched (ConsumeQueueStore#getMaxPhyOffset…)."""
     ends = [-1]
     for queue, form in all_queues(layout):
         if last := form.last_message(form.files(queue.path)):

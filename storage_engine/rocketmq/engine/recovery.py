@@ -1,6 +1,6 @@
 """Recovery after a stop or a crash: finds the log's end, and makes queues and index agree with it.
 
-It decides by the same data as the broker, so that both leave the same files.
+It follows the broker's rules, so that both leave the same files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from storage_engine.rocketmq.engine.dispatch.reput import Bytes, Dispatcher, Fra
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings
 
 INDEXED_FILES = 10
-"""Most files of the log that a start reads again to rebuild an index that a crash damaged."""
+"""Largest number of the log's files that a start reads to rebuild an index after a crash."""
 
 OnRows = Callable[[Bytes, Rows], None]
 
@@ -41,9 +41,9 @@ class LogPart:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredEnd:
-    """End of the log's whole messages.
+    """End of the log's undamaged messages.
 
-    :param last_message: offset of the last whole message; None: none was read.
+    :param last_message: offset of the last undamaged message; None if none was read.
     :param began_at: offset at which reading began.
     """
 
@@ -52,12 +52,15 @@ class RecoveredEnd:
     began_at: int
 
 
-def first_part_after_crash(parts: Sequence[LogPart], recovery_time_ms: int) -> int:
-    """Return the number of the file at which a recovery begins after a crash
-    (CommitLog#isMappedFileMatchedRecover).
+def first_part_after_crash(
+    parts: Sequence[LogPart], checkpoint: StoreCheckpoint, settings: EngineSettings
+) -> int:
+    """Return the number of the file at which a recovery begins (CommitLog#isMappedFileMatchedRecover).
 
-    The newest file whose first message is no younger than the checkpoint's recovery time; else the first.
+    It is the newest file whose first message was stored by the recovery time; the first if there is none.
     """
+    with_index = settings.index_enable and settings.index_safe
+    recovery_time_ms = checkpoint.recovery_time_ms(with_index=with_index)
     for number in range(len(parts) - 1, 0, -1):
         stored_ms = _first_store_ms(parts[number].data)
         if stored_ms is not None and stored_ms != 0 and stored_ms <= recovery_time_ms:
@@ -66,19 +69,15 @@ def first_part_after_crash(parts: Sequence[LogPart], recovery_time_ms: int) -> i
 
 
 def first_part_after_stop(parts: Sequence[LogPart], dispatched: int) -> int:
-    """Return the number of the file at which a recovery begins after a clean stop. It is the newest file that
-    begins at or below the dispatched offset.
-    """
-    for number in range(len(parts) - 1, 0, -1):
-        if parts[number].base_offset <= dispatched:
-            return number
-    return 0
+    """Return the number of the newest file that begins at or below the dispatched offset; 0 if none does."""
+    numbers = range(len(parts) - 1, 0, -1)
+    return next((number for number in numbers if parts[number].base_offset <= dispatched), 0)
 
 
 def find_end(
     parts: Sequence[LogPart], number: int, reader: FrameReader, on_rows: OnRows, *, check_crc: bool
 ) -> RecoveredEnd:
-    """Read frames, from the start of a file on, up to the first one that isn't whole.
+    """Read frames from the start of a file up to the first invalid frame.
 
     :param on_rows: called with the messages in their order.
     """
@@ -108,18 +107,13 @@ def recover(
     *,
     clean: bool,
 ) -> RecoveredEnd:
-    """Find the ends of log and queues, cut off everything behind them, and dispatch messages without entries.
-
-    :param clean: the store was stopped cleanly.
-    :raises OSError: the disk refuses.
-    """
+    """Find the ends of log and queues, cut off the rest, and dispatch messages without entries."""
     parts = [LogPart(file.path, file.base_offset, file.array) for file in files.files]
     number = 0
     if clean:
         queues.recover(None)
     else:
-        with_index = settings.index_enable and settings.index_safe
-        number = first_part_after_crash(parts, checkpoint.recovery_time_ms(with_index=with_index))
+        number = first_part_after_crash(parts, checkpoint, settings)
         queues.recover(parts[number].base_offset if parts else 0)
     dispatched = queues.max_physical_offset
     if not parts:
@@ -138,14 +132,15 @@ def recover(
     reader = FrameReader(settings)
     end = find_end(parts, number, reader, on_rows, check_crc=settings.check_crc_on_recover)
     if not clean:
-        # What a killed process wrote is in the page cache alone.
+        # The bytes that a killed process wrote may be only in the page cache.
         for file in files.files:
             if file.end_offset > end.began_at:
                 durable.fsync_path(file.path)
         for directory in {file.path.parent for file in files.files}:
             durable.fsync_path(directory)
         queues.take_to_disk()
-    checkpoint.confirm(end.last_message if end.last_message is not None else end.began_at)
+    # CommitLog#setConfirmOffset
+    checkpoint.set(confirm_phy_offset=end.began_at if end.last_message is None else end.last_message)
     if dispatched >= end.offset:
         queues.truncate(end.offset)
         queues.flush(0)
@@ -157,12 +152,12 @@ def recover(
 
 
 def first_to_index(begin: int, began_at: int, bases: Sequence[int], *, everything: bool) -> int:
-    """Return the offset from which messages are indexed again. Only the log's newest files are read.
+    """Return the offset from which messages are indexed again. By default few files of the log are read.
 
     :param begin: offset from which messages need entries.
     :param began_at: offset at which the recovery began to read the log.
     :param bases: first offsets of the log's files, ascending.
-    :param everything: index from ``begin`` on, even if that reads many files.
+    :param everything: return ``begin``, even if many files have to be read.
     """
     if everything or len(bases) <= INDEXED_FILES:
         return begin
@@ -172,8 +167,7 @@ def first_to_index(begin: int, began_at: int, bases: Sequence[int], *, everythin
 def index_again(files: FileQueue, reader: FrameReader, index: IndexWriter, begin: int, now_ms: int) -> None:
     """Index the messages from an offset of the log on.
 
-    :param now_ms: time from which new files get their names.
-    :raises OSError: the disk refuses.
+    :param now_ms: time that becomes the name of a new file.
     """
     parts = [LogPart(f.path, f.base_offset, f.array) for f in files.files if f.end_offset > begin]
     if not parts:
@@ -189,7 +183,7 @@ def index_again(files: FileQueue, reader: FrameReader, index: IndexWriter, begin
 
 
 def _first_store_ms(data: npt.NDArray[np.uint8]) -> int | None:
-    """Return the store time of a file's first message; None: the file begins with no message."""
+    """Return the store time of the message at a file's begin; None if no message is there."""
     header = bytes(data[: frame.STORE_HOST_AT + frame.IPV6_EXTRA_BYTES])
     (magic,) = struct.unpack_from(">I", header, frame.MAGIC_AT)
     if magic not in (frame.MAGIC_V1, frame.MAGIC_V2):

@@ -1,7 +1,7 @@
 """A store that this package's own engine writes, as retention sees it.
 
-If a process serves the store, it is read beside that process and changed through it. Otherwise it is handled
-as a stopped broker's store, and opened to be flushed. Name, identity and receipts are the same in both cases.
+While a process serves the store, its files are read directly and changed through that process. Otherwise it
+is handled as a stopped broker's store, and opened for a flush. Name, identity and receipts stay the same.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from storage_engine.rocketmq.store.store import RocketMQStore
 class ServedStore(RocketMQBrokerStore):
     """A store of the engine.
 
-    :param session: connection with the process that serves the store; None: no process does.
+    :param session: connection with the process that serves the store; None if no process does.
     """
 
     session: EngineSession | None = None
@@ -55,9 +55,9 @@ class ServedStore(RocketMQBrokerStore):
             self.session.close()
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the store's snapshot. Only bytes that the writing process has flushed count as sealed.
+        """Return the store's snapshot. While a process serves the store, only flushed segments are sealed.
 
-        :raises BrokerError: the writing process doesn't answer.
+        :raises BrokerError: the serving process doesn't answer.
         """
         return self._look(lambda: RocketMQBrokerStore.snapshot(self, now_ms))
 
@@ -77,8 +77,8 @@ class ServedStore(RocketMQBrokerStore):
     @contextmanager
     def lock(self) -> Iterator[LockedStore]:
         if self.session is None:
-            with RocketMQBrokerStore.lock(self) as held:
-                yield held
+            with RocketMQBrokerStore.lock(self) as locked_store:
+                yield locked_store
             return
         with self.session.locked():
             yield self.locked(())
@@ -103,7 +103,7 @@ class ServedStore(RocketMQBrokerStore):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedDependents(QueuesAndIndex):
-    """Consume queues and index, deleted by the process that serves the store, if one does."""
+    """Consume queues and index. A process that serves the store deletes them."""
 
     session: EngineSession | None
 
@@ -128,8 +128,9 @@ class ServedProcess(FileProcess):
     session: EngineSession | None
 
     def user(self) -> str:
-        """Return the process that has the broker's lock, as a clause; "": a process serves the store, and is
-        asked for each change.
+        """Return the broker's lock and the process that has it, as a clause.
+
+        Return "" while a process serves the store, since each change is requested from it.
         """
         return "" if self.session is not None else FileProcess.user(self)
 
@@ -153,7 +154,7 @@ class ServedProcess(FileProcess):
         )
 
     def flush_now(self) -> FlushedStore:
-        """Flush log, queues and checkpoint through the process that serves the store, or open it for that.
+        """Flush log, queues and checkpoint. If no process serves the store, open it for the flush.
 
         :raises StoreBusyError: a broker or another program uses the store.
         """
@@ -166,10 +167,10 @@ class ServedProcess(FileProcess):
 
 
 def open_served(settings: StoreSettings) -> ServedStore:
-    """Open a store of the engine, beside the process that serves it if one does.
+    """Open a store of the engine, and connect to the process that serves it if there is one.
 
     :raises StoreNotFoundError: a directory of the store is missing.
-    :raises BrokerError: a process serves the store, and can't be asked.
+    :raises BrokerError: a process serves the store, and no connection is possible.
     """
     store = open_files(settings)
     session = ask_who_serves(store.files.layout.root)

@@ -1,8 +1,7 @@
 """A socket through which other processes reach the store that this process writes.
 
-They ask for its progress, flush it, and delete files that they have proven. A request is one line of JSON,
-and so is its answer. Only a process with the right to write the store gets an answer. A process's lock is
-released when the process ends.
+They ask for its progress, flush it, and delete files that they have proven. Requests and answers are lines of
+JSON. Only the same user and root get answers. A process's lock is released when the process ends.
 """
 
 from __future__ import annotations
@@ -35,13 +34,11 @@ from storage_engine.rocketmq.store.store_lock import ENGINE_SOCKET
 from storage_engine.same_bytes.removing import remove_unchanged
 
 _TIMEOUT_SECONDS = 600
-"""Time to wait for an answer. A flush, or the deletion of a file that a reader uses, may take long."""
+"""Time to wait for an answer. A flush may take long, and so may a deletion of a file that a reader uses."""
 ERRORS: Mapping[str, type[StorageEngineError]] = {
     error.__name__: error for error in (StoreBusyError, BrokerError, ChangedUnderUsError)
 }
 """Errors that an answer may name."""
-
-
 PEER = struct.Struct("3i")
 """Process, user and group at a socket's other end (struct ucred)."""
 
@@ -55,14 +52,14 @@ class EngineSession:
 
     @property
     def pid(self) -> int | None:
-        """Return the process at the other end; None: its number isn't visible to this process."""
+        """Return the id of the process at the other end; None if this process can't see it."""
         pid, _, _ = PEER.unpack(self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
         return pid or None
 
     def ask(self, do: str, **arguments: Any) -> Any:
         """Send a request, and return its result.
 
-        :raises StorageEngineError: the other process' own error, or BrokerError if it doesn't answer.
+        :raises StorageEngineError: the other process' error, or BrokerError if it doesn't answer.
         """
         try:
             self._connection.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
@@ -80,7 +77,6 @@ class EngineSession:
         return answer.get("done")
 
     def positions(self) -> StorePositions:
-        """Return the store's progress."""
         return from_jsonable(StorePositions, self.ask("positions"), "answer of the engine")
 
     @contextmanager
@@ -102,13 +98,16 @@ class EngineSession:
     def _no_answer(self, why: str) -> BrokerError:
         return BrokerError(
             f"{self._root}: expected an answer of the process that writes the store, found none: {why}. Run "
-            "again; it begins with a new look.",
+            "again: the next run reads the store's state first.",
             may_have_acted=True,
         )
 
 
 def ask_who_serves(root: Path) -> EngineSession | None:
-    """Connect to the process that serves a store; None: no process does."""
+    """Connect to the process that serves a store. Return None if no process does.
+
+    :raises BrokerError: a process serves the store, and no connection is possible.
+    """
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(_TIMEOUT_SECONDS)
     try:
@@ -129,7 +128,7 @@ def ask_who_serves(root: Path) -> EngineSession | None:
 def is_served(root: Path) -> bool:
     """Return whether a process serves a store.
 
-    :raises BrokerError: a process serves the store, and can't be asked.
+    :raises BrokerError: a process serves the store, and no connection is possible.
     """
     session = ask_who_serves(root)
     if session is None:
@@ -139,9 +138,9 @@ def is_served(root: Path) -> bool:
 
 
 def socket_path(directory: int) -> str:
-    """Return a short path of the socket, as such paths may have only 107 bytes.
+    """Return a short path of the socket, since Linux allows only 107 bytes.
 
-    :param directory: descriptor of our directory in the store.
+    :param directory: descriptor of this package's directory in the store.
     """
     return f"/proc/self/fd/{directory}/{ENGINE_SOCKET}"
 
@@ -150,7 +149,6 @@ _FORCED_AFTER_MS = 120_000
 
 
 def positions_of(store: MessageStore) -> StorePositions:
-    """Return the progress of an open store."""
     state = store.positions()
     return StorePositions(
         state.wrote, state.committed, state.flushed, state.dispatched, asdict(state.checkpoint)
@@ -158,7 +156,7 @@ def positions_of(store: MessageStore) -> StorePositions:
 
 
 class _Session(StreamRequestHandler):
-    """The requests of one process, until it closes the connection."""
+    """Handler of one process's requests, until it closes the connection."""
 
     server: StoreServer
 
@@ -173,7 +171,7 @@ class _Session(StreamRequestHandler):
                     if request["do"] == "lock" and not locked:
                         locked = self.server.lock()
                     answer = self.server.answer(request, locked=locked)
-                    # Before the answer, behind which another run may ask for it.
+                    # Unlock before the answer: behind it, another run may ask for the lock.
                     if request["do"] == "unlock" and locked:
                         locked = self.server.unlock()
                 except (StorageEngineError, OSError) as error:
@@ -193,7 +191,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
     def __init__(self, store: MessageStore, address: str) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._does: Mapping[str, Callable[[Mapping[str, Any]], object]] = {
+        self._actions: Mapping[str, Callable[[Mapping[str, Any]], object]] = {
             "positions": lambda _: positions_of(store),
             "flush": lambda _: self._flush(),
             "delete": self._delete_segments,
@@ -202,7 +200,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         super().__init__(address, _Session)
 
     def server_bind(self) -> None:
-        # As Linux has it, the socket's mode is that of its name.
+        # On Linux, the mode of the socket becomes that of its file.
         os.fchmod(self.socket.fileno(), 0o600)
         super().server_bind()
 
@@ -218,9 +216,8 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         """
         if not self._lock.acquire(blocking=False):
             raise StoreBusyError(
-                f"{self._store.layout.root}: expected no other process to clean the store, found another "
-                "run that "
-                "does. Nothing was changed. Wait for it."
+                f"{self._store.layout.root}: expected to be the only run that deletes from the store, found "
+                "another run. Nothing was changed. Run again when it has ended."
             )
         return True
 
@@ -236,8 +233,11 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         if request["do"] in ("lock", "unlock"):
             return {"pid": os.getpid()}
         if request["do"].startswith("delete") and not locked:
-            raise StoreBusyError(f"{self._store.layout.root}: expected a lock before a deletion, found none.")
-        return {"done": to_jsonable(self._does[request["do"]](request))}
+            raise StoreBusyError(
+                f"{self._store.layout.root}: expected a lock before a deletion, found none. Nothing was "
+                "deleted. Lock the store first."
+            )
+        return {"done": to_jsonable(self._actions[request["do"]](request))}
 
     def _flush(self) -> Mapping[str, StorePositions]:
         before = positions_of(self._store)
@@ -245,7 +245,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         return {"before": before, "after": positions_of(self._store)}
 
     def _delete_segments(self, request: Mapping[str, Any]) -> None:
-        """Delete exactly these files, the log's first ones. Files that are gone already are skipped."""
+        """Delete these files from the log's begin. Files that are gone already are skipped."""
         root, files = self._store.layout.root, self._store.files
         for item in request["segments"]:
             segment = from_jsonable(Segment, item, "segment")
@@ -268,7 +268,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         self._store.queues.correct_min(files.min_offset)
 
     def _delete_dependents(self, request: Mapping[str, Any]) -> None:
-        """Delete these first files of queues and index, durably. Files that are gone already are skipped."""
+        """Delete first files of queues and index durably. Files that are gone already are skipped."""
         for item in request["files"]:
             facts = from_jsonable(DependentFile, item, "file").facts
             path = Path(facts.path)
@@ -276,7 +276,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
                 continue
             if FileFacts.of(path) != facts:
                 raise ChangedUnderUsError(
-                    f"{path}: expected {facts}, found {FileFacts.of(path)}. It was not deleted.",
+                    f"{path}: expected {facts}, found {FileFacts.of(path)}. It was not deleted. Plan again.",
                     path=facts.path,
                 )
             queue = self._store.queues.files_in(path.parent)
@@ -287,19 +287,19 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
                 durable.unlink(index.paths.pop(0))
             else:
                 raise ChangedUnderUsError(
-                    f"{path}: expected the first of several files that belong together, found another. It "
-                    "was not deleted.",
+                    f"{path}: expected the first of several files of a queue or the index, found another. "
+                    "It was not deleted. Plan again.",
                     path=facts.path,
                 )
             durable.fsync_path(path.parent)
 
 
 def _destroy(file: WritableFile, path: Path, directory: int) -> bool:
-    """Delete a file of the log when no reader uses it. Has the form of a ``Remove``."""
+    """Delete a file of the log that no reader uses. The signature is that of a ``Remove``."""
     if not file.destroy(_FORCED_AFTER_MS, clock_ms()):
         raise BrokerError(
-            f"{path}: expected no reader, found one. The file stays. Run again when the reader is done; "
-            f"after {_FORCED_AFTER_MS // 1000} s a run deletes the file even if it is read.",
+            f"{path}: expected no reader, found one. The file stays. Run again when the reader is done. "
+            f"After {_FORCED_AFTER_MS // 1000} s a run deletes the file in spite of readers.",
             may_have_acted=True,
         )
     return True
@@ -309,10 +309,10 @@ def _destroy(file: WritableFile, path: Path, directory: int) -> bool:
 def serving(store: MessageStore) -> Iterator[StoreServer]:
     """Answer other processes' requests for an open store while the block runs.
 
-    :raises OSError: the socket can't be made.
+    :raises OSError: the socket can't be created.
     """
     with own_directory(store.layout.root, makes=True) as directory:
-        # Whoever has the store's lock is the only one that serves it: what is there was left by a kill.
+        # Only the owner of the store's lock serves it, so an existing socket was left by a kill.
         durable.unlink(ENGINE_SOCKET, dir_fd=directory)
         server = StoreServer(store, socket_path(directory))
         thread = threading.Thread(target=server.serve_forever, name="serving", daemon=True)

@@ -1,7 +1,7 @@
 """A store of the engine in its own process, which writes, answers requests, and deletes proven files.
 
-Runs that delete work beside the passes of the cleanup. A run takes as long as its archiving does; meanwhile
-the passes decide whether a full disk stops writing.
+Runs that archive and delete may take long. Meanwhile the cleanup's passes continue in another thread, and
+decide whether a full disk stops writing.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ class CleanupLoop:
         measure: Callable[[Path], DiskUsage] = DiskUsage.of,
         pause: Callable[[int], object] | None = None,
     ) -> None:
-        """Make a loop that cleans a store as its broker would. :meth:`start` begins it.
+        """Prepare to clean a store as its broker would. :meth:`start` starts the passes.
 
         :param zone: time zone of deleteWhen.
-        :param release: deletes in place of this loop; None: the loop itself deletes all that the rules allow.
+        :param release: deletes in place of this loop; None if the loop itself deletes what the rules allow.
         :param clock: returns ms since the epoch.
-        :param pause: waits this number of ms; None: a wait that ends early when the loop is stopped.
+        :param pause: waits a number of ms; None for a wait that ends early when the loop is stopped.
         :raises BrokerConfigError: the broker can't parse deleteWhen.
         """
         delete_hours(config)
@@ -91,7 +91,7 @@ class CleanupLoop:
     def stop(self) -> None:
         """Stop the pass at its next file, wait for its end, and finish a deletion that a reader delays.
 
-        Files that point into the deleted file may be gone already. The reader keeps the file's memory.
+        The queue files that point into that file may be gone already. The reader keeps the file's memory.
         """
         self._stopped.set()
         if self._thread.is_alive():
@@ -119,7 +119,11 @@ class CleanupLoop:
             else:
                 self._release(request)
         if self._release is None:
-            self._retry_first()
+            now_ms = self._clock()
+            if now_ms - self._retried_ms > self._config.redelete_hanged_file_interval_ms:
+                # Retry to delete a first file that a reader used (#reDeleteHangedFile).
+                self._retried_ms = now_ms
+                self._store.files.retry_first(self._config.destroy_mapped_file_interval_forcibly_ms, now_ms)
         return LogPass(causes, deleted)
 
     def clean_queues(self) -> None:
@@ -129,7 +133,7 @@ class CleanupLoop:
             return
         self._cleaned_below = min_offset
         if self._release is not None:
-            # The files go by what its journal says.
+            # Runs delete the files, and record that in the journal.
             self._store.queues.correct_min(min_offset)
             return
         for writer in self._store.queues:
@@ -146,7 +150,7 @@ class CleanupLoop:
                 try:
                     work()
                 except Exception:
-                    # As the broker: the next pass may find it put right, and says if the disk is full.
+                    # As the broker, continue: the next pass may succeed, and checks the disk again.
                     _log.warning("%s: a cleanup pass failed.", self._store.layout.root, exc_info=True)
             wait_ms = max(0, interval_ms(self._config) - int((time.monotonic() - began) * 1000))
 
@@ -178,20 +182,13 @@ class CleanupLoop:
                 return
             if not file.destroy(config.destroy_mapped_file_interval_forcibly_ms, self._clock()):
                 return
-            # Durably, before a younger one goes: a power loss must never leave a hole.
+            # Make it durable before a younger file is deleted: a power loss must never leave a gap.
             files.forget([file])
             yield file.base_offset
             if number == config.delete_file_batch_max:
                 return
             if number < len(candidates) and config.delete_commit_log_files_interval_ms:
                 self._pause(config.delete_commit_log_files_interval_ms)
-
-    def _retry_first(self) -> None:
-        """Try again, from time to time, to delete a first file that a reader used (#reDeleteHangedFile)."""
-        now_ms = self._clock()
-        if now_ms - self._retried_ms > self._config.redelete_hanged_file_interval_ms:
-            self._retried_ms = now_ms
-            self._store.files.retry_first(self._config.destroy_mapped_file_interval_forcibly_ms, now_ms)
 
 
 @contextmanager
@@ -202,10 +199,7 @@ def cleaning(
     *,
     release: Callable[[PlanRequest], object] | None = None,
 ) -> Iterator[CleanupLoop]:
-    """Clean a store at intervals while the block runs.
-
-    :param release: see :class:`CleanupLoop`.
-    """
+    """Clean a store at intervals while the block runs; see :class:`CleanupLoop`."""
     loop = CleanupLoop(store, config, zone, release=release)
     loop.start()
     try:
@@ -215,9 +209,7 @@ def cleaning(
 
 
 STOP_SECONDS = 20.0
-"""Time that a stop waits for a run's present step. A step that takes longer is left as after a kill, and the
-next run continues.
-"""
+"""Time that a stop waits for a run's current step. The next run continues after a longer step."""
 
 
 class ReleaseBeside:
@@ -228,15 +220,15 @@ class ReleaseBeside:
         self._thread: threading.Thread | None = None
 
     def __call__(self, request: PlanRequest) -> None:
-        """Begin a run, if none is going on."""
+        """Start a run unless one is running."""
         if self._thread is not None and self._thread.is_alive():
             return
-        # An end of this process may not wait for hours.
+        # As a daemon, it doesn't keep this process from ending.
         self._thread = threading.Thread(target=self._run, args=(request,), name="release", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop a run at its next step, and wait a short time for that."""
+        """Stop the run at its next step, and wait up to :data:`STOP_SECONDS` for its end."""
         self._release.stop()
         if self._thread is not None:
             self._thread.join(STOP_SECONDS)
@@ -245,13 +237,13 @@ class ReleaseBeside:
         try:
             self._release(request)
         except Exception:
-            # A later pass asks again; messages are taken meanwhile.
-            _log.warning("A run that deletes what is proven failed.", exc_info=True)
+            # A later pass starts another run. Until then messages are accepted.
+            _log.warning("A run that deletes proven files failed.", exc_info=True)
 
 
 @contextmanager
 def releasing_beside(release: Release) -> Iterator[ReleaseBeside]:
-    """Give a :class:`ReleaseBeside`, and stop its run when the block ends."""
+    """Yield a :class:`ReleaseBeside`, and stop its run when the block ends."""
     beside = ReleaseBeside(release)
     try:
         yield beside
@@ -271,14 +263,14 @@ def serve_store(
 ) -> None:
     """Keep a store open and serve it, until ``ends`` is set or its input has ended.
 
-    The passes of the cleanup decide whether a full disk stops writing, and delete nothing. Deletions are
-    requested by ``release`` or by a run in another process, which has proven the files before.
+    The cleanup's passes decide whether a full disk stops writing. They delete no files themselves: files are
+    deleted by ``release``, or by a run in another process that has proven them.
 
-    :param topic: each line becomes a message of this topic; None: no lines are read.
-    :param lines: lines without their line ends; they stop when ``ends`` is set.
-    :param release: called when the rules allow a deletion; None: nothing is deleted.
+    :param topic: topic whose messages the lines become; None if no lines are read.
+    :param lines: lines without their line ends. They stop when ``ends`` is set.
+    :param release: called when the rules allow a deletion; None if this process deletes no files by itself.
     :raises StoreBusyError: another process uses the store, or the store accepts no more messages.
-    :raises CorruptFrameError: a recovery of the store would cut off whole messages.
+    :raises CorruptFrameError: a recovery of the store would cut off undamaged messages.
     """
     config = load_broker_config(settings.broker_conf, settings.overrides, root=settings.root)
     with (
@@ -293,7 +285,10 @@ def serve_store(
         else:
             ends.wait()
         if store.failure:
-            raise StoreBusyError(f"{store.layout.root}: expected to stop it cleanly, found {store.failure}.")
+            raise StoreBusyError(
+                f"{store.layout.root}: expected to stop the store cleanly, found {store.failure}. Repair the "
+                "disk. The next start recovers the store."
+            )
 
 
 def _keep_all(request: PlanRequest) -> None:
@@ -304,10 +299,10 @@ def _put(store: MessageStore, message: NewMessage, ends: threading.Event) -> Non
     while (status := store.put(message).status) is not PutStatus.PUT_OK:
         if status is not PutStatus.SERVICE_NOT_AVAILABLE or store.failure or not store.disk_full:
             raise StoreBusyError(
-                f"{store.layout.root}: expected it to take a message of {len(message.body)} bytes, found "
-                f"{store.failure or status}. The messages before it are stored."
+                f"{store.layout.root}: expected the store to accept a message of {len(message.body)} bytes, "
+                f"found {store.failure or status}. The messages before it are stored."
             )
-        # A cleanup may free some space.
+        # Wait for a cleanup to free space.
         if ends.is_set():
             return
         time.sleep(_PAUSE_SECONDS)

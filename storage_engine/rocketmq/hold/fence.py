@@ -1,14 +1,12 @@
-"""The fence of a hold: mtimes of the oldest segments that protect them and all younger ones, and an end to
-deletion by force.
+"""The fence of a hold: mtimes by which a broker keeps its oldest segments, and so all younger ones.
 
-A broker deletes from the oldest segment on and stops at the first whose mtime + fileReservedTime hasn't
+A broker deletes from the oldest segment on, and stops at the first whose mtime + fileReservedTime hasn't
 passed (MappedFileQueue#deleteExpiredFileByTime). It reads the mtime in every pass. So the oldest segments
-that must stay get an mtime in the future: the time at which the hold ends. Until then no fileReservedTime
-from 0 on makes them expire, whoever sets it. No process has to run for that.
+that must stay get an mtime in the future: the hold's end. Until then they don't expire at any
+fileReservedTime from 0 on, and no process has to run for that.
 
-One such segment would be enough, as long as no program touches or removes it. A pass deletes at most
-deleteFileBatchMax segments. The fence has one more, so that a pass that gets through a gap still doesn't
-reach the end of the fence.
+One such segment would be enough if no program touched or removed it. A pass deletes at most
+deleteFileBatchMax segments. The fence has one more, so that a pass that gets past a gap still ends within it.
 
 An mtime doesn't prevent deletion by force (cleanFileForciblyEnable). Plans use the mtimes and settings that
 the store would have without the hold.
@@ -48,11 +46,10 @@ _SECOND_MS = 1000
 class Fence:
     """Segments whose mtimes keep a broker from deleting them and all later segments.
 
-    :param mtimes_ns: the fence's segments, oldest first, each with the mtime that it should have. Empty: only
-        the active segment is left, which no broker deletes.
-    :param ends_at_ms: end of the fence, valid for any later fileReservedTime from 0 on.
-    :param deletes_from_ms: time from which the broker's present rules allow the deletion of the fence's
-        segments, or of those that are left.
+    :param mtimes_ns: the fence's segments, oldest first, each with its required mtime. Empty if only the
+        active segment is left, which no broker deletes.
+    :param ends_at_ms: end of the fence at any later fileReservedTime from 0 on.
+    :param deletes_from_ms: time from which the broker's current settings permit to delete the fence.
     """
 
     mtimes_ns: tuple[tuple[SeenFile, int], ...]
@@ -61,28 +58,28 @@ class Fence:
 
     @property
     def offset(self) -> int:
-        """Return the base offset of the fence's first segment; -1: it has no segment."""
+        """Return the base offset of the fence's first segment; -1 if it has no segment."""
         return self.mtimes_ns[0][0].base_offset if self.mtimes_ns else -1
 
 
 def fence_count(settings: Mapping[str, str]) -> int:
-    """Return the number of segments in a fence: one more than this broker deletes in a pass."""
+    """Return the number of segments in a fence, one more than this broker deletes in a pass."""
     try:
         batch_max = int(settings.get(BATCH_MAX, DELETE_FILES_BATCH_MAX))
     except ValueError:
         batch_max = DELETE_FILES_BATCH_MAX
-    # It deletes one before it looks whether that was too many.
+    # The broker deletes a segment before it compares the number with the limit.
     return max(batch_max, 1) + 1
 
 
 def first_that_stay(found: Observed, releasing: Collection[int] = (), count: int = 1) -> tuple[SeenFile, ...]:
     """Return the oldest segments that must stay and that can be part of a fence.
 
-    The broker has already given up segments below its min offset, and no mtime protects them
+    The broker is already deleting segments below its min offset, whatever their mtimes
     (MappedFileQueue#retryDeleteFirstFile). The active segment is left out, since the broker writes to it.
 
     :param releasing: base offsets of the segments to delete.
-    :param count: most segments to return.
+    :param count: largest number of segments to return.
     """
     start = max((found.min_offset, *(offset + 1 for offset in releasing)))
     sealed = (f for f in found.files if f.base_offset >= start and f.end_offset <= found.max_offset)
@@ -92,38 +89,36 @@ def first_that_stay(found: Observed, releasing: Collection[int] = (), count: int
 def lease_mtime_ns(now_ms: int, hold_hours: int, reserved_hours: int) -> int:
     """Return the mtime of a segment that the broker must not delete before ``hold_hours`` have passed.
 
-    A broker accepts a negative fileReservedTime, which makes files expire earlier; the mtime is later by as
-    much. It is a whole second, rounded up, since some file systems and Java 8 keep only seconds.
+    A broker accepts a negative fileReservedTime, which makes files expire earlier. The mtime is later by that
+    time. It is rounded up to a second, since some file systems and Java 8 keep only seconds.
     """
     mtime_ms = now_ms + (hold_hours + max(-reserved_hours, 0)) * HOUR_MS
     return -(-mtime_ms // _SECOND_MS) * _SECOND_MS * _MS_NS
 
 
 def stands_until_ms(mtime_ns: int, reserved_hours: int) -> int:
-    """Return when a broker may first treat a file as expired, for any later fileReservedTime from 0 on."""
+    """Return the time until which a file can't expire at any later fileReservedTime from 0 on."""
     return mtime_ns // _MS_NS + min(reserved_hours, 0) * HOUR_MS
 
 
 def expires_at_ms(mtime_ns: int, reserved_hours: int) -> int:
-    """Return the time from which a broker treats a file as expired
-    (MappedFileQueue#deleteExpiredFileByTime).
-    """
+    """Return when a file expires for the broker (MappedFileQueue#deleteExpiredFileByTime)."""
     return mtime_ns // _MS_NS + reserved_hours * HOUR_MS
 
 
 def fence(found: Observed, state: HoldState | None, hold_hours: int, reserved_hours: int) -> Fence:
-    """Return the fence that is needed now, with its mtimes, never older than the segments' original ones.
+    """Return the fence that is needed now. No mtime is earlier than the segment's original one.
 
-    If at least half of a segment's lease is left, the segment keeps its mtime.
+    A segment keeps its mtime if at least half of the hold's time is left.
     """
     releasing = () if state is None else state.releasing
     files = first_that_stay(found, releasing, fence_count(found.settings))
     mtimes_ns = tuple((file, _mtime_ns(found, state, file, hold_hours, reserved_hours)) for file in files)
     if not mtimes_ns:
-        # What is sealed next was written to just now.
+        # The active segment was written to just now, so it will expire last.
         expires_ms = found.at_ms + reserved_hours * HOUR_MS
         return Fence((), expires_ms, expires_ms)
-    # A pass that deletes the first of them has come to the next.
+    # The earliest mtime counts: a pass that deletes this segment also comes to the next one.
     first_ns = min(mtime_ns for _, mtime_ns in mtimes_ns)
     return Fence(
         mtimes_ns, stands_until_ms(first_ns, reserved_hours), expires_at_ms(first_ns, reserved_hours)
@@ -131,7 +126,7 @@ def fence(found: Observed, state: HoldState | None, hold_hours: int, reserved_ho
 
 
 def is_due(left_ms: int, hold_hours: int) -> bool:
-    """Return whether a hold must be renewed: less than half of its time is left."""
+    """Return whether a hold must be renewed, since less than half of its time is left."""
     return 2 * left_ms < hold_hours * HOUR_MS
 
 
@@ -147,24 +142,20 @@ def _mtime_ns(
 
 
 def _has_lease(state: HoldState, file: SeenFile) -> bool:
-    """Return whether a file has the mtime that our hold gave it."""
+    """Return whether a file has the mtime that the hold set."""
     touched = state.touched_at(file.base_offset)
     return touched is not None and touched.inode == file.inode and touched.mtime_ns == file.mtime_ns
 
 
 LOWEST_HOURS: Final = 24 * 365
-"""Largest negative fileReservedTime, in hours, for which a later mtime compensates. File systems limit how
-late an mtime can be.
-"""
+"""Hours below 0 up to which a later mtime compensates for fileReservedTime. File systems limit mtimes."""
 
 MARGIN_PERCENT: Final = 5
-"""Percentage points below the force level. If the broker may delete by force, a hold is refused when a disk's
-level is closer to the force level.
-"""
+"""If the broker may delete by force, disks must be this many percentage points below the force level."""
 
 
 def reserved_hours(found: Observed, root: str) -> int:
-    """Return the present fileReservedTime. A broker accepts any number, also a negative one.
+    """Return the broker's fileReservedTime. A broker accepts any number, also a negative one.
 
     :raises GateRefusedError: the value is unknown, or so far below 0 that no mtime compensates for it.
     """
@@ -177,21 +168,22 @@ def reserved_hours(found: Observed, root: str) -> int:
         return hours
     raise GateRefusedError(
         f"{root}: expected {RESERVED} of 0 hours or more, found {value!r} at broker {found.address}: no "
-        "time of a segment holds such a broker back, so nothing can be held. Nothing was changed. Set "
+        "mtime keeps such a broker from deleting, so no hold is possible. Nothing was changed. Set "
         f"{RESERVED} to 48 or so, by mqadmin updateBrokerConfig or in broker.conf."
     )
 
 
 def deletes_by_force(found: Observed) -> bool:
-    """Return whether the broker deletes above the force level, whatever the mtimes. Unknown counts as yes."""
+    """Return whether the broker ignores mtimes above the force level. An unknown setting counts as yes."""
     return found.settings.get(FORCIBLY) != "false"
 
 
 def with_force_ended(state: HoldState, found: str) -> HoldState:
-    """Return the hold's state, with the broker's deletion by force recorded as changed to false. When the
-    hold ends, the original value is restored.
+    """Return the hold's state with cleanFileForciblyEnable recorded as changed to false.
 
-    :param found: present value of the setting; it counts as the original one if the hold has recorded none.
+    When the hold ends, the original value is restored.
+
+    :param found: current value of the setting. It is the original value if the hold has recorded none.
     """
     if any(changed.key == FORCIBLY for changed in state.changed_settings):
         return state
@@ -206,12 +198,12 @@ def check_force_is_far(found: Observed, config: BrokerConfig, disks: Sequence[Di
     Above the force level the broker ignores mtimes (CleanCommitLogService#isSpaceToDelete).
 
     :param disks: disks of all commitlog paths, then the consume queues' disk.
-    :return: a notice for a person.
-    :raises GateRefusedError: a disk's level is near the force level, or unknown.
+    :return: a notice about the deletion by force.
+    :raises GateRefusedError: a disk's usage is near the force level, or unknown.
     """
     limit = config.disk_space_clean_forcibly_percent - MARGIN_PERCENT
     remedy = (
-        "Nothing was changed. Let us set it (may_change_settings), or set it yourself: mqadmin "
+        "Nothing was changed. Permit the hold to set it (may_change_settings), or set it yourself: mqadmin "
         f"updateBrokerConfig -b {found.address} -k {FORCIBLY} -v false, and the same in broker.conf."
     )
     text = (
@@ -219,13 +211,13 @@ def check_force_is_far(found: Observed, config: BrokerConfig, disks: Sequence[Di
     )
     if config.replicas_per_disk_partition > 1:
         raise GateRefusedError(
-            f"{text}, with replicasPerDiskPartition={config.replicas_per_disk_partition}, where force begins "
-            f"at a share of the disk. {remedy}"
+            f"{text}, with replicasPerDiskPartition={config.replicas_per_disk_partition}: the force level is "
+            f"a share of the disk, which isn't known here. {remedy}"
         )
     for disk in disks:
         if disk.used_percent is None:
             raise GateRefusedError(
-                f"{text}, and how full {disk.path} is isn't known ({disk.error}). {remedy}"
+                f"{text}, and the used share of the disk at {disk.path} is unknown ({disk.error}). {remedy}"
             )
         if disk.used_percent >= limit:
             raise GateRefusedError(
@@ -235,13 +227,13 @@ def check_force_is_far(found: Observed, config: BrokerConfig, disks: Sequence[Di
     fullest = max((disk.used_percent or 0 for disk in disks), default=0)
     return (
         f"{FORCIBLY} is true at broker {found.address}: above {config.disk_space_clean_forcibly_percent} % "
-        f"it deletes whatever is held (the fullest disk is at {fullest} %). Let us set it to false "
-        "(may_change_settings)."
+        f"it deletes whatever is held (the fullest disk is at {fullest} %). Permit the hold to set it to "
+        "false (may_change_settings)."
     )
 
 
 def announce_rewrite(found: Observed) -> str:
-    """Return a notice before a hold changes a setting: what the broker then does, and how to avoid it."""
+    """Return a notice that the broker will rewrite broker.conf for a hold, and how to avoid that."""
     conf = found.saved.path or "its broker.conf"
     return (
         f"a hold sets {FORCIBLY}=false at broker {found.address} by updateBrokerConfig, which makes the "
@@ -254,11 +246,9 @@ def announce_rewrite(found: Observed) -> str:
 def with_original_times(log: LogSnapshot, memory: HoldMemory | None, root: Path) -> LogSnapshot:
     """Return the log with the mtimes that its segments had before a hold set them.
 
-    If a segment's mtime isn't the hold's, another program has set it, and it stays as found.
+    An mtime that another program has set since then stays.
 
-    :param memory: the journal's memory of the hold. If it is None or has no hold, the record in the store's
-        directory counts.
-    :param root: the store's root.
+    :param memory: the journal's memory of the hold. Without a hold in it, the store's own record counts.
     """
     state = _known_state(memory, root)
     if state is None or not state.touched:
@@ -269,7 +259,7 @@ def with_original_times(log: LogSnapshot, memory: HoldMemory | None, root: Path)
 def _known_state(memory: HoldMemory | None, root: Path) -> HoldState | None:
     state = load_state(memory)
     if state is None:
-        # Without what lies with the store its segments only look younger than they are.
+        # Without the store's own record, its segments only look younger than they are.
         with suppress(GateRefusedError):
             state = read_local(root)
     return state
@@ -280,10 +270,9 @@ def with_original_settings(
 ) -> dict[str, str]:
     """Return a broker's settings as they were before a hold changed them. Plans follow these settings.
 
-    If another program has changed a setting since then, its present value stays.
+    A value that another program has set since then stays.
 
     :param memory: see :func:`with_original_times`.
-    :param root: likewise.
     """
     state = _known_state(memory, root)
     changed = () if state is None else state.changed_settings

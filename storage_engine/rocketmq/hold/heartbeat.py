@@ -1,6 +1,6 @@
-"""A watch's heartbeat, ``.storage-engine/watch``, tells other processes whether a watch checks the fence.
+"""A watch's heartbeat, ``.storage-engine/watch``, which tells other processes whether the fence is checked.
 
-A live process may still not check the fence. So other processes rely on the time of its last look.
+A watch may be alive without checking the fence. So other processes rely on the time of its last look.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from storage_engine.commands import Command
 from storage_engine.core import durable
@@ -30,27 +30,25 @@ NAME: Final = "watch"
 _LOCK: Final = "watch.lock"
 BEAT_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 5.0
-"""After this time without a heartbeat a watch counts as dead: its disk hangs, or it was killed. After this
-time without a look it counts as not watching.
-"""
+"""After this time without a heartbeat a watch counts as dead, and without a look as not watching."""
 TENDED_SECONDS: Final = 600.0
-"""After this time without tending a shield counts as untended. Tending archives what only it still has."""
+"""Time from a watch's look at the shield, which archives segments, until the shield counts as untended."""
 _BYTES: Final = 512
 _MAX_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Record that a watch writes in a store's directory, so that other processes see that it runs.
+    """Record that a watch writes in a store's directory.
 
     :param host: name of the watch's machine.
-    :param process_id: number of the process on that machine.
-    :param has_ended: the watch ended, and this record is its last one.
-    :param tends_shield: the watch archives deleted segments, and its last attempt didn't fail. A watch that
-        knows no broker only mends the fence.
+    :param process_id: id of the watch's process on that machine.
+    :param has_ended: whether the watch has ended. Then this is its last record.
+    :param tends_shield: whether the watch archives deleted segments, and its last attempt didn't fail. A
+        watch without access to the broker only mends the fence.
     :param looked_at_ms: see :class:`storage_engine.model.hold.WatchLook`, also for ``fenced``, ``mended`` and
-        ``runs_out_at_ms``. Releases before these fields don't report their looks.
-    :param tended_at_ms: time of its last complete look at the shield; 0: there was none yet.
+        ``runs_out_at_ms``. Older releases don't write these fields.
+    :param tended_at_ms: time of its last complete look at the shield; 0 before the first one.
     """
 
     host: str
@@ -69,7 +67,7 @@ class Heartbeat:
 class Watching:
     """The right to watch a store, which only one process can have at a time.
 
-    :param directory: descriptor of our directory in the store's root.
+    :param directory: descriptor of ``.storage-engine`` in the store's root.
     """
 
     def __init__(self, directory: int) -> None:
@@ -80,34 +78,29 @@ class Watching:
     def beat(self, look: WatchLook, *, tends_shield: bool = False, tended_at_ms: int = 0) -> None:
         """Write that the watch is alive, with the result of its last look, at most once a second.
 
-        The file isn't flushed, since a crash of the machine ends the watch anyway. If the disk was full
-        before the first heartbeat, no process sees it until there is space.
-
-        See :meth:`storage_engine.model.broker.broker_store.Beating.beat`.
+        The file isn't flushed, since a crash of the machine ends the watch anyway. On a full disk the first
+        heartbeat can't be written. See :meth:`storage_engine.model.broker.broker_store.Beating.beat`.
 
         :raises OSError: the file can't be written.
         """
         now = time.monotonic()
         if self._beat_at is not None and now - self._beat_at < BEAT_SECONDS:
             return
-        sign = _sign(
-            replace(
-                self._make_beat(),
-                tends_shield=tends_shield,
-                looked_at_ms=look.looked_at_ms,
-                fenced=look.fenced,
-                mended=look.mended,
-                tended_at_ms=tended_at_ms,
-                runs_out_at_ms=look.runs_out_at_ms,
-            )
+        record = self._encode_beat(
+            tends_shield=tends_shield,
+            looked_at_ms=look.looked_at_ms,
+            fenced=look.fenced,
+            mended=look.mended,
+            tended_at_ms=tended_at_ms,
+            runs_out_at_ms=look.runs_out_at_ms,
         )
         try:
             try:
-                self._write_over(sign)
+                self._write_over(record)
             except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ENXIO):  # none, or a pipe in its place
+                if error.errno not in (errno.ENOENT, errno.ENXIO):  # No file, or a pipe in its place.
                     raise
-                durable.write_file(NAME, sign, dir_fd=self._directory, shared=True)
+                durable.write_file(NAME, record, dir_fd=self._directory, shared=True)
         except FileNotFoundError as error:
             reason = f"its directory was removed: run {Command('hold')} to make it, and start a new watch"
             raise FileNotFoundError(errno.ENOENT, reason, f"{DIRECTORY}/{NAME}") from error
@@ -117,29 +110,29 @@ class Watching:
         self._beat_at = now
 
     def end(self) -> None:
-        """Write that the watch has ended. The file stays, as a watch couldn't create it on a full disk."""
+        """Write that the watch has ended. The file stays: on a full disk it couldn't be created again."""
         with suppress(OSError):
-            self._write_over(_sign(replace(self._make_beat(), has_ended=True)))
+            self._write_over(self._encode_beat(has_ended=True))
 
-    def _make_beat(self) -> Heartbeat:
-        return Heartbeat(socket.gethostname(), os.getpid(), self._began_at_ms, clock_ms())
+    def _encode_beat(self, **fields: Any) -> bytes:
+        beat = Heartbeat(socket.gethostname(), os.getpid(), self._began_at_ms, clock_ms(), **fields)
+        return json.dumps(to_jsonable(beat)).encode().ljust(_BYTES)
 
-    def _write_over(self, sign: bytes) -> None:
-        """Write a heartbeat into the existing file.
+    def _write_over(self, record: bytes) -> None:
+        """Overwrite the existing file.
 
-        :raises FileNotFoundError: there is no file yet.
-        :raises OSError: the file can't be written.
+        :raises FileNotFoundError: the file doesn't exist.
         """
         flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with durable.opened(NAME, flags, dir_fd=self._directory) as descriptor:
-            os.pwrite(descriptor, sign, 0)
+            os.pwrite(descriptor, record, 0)
 
 
 @contextmanager
 def watching(root: Path) -> Iterator[Watching | None]:
-    """Give the right to watch a store until the block ends; None: another process has it.
+    """Yield the right to watch a store until the block ends; None if another process has it.
 
-    :raises OSError: our directory can't be written.
+    :raises OSError: ``.storage-engine`` can't be written.
     """
     with try_locked(root, _LOCK) as directory:
         if directory is None:
@@ -153,13 +146,13 @@ def watching(root: Path) -> Iterator[Watching | None]:
 
 
 def no_watch(root: Path) -> str:
-    """Return the reason why no watch is known to check a store's fence; empty: a watch does."""
+    """Return the reason why no watch is known to check a store's fence; "" if a watch checks it."""
     beat = _read(root)
     return beat if isinstance(beat, str) else _explain_dead(beat) or _explain_blind(beat)
 
 
 def last_look(root: Path) -> WatchLook | None:
-    """Return the last look of a store's watch; None: no watch is known to check the fence."""
+    """Return the last look of a store's watch; None if no watch is known to check the fence."""
     beat = _read(root)
     if isinstance(beat, str) or _explain_dead(beat) or _explain_blind(beat):
         return None
@@ -167,9 +160,7 @@ def last_look(root: Path) -> WatchLook | None:
 
 
 def silent_watch(root: Path) -> str:
-    """Return a text on a watch that doesn't check the fence, although it hasn't recorded its end; empty: no
-    such watch is known.
-    """
+    """Return why a watch that hasn't recorded its end doesn't check the fence; "" without such a watch."""
     beat = _read(root)
     if isinstance(beat, str) or beat.has_ended:
         return ""
@@ -179,8 +170,7 @@ def silent_watch(root: Path) -> str:
 def is_shield_tended(root: Path) -> bool:
     """Return whether a store has a live watch that archives deleted segments and has lately done so.
 
-    A watch that has just begun counts as well, as it is at its first look. Otherwise a run would remove the
-    links that the watch makes.
+    A watch that has just begun counts as well. Otherwise a run would remove the links that it makes.
     """
     beat = _read(root)
     if not isinstance(beat, Heartbeat) or not beat.tends_shield or _explain_dead(beat):
@@ -189,7 +179,7 @@ def is_shield_tended(root: Path) -> bool:
 
 
 def _read(root: Path) -> Heartbeat | str:
-    """Return the last heartbeat, or the reason why there is none or it can't be read."""
+    """Return the last heartbeat, or the reason why no heartbeat can be read."""
     path = root / DIRECTORY / NAME
     try:
         with own_directory(root) as directory:
@@ -202,7 +192,7 @@ def _read(root: Path) -> Heartbeat | str:
 
 
 def _explain_dead(beat: Heartbeat) -> str:
-    """Return the reason why the watch with this heartbeat isn't alive; empty: it is alive."""
+    """Return the reason why the watch with this heartbeat isn't alive; "" if it is alive."""
     if beat.has_ended:
         return "no watch is alive"
     if _is_within(beat.at_ms, SILENT_SECONDS):
@@ -214,7 +204,7 @@ def _explain_dead(beat: Heartbeat) -> str:
 
 
 def _explain_blind(beat: Heartbeat) -> str:
-    """Return the reason why a live watch isn't known to check the fence; empty: it does."""
+    """Return the reason why a live watch isn't known to check the fence; "" if it checks it."""
     if _is_within(beat.looked_at_ms, SILENT_SECONDS):
         return ""
     when = f"since {time_text(beat.looked_at_ms)}" if beat.looked_at_ms else "yet, or is of an older release"
@@ -225,12 +215,8 @@ def _explain_blind(beat: Heartbeat) -> str:
 
 
 def _is_within(at_ms: int, seconds: float) -> bool:
-    """Return whether a time is within a span before or after now.
+    """Return whether a time differs from now by at most this span.
 
-    A time after now means that the clock was set back, or that the watch is on another machine.
+    It may be later than now if the clock was set back, or the watch runs on another machine.
     """
     return abs(clock_ms() - at_ms) <= seconds * 1000
-
-
-def _sign(beat: Heartbeat) -> bytes:
-    return json.dumps(to_jsonable(beat)).encode().ljust(_BYTES)

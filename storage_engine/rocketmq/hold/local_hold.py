@@ -1,8 +1,8 @@
-"""The record of a hold in a store, ``.storage-engine/hold``: a copy of the journal's, which a watch reads.
+"""The copy of a hold's state in its store, ``.storage-engine/hold``, which a watch reads.
 
-So the segments' original mtimes aren't lost with the journal, and a watch needs neither journal nor broker.
-The file has two slots of equal size, which are written in turn and in place. This works on a full disk, too,
-and an interrupted write leaves the other slot whole.
+With it, the segments' original mtimes aren't lost with the journal, and a watch needs neither journal nor
+broker. The file has two slots of equal size, which are overwritten in turn. This works on a full disk, too,
+and an interrupted write leaves the other slot intact.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SegmentGoneError(GateRefusedError):
 
 
 def original_mtime_ns(state: HoldState | None, file: SeenFile) -> int:
-    """Return a file's mtime before we changed it for the first time."""
+    """Return a file's mtime before the hold first changed it."""
     touched = None if state is None else state.touched_at(file.base_offset)
     return file.mtime_ns if touched is None or touched.inode != file.inode else touched.original_mtime_ns
 
@@ -44,45 +44,38 @@ def set_mtimes(
 ) -> HoldState:
     """Set mtimes in this order, durably. The original mtimes are recorded before.
 
-    :param root: the store's root, which has the record of our own acts.
+    :param root: the store's root, which has the record of this package's own acts.
     :param wanted: files, each with its new mtime in nanoseconds.
-    :return: the hold's state as it is saved now.
-    :raises GateRefusedError: a file's mtime may not be set, or the file system doesn't keep it. Mtimes set
-        before are recorded.
-    :raises SegmentGoneError: a file is gone by now.
-    :raises ChangedUnderUsError: another file is at the path now; it was not touched.
+    :return: the saved state of the hold.
+    :raises GateRefusedError: a file's mtime may not be set, or the file system doesn't keep it. Mtimes that
+        were set before are recorded.
+    :raises SegmentGoneError: a file was deleted meanwhile.
+    :raises ChangedUnderUsError: another file is at the path. It was not touched.
     """
     if not wanted:
         return state
-    planned = {
-        file.base_offset: Touched(
-            file.base_offset,
-            file.path,
-            file.inode,
-            original_mtime_ns(state, file),
-            mtime_ns,
-            before_mtime_ns=file.mtime_ns,
+    planned = []
+    for file, mtime_ns in wanted:
+        original_ns, before_ns = original_mtime_ns(state, file), file.mtime_ns
+        planned.append(
+            Touched(file.base_offset, file.path, file.inode, original_ns, mtime_ns, before_mtime_ns=before_ns)
         )
-        for file, mtime_ns in wanted
-    }
-    state = _with_touched(state, planned.values())
+    state = _with_touched(state, planned)
     save_state(memory, state)
     with own_acts(root) as acts:
-        done = [set_mtime(acts, planned[file.base_offset]) for file, _ in wanted]
-    state = _with_touched(state, done)
+        touched = [set_mtime(acts, item) for item in planned]
+    state = _with_touched(state, touched)
     save_state(memory, state)
     return state
 
 
 def put_back(root: Path, memory: HoldMemory, state: HoldState, base_offsets: Collection[int]) -> HoldState:
-    """Restore files' original mtimes, oldest first, and forget that they were touched.
+    """Restore files' original mtimes, oldest first, and remove the files from the hold's state.
 
-    The fence is the youngest of these files, so it stands until all older files are restored.
+    The fence consists of the youngest of these files, so it stands until all older files are restored. A file
+    keeps its mtime if another program has replaced or touched it since then.
 
-    A file that is gone or was replaced is only forgotten. A file that another program has touched since then
-    keeps its mtime.
-
-    :return: the hold's state as it is saved now.
+    :return: the saved state of the hold.
     :raises GateRefusedError: a file's mtime may not be set.
     """
     chosen = [touched for touched in state.touched if touched.base_offset in base_offsets]
@@ -91,7 +84,7 @@ def put_back(root: Path, memory: HoldMemory, state: HoldState, base_offsets: Col
     with own_acts(root) as acts:
         for touched in chosen:
             if is_ours(touched):
-                with suppress(SegmentGoneError):  # deleted by its own age meanwhile
+                with suppress(SegmentGoneError):  # The broker may delete the expired file meanwhile.
                     set_mtime(acts, replace(touched, mtime_ns=touched.original_mtime_ns))
     remaining = tuple(touched for touched in state.touched if touched.base_offset not in base_offsets)
     state = replace(state, touched=remaining)
@@ -100,7 +93,7 @@ def put_back(root: Path, memory: HoldMemory, state: HoldState, base_offsets: Col
 
 
 def put_all_back(root: Path, memory: HoldMemory, state: HoldState) -> HoldState:
-    """Restore all files' original mtimes. From now on they are no fence for a watch.
+    """Restore all files' original mtimes. A watch no longer mends their fence.
 
     :raises GateRefusedError: a file's mtime may not be set.
     """
@@ -109,27 +102,27 @@ def put_all_back(root: Path, memory: HoldMemory, state: HoldState) -> HoldState:
     return put_back(root, memory, state, [touched.base_offset for touched in state.touched])
 
 
-def set_mtime(acts: Acting, meant: Touched) -> Touched:
+def set_mtime(acts: Acting, touched: Touched) -> Touched:
     """Set one file's mtime, flush it, and check whether the file system keeps it.
 
     :raises GateRefusedError: the mtime may not be set, or isn't kept.
-    :raises SegmentGoneError: the file is gone.
-    :raises ChangedUnderUsError: another file is at its path; it was not touched.
+    :raises SegmentGoneError: the file was deleted.
+    :raises ChangedUnderUsError: another file is at its path. It was not touched.
     """
     try:
-        with acts.on(meant.path, mtime_ns=meant.mtime_ns):
-            return _set_mtime(meant)
+        with acts.on(touched.path, mtime_ns=touched.mtime_ns):
+            return _set_mtime(touched)
     except FileNotFoundError as error:
         raise SegmentGoneError(
-            f"{meant.path}: expected the log's first segments to stay while the hold is put there, found "
-            "that they are being deleted. Run it again when the broker is through with that."
+            f"{touched.path}: expected the log's first segments to stay while their mtimes are set, found "
+            "that they are being deleted. Run again when the broker has deleted them."
         ) from error
     except OSError as error:
-        raise _refusal(meant, error) from error
+        raise _refusal(touched, error) from error
 
 
 def is_ours(touched: Touched) -> bool:
-    """Return whether the file has an mtime that it can have if only we touched it."""
+    """Return whether the file has an mtime that it can have if no other program touched it."""
     try:
         stat = Path(touched.path).lstat()
     except FileNotFoundError:
@@ -140,7 +133,7 @@ def is_ours(touched: Touched) -> bool:
 
 
 def same_ms(left_ns: int, right_ns: int) -> bool:
-    """Return whether two mtimes are equal in milliseconds, which is what a broker reads."""
+    """Return whether two mtimes are equal in milliseconds, the broker's unit."""
     return left_ns // _MS_NS == right_ns // _MS_NS
 
 
@@ -155,7 +148,7 @@ def _set_mtime(touched: Touched) -> Touched:
         if before.st_ino != touched.inode:
             raise ChangedUnderUsError(
                 f"{touched.path}: expected the file with inode {touched.inode}, found inode {before.st_ino}: "
-                "another program replaced it. It was not touched. Stop the program that does it."
+                "another program replaced it. It was not touched. Stop the program that replaces it."
             )
         os.utime(fd, ns=(before.st_atime_ns, touched.mtime_ns))
         try:
@@ -168,8 +161,8 @@ def _set_mtime(touched: Touched) -> Touched:
             os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
             raise GateRefusedError(
                 f"{touched.path}: expected its file system to keep the mtime {touched.mtime_ns} ns, found "
-                f"{after.st_mtime_ns} ns: no hold is possible there, since a broker goes by mtimes. Move the "
-                "store to a local file system such as ext4 or XFS, or stop the broker and work offline."
+                f"{after.st_mtime_ns} ns. No hold is possible without mtimes. Move the store to a local file "
+                "system such as ext4 or XFS, or stop the broker and work offline."
             )
     return replace(touched, ctime_ns=after.st_ctime_ns)
 
@@ -177,9 +170,12 @@ def _set_mtime(touched: Touched) -> Touched:
 def _refusal(file: Touched, error: OSError) -> GateRefusedError:
     owner = ""
     if isinstance(error, PermissionError):
+        uids = ""
+        with suppress(OSError):
+            uids = f" (uid {Path(file.path).stat().st_uid}; this process has uid {os.geteuid()})"
         owner = (
-            " A file's mtime may be set by its owner only: run as the broker's user"
-            f"{_owner_of(file.path)}, or give this process CAP_FOWNER and read access."
+            f" Only the owner of a file may set its mtime: run as the broker's user{uids}, or give this "
+            "process CAP_FOWNER and read access."
         )
     return GateRefusedError(
         f"{file.path}: expected to set its mtime, found {error.strerror or error}: the store can't be held. "
@@ -187,38 +183,29 @@ def _refusal(file: Touched, error: OSError) -> GateRefusedError:
     )
 
 
-def _owner_of(path: str) -> str:
-    try:
-        return f" (uid {Path(path).stat().st_uid}; this process has uid {os.geteuid()})"
-    except OSError:
-        return ""
-
-
 NAME: Final = "hold"
 _LOCK: Final = "hold-record.lock"
 _SLOT_BYTES: Final = 16 * 1024
 _MAX_BYTES: Final = 16 << 20
-"""Most bytes of both slots, enough for a fence of tens of thousands of segments."""
+"""Largest size of both slots, enough for a fence of tens of thousands of segments."""
 
 
 @contextmanager
 def lock_settled(root: Path, *, wait_seconds: float = WAIT_SECONDS) -> Iterator[int]:
-    """Lock the local hold until the block ends, so that its record of the fence stays true.
+    """Lock the store's copy of the hold until the block ends, so that no process changes it.
 
-    :return: the descriptor of our directory.
-    :raises TimeoutError: another process keeps the lock for longer.
-    :raises OSError: our directory can't be written.
+    :return: the descriptor of ``.storage-engine``.
+    :raises TimeoutError: another process has the lock for longer than ``wait_seconds``.
+    :raises OSError: ``.storage-engine`` can't be written.
     """
     with locked(root, _LOCK, wait_seconds=wait_seconds) as directory:
         yield directory
 
 
 def read_local(root: Path) -> HoldState | None:
-    """Return the record of a hold in a store's own directory.
+    """Return the hold's state from the store's copy. Return None if there is no copy or it is damaged.
 
-    None: there is none, or it is damaged, and the hold in the journal counts.
-
-    :raises GateRefusedError: the record may not be read, or this release can't read it.
+    :raises GateRefusedError: the copy may not be read, or this release can't read it.
     """
     path = root / DIRECTORY / NAME
     try:
@@ -228,13 +215,13 @@ def read_local(root: Path) -> HoldState | None:
         return None
     except CorruptFileError as error:
         raise GateRefusedError(
-            f"{path}: expected the hold that lies with the store, found something else ({error}) Remove "
-            "it: the journal has the hold, and the next renewal writes it again."
+            f"{path}: expected the store's copy of its hold, found another file ({error}) Remove it: the "
+            "journal has the hold, and the next renewal writes the copy again."
         ) from error
     except OSError as error:
         raise _unreadable(path, error) from error
-    newest = max(_slots(data), key=_sequence, default=None)
-    if newest is None or newest["state"] is None:
+    newest = max(_slots(data), key=_sequence)
+    if newest["state"] is None:
         return None
     try:
         return from_jsonable(HoldState, newest["state"], str(path))
@@ -243,11 +230,11 @@ def read_local(root: Path) -> HoldState | None:
 
 
 def write_local(root: Path, state: HoldState | None) -> None:
-    """Replace the record of a hold in a store's directory, durably; None: remove the hold from it.
+    """Replace the store's copy of the hold's state durably. None removes the state.
 
-    On a full disk the record is removed: the journal has the hold, and an old record would mislead a watch.
+    On a full disk the copy is removed: the journal has the hold, and an old copy would mislead a watch.
 
-    :raises OSError: the record can't be written; the previous one is still there.
+    :raises OSError: the copy can't be written. The previous one is still there.
     """
     path = root / DIRECTORY / NAME
     if state is None and not path.exists():
@@ -262,40 +249,37 @@ def write_local(root: Path, state: HoldState | None) -> None:
 
 
 def write_settled(directory: int, state: HoldState | None) -> None:
-    """Replace the record of a hold in a store's directory, for a caller that has it :func:`lock_settled`.
+    """Replace the store's copy of the hold's state, for a caller inside :func:`lock_settled`.
 
-    :param directory: descriptor of our directory.
-    :raises OSError: the record can't be written; the previous one is still there.
+    :param directory: descriptor of ``.storage-engine``.
+    :raises OSError: the copy can't be written. The previous one is still there.
     """
     try:
         data = _read(directory)
     except FileNotFoundError:
         data = b""
-    sequence = max(map(_sequence, _slots(data)), default=0) + 1
-    # Of no use here: which segments there were, and what was reported, is for who has the journal.
+    sequences = [_sequence(slot) for slot in _slots(data)]
+    sequence = max(sequences) + 1
+    # Only processes with the journal need the segments and the reported drift.
     record = None if state is None else to_jsonable(replace(state, segments=(), reported=()))
     content = json.dumps({"sequence": sequence, "state": record}).encode()
     line = f"{zlib.crc32(content):08x} ".encode() + content + b"\n"
     size = len(data) // 2
     if len(line) > size:
-        _make(directory, line)
+        # Create the file again with larger slots.
+        size = max(_SLOT_BYTES, 1 << len(line).bit_length())
+        durable.write_file(NAME, line.ljust(size) + b" " * size, dir_fd=directory, shared=True)
         return
-    # Never over the newest one: cut short, this write would leave none.
-    newest = max(range(2), key=lambda slot: _sequence_of(data[slot * size : (slot + 1) * size]))
+    # Keep the newest slot: this write may be interrupted.
+    older = 1 - sequences.index(max(sequences))
     with durable.opened(NAME, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory) as descriptor:
-        os.pwrite(descriptor, line.ljust(size), (1 - newest) * size)
+        os.pwrite(descriptor, line.ljust(size), older * size)
         os.fsync(descriptor)
-
-
-def _make(directory: int, line: bytes) -> None:
-    """Create the file with slots that are large enough for this line."""
-    size = max(_SLOT_BYTES, 1 << len(line).bit_length())
-    durable.write_file(NAME, line.ljust(size) + b" " * size, dir_fd=directory, shared=True)
 
 
 @dataclass(frozen=True, slots=True)
 class HoldMemories:
-    """Implements :class:`storage_engine.model.hold.HoldMemory` by the journal's, with a copy in the store.
+    """A :class:`storage_engine.model.hold.HoldMemory` in the journal, with a copy in the store.
 
     :param journal: the journal's memory, which counts where the two differ.
     """
@@ -306,7 +290,7 @@ class HoldMemories:
     def load(self) -> Mapping[str, Any] | None:
         """Return the journal's state, with segments added that a watch has fenced since then.
 
-        :raises GateRefusedError: the record in the store can't be read.
+        :raises GateRefusedError: the store's copy can't be read.
         """
         saved, local = load_state(self.journal), read_local(self.root)
         if saved is None:
@@ -325,7 +309,7 @@ class HoldMemories:
         self.journal.record_drift(found)
 
     def save(self, state: Mapping[str, Any] | None) -> None:
-        """Save the state durably in both places, first in the journal, on which a run after a kill relies.
+        """Save the state durably, first in the journal, on which a run after a kill relies.
 
         :raises GateRefusedError: the store's directory can't be written.
         """
@@ -335,68 +319,56 @@ class HoldMemories:
             write_local(self.root, hold)
         except OSError as error:
             raise GateRefusedError(
-                f"{self.root / DIRECTORY}: expected to write down the hold beside the store, found "
-                f"{error.strerror}. The journal has it; no file was touched. Run as the broker's user, with "
-                "its file system mounted writable, and free some space if it is full."
+                f"{self.root / DIRECTORY}: expected to write the store's copy of the hold, found "
+                f"{error.strerror}. The journal has the hold. No file was touched. Run as the broker's user, "
+                "with its file system mounted writable, and free some space if it is full."
             ) from error
 
 
 def with_fenced_since(saved: HoldState, local: HoldState) -> HoldState:
     """Add segments that a watch has fenced, if they still have the mtimes that the watch gave them."""
     keys = {(touched.base_offset, touched.inode) for touched in saved.touched}
-    more = [item for item in local.touched if (item.base_offset, item.inode) not in keys and is_ours(item)]
-    if not more:
+    fenced = [item for item in local.touched if (item.base_offset, item.inode) not in keys and is_ours(item)]
+    if not fenced:
         return saved
-    touched = {item.base_offset: item for item in (*saved.touched, *more)}
-    fence = {*saved.fence, *(item.base_offset for item in more)}
-    return replace(
-        saved, touched=tuple(item for _, item in sorted(touched.items())), fence=tuple(sorted(fence))
-    )
+    fence = {*saved.fence, *(item.base_offset for item in fenced)}
+    return replace(_with_touched(saved, fenced), fence=tuple(sorted(fence)))
 
 
 def left_behind(root: Path) -> HoldState | None:
-    """Return the local record of a hold that is in no journal, with the segments that still have its mtimes.
+    """Return the store's copy of a hold that is in no journal, with segments that still have its mtimes.
 
-    :raises GateRefusedError: the record can't be read.
+    :raises GateRefusedError: the copy can't be read.
     """
     local = read_local(root)
-    if local is None:
-        return None
-    return replace(local, touched=tuple(item for item in local.touched if is_ours(item)))
+    return local and replace(local, touched=tuple(item for item in local.touched if is_ours(item)))
 
 
 def _read(directory: int) -> bytes:
     return read_file(Path(NAME), _MAX_BYTES, follow_links=False, dir_fd=directory)
 
 
-def _slots(data: bytes) -> Iterator[dict[str, Any]]:
+def _slots(data: bytes) -> tuple[dict[str, Any], ...]:
     size = len(data) // 2
-    for slot in (data[:size], data[size:]):
-        if (record := _slot(slot)) is not None:
-            yield record
+    return _slot(data[:size]), _slot(data[size:])
 
 
-def _slot(data: bytes) -> dict[str, Any] | None:
-    """Return the content of a slot; None: the slot has no complete record."""
+def _slot(data: bytes) -> dict[str, Any]:
+    """Return the content of a slot. Its sequence is 0 if it has no complete record."""
     checksum, _, content = data.rstrip().partition(b" ")
     with suppress(*MALFORMED):
         if int(checksum, 16) == zlib.crc32(content):
             record: dict[str, Any] = json.loads(content)
             return {"sequence": int(record["sequence"]), "state": record["state"]}
-    return None
+    return {"sequence": 0, "state": None}
 
 
 def _sequence(slot: Mapping[str, Any]) -> int:
     return int(slot["sequence"])
 
 
-def _sequence_of(data: bytes) -> int:
-    record = _slot(data)
-    return 0 if record is None else _sequence(record)
-
-
 def _unreadable(path: Path, error: object) -> GateRefusedError:
     return GateRefusedError(
-        f"{path}: expected the hold that lies with the store, found what can't be read ({error}). Nothing "
-        "was changed. Run as the broker's user, with the release of Storage Engine that made the hold."
+        f"{path}: expected the store's copy of its hold, found an unreadable one ({error}). Nothing was "
+        "changed. Run as the broker's user, with the release of Storage Engine that made the hold."
     )

@@ -1,11 +1,10 @@
-"""One manager for each store: short locks between processes of this machine, and a marker for longer.
+"""One manager for each store: locks between processes of this machine, and a marker for the hold's time.
 
-A run locks the store's hold for its whole time (:func:`alone`). A watch mends the fence meanwhile. So the
-hold's state and the broker's settings are changed under a second lock, which lasts only from reading to
-writing (:func:`changing`).
+A run locks the store's hold until it ends (:func:`alone`). A watch mends the fence meanwhile. So the hold's
+state and the broker's settings are changed under a second, short lock (:func:`changing`).
 
-The marker is in the store's root and has the end of the hold. Until then another manager, with another
-journal, doesn't touch the store. The marker is renewed in place, which works on a full disk, too.
+The marker is in the store's root and has the end of the hold. Until then a manager with another journal
+doesn't touch the store. The marker is overwritten in place, which works on a full disk, too.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _LOCKS: Final = Path("/proc/locks")
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A file in a store's root that tells other managers that the store is held, and until when.
+    """A file in a store's root that tells other managers until when the store is held.
 
     :param manager: id of the hold's manager (``HoldState.manager``).
     :param host: name of the machine that last renewed the hold.
@@ -54,10 +53,10 @@ class Marker:
 
 @contextmanager
 def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
-    """Keep other processes of this machine off the store's hold. The lock also ends with the process.
+    """Lock the store's hold against other processes of this machine. The lock also ends with the process.
 
-    The lock is a file that only the store's owner and root can open. Earlier releases lock the directory
-    instead, and any user who may read it can lock it. Such a lock counts only if owner or root has it.
+    Only the store's owner and root can open the lock's file. Earlier releases lock the store's root instead,
+    which any user can lock who may read it. Such a lock counts only if owner or root has it.
 
     :raises StoreBusyError: another process has the lock for longer than ``wait_seconds``.
     :raises GateRefusedError: the lock can't be taken.
@@ -67,7 +66,7 @@ def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
         with _lock_errors(root, _LOCK):
             root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             opened.callback(os.close, root_fd)
-            # On a full disk the directory's own lock has to do.
+            # If a full disk prevents the lock's file, only the lock of the directory counts.
             opened.enter_context(_lock_if_room(root, _LOCK, wait_seconds))
             while not try_lock(root_fd) and _is_locked_by_manager(root_fd):
                 if time.monotonic() >= deadline:
@@ -78,10 +77,10 @@ def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
 
 @contextmanager
 def changing(root: Path, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
-    """Keep other processes from changing the hold while it is read and the change is written.
+    """Lock the hold's state from reading it until its change is written.
 
-    A process with the lock of :func:`alone` takes this lock as well, again for each change: in between, a
-    watch can mend. It lasts as long as a broker takes to answer.
+    A process with the lock of :func:`alone` takes this lock for each change, so that a watch can mend the
+    fence in between. It lasts as long as a broker takes to answer.
 
     :raises StoreBusyError: another process has the lock for longer than ``wait_seconds``.
     :raises GateRefusedError: the lock can't be taken.
@@ -104,15 +103,19 @@ def _lock_errors(root: Path, name: str) -> Iterator[None]:
     except TimeoutError as error:
         raise _busy(root) from error
     except OSError as error:
-        raise _no_lock(root, name, error) from error
+        raise GateRefusedError(
+            f"{root / DIRECTORY / name}: expected a file that can be locked (flock), found {error.strerror}. "
+            "Without the lock, two processes could change one hold. Nothing was changed. Run as the broker's "
+            "user, on a machine where the store's file system is a local one."
+        ) from error
 
 
 @contextmanager
 def _lock_if_room(root: Path, name: str, wait_seconds: float) -> Iterator[None]:
-    """Lock one of our files. If it doesn't exist and the disk is full, go on without the lock."""
-    with ExitStack() as held:
+    """Lock a file in ``.storage-engine``. If a full disk prevents its creation, continue without the lock."""
+    with ExitStack() as stack:
         try:
-            held.enter_context(locked(root, name, wait_seconds=wait_seconds))
+            stack.enter_context(locked(root, name, wait_seconds=wait_seconds))
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -121,23 +124,21 @@ def _lock_if_room(root: Path, name: str, wait_seconds: float) -> Iterator[None]:
 
 def _busy(root: Path) -> StoreBusyError:
     return StoreBusyError(
-        f"{root}: expected no other process to work on the store's hold, found that another process "
-        "of this machine does. Nothing was changed. Wait until it is done."
+        f"{root}: expected no other process that changes the store's hold, found another process of this "
+        "machine. Nothing was changed. Run again when it has ended."
     )
 
 
 def _is_locked_by_manager(fd: int) -> bool:
-    """Return whether a process of the directory's owner or of root has the directory locked (flock).
-    Processes that we can't see don't count.
-    """
-    here = os.fstat(fd)
-    managers = {0, here.st_uid}
+    """Return whether a visible process of the directory's owner or of root has it locked (flock)."""
+    status = os.fstat(fd)
+    managers = {0, status.st_uid}
     if not _LOCKS.exists():
         return True
     for line in _LOCKS.read_text().splitlines():
-        # "1: FLOCK  ADVISORY  WRITE 4711 08:01:131074 0 EOF"; one that waits has "->" in it
+        # "1: FLOCK  ADVISORY  WRITE 4711 08:01:131074 0 EOF"; a waiting lock has "->" as the second field.
         fields = line.split()
-        if fields[1] != "FLOCK" or fields[5].rpartition(":")[2] != str(here.st_ino):
+        if fields[1] != "FLOCK" or fields[5].rpartition(":")[2] != str(status.st_ino):
             continue
         with suppress(FileNotFoundError):
             if Path(f"/proc/{fields[4]}").stat().st_uid in managers:
@@ -145,18 +146,10 @@ def _is_locked_by_manager(fd: int) -> bool:
     return False
 
 
-def _no_lock(root: Path, name: str, error: OSError) -> GateRefusedError:
-    return GateRefusedError(
-        f"{root / DIRECTORY / name}: expected a file that can be locked (flock), found {error.strerror}: "
-        "two processes could work on one hold. Nothing was changed. Run as the broker's user, on a machine "
-        "where the store's file system is a local one."
-    )
-
-
 def read_marker(root: Path) -> Marker | None:
-    """Read the marker of a store's hold; None: there is none.
+    """Read the marker of a store's hold; None if there is no marker.
 
-    :raises GateRefusedError: the marker can't be read, so it is unknown whose it is.
+    :raises GateRefusedError: the marker can't be read, so its manager is unknown.
     """
     path = root / NAME
     try:
@@ -166,68 +159,60 @@ def read_marker(root: Path) -> Marker | None:
         return None
     except (OSError, BadInputError, *MALFORMED) as error:
         raise GateRefusedError(
-            f"{path}: expected the marker of a hold, found what can't be read ({reason_text(error)}). "
-            "Nothing was changed. Find out who manages this store; if there is no other manager, remove "
-            "the file."
+            f"{path}: expected the marker of a hold, found an unreadable file ({reason_text(error)}). "
+            "Nothing was changed. Find out who manages this store. If there is no other manager, remove the "
+            "file."
         ) from error
 
 
 def refuse_foreign(root: Path, manager: str | None, now_ms: int) -> None:
     """Make sure that no other manager holds a store.
 
-    :param manager: our own id; None: we have no hold yet.
-    :raises GateRefusedError: another manager's hold stands, or the marker can't be read.
+    :param manager: id of this manager; None if it has no hold yet.
+    :raises GateRefusedError: another manager's hold hasn't ended, or the marker can't be read.
     """
     marker = read_marker(root)
     if marker is None or marker.manager == manager or marker.ends_at_ms <= now_ms:
         return
+    until = f"{marker.ends_at_ms} ms after 1970"
+    with suppress(ValueError, OverflowError, OSError):  # The time may be beyond the calendar.
+        until = time_text(marker.ends_at_ms)
     raise GateRefusedError(
         f"{root / NAME}: expected no other manager, found that one on host {marker.host} holds the store "
-        f"until {_moment(marker.ends_at_ms)}, by another journal than ours. Nothing was "
-        "changed. Have it unmanage the store; if it is gone for good, wait until then or remove the file."
+        f"until {until}, with another journal. Nothing was changed. Run unmanage there. If that manager no "
+        "longer exists, wait until then or remove the file."
     )
 
 
-def _moment(timestamp_ms: int) -> str:
-    try:
-        return time_text(timestamp_ms)
-    except (ValueError, OverflowError, OSError):  # no calendar goes so far
-        return f"{timestamp_ms} ms after 1970"
-
-
 def write_marker(root: Path, manager: str, ends_at_ms: int) -> str:
-    """Write a marker, durably, that the store is held until ``ends_at_ms``.
+    """Write the marker durably.
 
-    :return: a notice if there is no space for the marker; otherwise empty.
-    :raises GateRefusedError: the marker may not be written.
+    :return: a notice if the disk has no space for the marker; otherwise "".
+    :raises GateRefusedError: the marker can't be written.
     """
     path = root / NAME
     data = json.dumps(to_jsonable(Marker(manager, socket.gethostname(), ends_at_ms))).encode().ljust(_BYTES)
     try:
         try:
-            _write_in_place(path, data)
+            with durable.opened(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC) as fd:
+                os.pwrite(fd, data, 0)
+                os.ftruncate(fd, len(data))
+                os.fsync(fd)
         except FileNotFoundError:
             durable.write_file(path, data, shared=True)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return f"{path}: no space to mark that the store is held, so that another manager can't tell"
+            return f"{path}: no space for the marker of the hold, so that another manager can't see the hold"
         raise GateRefusedError(
-            f"{path}: expected to mark that the store is held, found {error.strerror}. Nothing was changed. "
+            f"{path}: expected to write the marker of the hold, found {error.strerror}. Nothing was changed. "
             "Run as the broker's user, with its file system mounted writable."
         ) from error
     return ""
 
 
 def remove_marker(root: Path, manager: str) -> None:
-    """Remove our own marker, durably. Another manager's marker stays."""
+    """Remove the marker durably if it is this manager's."""
     marker = read_marker(root)
     if marker is not None and marker.manager == manager:
         durable.unlink(root / NAME)
         durable.fsync_path(root)
-
-
-def _write_in_place(path: Path, data: bytes) -> None:
-    with durable.opened(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC) as fd:
-        os.pwrite(fd, data, 0)
-        os.ftruncate(fd, len(data))
-        os.fsync(fd)

@@ -1,8 +1,7 @@
-"""The saved state of a hold (:class:`HoldState`), and the observed state of broker and log
-(:class:`Observed`).
+"""The saved state of a hold, and the observed state of broker and log.
 
-Each change in a ``HoldState`` is durable in the journal before the store is changed. So after a kill, the
-next run knows each file's original mtime and each setting's original value.
+Each change of a :class:`HoldState` is durable in the journal before the store is changed. So after a kill,
+the next run knows each file's original mtime and each setting's original value.
 """
 
 from __future__ import annotations
@@ -28,14 +27,13 @@ HELD_SETTINGS: Final = (FORCIBLY, RESERVED)
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """A segment whose mtime we have set, or are about to set.
+    """A segment whose mtime the hold has set, or is about to set.
 
-    :param inode: inode of the file. A file with another inode at the path is another file, which we never
-        touched.
-    :param original_mtime_ns: mtime before we touched the file for the first time.
-    :param mtime_ns: mtime that we set last.
-    :param ctime_ns: ctime after that; None: we were about to set the mtime, and may have set it.
-    :param before_mtime_ns: mtime just before we set it last.
+    :param inode: inode of the file. A file with another inode at the path was never touched.
+    :param original_mtime_ns: mtime before the hold first set it.
+    :param mtime_ns: mtime that the hold set last.
+    :param ctime_ns: ctime after that; None if the hold was about to set the mtime, and may have set it.
+    :param before_mtime_ns: mtime just before the hold set it last; None in states of older releases.
     """
 
     base_offset: int
@@ -48,7 +46,7 @@ class Touched:
 
     @property
     def possible_mtimes_ns(self) -> tuple[int, ...]:
-        """Return the mtimes that the file may have if only we touched it."""
+        """Return the mtimes that the file can have if no other program touched it."""
         if self.ctime_ns is not None:
             return (self.mtime_ns,)
         before = self.original_mtime_ns if self.before_mtime_ns is None else self.before_mtime_ns
@@ -57,9 +55,10 @@ class Touched:
 
 @dataclass(frozen=True, slots=True)
 class ChangedSetting:
-    """A broker setting that we have changed, or are about to change.
+    """A broker setting that the hold has changed, or is about to change.
 
-    :param original: its value before the hold, in the broker's form.
+    :param original: value before the hold, in the broker's form.
+    :param ours: value that the hold sets.
     """
 
     key: str
@@ -69,36 +68,30 @@ class ChangedSetting:
 
 @dataclass(frozen=True, slots=True)
 class HoldState:
-    """Saved state of a hold: everything that must be known again after a kill.
+    """Saved state of a hold: everything that the next run needs after a kill.
 
-    :param manager: id that distinguishes this hold from those of other managers; also in the store's marker
-        file.
+    :param manager: id of this hold's manager, also in the store's marker file.
     :param boot_timestamp_ms: start time of the broker's process at the last look.
-    :param fence_offset: base offset of the fence's first segment, which protects itself and all younger ones;
-        -1: no fence is needed, since only the active segment is left.
-    :param ends_at_ms: end of the fence if the hold isn't renewed, valid for any fileReservedTime from 0 on.
-    :param expected_settings: values of :data:`HELD_SETTINGS` when the hold was made; a renewal doesn't change
-        them.
-    :param min_offset: the broker's min offset at the last look.
+    :param fence_offset: base offset of the fence's first segment; -1 if only the active segment is left.
+    :param ends_at_ms: end of the fence without a renewal, at any fileReservedTime from 0 on.
+    :param expected_settings: values of :data:`HELD_SETTINGS` when the hold was made. A renewal keeps them.
+    :param min_offset, max_offset, address: the broker's offsets and address at the last look.
     :param segments: (base offset, inode) of every file of the log at the last look, in order.
     :param end_offset: end of the last of these files.
-    :param max_offset: the broker's max offset at the last look.
-    :param address: the broker's address at the last look.
-    :param frame_offset: offset of the first message in the newest sealed segment; -1: unknown.
+    :param frame_offset: offset of the first message in the newest sealed segment; -1 if unknown.
     :param frame_sha256: SHA-256 of that message's frame.
-    :param releasing: base offsets of segments that the broker may delete right now; the fence is behind them.
-    :param last_trigger_ms: time at which the broker was last told to delete; it then makes up to 20 passes.
+    :param releasing: base offsets of segments before the fence that the broker may delete now.
+    :param last_trigger_ms: time of the last request to delete, after which the broker makes up to 20 passes.
     :param reported: names of lasting drift that was reported already.
-    :param fence: base offsets of all segments of the fence.
-    :param fence_count: number of segments that the fence should have, if there are as many.
-    :param deletes_from_ms: time from which the broker may delete again by its own rules if the hold isn't
-        renewed; 0: an older release renewed the hold last, and ``ends_at_ms`` has this time.
-    :param broker_name: brokerName at the last look; "": an older release made that look.
-    :param cluster_name: brokerClusterName at the last look; "": an older release made that look.
+    :param fence: base offsets of the fence's segments.
+    :param fence_count: number of segments that the fence should have, if the log has so many.
+    :param deletes_from_ms: time from which the broker may delete by its own rules without a renewal; 0 if an
+        older release renewed the hold last, and ``ends_at_ms`` has this time.
+    :param broker_name, cluster_name: the broker's names at the last look; "" if an older release looked.
     :param log_paths: directories of the log at the last look, each with the mount point of its file system
-        ("": the system doesn't tell it); empty: an older release made that look.
-    :param lasts_ms: time for which the last renewal holds the store; 0: an older release renewed it.
-    :param accepted_release: release of the broker that was not tested, but that a person accepted; "": none.
+        ("" if unknown). Empty if an older release looked.
+    :param lasts_ms: time from the last renewal to the hold's end; 0 if an older release renewed it.
+    :param accepted_release: untested release of the broker that a person accepted; "" if there is none.
     :param accepted_by: the person who accepted it.
     :param replicas: addresses of other brokers that had the broker's name at the last look.
     """
@@ -132,7 +125,7 @@ class HoldState:
     replicas: tuple[str, ...] = ()
 
     def may_delete(self, release: str) -> bool:
-        """Return whether a broker of this release may be told to delete; "": the release is unknown."""
+        """Return whether a broker of this release may be told to delete; False if it is "" (unknown)."""
         return bool(release) and (is_tried(release) or release == self.accepted_release)
 
     def touched_at(self, base_offset: int) -> Touched | None:
@@ -141,7 +134,7 @@ class HoldState:
 
 @dataclass(frozen=True, slots=True)
 class SeenFile:
-    """A file of the log, as its directory lists it."""
+    """A file of the log, as listed in its directory."""
 
     base_offset: int
     path: str
@@ -157,11 +150,10 @@ class SeenFile:
 
 @dataclass(frozen=True, slots=True)
 class SavedSettings:
-    """Values of :data:`HELD_SETTINGS` in broker.conf, which a restart of the broker brings back.
+    """Values of :data:`HELD_SETTINGS` in broker.conf, which take effect at the broker's next start.
 
-    :param path: path of broker.conf; None: no path was given.
-    :param values: values in the file; a missing setting has the broker's default. None: the file can't be
-        read.
+    :param path: path of broker.conf; None if no path was given.
+    :param values: values in the file, or the broker's defaults; None if the file can't be read.
     :param problem: reason why the file can't be read.
     """
 
@@ -172,18 +164,17 @@ class SavedSettings:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """State of a broker and its log at one moment, by which a hold is judged. The broker was asked before its
-    files were listed.
+    """State of a broker and its log at one moment. The broker was asked before its files were listed.
 
     :param settings: the broker's effective settings.
     :param role: value of brokerRole.
-    :param min_offset: the broker's min offset, which is behind files that it no longer serves.
-    :param max_offset: the broker's max offset; a segment that ends behind it is active.
-    :param files: files of the log, by base offset; there may be gaps.
-    :param frame_sha256: SHA-256 of the frame that the broker has at the hold's ``frame_offset``; "": no
-        message begins there. None: the broker was not asked for it.
-    :param unproven: reason why the broker isn't provably the one that runs on these files; "": it is, or it
-        is a slave, which isn't checked.
+    :param min_offset: the broker's min offset. It no longer serves files before it.
+    :param max_offset: the broker's max offset. A segment that ends behind it is active.
+    :param files: files of the log, sorted by base offset. There may be gaps.
+    :param frame_sha256: SHA-256 of the broker's frame at the hold's ``frame_offset``; "" if no message begins
+        there; None if the broker was not asked.
+    :param unproven: reason why the broker may not be the one that runs on these files; "" if it is proven, or
+        the broker is a slave, which isn't checked.
     :param log_paths: see :class:`HoldState`.
     """
 
@@ -207,8 +198,7 @@ class Observed:
 def first_state(left: HoldState | None, found: Observed) -> HoldState:
     """Return the state of a new hold.
 
-    :param left: state of a hold that is in no journal any more. It knows the original mtimes and settings,
-        which the present ones may not be. None: there is no such hold.
+    :param left: the store's copy of a hold whose journal is lost, with original mtimes and settings, or None.
     """
     state = HoldState(uuid4().hex, found.boot_timestamp_ms, expected_settings=_held_settings(found))
     if left is None:
@@ -222,9 +212,9 @@ def first_state(left: HoldState | None, found: Observed) -> HoldState:
 
 
 def with_acceptance(state: HoldState, release: str, accepted: str, person: str) -> HoldState:
-    """Return the state with a person's acceptance of an untested release. Another release ends it.
+    """Return the state with a person's acceptance of an untested release. It ends with another release.
 
-    :param accepted: release that the store's settings accept; "": they accept none.
+    :param accepted: release that the store's settings accept; "" if they accept none.
     """
     if release == state.accepted_release:
         return state
@@ -237,7 +227,7 @@ def with_acceptance(state: HoldState, release: str, accepted: str, person: str) 
 
 
 def with_moved_files(state: HoldState, found: Observed) -> HoldState:
-    """Return the state with the present paths of touched files, since the store may have been moved."""
+    """Return the state with the current paths of touched files, since the store may have been moved."""
     by_inode = {(file.base_offset, file.inode): file.path for file in found.files}
     touched = tuple(
         replace(item, path=by_inode.get((item.base_offset, item.inode), item.path)) for item in state.touched
@@ -246,7 +236,8 @@ def with_moved_files(state: HoldState, found: Observed) -> HoldState:
 
 
 def as_looked_at(state: HoldState, found: Observed) -> HoldState:
-    """Return the state with the log and broker as found now, so that the next look sees later deletions.
+    """Return the state with the log and broker as found now, with which the next look compares.
+
     Expected mtimes and settings stay as recorded.
     """
     return replace(
@@ -255,17 +246,13 @@ def as_looked_at(state: HoldState, found: Observed) -> HoldState:
         address=found.address,
         broker_name=found.settings.get(NAME, ""),
         cluster_name=found.settings.get(CLUSTER, ""),
-        # A hold whose making an older release was killed in knows of none.
+        # An older release that was killed while it made the hold has recorded no settings.
         expected_settings=state.expected_settings or _held_settings(found),
         min_offset=found.min_offset,
         max_offset=found.max_offset,
         segments=tuple((file.base_offset, file.inode) for file in found.files),
-        # What went after who let it go was killed.
-        releasing=tuple(
-            offset
-            for offset in state.releasing
-            if offset >= found.min_offset or found.file_at(offset) is not None
-        ),
+        # Without segments that were deleted after the releasing run was killed.
+        releasing=tuple(base for base in state.releasing if base >= found.min_offset or found.file_at(base)),
         end_offset=found.files[-1].end_offset if found.files else found.max_offset,
         log_paths=found.log_paths,
     )
@@ -276,10 +263,9 @@ def _held_settings(observed: Observed) -> dict[str, str]:
 
 
 def known_replicas(memory: HoldMemory | None, settings: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the addresses of brokers that had a broker's name. They come from the broker's own hold, and
-    from other stores' holds in the same journal.
+    """Return the addresses of brokers with a broker's name, from its own and other holds in the journal.
 
-    :raises GateRefusedError: the saved state isn't in this release's form.
+    :raises GateRefusedError: this release can't read the saved state.
     """
     if memory is None:
         return ()
@@ -293,13 +279,13 @@ def known_replicas(memory: HoldMemory | None, settings: Mapping[str, str]) -> tu
 
 
 def load_state(memory: HoldMemory | None) -> HoldState | None:
-    """Return the saved state of a store's hold; None: it isn't held, or no state was saved.
+    """Return the saved state of a store's hold; None if it isn't held, or no state was saved.
 
-    :raises GateRefusedError: the saved state isn't in this release's form.
+    :raises GateRefusedError: this release can't read the saved state.
     """
     return load_hold(memory, HoldState)
 
 
 def save_state(memory: HoldMemory, state: HoldState | None) -> None:
-    """Save the state of a hold. It is durable when the function returns."""
+    """Save the state of a hold durably."""
     save_hold(memory, state)

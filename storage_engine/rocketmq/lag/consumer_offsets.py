@@ -1,14 +1,10 @@
 """Consumer groups, the queues that they read, and their positions, from the broker's files.
 
-A broker with many groups and queues writes hundreds of MB. Compiled code reads such a table into columns. If
-the table has anything that this code doesn't know, or is small, the general parser reads it.
+A broker with many groups and queues writes hundreds of MB. Compiled code reads such a table into columns. The
+general parser reads small tables, and tables that the compiled code doesn't understand.
 
-The queues that groups read are known as far as a broker's files or the running broker tell them. Only config
-and directory names are read for that.
-
-If a group has committed an offset, the broker knows its topics. Otherwise the broker knows only the group's
-retry topic and its SQL filters. Consumers that keep their offsets themselves (broadcasting) are not known at
-all.
+A broker knows the topics in which a group has committed offsets. Of a group without an offset it knows only
+the retry topic and SQL filters. Consumers that keep their offsets themselves (broadcasting) are unknown.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ from storage_engine.rocketmq.format.stored_files import read_or_tell, refuse_lin
 TOPIC_GROUP_SEPARATOR = "@"
 
 LARGE_BYTES = 1 << 20
-"""Size of a table from which compiled code is faster than the general parser, even with its loading time."""
+"""Size from which compiled code, including its loading, is faster than the general parser."""
 Codes = npt.NDArray[np.int64]
 Longs = npt.NDArray[np.int64]
 
@@ -45,10 +41,9 @@ def consumer_offsets(layout: StoreLayout) -> pa.Table:
     """Return one row of :data:`POSITIONS_SCHEMA` for each committed offset, by topic, queue and group.
 
     A broker with light message queues (enableLmq) keeps offsets in ``lmqConsumerOffset.json``, any other
-    broker in ``consumerOffset.json``. If both files exist, the lower offset counts, so that lag is never
-    reported too small.
+    broker in ``consumerOffset.json``. If both exist, the lower offset counts, so that lag is never too small.
 
-    :raises CorruptFileError: neither a file nor its backup is readable and well-formed.
+    :raises CorruptFileError: a file and its backup are unreadable or malformed.
     """
     tables = []
     for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
@@ -59,9 +54,9 @@ def consumer_offsets(layout: StoreLayout) -> pa.Table:
 
 
 def parse_offsets(data: bytes) -> pa.Table:
-    """Parse offsets in the form of a file or of a live broker's answer. The rows are in any order.
+    """Parse the offsets of a file or of a live broker's answer. The rows are in any order.
 
-    :raises MALFORMED: the text is something else.
+    :raises MALFORMED: the text has another form.
     """
     table = parse_large(data) if len(data) >= LARGE_BYTES else None
     return parse_any(data) if table is None else table
@@ -70,7 +65,7 @@ def parse_offsets(data: bytes) -> pa.Table:
 def parse_any(data: bytes) -> pa.Table:
     """Parse offsets with the general parser.
 
-    :raises MALFORMED: the text is something else.
+    :raises MALFORMED: the text has another form.
     """
     return from_rows(list(_rows(parse_object(data))))
 
@@ -80,7 +75,7 @@ def _rows(content: dict[Any, Any]) -> Iterator[tuple[str, int, str, int]]:
         topic, group = _topic_and_group(name)
         for queue, offset in queues.items():
             yield topic, int(queue), group, int(offset)
-    # LmqConsumerOffsetManager: a light message queue has one queue, 0
+    # The only queue of a light message queue is 0 (LmqConsumerOffsetManager).
     for name, offset in content.get("lmqOffsetTable", {}).items():
         topic, group = _topic_and_group(name)
         yield topic, 0, group, int(offset)
@@ -96,12 +91,12 @@ def _topic_and_group(name: str) -> tuple[str, str]:
 def parse_large(data: bytes) -> pa.Table | None:
     """Parse offsets with compiled code, in a fraction of the general parser's time and memory.
 
-    If one topic@group names a queue twice, both rows are returned; the general parser returns only the later.
+    If one topic@group has a queue twice, both rows are returned. The general parser returns the later one.
 
-    :return: None: the text has something that only the general parser can read.
-    :raises FastjsonError: the text ends too early, or with zeros: it was not completely written.
+    :return: None if only the general parser can read the text.
+    :raises FastjsonError: the text was not written completely, since it ends too early or with zeros.
     """
-    # Loading compiled code takes longer than most tables do.
+    # Loading compiled code takes longer than most tables take to parse.
     from storage_engine.rocketmq.lag.offset_kernels import scan_offsets
 
     text = np.frombuffer(data, np.uint8)
@@ -121,7 +116,7 @@ def parse_large(data: bytes) -> pa.Table | None:
     rows = np.diff(firsts, append=row_count)
     pairs = np.asarray(topics.indices, np.int64) * len(groups.dictionary) + np.asarray(groups.indices)
     if any(len(np.unique(part)) < len(part) for part in (pairs[light], pairs[~light])):
-        return None  # of two entries of one name the later counts, which the general parser knows
+        return None  # Of equal names the later one counts, as in the general parser.
     columns = [
         _repeat(topics, rows),
         pa.array(queues[:row_count]),
@@ -150,7 +145,7 @@ def _repeat(names: Names, counts: npt.NDArray[np.int64]) -> Names:
 def _keep_lowest(table: pa.Table) -> pa.Table:
     """Return for each topic, queue and group the row with the lowest offset.
 
-    :param table: table in queue order, with known offsets.
+    :param table: table in queue order without null offsets.
     """
     if not table.num_rows:
         return table
@@ -160,28 +155,28 @@ def _keep_lowest(table: pa.Table) -> pa.Table:
     if len(firsts) == table.num_rows:
         return table
     lowest = np.minimum.reduceat(np.asarray(table["committed_offset"]), firsts)
-    kept = table.take(firsts)
-    return kept.set_column(
+    first_rows = table.take(firsts)
+    return first_rows.set_column(
         POSITIONS_SCHEMA.get_field_index("committed_offset"), "committed_offset", pa.array(lowest)
     )
 
 
 def from_rows(rows: Sequence[tuple[str, int, str, int | None]]) -> pa.Table:
-    """Make a table of :data:`POSITIONS_SCHEMA` from its rows."""
     columns = list(zip(*rows, strict=True)) or [()] * len(POSITIONS_SCHEMA)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, POSITIONS_SCHEMA, strict=True)]
     return pa.table(arrays, schema=POSITIONS_SCHEMA)
 
 
 def in_queue_order(table: pa.Table) -> pa.Table:
-    """Sort rows by topic, queue and group, so that each queue's rows are together, in one chunk.
-
-    :param table: table of :data:`POSITIONS_SCHEMA`.
-    """
+    """Sort a table of :data:`POSITIONS_SCHEMA` by topic, queue and group, and make it one chunk."""
     topics, topic = coded(table["topic"])
     groups, group = coded(table["group"])
     queue = np.asarray(table["queue_id"])
-    order = _order(topic, queue, group, len(topics), len(groups))
+    queues = int(queue.max(initial=0)) + 1
+    if len(topics) * queues * len(groups) >= _MAX_KEY or queue.min(initial=0) < 0:
+        order = np.lexsort((group, queue, topic))
+    else:
+        order = np.argsort((topic.astype(np.int64) * queues + queue) * len(groups) + group)
     columns = [
         pa.DictionaryArray.from_arrays(topic[order], topics),
         pa.array(queue[order]),
@@ -191,32 +186,17 @@ def in_queue_order(table: pa.Table) -> pa.Table:
     return pa.table(columns, schema=POSITIONS_SCHEMA)
 
 
-def _order(
-    topic: npt.NDArray[np.int32],
-    queue: npt.NDArray[np.int32],
-    group: npt.NDArray[np.int32],
-    topics: int,
-    groups: int,
-) -> npt.NDArray[np.int64]:
-    queues = int(queue.max(initial=0)) + 1
-    if topics * queues * groups >= _MAX_KEY or queue.min(initial=0) < 0:
-        return np.lexsort((group, queue, topic)).astype(np.int64)
-    key = (topic.astype(np.int64) * queues + queue) * groups + group
-    return np.argsort(key).astype(np.int64, copy=False)
-
-
 RETRY_TOPIC_PREFIX = "%RETRY%"
 
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """Known consumers, before the queues are looked at.
+    """Known consumers, before the queues' directories are read.
 
-    :param committed: every committed offset, as a table of :data:`POSITIONS_SCHEMA` in queue order.
+    :param committed: table of :data:`POSITIONS_SCHEMA` in queue order, with all committed offsets.
     :param groups: names of all groups that exist.
     :param subscriptions: known pairs (group, topic), with or without an offset.
-    :param unknown: texts on data that are unknown because a file can't be read; the other fields lack these
-        data.
+    :param unknown: texts about files that can't be read. The other fields lack the data of these files.
     """
 
     committed: pa.Table
@@ -226,7 +206,7 @@ class Consumers:
 
 
 def consumers_in_files(layout: StoreLayout, attempts: int = 1) -> Consumers:
-    """Return the groups that the broker last wrote to its files, as far as the files can be read.
+    """Return the groups from the broker's files, as far as these can be read.
 
     :param attempts: number of attempts to read a file that is unreadable or malformed.
     """
@@ -239,7 +219,7 @@ def consumers_in_files(layout: StoreLayout, attempts: int = 1) -> Consumers:
 
 
 def read_filtered(layout: StoreLayout, attempts: int) -> tuple[frozenset[tuple[str, str]], tuple[str, ...]]:
-    """Return (group, topic) of each subscription with a filter, and why they are unknown; (): they are known.
+    """Return (group, topic) of each subscription with a filter, and errors if the file can't be read.
 
     :param attempts: number of attempts to read a file that is unreadable or malformed.
     """
@@ -251,8 +231,8 @@ def read_filtered(layout: StoreLayout, attempts: int) -> tuple[frozenset[tuple[s
 def group_positions(layout: StoreLayout, consumers: Consumers) -> pa.Table:
     """Return one row of :data:`POSITIONS_SCHEMA` for each group and queue, by topic, queue and group.
 
-    ``committed_offset`` is null if a group reads the topic but has no offset in the queue: the offset is
-    unknown, not zero. If only the name of a group is known, it has a row with queue 0 of its retry topic.
+    If a group reads a topic but has no offset in a queue, ``committed_offset`` is null (unknown, not zero). A
+    group of which only the name is known gets a row for queue 0 of its retry topic.
     """
     committed = consumers.committed
     reads = _Reads.of(committed)
@@ -267,7 +247,7 @@ class _Reads:
     """Groups, with the queues in which they have committed an offset.
 
     :param topics, groups: names by code.
-    :param row_topic, row_queue, row_group: codes of each row, by topic, queue and group.
+    :param row_topic, row_queue, row_group: codes of each row, sorted by topic, queue and group.
     :param pairs: (topic code * number of groups + group code) of each pair with an offset, ascending.
     :param pair_rows: number of rows of each pair.
     """
@@ -292,9 +272,7 @@ class _Reads:
 
 
 def _uncommitted_queues(layout: StoreLayout, reads: _Reads) -> Iterator[pa.Table]:
-    """Yield rows without an offset: queues on disk in which a group has no offset although it has one in
-    another queue of the topic.
-    """
+    """Yield rows for queues on disk without a group's offset, if another queue of the topic has one."""
     on_disk = [sorted(set(_queue_ids(layout, topic))) for topic in names_of(reads.topics)]
     counts = np.array([len(ids) for ids in on_disk], dtype=np.int64)
     queues = np.array([queue for ids in on_disk for queue in ids], dtype=np.int64)
@@ -312,11 +290,11 @@ def _uncommitted_queues(layout: StoreLayout, reads: _Reads) -> Iterator[pa.Table
     short = reads.pairs[pair_rows < counts[reads.pairs // groups]]
     if not short.size:
         return
-    # each of these pairs with each queue on disk, less those with an offset
-    each = counts[short // groups]
-    pair = np.repeat(short, each)
+    # Combine these pairs with the queues on disk, and leave out the combinations with an offset.
+    pair_queues = counts[short // groups]
+    pair = np.repeat(short, pair_queues)
     starts = np.cumsum(counts) - counts
-    within = np.arange(len(pair)) - np.repeat(np.cumsum(each) - each, each)
+    within = np.arange(len(pair)) - np.repeat(np.cumsum(pair_queues) - pair_queues, pair_queues)
     queue = queues[starts[pair // groups] + within]
     affected = np.isin(reads.row_topic, np.unique(short // groups))
     known_keys = (
@@ -338,15 +316,17 @@ def _is_in(values: Longs, ascending: Longs) -> npt.NDArray[np.bool_]:
 
 
 def _uncommitted_topics(layout: StoreLayout, reads: _Reads, consumers: Consumers) -> Iterator[pa.Table]:
-    """Yield rows without an offset: queues of topics that a group is known to read, although it has no offset
-    in the topic at all.
-    """
+    """Yield rows for the queues of topics that a group reads without having an offset in any queue."""
     groups = dict(zip(names_of(reads.groups), range(len(reads.groups)), strict=True))
     pairs = set(consumers.subscriptions)
-    topics = _topics(layout)
+    topics, errors = read_or_tell(partial(config_files.topics, layout), (), "topics")
+    names = {topic.topic for topic in topics}
     for group in groups.keys() | consumers.groups:
         retry = RETRY_TOPIC_PREFIX + group
-        if (topics is None or retry in topics) and (group not in groups or _has_queues(layout, retry)):
+        # If the topics can't be read, their directories tell which exist.
+        if (errors or retry in names) and (
+            group not in groups or any(True for _ in _queue_ids(layout, retry))
+        ):
             pairs.add((group, retry))
     rows: list[tuple[str, int, str, None]] = []
     for group, topic in pairs - _filter_committed(pairs, reads, groups):
@@ -356,12 +336,6 @@ def _uncommitted_topics(layout: StoreLayout, reads: _Reads, consumers: Consumers
         rows += [(topic, queue_id, group, None) for queue_id in queues]
     if rows:
         yield from_rows(rows)
-
-
-def _topics(layout: StoreLayout) -> frozenset[str] | None:
-    """Return the topics' names; None: they can't be read, and topics are known only by their directories."""
-    topics, unknown = read_or_tell(partial(config_files.topics, layout), (), "topics")
-    return None if unknown else frozenset(topic.topic for topic in topics)
 
 
 def _filter_committed(
@@ -380,16 +354,11 @@ def _filter_committed(
 
 
 def queue_directories(layout: StoreLayout, topic: str) -> tuple[Path, Path]:
-    """Return the directory of a topic's consume queues, and the directory of its batch consume queues. A
-    topic has queues in only one of them.
+    """Return the directories of a topic's consume queues and batch consume queues. Only one has queues.
 
-    :param topic: a topic for which ``has_directory`` holds.
+    :param topic: a topic for which ``has_directory`` returns True.
     """
     return layout.consumequeue / topic, layout.batchconsumequeue / topic
-
-
-def _has_queues(layout: StoreLayout, topic: str) -> bool:
-    return next(_queue_ids(layout, topic), None) is not None
 
 
 def _queue_ids(layout: StoreLayout, topic: str) -> Iterator[int]:

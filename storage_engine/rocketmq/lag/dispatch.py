@@ -1,8 +1,7 @@
-"""Position up to which the commitlog has been dispatched to the consume queues, found from the files.
+"""Offset up to which the commitlog was dispatched to the consume queues, from the store's files.
 
-The broker dispatches in the order of the log (ReputMessageService#doReput), so one entry for a message proves
-that everything before it has been dispatched. A segment must stay until this is proven: otherwise consumers
-would lose its messages.
+The broker dispatches in the order of the log (ReputMessageService#doReput). So one entry proves that all
+messages before it were dispatched. Without this proof, a segment must stay for its consumers.
 """
 
 from __future__ import annotations
@@ -30,19 +29,18 @@ def dispatched_offset(
 ) -> int:
     """Return the offset below which every message is in its consume queue.
 
-    First the consume queue of the first message behind the sealed segments is read. If it proves nothing, the
-    ends of all queues are read until one is proof enough. Behind the highest entry, a segment without
-    messages for consume queues counts as dispatched, too.
+    First the consume queue of the first message behind the sealed segments is read. If its entry is missing,
+    the ends of all queues are read until one is behind the sealed segments. Segments behind the newest entry
+    also count as dispatched if they have no messages for consume queues.
 
     :param segments: the commitlog's files, oldest first.
-    :param sealed_end: start of the active segment; a proof up to there is enough.
-    :param max_offset: the logical end of the log.
-    :return: at most ``max_offset``; the log's min offset if nothing is proven. An entry that points behind
-        ``max_offset`` proves nothing.
+    :param sealed_end: start of the active segment. No proof is needed behind it.
+    :param max_offset: the logical end of the log. Entries that point behind it are ignored.
+    :return: at most ``max_offset``; the log's min offset without a proof.
     """
     proven = segments[0].base_offset
     for end in _proofs(layout, segments, sealed_end, max_offset):
-        # An entry of what the log doesn't have is a stray queue's, or of a log that was cut off.
+        # An entry behind the log's end is of another log, or was written before the log was cut off.
         proven = max(proven, end) if end <= max_offset else proven
         if proven >= sealed_end:
             return min(proven, max_offset)
@@ -58,10 +56,9 @@ def dispatched_offset(
 def _proofs(
     layout: StoreLayout, segments: Sequence[MappedFile], sealed_end: int, max_offset: int
 ) -> Iterator[int]:
-    """Yield the ends of messages that have an entry in a consume queue. The one that is cheapest to find, and
-    highest, comes first.
+    """Yield the ends of messages that have an entry in a consume queue. The cheapest and highest comes first.
 
-    A queue whose files can't be read proves nothing.
+    Queues whose files can't be read are skipped.
     """
     for segment in segments:
         if segment.base_offset == sealed_end:
@@ -74,7 +71,7 @@ def _proofs(
 
 
 def _probe_first(layout: StoreLayout, segment: MappedFile, length: int) -> Iterator[int]:
-    """Probe the consume queues of a segment's first messages, at most ``_FRAMES_TO_PROBE``."""
+    """Look for the entry of a segment's first dispatched message, among ``_FRAMES_TO_PROBE`` frames."""
     with open_stored(segment.path) as file:
         position = 0
         for _ in range(_FRAMES_TO_PROBE):
@@ -95,11 +92,10 @@ def _probe_first(layout: StoreLayout, segment: MappedFile, length: int) -> Itera
 
 
 def _consume_queue(layout: StoreLayout, fd: int, position: int, header: bytes, magic: int) -> Path | None:
-    """Return the directory of the consume queue that gets a message's entry; None: it gets no plain entry."""
+    """Return the directory of a message's consume queue; None if the message gets no entry in one."""
     (sys_flag,) = struct.unpack_from(">i", header, frame.SYS_FLAG_AT)
-    if sys_flag & frame.TRANSACTION_MASK in (frame.TRANSACTION_PREPARED, frame.TRANSACTION_ROLLBACK):
-        return None
-    if sys_flag & frame.INNER_BATCH:
+    kind = sys_flag & frame.TRANSACTION_MASK
+    if sys_flag & frame.INNER_BATCH or kind in (frame.TRANSACTION_PREPARED, frame.TRANSACTION_ROLLBACK):
         return None
     extra = sum(
         frame.IPV6_EXTRA_BYTES for bit in (frame.BORN_HOST_IPV6, frame.STORE_HOST_IPV6) if sys_flag & bit

@@ -1,10 +1,10 @@
-"""Consumer groups' lag, computed from a store's files.
+"""Consumer groups' lag, and their unread messages in segments that a plan deletes, from a store's files.
 
-Works on tables of (group, topic, queue, committed offset). Each queue's files are read once for all its
-groups, and all further steps are vectorised. So a Spark task can do any share of the work.
+The input is a table of (group, topic, queue, committed offset). Each queue's files are read once for all its
+groups, and the other steps are vectorised. So a Spark task can do any share of the work.
 
-It also finds messages that consumers have not read and that a deletion takes from the broker. For each queue
-that a group reads, the first entry is read; further entries are read only of queues that lose entries.
+For unread messages, the first entry of each queue that a group reads is read. Further entries are read only
+in queues that lose entries.
 """
 
 from __future__ import annotations
@@ -52,16 +52,15 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class LagContext:
-    """Data from which lag is measured; picklable.
+    """Data from which lag is measured. It can be pickled.
 
     :param segments: files of the commitlog, oldest first.
-    :param doomed: base offsets of the segments about to be deleted.
+    :param doomed: base offsets of the segments that are about to be deleted.
     :param time_to_loss_ms: for each segment, the time until age alone allows its deletion, after all older
-        ones; None: the window never comes.
+        segments; None if deleteWhen has no hour.
     :param source: source of the measured positions.
-    :param attempts: number of attempts to read a queue's files that don't fit together; more than 1 beside a
-        running broker.
-    :param unreadable: gets the reasons why queues can't be read, for queues that this process has measured.
+    :param attempts: number of attempts to read a queue's inconsistent files beside a running broker.
+    :param unreadable: gets the errors of queues that this process can't read.
     """
 
     layout: StoreLayout
@@ -78,11 +77,10 @@ class LagContext:
 
     @property
     def segments_table(self) -> pa.Table:
-        """Return all segments, each with whether it is to be deleted, and the time until age allows it."""
-        bases = [segment.base_offset for segment in self.segments]
+        """Return the segments, whether each is about to be deleted, and the time until age allows it."""
         return segments_table(
-            (LOG, base_offset, base_offset in self.doomed, loss_ms)
-            for base_offset, loss_ms in zip(bases, self.time_to_loss_ms, strict=True)
+            (LOG, segment.base_offset, segment.base_offset in self.doomed, loss_ms)
+            for segment, loss_ms in zip(self.segments, self.time_to_loss_ms, strict=True)
         )
 
 
@@ -96,8 +94,7 @@ def lag_context(
 ) -> LagContext:
     """Collect the data that :func:`place_positions` needs.
 
-    :param doomed: the segments of a plan; segments before the log's first one were deleted meanwhile, by
-        another run.
+    :param doomed: segments of a plan. Another run may have deleted some before the log's first one.
     :raises BadInputError: one of the other segments isn't in the store.
     """
     (log,) = snapshot.logs
@@ -118,20 +115,19 @@ def lag_context(
 
 
 def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.Table:
-    """Find the position of each row's lag in the files.
+    """Measure each row's lag, and find the segment of the group's next message.
 
-    If a group's next messages are gone, it continues at the oldest message that is left. A group at the end
-    of a queue, or in a queue that is gone, is caught up. The position of a group without a committed offset
-    is unknown: it may need the queue's oldest message. If a queue's files can't be read, the next message of
+    If a group's next messages are gone, it continues at the oldest remaining message. A group has no lag at
+    the end of a queue, or in a queue that is gone. Without a committed offset, the group's position is
+    unknown: it may need the queue's oldest message. If a queue's files can't be read, the next message of
     each of its groups may be anywhere.
 
-    :param positions: table of :data:`~storage_engine.arrow.name_columns.POSITIONS_SCHEMA`, with the rows of
-        one queue together (they may continue in another call).
+    :param positions: table of :data:`~storage_engine.arrow.name_columns.POSITIONS_SCHEMA`. The rows of a
+        queue are neighbours, but may be split between calls.
     :return: table of :data:`PLACES_SCHEMA`, in the order of ``positions``.
     :raises FileGoneError: a queue's file vanished after it was listed.
     """
-    is_set = np.asarray(pc.is_valid(positions["committed_offset"]), dtype=bool)
-    committed = _longs(positions["committed_offset"])
+    committed, is_set = _committed(positions)
     read = _read_queues(context, positions, committed, is_set)
 
     measured = is_set & read.readable
@@ -170,9 +166,9 @@ class _Read:
     """Data read from the queues' files, one element for each row.
 
     :param next_physical: physical offset of the group's next message, or of the queue's oldest readable
-        message if the group's position is unknown; -1: there is none, or its offset is unknown.
-    :param newest_physical: physical offset of the queue's last message; -1 as above.
-    :param readable: whether the queue's files can be read; otherwise the other fields say nothing.
+        message if the group's position is unknown; -1 without such a message, or if the offset is unknown.
+    :param newest_physical: physical offset of the queue's last message; -1 likewise.
+    :param readable: whether the queue's files can be read. If not, the other fields have no meaning.
     """
 
     min_offset: Longs
@@ -205,7 +201,7 @@ def _read_queues(
 
 
 def queue_runs(positions: pa.Table | pa.RecordBatch) -> Iterator[tuple[str, int, slice]]:
-    """Yield the runs of neighbouring rows of one queue."""
+    """Yield topic, queue and span of each run of neighbouring rows of one queue."""
     starts = queue_starts(positions)
     if not starts.size:
         return
@@ -220,22 +216,15 @@ def queue_runs(positions: pa.Table | pa.RecordBatch) -> Iterator[tuple[str, int,
 def read_queue(
     layout: StoreLayout, log_min_offset: int, topic: str, queue_id: int, wanted: Longs
 ) -> tuple[consume_queue.QueueBounds, Longs]:
-    """Return a queue's bounds, and physical offsets at the wanted offsets and of the newest message.
+    """Return a queue's bounds, and physical offsets of the wanted messages and of the newest one.
 
-    A wanted offset below the bounds counts as the lowest one. -1: there is no message.
+    A wanted offset below the bounds counts as the lowest one. A physical offset is -1 without a message.
     """
-    if not has_directory(topic):
+    listed = _list_files(layout, topic, queue_id)
+    if listed is None:
         return consume_queue.QueueBounds(0, 0), np.full(len(wanted) + 1, UNKNOWN, dtype=np.int64)
-    plain, batched = (directory / str(queue_id) for directory in queue_directories(layout, topic))
-    files = consume_queue.FORMAT.files(plain)
-    if files:
-        return read_files(files, log_min_offset, wanted)
-    files = batch_consume_queue.FORMAT.files(batched)
-    if files:
-        return read_files(files, log_min_offset, wanted, is_batch=True)
-    for directory in (plain, batched):
-        check_not_emptied(directory)
-    return consume_queue.QueueBounds(0, 0), np.full(len(wanted) + 1, UNKNOWN, dtype=np.int64)
+    kind, files = listed
+    return read_files(files, log_min_offset, wanted, is_batch=kind is batch_consume_queue)
 
 
 def read_files(
@@ -246,9 +235,9 @@ def read_files(
     last: Position = None,
     is_batch: bool = False,
 ) -> tuple[consume_queue.QueueBounds, Longs]:
-    """Return the same as :func:`read_queue`, for a queue whose files are listed already.
+    """Return the same as :func:`read_queue`, for listed files.
 
-    :param last: position of the queue's last entry, if it is known already.
+    :param last: position of the queue's last entry; None to look for it.
     """
     kind = batch_consume_queue if is_batch else consume_queue
     bounds = kind.bounds(files, log_min_offset, last)
@@ -264,22 +253,19 @@ def _physical_offsets(
     readable = (offsets >= bounds.min_offset) & (offsets < bounds.max_offset)
     for file in files:
         first = file.base_offset // CONSUME_QUEUE_ENTRY_BYTES
-        here = np.flatnonzero(
-            readable & (offsets >= first) & (offsets < file.end_offset // CONSUME_QUEUE_ENTRY_BYTES)
-        )
-        if here.size:
+        in_file = (offsets >= first) & (offsets < file.end_offset // CONSUME_QUEUE_ENTRY_BYTES)
+        rows = np.flatnonzero(readable & in_file)
+        if rows.size:
             with map_file(file.path, scattered=True) as data:
-                entries = np.frombuffer(data, consume_queue.DTYPE)[offsets[here] - first]
-            physical[here] = np.where(entries["size"] == FILLER_SIZE, UNKNOWN, entries["offset"])
+                entries = np.frombuffer(data, consume_queue.DTYPE)[offsets[rows] - first]
+            physical[rows] = np.where(entries["size"] == FILLER_SIZE, UNKNOWN, entries["offset"])
     return physical
 
 
 def _batch_physical_offsets(
     files: tuple[MappedFile, ...], offsets: Longs, bounds: consume_queue.QueueBounds
 ) -> Longs:
-    """Return physical offsets in a batch consume queue. An entry is for a run of queue offsets, so the last
-    entry that begins at or below the wanted offset counts.
-    """
+    """Return the physical offset of each batch that contains a queue offset."""
     entries = batch_consume_queue.FORMAT.read_queue(files)
     physical = np.full(len(offsets), UNKNOWN, dtype=np.int64)
     readable = (offsets >= bounds.min_offset) & (offsets < bounds.max_offset)
@@ -289,9 +275,7 @@ def _batch_physical_offsets(
 
 
 def _lag_in_time(context: LagContext, read: _Read, located: Flags) -> tuple[Longs, Flags]:
-    """Return the store time of the queue's newest message minus that of the group's next message, and where
-    both times could be read.
-    """
+    """Return the time from each group's next message to the queue's newest one, and whether it is known."""
     lag_ms = np.zeros(len(located), dtype=np.int64)
     offsets, inverse = np.unique(
         np.concatenate([read.next_physical[located], read.newest_physical[located]]), return_inverse=True
@@ -304,16 +288,18 @@ def _lag_in_time(context: LagContext, read: _Read, located: Flags) -> tuple[Long
     return lag_ms, timed
 
 
-def _longs(column: Any) -> Longs:
-    return np.asarray(pc.fill_null(column, 0), dtype=np.int64)
+def _committed(positions: pa.Table | pa.RecordBatch) -> tuple[Longs, Flags]:
+    """Return committed offsets, 0 for null, and which are set."""
+    column: Any = positions["committed_offset"]
+    return np.asarray(pc.fill_null(column, 0), np.int64), np.asarray(pc.is_valid(column), bool)
 
 
 @dataclass(frozen=True, slots=True)
 class _InQueue:
-    """One group's unread messages in one queue that a deletion takes.
+    """One group's unread messages in one queue that a plan deletes.
 
-    :param messages: number of messages; -1: the group's position is unknown.
-    :param physical_offset: physical offset of the first message; -1: unknown.
+    :param messages: number of messages; -1 if the group's position is unknown.
+    :param physical_offset: physical offset of the first message; -1 if unknown.
     """
 
     topic: str
@@ -330,25 +316,23 @@ def unread_messages(
     *,
     deleted: bool = False,
 ) -> Unread:
-    """Find the messages below an offset of the log that each group has not read, by group and topic.
+    """Find each group's unread messages below an offset of the log, by group and topic.
 
     :param segments: segments of the log, oldest first.
     :param positions: table of ``POSITIONS_SCHEMA`` in ``lag.consumer_offsets``, in queue order.
     :param new_min_offset: the log's first offset after the deletion.
-    :param attempts: number of attempts to read files that don't fit together.
-    :param deleted: the segments are already deleted, so that queues may lack entries for them.
-    :raises CorruptFileError: a queue's files aren't a queue.
+    :param attempts: number of attempts to read inconsistent files.
+    :param deleted: whether the segments are already deleted, so that queues may lack their entries.
+    :raises CorruptFileError: a queue's files are malformed.
     :raises FileNotFoundError: a queue's file vanished after it was listed.
     """
     log_min_offset = segments[0].base_offset
     min_offsets = (log_min_offset, new_min_offset)
     groups = one_array(positions["group"])
     group = np.asarray(groups.indices)
-    column: Any = positions["committed_offset"]
-    is_set = np.asarray(pc.is_valid(column), dtype=bool)
-    committed = np.asarray(pc.fill_null(column, 0), dtype=np.int64)
+    committed, is_set = _committed(positions)
     unread: dict[tuple[int, str], list[_InQueue]] = {}
-    untold: set[tuple[int, str]] = set()
+    unknown_losses: set[tuple[int, str]] = set()
     for topic, queue_id, span in _iter_runs(positions):
         look = partial(_count_lost, layout, min_offsets, topic, queue_id, committed[span], is_set[span])
         lost, physical = reread(look, attempts)
@@ -357,17 +341,18 @@ def unread_messages(
             if messages:
                 unread.setdefault((code, topic), []).append(_InQueue(topic, messages, at))
         missed = np.where(is_set[span], committed[span], 0) < lost_below
-        untold |= {(code, topic) for code in group[span][missed].tolist()}
+        unknown_losses |= {(code, topic) for code in group[span][missed].tolist()}
     names = names_of(groups.dictionary)
     log = tuple(map(file_of, segments))
     times = _times(log, list(map(_first_offset, unread.values())), may_go=deleted or attempts > 1)
     rows = [_row(names[key[0]], items, times) for key, items in unread.items()]
-    named = [(names[code], topic) for code, topic in untold]
-    return Unread(tuple(sorted(rows, key=_sort_key)), error=_unknown_text(named) if named else "")
+    rows.sort(key=lambda row: (-(row.messages or 0), row.group, row.topic))
+    unknown = [(names[code], topic) for code, topic in unknown_losses]
+    return Unread(tuple(rows), error=_unknown_text(unknown) if unknown else "")
 
 
 def _iter_runs(positions: pa.Table) -> Iterator[tuple[str, int, slice]]:
-    """Yield the same as :func:`queue_runs`, and report progress."""
+    """Yield the runs of :func:`queue_runs`, and report progress."""
     with report_work("Reading queues", positions.num_rows, "positions") as advance:
         for run in queue_runs(positions):
             yield run
@@ -375,20 +360,21 @@ def _iter_runs(positions: pa.Table) -> Iterator[tuple[str, int, slice]]:
 
 
 def _unknown_text(groups_and_topics: list[tuple[str, str]]) -> str:
-    (group, topic), *more = sorted(groups_and_topics)
-    others = f"; likewise for {count_text(len(more), 'more group and topic')}" if more else ""
+    (group, topic), *further = sorted(groups_and_topics)
+    others = f"; likewise for {count_text(len(further), 'more group and topic')}" if further else ""
     return f"queues of {topic} have lost their entries of messages that {group} had not read{others}"
 
 
 def _find_lost_end(layout: StoreLayout, log_min_offset: int, topic: str, queue_id: int) -> int:
     """Return the offset below which a queue may have lost entries of messages from the log's min offset on.
 
-    0: it has all these entries, or is gone.
+    Return 0 if the queue has all these entries, or is gone.
     """
-    queue = _queue_files(layout, topic, queue_id)
-    if queue is None:
+    listed = _list_files(layout, topic, queue_id)
+    if listed is None:
         return 0
-    kind, files, first = queue
+    kind, files = listed
+    first = kind.FORMAT.entry(files[0], 0)
     if first is not None and (first["size"] == FILLER_SIZE or first["offset"] <= log_min_offset):
         return 0
     bounds: consume_queue.QueueBounds = kind.bounds(files, log_min_offset)
@@ -403,19 +389,21 @@ def _count_lost(
     committed: Longs,
     is_set: Flags,
 ) -> tuple[Longs, Longs]:
-    """Return for each row how many unread messages of a queue it loses (-1: an unknown number), and the
-    physical offset of the first of them.
+    """Return for each row the number of unread messages that it loses, and the first one's physical offset.
 
-    :param min_offsets: min offset of the log, now and after the deletion.
+    The number is -1 if messages are lost, but the group's position is unknown.
+
+    :param min_offsets: min offsets of the log, now and after the deletion.
     """
     now, after = min_offsets
-    none = np.zeros(len(committed), np.int64)
-    queue = _queue_files(layout, topic, queue_id)
-    if queue is None:
-        return none, none
-    kind, files, first = queue
+    zeros = np.zeros(len(committed), np.int64)
+    listed = _list_files(layout, topic, queue_id)
+    if listed is None:
+        return zeros, zeros
+    kind, files = listed
+    first = kind.FORMAT.entry(files[0], 0)
     if first is None or (first["size"] != FILLER_SIZE and first["offset"] >= after):
-        return none, none
+        return zeros, zeros
     offsets = np.where(is_set, committed, 0)
     if kind is batch_consume_queue:
         last = kind.FORMAT.last_position(files)
@@ -424,38 +412,31 @@ def _count_lost(
         lost = np.maximum(new_first - np.maximum(offsets, bounds.min_offset), 0)
         return np.where(is_set, lost, -np.minimum(lost, 1)), physical[:-1]
     if is_set.all() and _is_left(files, int(offsets.min()), after):
-        return none, none
+        return zeros, zeros
     new_first = consume_queue.queue_offset(*consume_queue.FORMAT.first_left(files, after))
-    is_whole = first["size"] != FILLER_SIZE and first["offset"] >= now
-    oldest = (files[0], 0) if is_whole else consume_queue.FORMAT.first_left(files, now)
+    is_complete = first["size"] != FILLER_SIZE and first["offset"] >= now
+    oldest = (files[0], 0) if is_complete else consume_queue.FORMAT.first_left(files, now)
     begins = np.maximum(offsets, consume_queue.queue_offset(*oldest))
     lost = np.maximum(new_first - begins, 0)
-    at = {offset: _physical_offset(files, offset) for offset in set(begins[lost > 0].tolist())}
+    entries = {offset: consume_queue.entry_at(files, offset) for offset in set(begins[lost > 0].tolist())}
+    at = {offset: entry.physical_offset for offset, entry in entries.items() if entry is not None}
     physical = np.array([at.get(offset, UNKNOWN) for offset in begins.tolist()], dtype=np.int64)
     return np.where(is_set, lost, -np.minimum(lost, 1)), physical
 
 
-def _physical_offset(files: tuple[MappedFile, ...], queue_offset: int) -> int:
-    """Return the physical offset of a queue's message; -1: unknown."""
-    entry = consume_queue.entry_at(files, queue_offset)
-    return UNKNOWN if entry is None else entry.physical_offset
-
-
 def _is_left(files: tuple[MappedFile, ...], queue_offset: int, min_offset: int) -> bool:
-    """Return whether the message at a queue offset, or the message before it, is provably at or above an
-    offset of the log. Then a group that has read up to this queue offset loses no message.
+    """Return whether the message at a queue offset or the previous one is at or above an offset of the log.
+
+    Then a group that has read up to this queue offset loses no message.
     """
-    for offset in (queue_offset, queue_offset - 1):
-        entry = consume_queue.entry_at(files, offset)
-        if entry is not None and entry.physical_offset >= min_offset:
-            return True
-    return False
+    entries = (consume_queue.entry_at(files, offset) for offset in (queue_offset, queue_offset - 1))
+    return any(entry is not None and entry.physical_offset >= min_offset for entry in entries)
 
 
-def _queue_files(layout: StoreLayout, topic: str, queue_id: int) -> tuple[Any, tuple[Any, ...], Any] | None:
-    """Return a queue's format, its files, and its first entry or None; None for all three: it has no file.
+def _list_files(layout: StoreLayout, topic: str, queue_id: int) -> tuple[Any, tuple[MappedFile, ...]] | None:
+    """Return a queue's format and its files; None if it has no file.
 
-    :raises CorruptFileError: its files aren't a queue, or its only file is empty.
+    :raises CorruptFileError: its files are malformed, or its only file is empty.
     """
     if not has_directory(topic):
         return None
@@ -463,17 +444,13 @@ def _queue_files(layout: StoreLayout, topic: str, queue_id: int) -> tuple[Any, t
     kinds: tuple[tuple[Path, Any], ...] = ((plain, consume_queue), (batched, batch_consume_queue))
     for path, kind in kinds:
         if files := kind.FORMAT.files(path):
-            return kind, files, kind.FORMAT.entry(files[0], 0)
+            return kind, files
     for path, _ in kinds:
         check_not_emptied(path)
     return None
 
 
 def _row(group: str, items: list[_InQueue], times: Mapping[int, int]) -> UnreadMessages:
-    """Make a group's row for the report.
-
-    :param times: store timestamps by physical offset; unknown ones are left out.
-    """
     messages = sum(item.messages for item in items if item.messages > 0)
     return UnreadMessages(
         group=group,
@@ -485,16 +462,12 @@ def _row(group: str, items: list[_InQueue], times: Mapping[int, int]) -> UnreadM
 
 
 def _first_offset(items: list[_InQueue]) -> int:
-    """Return the physical offset of the first message; -1: unknown."""
+    """Return the physical offset of the first message; -1 if unknown."""
     return min((item.physical_offset for item in items if item.physical_offset >= 0), default=UNKNOWN)
 
 
 def _times(log: tuple[MappedFile, ...], offsets: Collection[int], *, may_go: bool) -> dict[int, int]:
-    """Return the store timestamps of messages by their physical offsets. Unknown ones are left out."""
+    """Return the known store timestamps of messages by their physical offsets."""
     distinct = np.array(sorted(set(offsets) - {UNKNOWN}), dtype=np.int64)
     times = store_timestamps(log, distinct, may_go=may_go)
     return {at: ms for at, ms in zip(distinct.tolist(), times.tolist(), strict=True) if ms != UNKNOWN}
-
-
-def _sort_key(row: UnreadMessages) -> tuple[int, str, str]:
-    return -(row.messages or 0), row.group, row.topic

@@ -1,7 +1,6 @@
 """Compiled reading of a large table of consumer offsets into arrays of numbers and of names' positions.
 
-It knows only that part of fastjson's dialect that brokers write into these files. For anything else it only
-reports the position.
+It reads only the part of fastjson's dialect that brokers write. At other text it stops.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ def scan_offsets(
         and the number of its first row. For a light message queue, the separator's position is negated.
     :param queues: queue id of each row.
     :param offsets: offset of each row.
-    :return: number of names, number of rows, and the position of the first unknown text; -1: everything is
-        known.
+    :return: number of names, number of rows, and the position of the first unknown text; -1 without any.
     """
     name, row, tables = 0, 0, 0
     at = _token(data, 0, _OPEN)
@@ -74,7 +72,7 @@ def copy_ranges(data: Bytes, begins: Longs, offsets: Longs, out: Bytes) -> None:
     """Copy ranges of bytes so that they are side by side.
 
     :param begins: start of each range.
-    :param offsets: start of each range in the output; the next start gives the length.
+    :param offsets: starts of the ranges in the output, and the end of the last range.
     """
     for i in range(len(begins)):
         for k in range(offsets[i + 1] - offsets[i]):
@@ -92,7 +90,7 @@ def _table(
     offsets: Longs,
     row: int,
 ) -> tuple[int, int, int]:
-    """Read one of the two tables, up to and with its closing brace."""
+    """Read one of the two tables up to its closing brace."""
     at = _token(data, at, _OPEN)
     more = 0
     while at >= 0:
@@ -151,7 +149,7 @@ def _queues(data: Bytes, at: int, queues: npt.NDArray[np.int32], offsets: Longs,
 
 @inlined
 def _skip_members(data: Bytes, at: int) -> int:
-    """Skip another value: a string, a number, a list of them, or an object with such values or lists."""
+    """Skip a value: a string, a number, a list of them, or an object of strings, numbers and lists."""
     at = _blank(data, at)
     if at >= len(data) or data[at] != _OPEN:
         return _skip_list(data, at)
@@ -196,7 +194,7 @@ def _skip_plain(data: Bytes, at: int) -> int:
 
 @inlined
 def _next(data: Bytes, at: int, more: int, close: int) -> int:
-    """Return the position of the next member or of the closing bracket; ~position: there is neither."""
+    """Return the position of the next member or of the closing bracket; ~position if there is neither."""
     at = _blank(data, at)
     if at >= len(data):
         return ~at
@@ -210,7 +208,7 @@ def _next(data: Bytes, at: int, more: int, close: int) -> int:
 
 @inlined
 def _token(data: Bytes, at: int, token: int) -> int:
-    """Return the position behind a token and the blanks before it; ~position: the token isn't there."""
+    """Return the position behind blanks and a token; ~position if the token isn't there."""
     at = _blank(data, at)
     return at + 1 if at < len(data) and data[at] == token else ~at
 
@@ -224,9 +222,7 @@ def _blank(data: Bytes, at: int) -> int:
 
 @inlined
 def _string(data: Bytes, at: int) -> int:
-    """Return the position at which a string closes that opens at a position; ~position of the first character
-    that isn't plain.
-    """
+    """Return the position of a string's closing quote; ~position of the first character that isn't plain."""
     if at >= len(data) or data[at] != _QUOTE:
         return ~at
     at += 1
@@ -242,7 +238,7 @@ def _string(data: Bytes, at: int) -> int:
 
 @inlined
 def _number(data: Bytes, at: int) -> tuple[int, int]:
-    """Return the position behind a whole number, and its value; ~position: there is no number."""
+    """Return the position behind a whole number, and its value; ~position if there is no number."""
     begin = at
     negative = at < len(data) and data[at] == _MINUS
     if negative:

@@ -1,8 +1,8 @@
-"""Administrative requests to one live broker: several reads, and two requests that change something.
+"""Administrative requests to one live broker: reads, a change of settings, and a trigger of deletions.
 
-Reads are repeated if that is safe. They change nothing on the broker; they don't even make it create a group
-or a queue that is asked for. A broker may report success without having acted. For a change of the config
-this is checked here. For a deletion the caller must check it, since only files and offsets show it.
+Reads change nothing: the broker doesn't even create a group or queue that they name. A broker may report
+success without having acted. A change of settings is read back here. A deletion must be checked by the
+caller, since only files and offsets show it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from storage_engine.rocketmq.remoting.connection import Access, Connection
 CHANGEABLE_SETTINGS: Final = frozenset(
     {"cleanFileForciblyEnable", "deleteWhen", "diskMaxUsedSpaceRatio", "fileReservedTime"}
 )
-"""Settings that retention may change. A broker would also accept ruinous ones, such as other file sizes."""
+"""Settings that retention may change. Others could ruin the store, such as the size of files."""
 MAX_OFFSETS_BYTES: Final = 512 * 1024 * 1024
 """Most bytes of a table of consumer offsets. A broker with 10 million positions sends about 300 MB."""
 
@@ -42,11 +42,10 @@ _T = TypeVar("_T")
 
 
 class BrokerAdmin:
-    """Access to one broker. Threads may share it; their requests are sent one after the other. It connects at
-    the first request.
+    """Access to one broker, which connects at the first request.
 
-    In addition to the errors that they name, all methods raise BrokerUnavailableError (no answer),
-    BrokerProtocolError (not a broker's answer) and BrokerRefusedError (the broker refuses).
+    Threads may share it: requests are sent one after the other. All methods raise BrokerUnavailableError (no
+    answer), BrokerProtocolError (not a broker's answer) and BrokerRefusedError (the broker refuses).
 
     :param address: ``host:port`` of the broker's listen port.
     :raises BadInputError: the address or a TLS file can't be used.
@@ -69,7 +68,7 @@ class BrokerAdmin:
         self._connection.close()
 
     def at(self, address: str, timeout_seconds: float) -> BrokerAdmin:
-        """Return the same access to another address. Over TLS, the certificate must have the same name."""
+        """Return an access to another address. Over TLS, the certificate must have the same name."""
         return BrokerAdmin(address, self._connection.access_elsewhere(timeout_seconds))
 
     def runtime_info(self) -> RuntimeInfo:
@@ -82,19 +81,19 @@ class BrokerAdmin:
     def confirmed_offset(self) -> int | None:
         """Return the offset up to which all connected replicas have the log (GET_BROKER_HA_STATUS).
 
-        :return: None: the broker isn't the log's master, or isn't connected to all replicas that are in sync.
+        :return: None if the broker isn't the log's master, or isn't connected to all replicas in sync.
         """
         return self._read(command.GET_BROKER_HA_STATUS, lambda answer: answers.confirmed_offset(answer.body))
 
     def has_slaves(self) -> bool:
-        """Return whether slaves may be connected (GET_BROKER_HA_STATUS, which 4.9 doesn't know: False)."""
+        """Return whether slaves may be connected (GET_BROKER_HA_STATUS; False for 4.9, which lacks it)."""
         try:
             return self._read(command.GET_BROKER_HA_STATUS, lambda answer: answers.has_slaves(answer.body))
         except BrokerRefusedError as error:
             return error.code != command.REQUEST_CODE_NOT_SUPPORTED
 
     def config(self) -> dict[str, str]:
-        """Return every setting in effect except passwords (GET_BROKER_CONFIG). broker.conf may differ.
+        """Return the settings in effect, without passwords (GET_BROKER_CONFIG). broker.conf may differ.
 
         :return: the settings, with the broker's release under the key :data:`RELEASE`.
         """
@@ -106,14 +105,14 @@ class BrokerAdmin:
     def update_config(self, settings: Mapping[str, str]) -> dict[str, str]:
         """Change settings and read them back (UPDATE_BROKER_CONFIG).
 
-        The broker rewrites its whole broker.conf. It reports success (code 0) even for keys that it doesn't
-        know and for values that it ignores. It also does so if it can't write broker.conf; then the settings
-        hold until it restarts. A lost answer is no failure if the settings have the new values.
+        The broker rewrites its whole broker.conf. It reports success (code 0) even if it doesn't know a key,
+        ignores a value, or can't write broker.conf. In the last case the settings last until a restart. If
+        the answer is lost, the call succeeds when the settings have the new values.
 
         :param settings: values in the broker's form, such as ``true`` or ``48``.
         :return: all settings, read afterwards.
-        :raises BadInputError: retention may not change a setting; nothing was sent.
-        :raises NotOnBrokerError: the broker doesn't have a setting; nothing was sent.
+        :raises BadInputError: retention may not change one of the settings. Nothing was sent.
+        :raises NotOnBrokerError: the broker doesn't have one of the settings. Nothing was sent.
         :raises BrokerRefusedError: the broker reported success, but has another value.
         """
         if foreign := sorted(settings.keys() - CHANGEABLE_SETTINGS):
@@ -130,10 +129,8 @@ class BrokerAdmin:
         unanswered: BrokerError | None = None
         try:
             self._connection.act(command.UPDATE_BROKER_CONFIG, body=body)
-        except BrokerRefusedError:
-            raise
         except BrokerError as error:
-            if not error.may_have_acted:
+            if isinstance(error, BrokerRefusedError) or not error.may_have_acted:
                 raise
             unanswered = error
         try:
@@ -158,11 +155,11 @@ class BrokerAdmin:
         )
 
     def delete_expired_commitlog(self) -> None:
-        """Trigger up to 20 passes of deletion, one each 10 s, at any hour (DELETE_EXPIRED_COMMITLOG).
+        """Trigger up to 20 passes of deletion at intervals of 10 s, at any hour (DELETE_EXPIRED_COMMITLOG).
 
         Success only means that a counter was set. Files and min offset show which segments were deleted.
 
-        :raises BrokerError: with ``may_have_acted`` if the counter may have been set nevertheless.
+        :raises BrokerError: has ``may_have_acted`` set if the broker may have set the counter.
         """
         self._connection.act(command.DELETE_EXPIRED_COMMITLOG)
 
@@ -173,10 +170,9 @@ class BrokerAdmin:
         )
 
     def clustering_subscriptions(self, group: str) -> frozenset[str]:
-        """Return the topics to which a group's connected members subscribe, as they told the broker
-        (GET_CONSUMER_CONNECTION_LIST).
+        """Return the topics to which a group's connected members subscribe (GET_CONSUMER_CONNECTION_LIST).
 
-        :return: empty: the group has no members now, or its members each take every message.
+        :return: empty if the group has no connected members, or its members each take all messages.
         """
 
         def parse(answer: RemotingCommand) -> frozenset[str]:
@@ -192,7 +188,7 @@ class BrokerAdmin:
         )
 
     def consumer_offsets(self) -> pa.Table:
-        """Return every committed offset, light message queues included (GET_ALL_CONSUMER_OFFSET).
+        """Return all committed offsets, also of light message queues (GET_ALL_CONSUMER_OFFSET).
 
         :return: the same table as from ``rocketmq.lag.consumer_offsets.consumer_offsets``.
         """
@@ -206,9 +202,9 @@ class BrokerAdmin:
         return self._read(command.GET_ALL_CONSUMER_OFFSET, parse, max_bytes=MAX_OFFSETS_BYTES)
 
     def view_message(self, physical_offset: int) -> bytes | None:
-        """Return the frame at a physical offset; None: the log has no frame there (VIEW_MESSAGE_BY_ID).
+        """Return the frame at a physical offset; None if the log has none there (VIEW_MESSAGE_BY_ID).
 
-        :raises BrokerRefusedError: also if the offset is within a frame.
+        :raises BrokerRefusedError: the broker refuses, or the offset is within a frame.
         """
         try:
             return self._read(

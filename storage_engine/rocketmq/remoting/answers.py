@@ -1,8 +1,7 @@
-"""Dataclasses for answers of brokers and name servers, and the decoding of answers. Pure.
+"""Decoding of answers of brokers and name servers, and their dataclasses. Pure.
 
-A function raises :class:`AnswerError` if an answer lacks something that it must have. For an answer that no
-broker would give, it may raise another error of ``MALFORMED``, which :func:`check_answer` turns into an
-:class:`AnswerError`.
+A function raises :class:`AnswerError` if an answer lacks a required value. Other malformed answers may raise
+any error of ``MALFORMED``, which :func:`check_answer` turns into an :class:`AnswerError`.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from storage_engine.rocketmq.format import fastjson
 from storage_engine.rocketmq.format.broker_config import has_timers
 
 MASTER_ID: Final = 0
-"""Broker id of a master (MixAll.MASTER_ID); slaves have higher ids."""
+"""Broker id of a master (MixAll.MASTER_ID). Slaves have higher ids."""
 Parsed = TypeVar("Parsed")
 
 UNKNOWN_TIME: Final = -1
 """Time that brokers report for a message that doesn't exist."""
 SECRET_SETTINGS: Final = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials"})
-"""Settings with passwords, which a broker shows to everybody who may ask for its settings (AuthConfig)."""
+"""Settings with passwords, which a broker includes in its answer (AuthConfig)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +37,12 @@ class RuntimeInfo:
     """A broker's state (DefaultMessageStore#getRuntimeInfo, AdminBrokerProcessor#prepareRuntimeInfo).
 
     :param version: the broker's release, as in ``V5_3_3``.
-    :param boot_timestamp_ms: start time of the broker's process; another time means another process.
+    :param boot_timestamp_ms: start time of the broker's process. Another time means another process.
     :param commitlog_max_offset: offset at which the next message will begin.
-    :param commitlog_used_percent: used share of each commitlog path's partition, 0 to 100; None: the broker
-        can't measure it.
-    :param earliest_message_timestamp_ms: store time of the first message; None: the log is empty.
-    :param dispatch_behind_bytes: bytes by which consume queues and index are behind the log.
-    :param timer_behind_messages: number of timer messages in the log that are not yet in the timer log.
+    :param commitlog_used_percent: used share of each commitlog path's partition; None if unknown.
+    :param earliest_message_timestamp_ms: store time of the first message; None if the log is empty.
+    :param dispatch_behind_bytes: bytes of the log that consume queues and index still lack.
+    :param timer_behind_messages: number of timer messages in the log that the timer log still lacks.
     :param values: all values of the broker's answer.
     """
 
@@ -64,7 +62,7 @@ class RuntimeInfo:
 class BrokerMembers:
     """The brokers of one name: a master and its slaves.
 
-    :param addresses: ``host:port`` by broker id; id 0 is the master's.
+    :param addresses: ``host:port`` by broker id. The master's id is 0.
     """
 
     cluster: str
@@ -73,13 +71,13 @@ class BrokerMembers:
 
     @property
     def master(self) -> str | None:
-        """Return the master's address; None: there is no master now."""
+        """Return the master's address; None if no master is registered."""
         return self.addresses.get(MASTER_ID)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """One name server's knowledge of its cluster.
+    """Clusters and brokers that one name server knows.
 
     :param clusters: names of brokers by cluster.
     :param brokers: members by broker name.
@@ -90,26 +88,26 @@ class ClusterInfo:
 
 
 class AnswerError(ValueError):
-    """An answer lacks something that it must have. The message names what was expected and what was found."""
+    """An answer lacks a required value. The message names the expected and the found value."""
 
 
 def check_answer(parse: Callable[[], Parsed]) -> Parsed:
-    """Return the result of ``parse`` on an answer.
+    """Call ``parse``, and return its result.
 
-    :raises AnswerError: the answer is wrong, for whatever reason.
+    :raises AnswerError: the answer is malformed in any way.
     """
     try:
         return parse()
     except AnswerError:
         raise
     except MALFORMED as error:
-        raise AnswerError(f"expected a broker's answer, found something else ({error!r})") from error
+        raise AnswerError(f"expected a broker's answer, found a malformed one ({error!r})") from error
 
 
 def runtime_info(body: bytes, release: str = "") -> RuntimeInfo:
-    """Read a broker's description of itself.
+    """Read a broker's runtime info.
 
-    :param release: the broker's release; "": unknown, and the answer must have all values of a newer release.
+    :param release: the broker's release. With "" (unknown), the answer must have all values of RocketMQ 5.
     """
     table = {str(key): str(value) for key, value in _table(_object(body), "table").items()}
     prefix = "commitLogDiskRatio_"
@@ -132,10 +130,10 @@ def runtime_info(body: bytes, release: str = "") -> RuntimeInfo:
 def confirmed_offset(body: bytes) -> int | None:
     """Read the offset up to which all connected replicas have the log (AutoSwitchHAService#getRuntimeInfo).
 
-    Not only replicas in sync count: a controller may just have added one that the master doesn't know yet.
+    All connected replicas count: the controller may have put one in sync that the master doesn't know yet.
 
-    :return: None: the broker is no master, a replica in sync isn't connected, or no controller has chosen the
-        broker as master yet.
+    :return: None if the broker is no master, a replica in sync isn't connected, or no controller has chosen
+        the broker as master yet.
     """
     answer = _object(body)
     if _require(answer, "master") != "True":
@@ -148,12 +146,12 @@ def confirmed_offset(body: bytes) -> int | None:
 
 
 def has_slaves(body: bytes) -> bool:
-    """Return whether a broker now sends its log to other brokers (HAService#getRuntimeInfo)."""
+    """Return whether a broker is sending its log to slaves (HAService#getRuntimeInfo)."""
     return bool(_list(_object(body).get("haConnectionInfo"), "haConnectionInfo"))
 
 
 def parse_in_sync(body: bytes) -> frozenset[str]:
-    """Read the ids of the brokers that are in sync for a controller (SyncStateSet)."""
+    """Read the ids of the brokers that a controller lists as in sync (SyncStateSet)."""
     return frozenset(map(str, _list(_object(body).get("syncStateSet"), "syncStateSet")))
 
 
@@ -177,7 +175,7 @@ def groups(body: bytes) -> frozenset[str]:
 
 
 def clustering_subscriptions(body: bytes) -> frozenset[str]:
-    """Read the topics whose messages a group's connected members share; empty: broadcasting."""
+    """Read the topics whose messages a group's connected members share; none for broadcasting."""
     answer = _object(body)
     if _require(answer, "messageModel") == "BROADCASTING":
         return frozenset()
@@ -186,7 +184,7 @@ def clustering_subscriptions(body: bytes) -> frozenset[str]:
 
 def cluster_info(body: bytes) -> ClusterInfo:
     answer = _object(body)
-    # A name server that knows nobody leaves the tables out.
+    # A name server without registered brokers leaves the tables out.
     brokers = _table(answer, "brokerAddrTable") if answer.get("brokerAddrTable") else {}
     clusters = _table(answer, "clusterAddrTable") if answer.get("clusterAddrTable") else {}
     return ClusterInfo(
@@ -196,7 +194,7 @@ def cluster_info(body: bytes) -> ClusterInfo:
 
 
 def message_at(body: bytes, physical_offset: int) -> bytes | None:
-    """Return the frame if it is whole and begins at the requested offset; otherwise None.
+    """Return the frame if it is complete and begins at the requested offset; otherwise None.
 
     A broker returns any bytes at the offset, and for offset 0 its first frame (CommitLog#getData).
     """
@@ -212,10 +210,9 @@ def known_time(timestamp_ms: int) -> int | None:
 
 
 def _members(data: Any) -> BrokerMembers:
-    addresses = {}
-    for number, address in _table(data, "brokerAddrs").items():
-        addresses[_number(number, "broker id")] = str(address)
-    # Old releases say nothing of the cluster.
+    members = _table(data, "brokerAddrs").items()
+    addresses = {_number(number, "broker id"): str(address) for number, address in members}
+    # Old releases don't tell the cluster.
     return BrokerMembers(str(data.get("cluster") or ""), _require(data, "brokerName"), addresses)
 
 

@@ -1,8 +1,7 @@
 """Conversion of the remoting protocol's frames to commands and back, in both header serialisations. Pure.
 
-A frame is: int length of what follows, int (serialisation type << 24 | header length), header, body. Any
-bytes from a peer become either a command or a :class:`FrameError`. No length field is trusted beyond the
-bytes that were received.
+A frame is: int length of the rest, int (serialisation type << 24 | header length), header, body. Any bytes
+from a peer become either a command or a :class:`FrameError`. Length fields are checked.
 """
 
 from __future__ import annotations
@@ -18,9 +17,7 @@ from storage_engine.core.untrusted import MALFORMED
 
 LENGTH_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
-"""Most bytes that brokers and Java clients accept in one frame (NettyDecoder,
-com.rocketmq.remoting.frameMaxLength).
-"""
+"""Longest frame that brokers and Java clients accept (com.rocketmq.remoting.frameMaxLength)."""
 
 FLAG_RESPONSE: Final = 1
 
@@ -68,14 +65,12 @@ SUBSCRIPTION_GROUP_NOT_EXIST: Final = 26
 CONSUMER_NOT_ONLINE: Final = 206
 
 NOT_BEGUN: Final = frozenset({SYSTEM_BUSY, REQUEST_CODE_NOT_SUPPORTED, NO_PERMISSION})
-"""Response codes that a peer sends before it begins a request, so that nothing was done."""
+"""Response codes with which a peer rejects a request before it acts."""
 
 REMEDIES: Final[Mapping[int, str]] = {
     SYSTEM_BUSY: "Try again when the broker is less busy.",
     REQUEST_CODE_NOT_SUPPORTED: "Check that this is a broker of RocketMQ 4.9 or 5, no name server or proxy.",
-    NO_PERMISSION: (
-        "Check access key and secret key, and that this user may do it (a broker's super user may do all)."
-    ),
+    NO_PERMISSION: "Check the access key, the secret key and this user's rights (a super user has all).",
     SUBSCRIPTION_GROUP_NOT_EXIST: "Name a consumer group that the broker has.",
 }
 
@@ -88,18 +83,18 @@ class SerialiseType(IntEnum):
 
 
 class FrameError(ValueError):
-    """The bytes are not a frame of this protocol. The message names what was expected and what was found."""
+    """The bytes are not a frame of this protocol. The message names the expected and the found value."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemotingCommand:
     """A request or a response (RemotingCommand).
 
-    :param code: kind of request (RequestCode), or result (ResponseCode).
+    :param code: kind of a request (RequestCode), or result (ResponseCode).
     :param opaque: number that a response shares with its request.
-    :param flag: bits FLAG_RESPONSE and FLAG_ONE_WAY.
-    :param remark: a broker's text on a failure; empty: none.
-    :param version: ordinal of the sender's release (MQVersion); 0 asks for nothing newer than 3.0.
+    :param flag: has the bit FLAG_RESPONSE in a response.
+    :param remark: a broker's text on a failure; "" if there is none.
+    :param version: ordinal of the sender's release (MQVersion). 0 requests the behaviour of 3.0.
     """
 
     code: int
@@ -117,23 +112,30 @@ class RemotingCommand:
 
 
 def encode(command: RemotingCommand) -> bytes:
-    """Return a whole frame, with its length."""
-    return frame_of(command, SerialiseType.JSON, _json_header(command))
+    """Return a frame with its length and a JSON header."""
+    header: dict[str, Any] = {
+        "code": command.code,
+        "language": command.language,
+        "version": command.version,
+        "opaque": command.opaque,
+        "flag": command.flag,
+        "serializeTypeCurrentRPC": "JSON",
+    }
+    if command.remark:
+        header["remark"] = command.remark
+    if command.fields:
+        header["extFields"] = dict(command.fields)
+    return frame_of(command, SerialiseType.JSON, json.dumps(header).encode())
 
 
 def frame_of(command: RemotingCommand, serialise_type: SerialiseType, header: bytes) -> bytes:
-    """Return a frame with a header that is written already."""
-    return b"".join(
-        (
-            struct.pack(">ii", 4 + len(header) + len(command.body), serialise_type << 24 | len(header)),
-            header,
-            command.body,
-        )
-    )
+    """Return a frame with its length and an encoded header."""
+    lengths = 4 + len(header) + len(command.body), serialise_type << 24 | len(header)
+    return b"".join((struct.pack(">ii", *lengths), header, command.body))
 
 
 def frame_length(prefix: bytes, max_bytes: int = MAX_FRAME_BYTES) -> int:
-    """Return how many bytes follow the first four of a frame.
+    """Return the number of bytes behind the first four of a frame.
 
     :raises FrameError: no frame begins with these bytes, or the frame is longer than allowed.
     """
@@ -175,22 +177,6 @@ def _decode(frame: bytes) -> RemotingCommand:
     raise FrameError(f"expected a header of type 0 (JSON) or 1 (ROCKETMQ), found type {kind}")
 
 
-def _json_header(command: RemotingCommand) -> bytes:
-    header: dict[str, Any] = {
-        "code": command.code,
-        "language": command.language,
-        "version": command.version,
-        "opaque": command.opaque,
-        "flag": command.flag,
-        "serializeTypeCurrentRPC": "JSON",
-    }
-    if command.remark:
-        header["remark"] = command.remark
-    if command.fields:
-        header["extFields"] = dict(command.fields)
-    return json.dumps(header).encode()
-
-
 def _read_json(data: bytes, body: bytes) -> RemotingCommand:
     try:
         header = json.loads(data.decode("utf-8"))
@@ -199,7 +185,7 @@ def _read_json(data: bytes, body: bytes) -> RemotingCommand:
     if not isinstance(header, dict):
         raise FrameError(f"expected an object as header, found {data[:60]!r}")
     fields = {} if header.get("extFields") is None else header["extFields"]
-    # A field that is null is one that isn't there.
+    # A field that is null counts as absent.
     if not isinstance(fields, dict) or not all(isinstance(v, str | None) for v in fields.values()):
         raise FrameError("expected texts as the header's extFields, found something else")
     fields = {_to_utf8(name): _to_utf8(value) for name, value in fields.items() if value is not None}
@@ -220,7 +206,7 @@ def _read_json(data: bytes, body: bytes) -> RemotingCommand:
 
 
 def _to_utf8(text: str) -> str:
-    """Return a text that can be encoded. JSON's escapes may make half a character, which no encoding has."""
+    """Replace lone surrogates, which JSON's escapes can contain and UTF-8 can't."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -1,12 +1,11 @@
-"""One connection to a broker or name server: address, connect, ask, time out. Every failure is one error.
+"""A connection to a broker or name server, with timeouts, TLS and signed requests.
 
-A request takes at most the connect timeout plus the request timeout; a repeated read takes at most twice as
-long. (The lookup of a host's name takes as long as the system's resolver allows.) A connection is closed
-after any failure, so that no late answer is mistaken for the answer to another request.
+A request takes at most the connect timeout plus the request timeout, a repeated read twice as long. (The
+lookup of a host's name takes as long as the system's resolver allows.) A connection is closed after any
+failure, so that no late answer is taken for the answer to another request.
 
-Signs requests with an access key, which brokers require if authentication is on (``authenticationEnabled``).
-Before 5.3.3 the setting for the same signature was ``aclEnable``; 5.3.3 has that setting but no longer reads
-it.
+Requests are signed with an access key, which brokers require if authentication is on
+(``authenticationEnabled``; before 5.3.3 ``aclEnable``, which 5.3.3 still has but no longer reads).
 """
 
 from __future__ import annotations
@@ -44,15 +43,13 @@ from storage_engine.rocketmq.remoting.command import (
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Proof of the peer's identity; brokers accept TLS unless ``tls.server.mode`` is disabled.
+    """Settings of TLS, which brokers accept unless ``tls.server.mode`` is disabled.
 
-    :param ca_file: PEM file with the certificate of the authority that signed the broker's; None: the
-        system's authorities.
-    :param server_name: name that the certificate must have; None: the host of the address.
-    :param certificate_file: PEM file of our own certificate, for a broker that requires one.
-    :param key_file: PEM file of our certificate's key; None: the key is in ``certificate_file``.
-    :param verify: False: trust any certificate. A broker in TLS test mode needs this, since it generates its
-        own certificate.
+    :param ca_file: PEM file of the authority that signed the broker's certificate; None for the system's.
+    :param server_name: name that the certificate must have; None for the host of the address.
+    :param certificate_file: PEM file of the client's certificate, for a broker that requires one.
+    :param key_file: PEM file of the client's key; None if it is in ``certificate_file``.
+    :param verify: False to trust any certificate, such as that which a broker in TLS test mode generates.
     """
 
     ca_file: str | None = None
@@ -62,7 +59,7 @@ class Tls:
     verify: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """Make the TLS context of a connection.
+        """Create the TLS context of a connection.
 
         :raises BadInputError: a file is missing or has the wrong content.
         """
@@ -105,14 +102,14 @@ def split_address(address: str) -> tuple[str, int]:
     if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
         raise BadInputError(
             f"Address {address!r}: expected host:port, as in 10.0.0.1:10911. Nothing was asked or "
-            "changed. Correct it."
+            "changed. Correct the address."
         )
     return host, int(port)
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A user of a broker: its name (access key) and password (secret key), which no message ever shows."""
+    """A broker's user: name (access key) and password (secret key). No message shows the password."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -121,8 +118,7 @@ class Credentials:
 def sign(fields: Mapping[str, str], body: bytes, credentials: Credentials) -> dict[str, str]:
     """Return a request's fields with access key and signature added (AclClientRPCHook, AclSigner).
 
-    The signature covers the values of all fields, also of the access key, in the order of their names, and
-    then the body.
+    The signature covers the values of all fields in the order of their names, then the body.
     """
     signed = {**fields, "AccessKey": credentials.access_key}
     content = "".join(signed[name] for name in sorted(signed)).encode() + body
@@ -131,17 +127,16 @@ def sign(fields: Mapping[str, str], body: bytes, credentials: Credentials) -> di
 
 
 BUSY_PAUSE_SECONDS: Final = 0.2
-"""Pause before a read is repeated for which the broker was too busy."""
+"""Pause before a read is repeated because the broker was busy."""
 REMARK_CHARACTERS: Final = 1000
-"""Most characters of a peer's remark in errors, reports and the journal. Some brokers send a stack trace."""
+"""Longest part of a peer's remark in errors, reports and the journal. Some brokers send a stack trace."""
 _CHUNK_BYTES: Final = 1 << 20
-"""Most bytes by which the memory for an answer exceeds the received bytes."""
+"""Largest amount of memory that is reserved for bytes before they are received."""
 
 
 class Connection:
-    """Connection to one peer, for one request at a time, made at the first one. Threads may share it.
+    """Connection to one peer, opened by the first request. Threads may share it, and wait for each other.
 
-    :param address: ``host:port``.
     :raises BadInputError: the address or a TLS file can't be used.
     """
 
@@ -162,7 +157,7 @@ class Connection:
         self.close()
 
     def access_elsewhere(self, timeout_seconds: float) -> Access:
-        """Return the access to the same peer at another of its addresses."""
+        """Return the access to another address of the same peer."""
         tls = self._access.tls
         return replace(
             self._access,
@@ -177,7 +172,7 @@ class Connection:
             self._close()
 
     def __del__(self) -> None:
-        # A store that is opened for one step has no end of its own to close it at.
+        # A store that is opened for one step is never closed explicitly.
         if getattr(self, "_socket", None) is not None:
             self._close()
 
@@ -189,12 +184,12 @@ class Connection:
         accept: Collection[int] = (command.SUCCESS,),
         max_bytes: int = MAX_FRAME_BYTES,
     ) -> RemotingCommand:
-        """Send a request that changes nothing, once more if the connection broke or the peer was busy.
+        """Send a request that changes nothing. Repeat it once if the connection broke or the peer was busy.
 
-        :param fields: the request's extFields; all are sent as texts.
+        :param fields: the request's extFields, which are sent as texts.
         :param accept: response codes that count as an answer.
-        :param max_bytes: most bytes of an answer that are accepted.
-        :raises BrokerUnavailableError: there is no answer, or none in time.
+        :param max_bytes: size of the largest acceptable answer.
+        :raises BrokerUnavailableError: no answer came in time.
         :raises BrokerProtocolError: the answer is malformed.
         :raises BrokerRefusedError: the answer has another code.
         """
@@ -203,7 +198,7 @@ class Connection:
             try:
                 answer = self._ask(code, fields or {}, max_bytes)
             except BrokerUnavailableError as error:
-                # A connection left idle is closed by the peer, one to a restarted broker is dead.
+                # The peer has closed an idle connection, or was restarted.
                 if not was_open or isinstance(error.__cause__, TimeoutError):
                     raise
                 answer = self._ask(code, fields or {}, max_bytes)
@@ -215,9 +210,9 @@ class Connection:
     def act(
         self, code: int, fields: Mapping[str, object] | None = None, *, body: bytes = b""
     ) -> RemotingCommand:
-        """Send a request for a change, once, over a new connection. If it fails once sent, the error says so.
+        """Send a request for a change once, over a new connection.
 
-        :raises BrokerError: see :meth:`read`; ``may_have_acted`` tells whether the change may have been made.
+        :raises BrokerError: see :meth:`read`. ``may_have_acted`` tells whether the change may have been made.
         """
         with self._lock:
             self._close()
@@ -262,7 +257,10 @@ class Connection:
         self, peer: socket.socket, code: int, fields: Mapping[str, object], body: bytes, max_bytes: int
     ) -> RemotingCommand:
         self._opaque += 1
-        texts = {name: _text(value) for name, value in fields.items()}
+        texts = {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in fields.items()
+        }
         if self._access.credentials:
             texts = sign(texts, body, self._access.credentials)
         request = encode(RemotingCommand(code, self._opaque, fields=texts, body=body))
@@ -275,18 +273,21 @@ class Connection:
         except FrameError as error:
             raise BrokerProtocolError(
                 f"{self.what(code)}: {error}. Check that a RocketMQ broker or name server listens there, "
-                "and whether it speaks TLS."
+                "and whether it uses TLS."
             ) from error
         except TimeoutError as error:
             raise BrokerUnavailableError(
                 f"{self.what(code)}: expected an answer within {self._access.request_timeout_seconds:g} s, "
-                "found none or half of one. Check the broker's load and the network between, or raise the "
+                "found none or an incomplete one. Check the broker's load and the network, or raise the "
                 "timeout."
             ) from error
         except OSError as error:
+            hint = ". With tls.server.mode=enforcing it closes connections without TLS"
+            if self._tls is not None:
+                hint = ", and whether it requires a client certificate"
             raise BrokerUnavailableError(
                 f"{self.what(code)}: expected an answer, found the connection broken "
-                f"({reason_text(error)}). Check that the broker runs{self._hint()}."
+                f"({reason_text(error)}). Check that the broker runs{hint}."
             ) from error
         if not answer.is_response or answer.opaque != self._opaque:
             raise BrokerProtocolError(
@@ -308,8 +309,7 @@ class Connection:
         except OSError as error:
             raise BrokerUnavailableError(
                 f"{self.what(code)}: expected a connection within {timeout:g} s, found: "
-                f"{reason_text(error)}. Check that it runs, and that its address can be reached from this "
-                "host."
+                f"{reason_text(error)}. Check that the broker runs, and that this host can reach its address."
             ) from error
         if self._tls is None:
             return plain
@@ -326,26 +326,21 @@ class Connection:
         if isinstance(error, ssl.SSLCertVerificationError):
             return BrokerProtocolError(
                 f"{self.what(code)}: expected a certificate for {self._name} that this host trusts, found: "
-                f"{error.verify_message}. Name its authority (ca_file) and its name (server_name)."
+                f"{error.verify_message}. Set the certificate's authority (ca_file) and name (server_name)."
             )
         if isinstance(error, ssl.SSLError):
             return BrokerProtocolError(
                 f"{self.what(code)}: expected a TLS handshake, found: {error}. Check tls.server.mode of the "
-                "broker, and whether it wants our certificate."
+                "broker, and whether it requires a client certificate."
             )
         return BrokerUnavailableError(
             f"{self.what(code)}: expected a TLS handshake within {self._access.connect_timeout_seconds:g} "
-            f"s, found: {error}. Check that the broker runs; one with tls.server.mode=disabled closes such "
+            f"s, found: {error}. Check that the broker runs. With tls.server.mode=disabled it closes TLS "
             "connections."
         )
 
-    def _hint(self) -> str:
-        if self._tls is not None:
-            return ", and whether it wants our certificate"
-        return "; one with tls.server.mode=enforcing closes connections without TLS"
-
     def what(self, code: int) -> str:
-        """Return the beginning of an error: the peer's address and the request."""
+        """Return the peer's address and the request, with which an error begins."""
         return f"{self.address}, request {code} ({command.NAMES.get(code, 'unnamed')})"
 
     def _close(self) -> None:
@@ -366,7 +361,3 @@ def _receive(peer: socket.socket, size: int, deadline: float) -> bytes:
             raise ConnectionError(f"closed by the peer with {size - len(data)} of {size} bytes missing")
         data += chunk
     return bytes(data)
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,9 +1,8 @@
-"""Search for brokers through name servers, and for other brokers that are, or are registered as, the master
-of a broker's name.
+"""Search for brokers through name servers, and for a second master of a broker's name.
 
 A name server knows only one master of a name, the one that registered last. If there are two, each look shows
-only one of them. Name servers know nothing of each other. So replicas that an earlier look has seen are asked
-directly. While there may be two masters, nothing is deleted.
+only one of them. Name servers don't exchange what they know. So replicas from earlier looks are asked
+directly. While there may be two masters, no segment is deleted.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ from storage_engine.rocketmq.remoting.connection import Access, Connection, spli
 
 SEPARATOR = ";"
 
-_T = TypeVar("_T")
+_Answer = TypeVar("_Answer")
 
 
 class NameServers:
-    """Access to name servers. They are asked in their order, and the first answer counts.
+    """Access to name servers. They are asked in this order, and the first answer counts.
 
-    :param addresses: ``host:port``, several separated by ``;``, as in a broker's ``namesrvAddr``.
-    :raises BadInputError: there is no address, or one is malformed.
+    :param addresses: addresses ``host:port``, separated by ``;`` as in a broker's ``namesrvAddr``.
+    :raises BadInputError: no address is given, or one is malformed.
     """
 
     def __init__(self, addresses: str, access: Access | None = None) -> None:
-        self.addresses = tuple(filter(None, map(str.strip, addresses.split(SEPARATOR))))
+        self.addresses = tuple(_split_addresses(addresses))
         if not self.addresses:
             raise BadInputError(
                 "Name servers: expected host:port, several separated by ';', found none. Nothing was "
@@ -57,7 +56,8 @@ class NameServers:
     def cluster_info(self) -> ClusterInfo:
         """Return all clusters and their brokers (GET_BROKER_CLUSTER_INFO).
 
-        :raises BrokerUnavailableError: no name server can be asked; the message has the reason for each.
+        :raises BrokerUnavailableError: none of several name servers answers. The message has the reasons.
+        :raises BrokerError: the only name server doesn't answer, or answers with an error.
         """
 
         def ask(connection: Connection) -> ClusterInfo:
@@ -67,10 +67,10 @@ class NameServers:
         return self._first(ask)
 
     def broker(self, name: str) -> BrokerMembers:
-        """Return the master and the slaves that are now registered under a broker name.
+        """Return the master and the slaves that are registered under a broker name.
 
         :raises NotOnBrokerError: no broker of this name is registered.
-        :raises BrokerUnavailableError: no name server can be asked.
+        :raises BrokerError: see :meth:`cluster_info`.
         """
         brokers = self.cluster_info().brokers
         if name not in brokers:
@@ -80,7 +80,7 @@ class NameServers:
             )
         return brokers[name]
 
-    def _first(self, ask: Callable[[Connection], _T]) -> _T:
+    def _first(self, ask: Callable[[Connection], _Answer]) -> _Answer:
         errors: list[BrokerError] = []
         for address in self.addresses:
             with Connection(address, self._access) as connection:
@@ -102,18 +102,15 @@ CONTROLLERS: Final = "controllerAddr"
 _CONNECT_SECONDS, _ANSWER_SECONDS = 3.0, 5.0
 _MASTER, _ITSELF, _SILENT = "master", "itself", "silent"
 
-Found = TypeVar("Found")
-
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Findings about the other brokers with a broker's name.
+    """The other brokers with a broker's name.
 
-    :param masters: other brokers that are, or are registered as, the master of the name, as clauses.
-    :param unknown: brokers and servers that can't be asked about this, as clauses.
-    :param addresses: addresses of all brokers that have the name or are registered under it, masters and
-        slaves.
-    :param in_group: whether the broker has replicas, or a controller that may give it some.
+    :param masters: clauses about other brokers that are, or are registered as, the master of the name.
+    :param unknown: clauses about brokers and servers that don't answer.
+    :param addresses: addresses of all masters and slaves that have the name or are registered under it.
+    :param in_group: whether the broker has replicas, or a controller that may add replicas.
     """
 
     masters: tuple[str, ...] = ()
@@ -123,7 +120,7 @@ class Replicas:
 
     @property
     def why_kept(self) -> str:
-        """Return why nothing may be deleted; "": the broker is the only master, or has no replicas."""
+        """Return why no segment may be deleted; "" if the broker is the only master or has no replicas."""
         if self.masters:
             return (
                 f"expected one master of this broker's name, found that {'; '.join(self.masters)}. While two "
@@ -132,17 +129,16 @@ class Replicas:
             )
         if self.unknown and self.in_group:
             return (
-                "expected to know that this broker is the only master of its name, which others may have, "
-                f"too, found that this can't be asked: {'; '.join(self.unknown)}. Make them answer here, or "
-                f"name those that do ({NAME_SERVERS}, {CONTROLLERS} in broker.conf; of a running broker the "
+                "expected to know that this broker is the only master of its name, found brokers or servers "
+                f"that don't answer: {'; '.join(self.unknown)}. Make sure that this host can reach them, or "
+                f"set others ({NAME_SERVERS} and {CONTROLLERS} in broker.conf; for a running broker the "
                 "connection's name servers), and run the same again"
             )
         return ""
 
     def check_only_master(self, root: Path) -> None:
-        """Check that a broker is the only master of its name.
+        """Check that the broker of a store is the only master of its name.
 
-        :param root: root of the broker's store.
         :raises GateRefusedError: another master may exist.
         """
         if self.why_kept:
@@ -155,11 +151,11 @@ class Replicas:
 class BrokerGroup:
     """A broker and the other brokers with its name, and the way to ask them.
 
-    :param settings: the broker's settings; for a stopped broker those of its broker.conf.
-    :param address: the broker's address; "": it is stopped.
-    :param boot_timestamp_ms: returns the start time of the broker's process, which distinguishes it from
-        others; None: the broker is stopped.
-    :param name_servers: addresses at which name servers are reached from here; "": those in the settings.
+    :param settings: the broker's settings. Those of a stopped broker are from its broker.conf.
+    :param address: the broker's address; "" if the broker is stopped.
+    :param boot_timestamp_ms: returns the start time of the broker's process, which tells it from other
+        brokers; None if the broker is stopped.
+    :param name_servers: addresses at which this host reaches name servers; "" for those in the settings.
     """
 
     settings: Mapping[str, str]
@@ -173,8 +169,8 @@ class BrokerGroup:
     ) -> Replicas:
         """Ask which other brokers of this name are, or may be, the master.
 
-        :param known: addresses of replicas that earlier looks have seen.
-        :param has_slaves: returns whether the broker has slaves; called only if nothing else shows replicas.
+        :param known: addresses of replicas from earlier looks.
+        :param has_slaves: returns whether the broker has slaves. Called if no other answer shows replicas.
         :raises BrokerError: the broker itself can't be asked.
         """
         if not self.settings.get(NAME, "").strip():
@@ -200,8 +196,8 @@ class BrokerGroup:
             elif address in claims:
                 masters.append(claims[address])
             elif role == _SILENT and address not in slaves:
-                unknown.append(f"{address}, which takes connections and doesn't say what it is")
-            # Where somebody can't be asked, an earlier look is all that tells.
+                unknown.append(f"{address} takes connections, but doesn't tell its role")
+            # If a server doesn't answer, replicas of earlier looks still count.
             if address and (role or address in claims or address in slaves or unknown):
                 addresses.append(address)
         in_group = has_controller or bool(addresses) or (bool(unknown) and has_slaves())
@@ -214,11 +210,11 @@ class BrokerGroup:
         )
 
     def _ask_registered(self) -> tuple[dict[str, str], set[str], list[str]]:
-        """Return the registered masters and slaves by address, and the name servers that can't be asked."""
+        """Return clauses on registered masters by address, the slaves, and clauses on silent name servers."""
         servers = _split_addresses(self.name_servers or self.settings.get(NAME_SERVERS, ""))
         claims, slaves, unknown = dict[str, str](), set[str](), list[str]()
         if not servers:
-            unknown.append(f"a name server, as nothing says where one is ({NAME_SERVERS})")
+            unknown.append(f"a name server, since no address is set ({NAME_SERVERS})")
         for server, members in zip(servers, _ask_each(self._members, servers), strict=True):
             if isinstance(members, str):
                 unknown.append(members)
@@ -231,7 +227,7 @@ class BrokerGroup:
         return claims, slaves, unknown
 
     def _members(self, server: str) -> Mapping[int, str] | str:
-        """Return a name server's addresses of the broker's name, by broker id; or why it can't be asked."""
+        """Return the addresses registered under the broker's name by broker id, or the server's error."""
         try:
             brokers = NameServers(server, self._access).cluster_info().brokers
         except (BrokerError, BadInputError) as error:
@@ -240,16 +236,16 @@ class BrokerGroup:
         return {} if members is None or self._is_elsewhere(members.cluster) else members.addresses
 
     def _is_elsewhere(self, cluster: str) -> bool:
-        """Return whether a cluster is certainly another than the broker's. An unknown one may be the same."""
-        return "" not in (own := self.settings.get(CLUSTER, "").strip(), cluster) and own != cluster
+        """Return whether a cluster is surely not the broker's. An unknown cluster may be the same."""
+        own_cluster = self.settings.get(CLUSTER, "").strip()
+        return bool(own_cluster and cluster) and own_cluster != cluster
 
     def is_alone_in_sync(self, identity: str) -> bool:
-        """Return whether only the broker is in sync for a controller, so that no other can be elected.
+        """Return whether the controller lists only this broker as in sync, so that it elects no other.
 
-        A broker that joins must first have this broker's whole log
-        (AutoSwitchHAService#maybeExpandInSyncStateSet).
+        A broker that joins must first have the whole log (AutoSwitchHAService#maybeExpandInSyncStateSet).
 
-        :param identity: cluster, name and id in the broker's own form (content of ``brokerIdentity``).
+        :param identity: content of the broker's file ``brokerIdentity``: cluster, name and id.
         """
         *names, number = identity.strip().rsplit("#", 2)
         if names != [self.settings.get(key, "").strip() for key in (CLUSTER, NAME)]:
@@ -261,9 +257,10 @@ class BrokerGroup:
             return False
 
     def _ask_controller(self) -> RemotingCommand:
-        """Ask for the master and for the brokers in sync with it.
+        """Ask a controller for the master and the brokers in sync with it.
 
         :raises BrokerError: no controller answers.
+        :raises BadInputError: the settings name no controller.
         """
         for address in (controllers := _split_addresses(self.settings.get(CONTROLLERS, ""))):
             try:
@@ -273,10 +270,10 @@ class BrokerGroup:
             except BrokerError:
                 if address == controllers[-1]:
                     raise
-        raise BadInputError(f"a controller, as nothing says where one is ({CONTROLLERS})")
+        raise BadInputError(f"a controller, since no address is set ({CONTROLLERS})")
 
     def _role(self, address: str) -> str:
-        """Return the role of the broker at an address; "": no broker is there, or one with another name."""
+        """Return the role of the broker at an address; "" if none is there or it has another name."""
         if not address:
             return ""
         try:
@@ -304,7 +301,7 @@ def _takes_connections(address: str) -> bool:
 
 
 def _broker_address(settings: Mapping[str, str]) -> str:
-    """Return the address under which a broker registers; "": its settings don't have it."""
+    """Return the address under which a broker registers; "" if its settings don't have it."""
     host, port = (settings.get(key, "").strip() for key in ("brokerIP1", "listenPort"))
     return f"{host}:{port}" if host and port else ""
 
@@ -313,7 +310,7 @@ def _split_addresses(addresses: str) -> list[str]:
     return list(filter(None, map(str.strip, addresses.split(SEPARATOR))))
 
 
-def _ask_each(ask: Callable[[str], Found], addresses: Sequence[str]) -> list[Found]:
-    """Ask all addresses at the same time, so that silent ones cost only one timeout."""
+def _ask_each(ask: Callable[[str], _Answer], addresses: Sequence[str]) -> list[_Answer]:
+    """Ask all addresses at the same time, so that several silent brokers cost only one timeout."""
     with ThreadPoolExecutor(max(1, len(addresses))) as threads:
         return list(threads.map(ask, addresses))

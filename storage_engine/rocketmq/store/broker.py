@@ -1,11 +1,9 @@
-"""A RocketMQ store as retention sees it: settings, rules and files behind one small interface.
+"""A stopped RocketMQ broker's store, with the broker's rules, as retention's ``BrokerStore``.
 
-The causes of a cleanup can also be found from clock and disks alone, without reading a file of the store, for
-callers that wait for a cause.
+Callers that wait for the cause of a cleanup can find it from clock and disks, without the store's files.
 
-Replicas have a common name for their log, and equal bytes at the same offsets. A master and its slaves have
-equal segments. A promoted slave has them, too, up to the offset that it had copied. Names alone prove
-nothing, since brokers of several clusters may share them.
+Replicas use the same name for their log, and have equal bytes at the same offsets. A promoted slave has them
+up to the offset that it had copied. Brokers of other clusters may have the same names, which prove nothing.
 """
 
 from __future__ import annotations
@@ -84,43 +82,19 @@ from storage_engine.rocketmq.store.store_lock import holder_text, is_locked_by_u
 from storage_engine.same_bytes.removing import remove_unchanged
 
 _BEFORE, _LAST = "message_before", "last_message"
-"""Keys in a receipt's evidence: SHA-256 of the last message of the segment before, and of the last message of
-the segment itself.
-"""
+"""Keys in a receipt's evidence: SHA-256 of the last message of the previous segment and of the segment."""
 _CHUNK_BYTES = 1 << 20
 
 
-def contexts_of(
-    config: BrokerConfig, layout: StoreLayout, segments: Sequence[Segment]
-) -> Mapping[SegmentId, SegmentContext]:
-    """Return the facts that a broker's replicas share with it; empty: its name or cluster is unknown.
-
-    :raises OSError: a file can't be read.
-    """
-    names = [config.raw.get(key, "").strip() for key in (CLUSTER, NAME)]
-    if not all(names):
-        return {}
-    files = [(path, size) for path, size in list_raw_files(layout.log_paths) if is_offset(path.name)]
-    by_end = {int(path.name) + size_bytes: path for path, size_bytes in files}
-    contexts = {}
-    for segment in segments:
-        evidence = {_LAST: _last_message_sha256(Path(segment.facts.path), segment.base_offset)}
-        if before := by_end.get(segment.base_offset):
-            with suppress(FileNotFoundError):
-                evidence[_BEFORE] = _last_message_sha256(before, int(before.name))
-        contexts[segment.id] = SegmentContext(NAMED + "/".join(names), evidence)
-    return contexts
-
-
 def _last_message_sha256(path: Path, base_offset: int) -> str:
-    """Return the SHA-256 of a segment's last message, at any path; "": no message is found near its end."""
+    """Return the SHA-256 of a segment's last message; "" if there is no message near its end."""
     with map_file(path) as data:
         message = last_message(data, base_offset)
     return hashlib.sha256(message).hexdigest() if message else ""
 
 
 def range_sha256(segments: Sequence[Segment], first: int, end: int) -> str | None:
-    """Return the SHA-256 of a log's bytes [first, end); None: its files don't have all of them.
+    """Return the SHA-256 of a log's bytes [first, end); None if its files don't have all of them.
 
     :param segments: oldest first.
     :raises OSError: a file can't be read.
@@ -143,21 +117,11 @@ def range_sha256(segments: Sequence[Segment], first: int, end: int) -> str | Non
 def continues(left: Receipt, right: Receipt) -> bool:
     """Return whether a segment directly continues the segment that another replica archived.
 
-    Each message contains its offsets and its store time. So if the last messages are equal, the logs before
-    them are equal, too.
+    Each message contains its offsets and store time. So if the last messages are equal, the logs are, too.
     """
     before = right.known.get(_BEFORE)
     same_log = left.log_id is not None and left.log_id == right.log_id
     return same_log and bool(before) and left.known.get(_LAST) == before
-
-
-def watch(layout: StoreLayout, config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> Watch:
-    """Apply the rules to this machine's disks and the clock.
-
-    :param zone: time zone of deleteWhen.
-    """
-    log_disks = [DiskUsage.of(path) for path in layout.commitlog_paths]
-    return watch_levels(log_disks, DiskUsage.of(layout.consumequeue), config, now_ms, zone)
 
 
 def watch_levels(
@@ -169,8 +133,7 @@ def watch_levels(
 ) -> Watch:
     """Apply the rules to the clock and to disks that were measured on any host.
 
-    With replicasPerDiskPartition > 1 the store's own size counts as well. Only a full snapshot has it; here
-    it is unknown, and so no cause.
+    The store's size, which counts with replicasPerDiskPartition > 1, is unknown here, and so no cause.
 
     :param zone: time zone of deleteWhen.
     """
@@ -202,7 +165,7 @@ def watch_levels(
 
 @dataclass(frozen=True, slots=True)
 class MarkedHold(StoreHold):
-    """A hold known only by the marker in a store. The broker is stopped, so nothing has to be held."""
+    """The hold of a stopped broker's store, read from the marker. No broker has to be kept from deleting."""
 
     root: Path
 
@@ -219,7 +182,23 @@ class LogReplicas(StoreReplicas):
     layout: StoreLayout
 
     def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        return contexts_of(self.config, self.layout, segments)
+        """Return the facts that a broker's replicas share with it; empty if its name or cluster is unknown.
+
+        :raises OSError: a file can't be read.
+        """
+        names = [self.config.raw.get(key, "").strip() for key in (CLUSTER, NAME)]
+        if not all(names):
+            return {}
+        files = [(path, size) for path, size in list_raw_files(self.layout.log_paths) if is_offset(path.name)]
+        by_end = {int(path.name) + size_bytes: path for path, size_bytes in files}
+        contexts = {}
+        for segment in segments:
+            evidence = {_LAST: _last_message_sha256(Path(segment.facts.path), segment.base_offset)}
+            if before := by_end.get(segment.base_offset):
+                with suppress(FileNotFoundError):
+                    evidence[_BEFORE] = _last_message_sha256(before, int(before.name))
+            contexts[segment.id] = SegmentContext(NAMED + "/".join(names), evidence)
+        return contexts
 
     def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
         return range_sha256(segments, first, end)
@@ -227,7 +206,7 @@ class LogReplicas(StoreReplicas):
 
 @dataclass(frozen=True, slots=True)
 class FileConsumers(StoreConsumers):
-    """Consumers, from a stopped broker's files."""
+    """Consumers in a stopped broker's files."""
 
     layout: StoreLayout
 
@@ -239,7 +218,7 @@ class FileConsumers(StoreConsumers):
     def unread(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
     ) -> Unread:
-        # Loading Arrow takes longer than most plans do.
+        # Loading Arrow takes longer than most plans take.
         from storage_engine.rocketmq.lag.consumer_offsets import consumers_in_files, group_positions
         from storage_engine.rocketmq.lag.lag import unread_messages
 
@@ -296,12 +275,13 @@ class FileCauses(StoreCauses):
         return cleanup_rules.triggers(snapshot, self.config, now_ms, self.zone, request)
 
     def watch(self, now_ms: int) -> Watch:
-        return watch(self.layout, self.config, now_ms, self.zone)
+        log_disks = [DiskUsage.of(path) for path in self.layout.commitlog_paths]
+        return watch_levels(log_disks, DiskUsage.of(self.layout.consumequeue), self.config, now_ms, self.zone)
 
 
 @dataclass(frozen=True, slots=True)
 class FileProcess(StoreProcess):
-    """The process that has a store's lock, and the broker's progress, from the store's files."""
+    """The process that has a store's lock, and the broker's progress in the store's files."""
 
     layout: StoreLayout
 
@@ -324,7 +304,7 @@ class FileProcess(StoreProcess):
 
 @dataclass(frozen=True, slots=True)
 class FileShield(StoreShield):
-    """Needs of a shield beside a stopped broker. It deletes nothing, so its rules set the shield no limit."""
+    """Needs of a shield beside a stopped broker, whose rules set no limit since it deletes no segment."""
 
     files: RocketMQStore
 
@@ -340,7 +320,7 @@ class FileShield(StoreShield):
 class LockedLog(LockedStore):
     """A stopped broker's store, under its lock.
 
-    :param memory: memory of an earlier hold beside the running broker, which has the broker's replicas.
+    :param memory: memory of an earlier hold beside the running broker, which knows its replicas.
     :param only_master: not empty after a check has found no other master of the broker's name.
     """
 
@@ -350,12 +330,11 @@ class LockedLog(LockedStore):
     only_master: list[bool] = field(default_factory=list, compare=False, repr=False)
 
     def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
-        """Check once that no other broker is the master of the broker's name: this broker becomes the master
-        when it starts.
+        """Check once that no other broker is the master of the broker's name.
 
-        A slave doesn't become the master, so it isn't checked, except if a controller decides the roles.
+        A master becomes it again when it starts. A slave is checked only if a controller decides the roles.
         """
-        # Loading Arrow takes longer than most plans do.
+        # Loading Arrow takes longer than most plans take.
         from storage_engine.rocketmq.remoting.masters import BrokerGroup
 
         settings = self.config.raw
@@ -372,7 +351,7 @@ class QueuesAndIndex(StoreDependents):
     """Consume queues and index.
 
     :param left_out: reasons why the last search left files out.
-    :param attempts: number of attempts to read files to which a running broker may be writing.
+    :param attempts: number of attempts to read files to which a running broker may write.
     """
 
     layout: StoreLayout
@@ -407,10 +386,10 @@ class QueuesAndIndex(StoreDependents):
 
 @dataclass(frozen=True, slots=True)
 class RocketMQBrokerStore(BrokerStore):
-    """A stopped broker's store. With only its log readable, it can be inspected and archived, not cleaned.
+    """A stopped broker's store. If only its log is readable, it can be inspected and archived, not cleaned.
 
     :param opened_by: settings with which it was opened.
-    :param left_out: reasons why the last search for dependents left files out.
+    :param left_out: reasons why the last search for queue and index files left files out.
     :param memory: memory of a hold beside its running broker.
     """
 
@@ -467,7 +446,7 @@ class RocketMQBrokerStore(BrokerStore):
         return MarkedHold(self.files.layout.root)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the store's snapshot, with mtimes from before the hold, which may outlive its broker."""
+        """Return the store's snapshot, with the mtimes from before a hold, which may outlive the broker."""
         return self._as_without_hold(self.files.snapshot(now_ms))
 
     def glance(self, now_ms: int) -> StoreSnapshot:
@@ -476,16 +455,16 @@ class RocketMQBrokerStore(BrokerStore):
     def _as_without_hold(self, snapshot: StoreSnapshot) -> StoreSnapshot:
         root = self.files.layout.root
         if self.limit and snapshot.crashed and self.process.user():
-            # The sign of a crash is that of a running broker too, beside which such a store is archived.
+            # A running broker leaves the same sign as a crash, and such a store is archived beside it.
             snapshot = replace(snapshot, crashed=False)
         logs = (with_original_times(log, None, root) for log in snapshot.logs)
         return replace(snapshot, logs=tuple(map(self._as_confirmed, logs)))
 
     def _as_confirmed(self, log: LogSnapshot) -> LogSnapshot:
-        """Return a stopped broker's log as final up to its end, if the controller can elect no other."""
+        """Return a stopped broker's log as confirmed up to its end if the controller can elect no other."""
         if log.confirmed_offset is None or self.opened_by.live is not None:
             return log
-        # Loading Arrow takes longer than most plans do.
+        # Loading Arrow takes longer than most plans take.
         from storage_engine.rocketmq.remoting.masters import BrokerGroup
 
         try:
@@ -506,13 +485,12 @@ class RocketMQBrokerStore(BrokerStore):
 
     @contextmanager
     def lock(self) -> Iterator[LockedStore]:
-        with lock(self.files.layout) as held:
-            yield self.locked(held.notices)
+        with lock(self.files.layout) as locked_store:
+            yield self.locked(locked_store.notices)
 
     def locked(self, notices: tuple[str, ...]) -> LockedLog:
-        """Return the locked store, which no other process changes."""
-        layout, config, memory = self.files.layout, self.config, self.memory
-        return LockedLog(notices, 1, layout=layout, config=config, memory=memory)
+        """Return the locked store, for a caller that has the lock."""
+        return LockedLog(notices, 1, layout=self.files.layout, config=self.config, memory=self.memory)
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
@@ -523,7 +501,7 @@ class RocketMQBrokerStore(BrokerStore):
 
 
 def cut_log(log: LogSnapshot, end: int, dispatched: int) -> LogSnapshot:
-    """Return a log as its files show it, cut at the end that its writer reported before they were read.
+    """Cut a log from its files at the end that its writer reported before they were read.
 
     :param end: only segments below this offset are sealed.
     :param dispatched: offset up to which messages are in consume queues.
@@ -539,7 +517,7 @@ def cut_log(log: LogSnapshot, end: int, dispatched: int) -> LogSnapshot:
 def open_files(settings: StoreSettings) -> RocketMQBrokerStore:
     """Open a stopped broker's store, or any broker's files.
 
-    :raises UnsupportedLayoutError: nothing of the store may be deleted.
+    :raises UnsupportedLayoutError: the store's layout doesn't permit deletions.
     """
     store = open_any(settings)
     store.files.layout.check_cleanable()
@@ -547,7 +525,7 @@ def open_files(settings: StoreSettings) -> RocketMQBrokerStore:
 
 
 def open_any(settings: StoreSettings) -> RocketMQBrokerStore:
-    """Open a store's files. If only the log can be read, it can be archived, but nothing is deleted."""
+    """Open a store's files. If only the log can be read, it can be archived, but not cleaned."""
     config = load_broker_config(settings.broker_conf, settings.overrides, root=settings.root)
     files = RocketMQStore.open(config, to_archive=True)
     return RocketMQBrokerStore(files, config, zone_of(settings.time_zone), settings)

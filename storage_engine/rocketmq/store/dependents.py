@@ -1,8 +1,8 @@
 """Consume queue and index files that point only below the log's new min offset, deleted after segments.
 
-Each file is judged by the broker's rules (DefaultMessageStore.CleanConsumeQueueService#deleteExpiredFiles).
-The last file of a queue and the last index file are never deleted. As little as possible is read: of a queue
-with one file only the directory, of any other queue the last entry of each file up to the first that stays.
+The broker's rules decide (DefaultMessageStore.CleanConsumeQueueService#deleteExpiredFiles). The last file of
+a queue and the last index file are never deleted. Of a queue with one file only the directory is read, of any
+other queue the last entry of each file up to the first file that stays.
 """
 
 from __future__ import annotations
@@ -51,16 +51,15 @@ def expired_dependents(
     unreadable: list[str] | None = None,
     attempts: int = 1,
 ) -> tuple[DependentFile, ...]:
-    """Return the files that the broker would delete after the log begins at ``min_offset``. Only reads.
+    """Find the files that the broker would delete when the log begins at ``min_offset``. Changes nothing.
 
-    :param min_offset: the log's min offset after its segments are gone.
-    :param unreadable: gets the reasons why files of a queue or of the index can't be judged; they stay. None:
-        this is an error.
-    :param attempts: number of attempts to read files that don't fit together, since a running broker writes
-        to them.
-    :return: the files; in each directory, the oldest comes first.
-    :raises CorruptFileError: a file's content contradicts its name; nothing was changed.
-    :raises StoreLayoutError: a file is a symbolic link; nothing was changed.
+    :param min_offset: the log's min offset after the deletion of segments.
+    :param unreadable: gets the errors of queues and index files that can't be read, and therefore stay. None
+        if these errors should be raised.
+    :param attempts: number of attempts to read inconsistent files, to which a running broker may write.
+    :return: the files. In each directory, the oldest comes first.
+    :raises CorruptFileError: a file's content contradicts its name.
+    :raises StoreLayoutError: a file is a symbolic link.
     """
     dependents: list[DependentFile] = []
     remaining: Iterable[_Files] = chain(
@@ -93,10 +92,9 @@ def delete_dependents(
 
     A file that is gone already is skipped, so an interrupted call can be repeated.
 
-    :param remove: the function that removes a file.
     :return: the files that this call deleted.
-    :raises StoreLayoutError: a directory isn't the store's; files before it were deleted.
-    :raises OSError: a file can't be deleted; files before it were deleted.
+    :raises StoreLayoutError: a directory isn't the store's. Files before it were deleted.
+    :raises OSError: a file can't be deleted. Files before it were deleted.
     """
     deleted: list[DependentFile] = []
     ordered = sorted(files, key=lambda file: (Path(file.facts.path).parent, Path(file.facts.path).name))
@@ -111,7 +109,7 @@ def delete_dependents(
 
 
 def _open_directory(layout: StoreLayout, directory: Path) -> int:
-    """Open a directory to delete files from it. No link below the store's own directories is followed.
+    """Open a directory to delete files from it. Links below the store's directories are not followed.
 
     :raises StoreLayoutError: the directory isn't below one of the store's directories.
     """
@@ -133,7 +131,7 @@ def _expired_queues(layout: StoreLayout, config: BrokerConfig, min_offset: int) 
             consume_queue.FORMAT.files, queue.path, size_bytes=config.mapped_file_size_consume_queue_bytes
         )
         yield partial(_find_old, consume_queue.FORMAT, DependentKind.CONSUME_QUEUE, list_files, min_offset)
-    # without broker.conf the files themselves tell that extensions are enabled
+    # Without broker.conf, existing files show that extensions are enabled.
     extended = config.enable_consume_queue_ext or config.source is None
     for extension in iter_queues(layout.consumequeue_ext, min_files=2) if extended else ():
         yield partial(_expired_extensions, layout, config, extension, min_offset)
@@ -157,12 +155,10 @@ def _find_old(
     list_files: Callable[[], tuple[MappedFile, ...]],
     min_offset: int,
 ) -> Iterator[DependentFile]:
-    """Yield a queue's expired files. Each is judged by its last entry, up to the first file that stays
-    (MappedFileQueue#deleteExpiredFileByOffset).
+    """Yield a queue's files whose last entries are expired (MappedFileQueue#deleteExpiredFileByOffset).
 
-    If files without an entry follow a file that isn't full, the queue ends in that file. A broker removes the
-    empty files when it starts (ConsumeQueue#recover, #truncateDirtyFiles), and never deletes a queue's last
-    file.
+    If only files without an entry follow a file that isn't full, the queue ends in that file, which stays. A
+    broker removes the empty files when it starts (ConsumeQueue#recover, #truncateDirtyFiles).
     """
     files = list_files()
     for number, file in enumerate(files[:-1], 1):
@@ -173,7 +169,7 @@ def _find_old(
         if entry is None:
             raise CorruptFileError(
                 f"{file.path}: offset {position * entry_format.dtype.itemsize}: expected an entry, since "
-                "another file follows, found none. Nothing was changed; compare the file with a replica."
+                "another file follows, found none. Nothing was changed. Compare the file with a replica."
             )
         last = physical_offset(entry)
         if last >= min_offset:
@@ -186,10 +182,9 @@ def _find_old(
 def _expired_extensions(
     layout: StoreLayout, config: BrokerConfig, queue: QueueDirectory, min_offset: int
 ) -> Iterator[DependentFile]:
-    """Yield a queue's expired extension files: those that end before the unit of the first entry that is left
-    (ConsumeQueueExt#truncateByMinAddress).
+    """Yield extension files that end before the first remaining entry's unit (#truncateByMinAddress).
 
-    If no entry is left, the broker keeps these files (ConsumeQueue#correctMinOffset).
+    If no entry remains, the broker keeps these files (ConsumeQueue#correctMinOffset).
     """
     path = layout.consumequeue / queue.topic / str(queue.queue_id)
     entries = consume_queue.FORMAT.files(path, size_bytes=config.mapped_file_size_consume_queue_bytes)
@@ -207,9 +202,7 @@ def _expired_extensions(
 
 
 def _expired_index_files(layout: StoreLayout, min_offset: int) -> Iterator[DependentFile]:
-    """Yield expired index files. Each is judged by its header's end offset, up to the first file that stays
-    (IndexService#deleteExpiredFile).
-    """
+    """Yield index files whose headers' end offsets are expired (IndexService#deleteExpiredFile)."""
     for path in index_file.list_index_paths(layout)[:-1]:
         end = index_file.read_header(path).end_phy_offset
         if end >= min_offset:

@@ -1,6 +1,6 @@
 """A RocketMQ store on disk: its snapshot at one moment, and its segments' bytes.
 
-Reading changes nothing, and doesn't touch the lock. Only a store that is locked may be changed.
+Reading changes no file, and doesn't touch the lock. Only a locked store may be changed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from stat import S_ISREG
 
 from storage_engine.exceptions import StoreBusyError, StoreLayoutError
@@ -47,24 +46,23 @@ class RocketMQStore:
     def open(cls, config: BrokerConfig, *, to_archive: bool = False) -> RocketMQStore:
         """Find the store of a broker with these settings.
 
-        :param to_archive: also accept a store from which nothing may be deleted; see :func:`resolve_layout`.
+        :param to_archive: also accept a store that may only be archived; see :func:`resolve_layout`.
         :raises StoreNotFoundError: a directory of the store is missing.
         :raises UnsupportedLayoutError: the store uses RocksDB, DLedger or compaction.
         """
         return cls(config, resolve_layout(config, to_archive=to_archive))
 
     def snapshot(self, now_ms: int, *, find_end: FindEnd = find_logical_end) -> StoreSnapshot:
-        """Return the store's present state, with all facts from which a plan is decided.
+        """Return the store's current state, with all facts from which a plan is decided.
 
-        :param now_ms: present time, in milliseconds since the epoch.
-        :param find_end: function that finds the log's end; callers that only look use a faster one.
+        :param find_end: function that finds the log's end. Callers that delete nothing use a faster one.
         :raises StoreNotFoundError: the store has no segment.
         :raises StoreLayoutError: the segments don't form one contiguous log.
-        :raises CorruptFileError: the files of a consume queue don't form one.
+        :raises CorruptFileError: a consume queue's files don't fit together.
         :raises StoreBusyError: files vanished during each attempt, since another process changes the store.
         """
         for _ in range(_LOOKS - 1):
-            # While another run deletes, directories that are listed in turn may seem to have a hole.
+            # While another run deletes, the log may seem to have a gap, since directories are listed in turn.
             with suppress(StoreBusyError, StoreLayoutError):
                 return self._look(now_ms, find_end)
         return self._look(now_ms, find_end)
@@ -74,11 +72,13 @@ class RocketMQStore:
         try:
             log = LogSnapshot(LOG, (), 0, 0) if is_new(layout) else self._log(list_segments(layout), find_end)
             crashed = layout.abort.exists()
-            used_bytes = self._used_bytes(log) if self.config.replicas_per_disk_partition > 1 else None
+            used_bytes = None
+            if self.config.replicas_per_disk_partition > 1:  # DefaultMessageStore#getMajorFileSize
+                used_bytes = sum(s.facts.size_bytes for s in log.segments) + dependents_bytes(layout)
         except FileNotFoundError as error:
             raise StoreBusyError(
-                f"{error.filename}: vanished while the store was being read: another program changes it. "
-                "Try again when none does."
+                f"{error.filename}: expected the file, found that it vanished: another program changes the "
+                "store. Nothing was changed. Run again when that program has ended."
             ) from error
         return StoreSnapshot(
             broker=BROKER,
@@ -92,10 +92,9 @@ class RocketMQStore:
         )
 
     def raw_log(self) -> LogSnapshot:
-        """List the log's existing files, even if files between them are missing. Deletions must never be
-        decided from this list.
+        """List the log's existing files, even if files between them are missing, with dispatched offset 0.
 
-        Nothing counts as dispatched.
+        Deletions must never be decided from this list.
 
         :raises StoreLayoutError: a file is a symbolic link.
         :raises OSError: a file can't be read, or vanished meanwhile.
@@ -114,11 +113,28 @@ class RocketMQStore:
 
     @contextmanager
     def read_segment(self, segment: Segment) -> Iterator[memoryview]:
-        """Give a segment's bytes in memory. A mapping could outlive the file, or fail while it is read.
+        """Yield a segment's bytes in memory. A mapping could outlive the file, or fail while it is read.
 
         :raises StoreBusyError: the segment is gone, or has another size than in the snapshot.
         """
-        data = read_whole(Path(segment.facts.path), segment.facts.size_bytes)
+        path, size_bytes = segment.facts.path, segment.facts.size_bytes
+        data = bytearray(size_bytes)
+        try:
+            with open_stored(path) as file, memoryview(data) as view:
+                position = 0
+                while position < size_bytes and (count := file.readinto(view[position:])):
+                    position += count
+                actual_bytes = position if position < size_bytes else size_bytes + len(file.read(1))
+        except FileNotFoundError as error:
+            raise StoreBusyError(
+                f"{path}: expected the file, found that it vanished: another program changes the store. Find "
+                "out which program, and run again."
+            ) from error
+        if actual_bytes != size_bytes:
+            raise StoreBusyError(
+                f"{path}: expected {size_bytes} bytes, found {actual_bytes}: another program changes the "
+                "file. Find out which program, and run again."
+            )
         with memoryview(data).toreadonly() as view:
             yield view
 
@@ -128,7 +144,7 @@ class RocketMQStore:
             name=LOG,
             segments=_segments(files, active),
             max_offset=max_offset,
-            # Of what is archived alone no queue can be read, and no deletion rests on it.
+            # The queues of a store that may only be archived can't be read. No deletion depends on them.
             dispatched_offset=files[active].base_offset
             if self.layout.archive_only
             else dispatched_offset(self.layout, files, files[active].base_offset, max_offset),
@@ -136,18 +152,12 @@ class RocketMQStore:
         )
 
     def _confirmed_offset(self) -> int | None:
-        """Return 0 if a controller may cut off the log, as files confirm nothing then; otherwise None."""
+        """Return 0 if a controller may cut off the log, since files confirm no offset; otherwise None."""
         return 0 if has_controller(self.config, self.layout) else None
-
-    def _used_bytes(self, log: LogSnapshot) -> int:
-        """Return the bytes of its share of the disk that the store uses
-        (DefaultMessageStore#getMajorFileSize).
-        """
-        return sum(s.facts.size_bytes for s in log.segments) + dependents_bytes(self.layout)
 
 
 def dependents_bytes(layout: StoreLayout) -> int:
-    """Return the size of a store's consume queue and index files together."""
+    """Return the total size of a store's consume queue and index files."""
     dependents = (layout.consumequeue, layout.batchconsumequeue, layout.index)
     files = (path.lstat() for directory in dependents for path in directory.rglob("*"))
     return sum(stat.st_size for stat in files if S_ISREG(stat.st_mode))
@@ -168,12 +178,12 @@ def _segments(files: tuple[MappedFile, ...], active: int) -> tuple[Segment, ...]
 def find_active(files: tuple[MappedFile, ...], find_end: FindEnd = find_logical_end) -> tuple[int, int]:
     """Find the active segment and the logical end of the log.
 
-    Files behind the last frame are preallocated. The last file with a frame stays active even if it is full:
-    opening the store removes an empty file behind it, so that it becomes the last one.
+    Files behind the last frame are preallocated. The last file with a frame is active even if it is full: an
+    empty file behind it is removed when the store is opened.
 
     :param files: the commitlog's files, oldest first.
     :param find_end: see :meth:`RocketMQStore.snapshot`.
-    :return: index of the active segment (all files behind it are active, too), and the log's max offset.
+    :return: index of the active segment (later files are active, too), and the log's max offset.
     """
     for index in range(len(files) - 1, -1, -1):
         file = files[index]
@@ -182,28 +192,3 @@ def find_active(files: tuple[MappedFile, ...], find_end: FindEnd = find_logical_
         if end > 0:
             return index, file.base_offset + end
     return 0, files[0].base_offset
-
-
-def read_whole(path: Path, size_bytes: int) -> bytearray:
-    """Read a file that must have this size.
-
-    :raises StoreBusyError: the file is gone or has another size, since another process changes the store.
-    """
-    data = bytearray(size_bytes)
-    try:
-        with open_stored(path) as file, memoryview(data) as view:
-            position = 0
-            while position < size_bytes and (count := file.readinto(view[position:])):
-                position += count
-            actual_bytes = position if position < size_bytes else size_bytes + len(file.read(1))
-    except FileNotFoundError as error:
-        raise StoreBusyError(
-            f"{path}: expected the file, found that it vanished: somebody else changes the "
-            "store. Find out who, and run again."
-        ) from error
-    if actual_bytes != size_bytes:
-        raise StoreBusyError(
-            f"{path}: expected {size_bytes} bytes, found {actual_bytes}: another program changes it. "
-            "Find out who, and run again."
-        )
-    return data

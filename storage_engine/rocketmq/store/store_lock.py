@@ -1,11 +1,11 @@
 """The broker's own lock on a store, and a check for other processes that have the store's files open.
 
-A broker takes a POSIX write lock on byte 0 of ``lock`` at the end of its start (DefaultMessageStore#start)
-and keeps it until it stops. The process with this lock has the store. The kernel drops a process's POSIX lock
-when the process closes *any* descriptor of the file. So only this module may ever open ``lock``.
+A broker takes a POSIX write lock on byte 0 of ``lock`` at the end of its start (DefaultMessageStore#start),
+and keeps it until it stops. The kernel drops a process's POSIX lock when the process closes *any* descriptor
+of the file. So only this module may ever open ``lock``.
 
-The lock shows that a broker runs. It can't keep a starting broker from loading the store first. So we also
-look for processes that have the store's files open or mapped.
+A broker loads the store before it takes the lock. So the lock alone doesn't keep a starting broker away, and
+processes that have the store's files open or mapped are searched for, too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BROKER_CLASSES = ("BrokerStartup", "BrokerContainerStartup", "ProxyStartup")
 T = TypeVar("T")
 
 ENGINE_SOCKET = "engine.sock"
-"""Socket in our directory of a store that our own engine writes. Through it the engine is asked."""
+"""Socket in ``.storage-engine`` of a store that this package's engine serves."""
 
 _held: set[Path] = set()
 _held_guard = threading.Lock()
@@ -51,20 +51,22 @@ _held_guard = threading.Lock()
 
 @contextmanager
 def lock(layout: StoreLayout) -> Iterator[LockedStore]:
-    """Keep every broker and every other manager away from the store until the block ends.
+    """Keep brokers and other managers away from the store until the block ends.
 
-    If another of our runs has the lock, wait for it. A missing lock file is created for the broker's user,
-    who must be able to open it afterwards.
+    If another run of this package has the lock, wait for it. A missing lock file is created for the broker's
+    user, who must be able to open it afterwards.
 
     :raises StoreBusyError: the lock is taken, a process has files of the store open, a broker runs whose
-        files we may not see, or the lock file can't be opened.
-    :raises UnsupportedLayoutError: nothing of the store may be deleted.
+        files this process may not see, or the lock file can't be opened.
+    :raises UnsupportedLayoutError: the store's layout doesn't permit deletions.
     """
     layout.check_cleanable()
     path = layout.lock
     with _held_guard:
         if path in _held:
-            raise StoreBusyError(f"{path}: this process holds the store already; wait until it is done.")
+            raise StoreBusyError(
+                f"{path}: this process holds the store already. Run again when it has ended."
+            )
         _held.add(path)
     try:
         fd = take_turn(lambda: _open_locked(layout))
@@ -79,8 +81,7 @@ def lock(layout: StoreLayout) -> Iterator[LockedStore]:
 
 
 def lock_holder(layout: StoreLayout) -> FileUser | None:
-    """Return the process that has the broker's lock, for messages; None: the lock is free or ours, or the
-    process is unknown.
+    """Return the other process that has the broker's lock; None if the lock is free or the process unknown.
 
     The lock file is never opened while this process has the lock.
     """
@@ -89,7 +90,7 @@ def lock_holder(layout: StoreLayout) -> FileUser | None:
 
 
 def locking_pid(lock: Path) -> int | None:
-    """Return the process that has a broker's lock; see :func:`lock_holder`."""
+    """Return the id of the process that has a broker's lock; see :func:`lock_holder`."""
     try:
         return _look_at_lock(lock, _locking_pid)
     except OSError:
@@ -97,7 +98,7 @@ def locking_pid(lock: Path) -> int | None:
 
 
 def holder_text(layout: StoreLayout) -> str:
-    """Return the broker's lock and the other process with it, as a clause; "": none has it, or it is unknown.
+    """Return the broker's lock and the other process that has it, as a clause; "" if none is known.
 
     The lock file is never opened while this process has the lock.
     """
@@ -111,7 +112,7 @@ def holder_text(layout: StoreLayout) -> str:
 
 
 def is_locked(layout: StoreLayout) -> bool | None:
-    """Return whether another process, in any container, has the broker's lock; None: this system can't tell.
+    """Return whether another process in any container has the broker's lock; None if not on Linux.
 
     The lock file is never opened while this process has the lock.
 
@@ -124,7 +125,7 @@ def is_locked(layout: StoreLayout) -> bool | None:
 
 
 def _look_at_lock(path: Path, look: Callable[[int], T]) -> T | None:
-    """Call a function with the lock file's descriptor; None: there is none, or this process has the lock."""
+    """Call a function with the lock file's descriptor; None without the file or if we hold its lock."""
     with _held_guard:
         if path in _held:
             return None
@@ -137,9 +138,9 @@ def _look_at_lock(path: Path, look: Callable[[int], T]) -> T | None:
 
 
 def is_locked_by_us(layout: StoreLayout) -> bool:
-    """Return whether another of our runs has the broker's lock. A run releases the lock by itself.
+    """Return whether another run of this package has the broker's lock. A run releases the lock by itself.
 
-    Our engine, which serves a store, counts as a broker.
+    An engine that serves the store counts as a broker.
     """
     holder = lock_holder(layout)
     return holder is not None and _is_run(layout, holder.pid)
@@ -150,7 +151,7 @@ def _is_run(layout: StoreLayout, pid: int) -> bool:
 
 
 def _open_locked(layout: StoreLayout) -> int:
-    """Open the lock file and lock it. If that fails, nothing stays open."""
+    """Open the lock file and lock it. After an error it is closed."""
     fd = _open(layout.lock)
     try:
         _take(fd, layout)
@@ -167,10 +168,11 @@ def _open(path: Path) -> int:
         if error.errno == errno.ELOOP:
             raise StoreBusyError(
                 f"{path}: expected the broker's lock, found a symbolic link. Nothing was changed. Remove it: "
-                "a broker makes the file when it starts."
+                "a broker creates the file when it starts."
             ) from error
         raise StoreBusyError(
-            f"{path}: can't be opened for locking: {error.strerror}. Run as the broker's user, on its host."
+            f"{path}: expected a lock file that this process can open, found {error.strerror}. Nothing was "
+            "changed. Run as the broker's user, on its host."
         ) from error
 
 
@@ -188,29 +190,29 @@ def _take(fd: int, layout: StoreLayout) -> None:
         if pid is not None and _is_run(layout, pid):
             raise TurnTakenError(
                 f"{path}: expected byte 0 to be unlocked, found it locked by {run_text(pid)}, another run of "
-                "storage-engine. Nothing was changed. Wait until it is done."
+                "storage-engine. Nothing was changed. Run again when it has ended."
             ) from error
         raise StoreBusyError(
             f"{path}: expected byte 0 to be unlocked, found it locked by {process_text(pid)}: a broker runs "
-            "on this store, or another run works on it. Stop it or wait for it; nothing was changed."
+            "on this store, or another run uses it. Nothing was changed. Stop it or wait for its end."
             + _engine_text(layout)
             + ("" if pid is None else _deleted_segments_text(layout, pid))
         ) from error
     opened, on_disk = os.fstat(fd), path.lstat()
     if (opened.st_dev, opened.st_ino) != (on_disk.st_dev, on_disk.st_ino):
         raise StoreBusyError(
-            f"{path}: was replaced while it was being locked. Nothing was changed. Try again."
+            f"{path}: expected the file that was locked, found another one. Nothing was changed. Run again."
         )
 
 
 def _engine_text(layout: StoreLayout) -> str:
     if not (layout.root / DIRECTORY / ENGINE_SOCKET).exists():
         return ""
-    return Text(" Where ", Command("serve"), " has it, use mode engine, at a shell --engine.")
+    return Text(" If ", Command("serve"), " serves the store, use mode engine (--engine).")
 
 
 def _locking_pid(fd: int) -> int | None:
-    """Return the process with a lock on byte 0 that prevents ours; None: none, or the system can't tell."""
+    """Return the process with a lock on byte 0 that conflicts with a write lock; None if none is known."""
     if not sys.platform.startswith("linux"):
         return None
     kind, pid = _read_lock(fd)
@@ -218,7 +220,10 @@ def _locking_pid(fd: int) -> int | None:
 
 
 def _read_lock(fd: int) -> tuple[int, int]:
-    """Return the kind of lock on byte 0 that prevents ours, and its process; 0: of another PID namespace."""
+    """Return the kind of lock on byte 0 that conflicts with a write lock, and its process.
+
+    The process is 0 if it is of another PID namespace.
+    """
     layout = "hhqqi"  # struct flock: type, whence, start, length, pid
     request = struct.pack(layout, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     kind, _, _, _, pid = struct.unpack(layout, fcntl.fcntl(fd, fcntl.F_GETLK, request)[: len(request)])
@@ -226,25 +231,27 @@ def _read_lock(fd: int) -> tuple[int, int]:
 
 
 def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
-    """Check the open files of every process that we may inspect.
+    """Check the open files of all processes that this process may inspect, and return notices on the others.
 
-    The files of other processes are unknown. Such a process can't be a broker that runs on this store, since
-    we have its lock. But it could be a broker that is still loading the store, so an unknown broker is
-    refused. Other unknown processes lead to a notice: they could only be reading, and a reader keeps the
-    files that it has open. Paths are compared. So a reader in a container that mounts the store at another
-    path isn't seen, but its lock is.
+    The files of the others are unknown. None of them can be a broker that runs on this store, since this
+    process has its lock. But a broker may be loading the store, so such a broker is an error. Other processes
+    can only be readers, which keep the files that they have open. Paths are compared: a reader in a container
+    that mounts the store at another path isn't found, but its lock is.
+
+    :raises StoreBusyError: a process uses the store's files, or is another user's broker.
     """
     unknown = []
     for process in file_users(layout.directories, [layout.lock, layout.root / DIRECTORY]):
         if process.path is not None:
             raise StoreBusyError(
                 f"{layout.root}: expected no other process to use the store's files, but {process} open or "
-                "mapped. Stop it or wait for it; nothing was changed."
+                "mapped. Nothing was changed. Stop it or wait for its end."
             )
         if any(part.endswith(_BROKER_CLASSES) for part in process.command):
             raise StoreBusyError(
-                f"{layout.root}: process {process.pid} ({process.name}) is a RocketMQ broker of another "
-                "user, so it can't be seen whether it is loading this store. Run as that user or as root."
+                f"{layout.root}: expected to see the open files of process {process.pid} ({process.name}), "
+                "found a broker of another user, which may be loading this store. Nothing was changed. Run "
+                "as that user or as root."
             )
         unknown.append(f"{process.pid} ({process.name})")
     if not unknown:
@@ -252,15 +259,15 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
     processes = "process" if len(unknown) == 1 else "processes"
     return (
         f"{len(unknown)} {processes} of other users could not be checked for open files of the store "
-        f"(the broker's lock is ours, none is a broker): {', '.join(unknown[:5])}"
+        f"(none is a broker, and this run has the broker's lock): {', '.join(unknown[:5])}"
         + (", …" if len(unknown) > 5 else ""),
     )
 
 
 def _deleted_segments_text(layout: StoreLayout, pid: int) -> str:
-    """Return a notice on a broker that still maps deleted segments; "": there is none.
+    """Return a notice on a broker that still maps deleted segments; "" if it maps none.
 
-    It was loading these segments, unseen by us, while they were deleted.
+    It loaded these segments while a run that couldn't see it deleted them.
     """
     directories = tuple(f"{path}{os.sep}" for path in layout.log_paths)
     with suppress(OSError):

@@ -33,7 +33,7 @@ def test_a_store_whose_end_others_decide_is_refused_by_the_settings_name(key: st
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"brokerRole": "SLAVE"}, "brokerRole: expected a master's, found SLAVE"),
+        ({"brokerRole": "SLAVE"}, "brokerRole: expected a master, found SLAVE"),
         ({"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}, "inSyncReplicas: expected 1, found 2"),
     ],
 )

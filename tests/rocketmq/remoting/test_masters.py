@@ -126,9 +126,7 @@ def test_a_second_master_is_seen_though_the_name_server_has_us(machines: Machine
 
 def test_a_replica_that_takes_connections_and_says_nothing_is_unknown(machines: Machines) -> None:
     servers, silent = machines.name_server({0: OWN}), machines.closing()
-    assert (
-        f"{silent}, which takes connections and doesn't say what it is" in look(servers, (silent,)).why_kept
-    )
+    assert f"{silent} takes connections, but doesn't tell its role" in look(servers, (silent,)).why_kept
     # One that is registered as a slave is no master, and one that ended is gone.
     assert look(machines.name_server({0: OWN, 1: silent})).why_kept == ""
     assert look(servers, (machines.nobody(),)).why_kept == ""
@@ -171,7 +169,7 @@ def test_a_controller_says_who_is_the_master(machines: Machines, chosen: str, ex
 @pytest.mark.parametrize("controllers", ["", "127.0.0.1:1"])
 def test_a_controller_that_can_t_be_asked_permits_nothing(machines: Machines, controllers: str) -> None:
     found = look(machines.name_server({0: OWN}), enableControllerMode="true", controllerAddr=controllers)
-    assert "this can't be asked" in found.why_kept
+    assert "that don't answer" in found.why_kept
 
 
 @pytest.mark.parametrize(

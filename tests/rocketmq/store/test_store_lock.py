@@ -119,7 +119,7 @@ def test_a_missing_lock_file_is_created_as_a_broker_does(layout: StoreLayout) ->
 def test_a_lock_that_can_not_be_opened_is_busy(layout: StoreLayout) -> None:
     layout.lock.unlink()
     layout.lock.mkdir()
-    with pytest.raises(StoreBusyError, match="can't be opened"), lock(layout):
+    with pytest.raises(StoreBusyError, match="that this process can open"), lock(layout):
         pass
 
 

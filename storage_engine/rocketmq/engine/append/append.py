@@ -94,7 +94,7 @@ class NewBatch(NamedTuple):
 
 
 def host_bytes(address: str, port: int) -> bytes:
-    """Return an address and a port in the form of a frame: 8 bytes, or 20 for IPv6."""
+    """Return an address and a port as a frame stores them: 8 bytes, or 20 with IPv6."""
     return ipaddress.ip_address(address).packed + struct.pack(">i", port)
 
 
@@ -104,9 +104,7 @@ def properties_block(properties: Mapping[str, str]) -> bytes:
 
 
 def parse_properties(block: bytes) -> dict[str, str]:
-    """Return the properties of a block. Of equal names the last one counts
-    (MessageDecoder#string2messageProperties).
-    """
+    """Parse a block. The last of equal names counts (MessageDecoder#string2messageProperties)."""
     properties: dict[str, str] = {}
     for part in java_text(block).split(_PROPERTY_END):
         name, separator, value = part.partition(_NAME_END)
@@ -116,33 +114,33 @@ def parse_properties(block: bytes) -> dict[str, str]:
 
 
 def in_java_order(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return properties in the order in which the broker's map writes them again."""
+    """Sort properties by their buckets in the broker's HashMap. Names in one bucket keep their order."""
+    from storage_engine.rocketmq.format.index_file import java_hash
+
     size = _JAVA_TABLE
     while len(properties) > size * 3 // 4:
         size *= 2
-    return dict(sorted(properties.items(), key=lambda item: _bucket(item[0], size)))
 
+    def bucket(item: tuple[str, str]) -> int:
+        hashed = java_hash(item[0]) & 0xFFFFFFFF
+        return (hashed ^ hashed >> 16) & (size - 1)
 
-def _bucket(name: str, size: int) -> int:
-    """Return a name's bucket in Java's HashMap. Names in one bucket stay in the order of insertion."""
-    from storage_engine.rocketmq.format.index_file import java_hash
-
-    hashed = java_hash(name) & 0xFFFFFFFF
-    return (hashed ^ hashed >> 16) & (size - 1)
+    return dict(sorted(properties.items(), key=bucket))
 
 
 _V1, _V2 = struct.Struct(">IB"), struct.Struct(">Ih")
 _MAX_SHORT = (1 << 15) - 1
 _LONGEST_V1 = 127
 _SPARE_BYTES = 64 << 10
-"""Bytes by which a frame may be longer than the longest body."""
+"""Bytes by which a frame may exceed the longest body."""
 _PUT_OK = PutStatus.PUT_OK
 _new_tuple = tuple.__new__
-"""Makes a result in a third of the time that calling its class takes."""
+"""Creates a result three times as fast as a call of its class."""
 _INNER_NUM, _INNER_BASE = "INNER_NUM", "INNER_BASE"
-_DISPATCH, _DISPATCH_OFFSETS, _WAIT = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "WAIT"
+DISPATCH, DISPATCH_OFFSETS, _WAIT = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "WAIT"
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
-_NO_LIGHT_QUEUES = ("%RETRY%", "rmq_sys_")
+NO_LIGHT_QUEUES = ("%RETRY%", "rmq_sys_")
+"""Prefixes of topics whose messages get no entries in light queues."""
 _REFUSALS = {
     kernels.PROPERTIES_TOO_LONG: PutStatus.PROPERTIES_SIZE_EXCEEDED,
     kernels.UNMAPPED: PutStatus.SERVICE_NOT_AVAILABLE,
@@ -152,10 +150,10 @@ Clock = Callable[[], int]
 
 
 class Appender:
-    """Encodes messages and writes them one after the other. Any number of threads may call it."""
+    """Encodes messages and writes them one after the other. It may be called from several threads."""
 
     def __init__(self, files: FileQueue, queues: QueueTable, settings: EngineSettings, clock: Clock) -> None:
-        """:param clock: the store time in ms since the epoch."""
+        """:param clock: returns the store time in ms since the epoch."""
         self._files, self._queues, self._settings, self._clock = files, queues, settings, clock
         self._guard = threading.Lock()
         self._closed = False
@@ -168,20 +166,20 @@ class Appender:
         self._log = array("q", (body_bytes, frame_bytes, crc.function, crc.table, with_crc, batch_bytes))
         self._log_address = self._log.buffer_info()[0]
         self._no_file = array("q", [0] * kernels.FILE_FIELDS)
-        """Table of a file without room, for a log without files: the first message creates a file."""
+        """Table of a file without room. It makes the first message of an empty log create a file."""
         self._no_file_address = self._no_file.buffer_info()[0]
         self._write_message = direct(kernels.write_message)
         self._write_batch = direct(kernels.write_batch)
 
     def close(self) -> None:
-        """End writing. Returns when the last writer is done."""
+        """Accept no more messages. Returns when the last put is done."""
         with self._guard:
             self._closed = True
 
     def put(self, message: NewMessage) -> PutResult:
         """Write one message, or one inner batch.
 
-        :return: the broker's own status; other than PUT_OK if the message was not written.
+        :return: has a status other than PUT_OK if the message was not written.
         """
         (
             topic,
@@ -199,8 +197,8 @@ class Appender:
         topic_part = self._topics.get(topic) or self._topic_part(topic)
         queue = (topic, queue_id)
         offsets = self._queues.next_offsets
-        counted = not sys_flag & TRANSACTION_PREPARED  # which a rollback's flag has as well
-        messages, light = 1, _NONE
+        counted = not sys_flag & TRANSACTION_PREPARED  # The flag of a rollback contains this bit, too.
+        messages, light_queues = 1, _NONE
         may_be_inner = False
         # A with statement takes twice the time.
         self._guard.acquire()
@@ -238,14 +236,14 @@ class Appender:
                     inner = self._inner_batch(message, queue_offset)
                     if inner is None:
                         return PutResult(PutStatus.MESSAGE_ILLEGAL)
-                    messages, properties, light = inner
+                    messages, properties, light_queues = inner
                     may_be_inner = True
                 else:
-                    return _refuse(physical)
+                    return PutResult(_REFUSALS.get(physical, PutStatus.MESSAGE_ILLEGAL))
             if counted:
                 offsets[queue] = queue_offset + messages
-            for each in light:
-                offsets[each] = offsets.get(each, 0) + 1
+            for light_queue in light_queues:
+                offsets[light_queue] = offsets.get(light_queue, 0) + 1
         except OverflowError:  # a number of more than 64 bits
             return PutResult(PutStatus.MESSAGE_ILLEGAL)
         except OSError:
@@ -296,12 +294,12 @@ class Appender:
             except OSError:
                 return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
             if not size:
-                return _refuse(physical)
+                return PutResult(_REFUSALS.get(physical, PutStatus.MESSAGE_ILLEGAL))
             self._queues.next_offsets[queue] = queue_offset + messages
         return _new_tuple(PutResult, (_PUT_OK, physical, size, queue_offset, store_ms, messages))
 
     def _topic_part(self, topic: str) -> bytes:
-        """Return a topic's magic, length and name. Empty: no frame or no directory can have this name."""
+        """Return a topic's magic, length and name; empty if no frame or no directory can have the name."""
         name = topic.encode()
         part = b""
         if is_directory_name(topic):
@@ -313,10 +311,9 @@ class Appender:
         return part
 
     def _next_file(self, file: WritableFile | None, store_ms: int) -> WritableFile:
-        """Fill up a file that has no more room, and return the next file.
+        """Fill up a file without room, and return the next file.
 
-        :param file: None: the log has none yet.
-        :raises OSError: the next file can't be made.
+        :param file: None if the log has no file yet.
         """
         if file:
             file.fill_up(store_ms)
@@ -325,10 +322,10 @@ class Appender:
     def _inner_batch(
         self, message: NewMessage, queue_offset: int
     ) -> tuple[int, bytes, Sequence[tuple[str, int]]] | None:
-        """Read how many messages a message holds, and the light queues that share it. None: it is illegal.
+        """Parse what the properties say about an inner batch and about light queues.
 
-        :return: number of messages, properties with the queue offsets added, and the light queues whose next
-            offset rises by one.
+        :return: number of messages, properties with queue offsets added, and light queues that get an entry;
+            None if the message is illegal.
         """
         properties = parse_properties(message.properties)
         inner = bool(message.sys_flag & frame.INNER_BATCH)
@@ -340,8 +337,8 @@ class Appender:
         count = max(1, int(number)) if inner else 1
         light = (
             self._settings.light_queues
-            and bool(properties.get(_DISPATCH, "").strip())
-            and not message.topic.startswith(_NO_LIGHT_QUEUES)
+            and bool(properties.get(DISPATCH, "").strip())
+            and not message.topic.startswith(NO_LIGHT_QUEUES)
             and message.topic != SCHEDULE_TOPIC
         )
         if not inner and not light:
@@ -350,17 +347,12 @@ class Appender:
             properties[_INNER_BASE] = str(queue_offset)
         queues: list[tuple[str, int]] = []
         if light:
-            names = properties[_DISPATCH].split(",")
+            names = properties[DISPATCH].split(",")
             queues = [(name, 0) for name in names if name.startswith(LIGHT_PREFIX)]
-            properties[_DISPATCH_OFFSETS] = ",".join(
+            properties[DISPATCH_OFFSETS] = ",".join(
                 str(self._queues.next_offsets.get((name, 0), 0)) if name.startswith(LIGHT_PREFIX) else ""
                 for name in names
             )
             if _WAIT in properties:
-                properties[_WAIT] = properties.pop(_WAIT)  # the broker takes it out and puts it back
+                properties[_WAIT] = properties.pop(_WAIT)  # The broker removes it and appends it again.
         return count, properties_block(in_java_order(properties)), queues
-
-
-def _refuse(reason: int) -> PutResult:
-    """Return the result for a message that a kernel refused to write."""
-    return PutResult(_REFUSALS.get(reason, PutStatus.MESSAGE_ILLEGAL))

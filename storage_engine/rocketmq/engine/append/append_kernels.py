@@ -22,16 +22,16 @@ from storage_engine.native import (
 )
 from storage_engine.rocketmq.codec import frame_layout as frame
 
-# Places in a file's table, of 64 bits each.
+# Positions in a file's table, of 64 bits each.
 TARGET: Final = 0
-"""Address of the memory to which messages are written; 0: the memory is unmapped."""
+"""Address of the memory to which messages are written; 0 if the memory is unmapped."""
 FILE_BYTES: Final = 1
 BASE_OFFSET: Final = 2
 WROTE: Final = 3
 STORE_MS: Final = 4
 FILE_FIELDS: Final = 5
 
-# Why nothing was written.
+# Codes of faults, after which nothing was written.
 MALFORMED: Final = -1
 PROPERTIES_TOO_LONG: Final = -2
 FRAME_TOO_LONG: Final = -3
@@ -45,21 +45,20 @@ UNMAPPED: Final = -7
 
 _MAX_SHORT = (1 << 15) - 1
 _BATCH_HEADER = 20
-# Places in a log's table.
+# Positions in a log's table, of 64 bits each.
 BODY_BYTES: Final = 0
-"""Most bytes of a body."""
+"""Largest size of a body."""
 FRAME_BYTES: Final = 1
-"""Most bytes of a frame."""
+"""Largest size of a frame."""
 CRC_FUNCTION: Final = 2
 CRC_TABLE: Final = 3
 ENDS_WITH_CRC: Final = 4
 """Whether each frame ends with its CRC."""
 BATCH_BYTES: Final = 5
-"""Most bytes of all frames of a batch together."""
+"""Largest total size of a batch's frames."""
 
 MAGIC_BYTES: Final = 4
-"""Bytes of the magic before a topic's length and name. The magic and the length field depend on each other.
-"""
+"""Bytes of the magic before a topic's length and name. The magic decides the size of the length field."""
 HOST_BYTES: Final = 8
 """Bytes of an IPv4 address and a port."""
 _NO_IPV6 = ~(frame.BORN_HOST_IPV6 | frame.STORE_HOST_IPV6)
@@ -86,12 +85,12 @@ def write_message(
     prepared_offset: int,
     may_be_inner: bool,
 ) -> tuple[int, int]:
-    """Write a message behind the last one. Return its physical offset, or the fault, and its size.
+    """Write a message behind the last one. Return its physical offset and size, or a fault's code and 0.
 
-    :param file: address of the file's table, whose positions are moved on.
+    :param file: address of the file's table, which gets the new positions.
     :param log: address of the log's table.
-    :param topic: magic, length and name in the form of a frame; empty: no frame can have this topic.
-    :param may_be_inner: the caller has checked a property with the prefix ``INNER_``, so it is allowed.
+    :param topic: magic, length and name as in a frame; empty if no frame can have this topic.
+    :param may_be_inner: the caller has checked the properties with the prefix ``INNER_``.
     """
     if len(topic) == 0 or len(body) > word(log, BODY_BYTES):
         return FRAME_TOO_LONG, 0
@@ -164,7 +163,7 @@ def write_message(
 
 @inlined
 def measure_batch(source: int, end: int, fixed: int, shared: int, reserved: int) -> tuple[int, int]:
-    """Return the bytes that a batch's frames take, or the batch's fault, and the number of messages."""
+    """Return the size of a batch's frames and the number of messages, or a fault's code and 0."""
     at = source
     total = 0
     messages = 0
@@ -203,11 +202,9 @@ def write_batch(
     store_host: bytes,
     reconsume_times: int,
 ) -> tuple[int, int, int]:
-    """Write a batch. Return its physical offset, or the fault, its size and its number of messages.
+    """Write a batch. Return its physical offset, size and number of messages, or a fault's code and zeros.
 
-    :param file: address of the file's table, whose positions are moved on.
-    :param log: address of the log's table.
-    :param topic: magic, length and name in the form of a frame.
+    :param file, log, topic: see :func:`write_message`.
     :param messages: each with its size, a CRC, a magic, a flag, its body and its properties.
     :param properties: added to each message behind its own properties.
     """
@@ -285,7 +282,7 @@ def write_batch(
 
 @inlined
 def property_bytes(source: int, own: int, shared: int, reserved: int) -> int:
-    """Return the length of a message's properties with the batch's behind them."""
+    """Return the length of a message's own properties and those of its batch behind them."""
     separator = 0
     if own > 0 and shared > 0 and load_u8(source + own - 1) != frame.PROPERTY_SEPARATOR:
         separator = 1
@@ -371,7 +368,7 @@ def put_rest(
 
 @inlined
 def names_inner(properties: int, length: int) -> bool:
-    """Return whether a block of properties has the prefix ``INNER_``: the message holds several messages."""
+    """Return whether a block of properties contains ``INNER_``, as those of an inner batch do."""
     for at in range(properties, properties + length - len(_INNER) + 1):
         if load_u8(at) == _INNER[0]:
             i = 1
@@ -389,7 +386,7 @@ def fits_32(value: int) -> bool:
 
 @inlined
 def is_host(length: int) -> bool:
-    """Return whether this number of bytes is that of an address and a port."""
+    """Return whether this is the length of an address with a port."""
     return length == HOST_BYTES or length == HOST_BYTES + frame.IPV6_EXTRA_BYTES
 
 

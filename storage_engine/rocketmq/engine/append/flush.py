@@ -20,50 +20,31 @@ from storage_engine.rocketmq.format.checkpoint import FILE_BYTES, Checkpoint, re
 
 _FORMAT = struct.Struct(">5q")
 _MARGIN_MS = 3000
-"""Margin before the flushed time, in ms: messages of equal time may lie on both sides of the flushed end."""
-_NEW = Checkpoint(0, 0, 0, 0, 0)
+"""Margin before the flushed time: messages of the same time may lie on both sides of the flushed end."""
 
 
 class StoreCheckpoint:
-    """The open checkpoint file, and the values to be written next."""
+    """The checkpoint file, and the values that :meth:`flush` will write into it."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file. A missing file is created by the first write."""
+        """Read the file. The first :meth:`flush` creates it if it is missing."""
         self._path = path
         self._guard = threading.Lock()
-        values = read_checkpoint(path)
-        self.values = values or _NEW
+        self.values = read_checkpoint(path) or Checkpoint(0, 0, 0, 0, 0)
 
-    def flushed_log(self, timestamp_ms: int) -> None:
-        """Note the store time up to which the commitlog is on disk."""
+    def set(self, **values: int) -> None:
+        """Set values that the next :meth:`flush` writes, by the names of :class:`Checkpoint`."""
         with self._guard:
-            self.values = replace(self.values, physic_msg_timestamp_ms=timestamp_ms)
-
-    def flushed_queues(self, timestamp_ms: int) -> None:
-        """Note the store time up to which the consume queues are on disk."""
-        with self._guard:
-            self.values = replace(self.values, logics_msg_timestamp_ms=timestamp_ms)
-
-    def flushed_index(self, timestamp_ms: int) -> None:
-        """Note the store time up to which index files are on disk."""
-        with self._guard:
-            self.values = replace(self.values, index_msg_timestamp_ms=timestamp_ms)
-
-    def confirm(self, offset: int) -> None:
-        """Note the offset of the last whole message at the last recovery (CommitLog#setConfirmOffset)."""
-        with self._guard:
-            self.values = replace(self.values, confirm_phy_offset=offset)
+            self.values = replace(self.values, **values)
 
     def recovery_time_ms(self, *, with_index: bool) -> int:
         """Return the store time from which a recovery may begin (StoreCheckpoint#getMinTimestamp).
 
-        :param with_index: also consider the index's time, so that the index becomes complete as well
-            (#getMinTimestampIndex).
+        :param with_index: consider also the index's time, to complete the index (#getMinTimestampIndex).
         """
         values = self.values
-        earliest = min(values.physic_msg_timestamp_ms, values.logics_msg_timestamp_ms) - _MARGIN_MS
-        earliest = max(0, earliest)
-        # Of messages of one time a full index file may have some; the broker passes over the others.
+        earliest = max(0, min(values.physic_msg_timestamp_ms, values.logics_msg_timestamp_ms) - _MARGIN_MS)
+        # A full index file may lack some messages of its end time, and the broker would skip these.
         return min(earliest, values.index_msg_timestamp_ms - 1) if with_index else earliest
 
     def flush(self) -> None:
@@ -78,21 +59,17 @@ class StoreCheckpoint:
                 values.confirm_phy_offset,
             )
             try:
-                fd = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                with durable.opened(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC) as fd:
+                    os.pwrite(fd, content, 0)
+                    if os.fstat(fd).st_size < FILE_BYTES:
+                        os.ftruncate(fd, FILE_BYTES)
+                    os.fdatasync(fd)
             except FileNotFoundError:
                 durable.write_file(self._path, content.ljust(FILE_BYTES, b"\0"))
-                return
-            try:
-                os.pwrite(fd, content, 0)
-                if os.fstat(fd).st_size < FILE_BYTES:
-                    os.ftruncate(fd, FILE_BYTES)
-                os.fdatasync(fd)
-            finally:
-                os.close(fd)
 
 
 GATHERING_SECONDS = 0.0002
-"""Time that a put waits for other puts to join; far less than a flush takes."""
+"""Time that a put waits for other puts to join, which is far less than a flush takes."""
 
 
 class _Waiting:
@@ -103,7 +80,7 @@ class _Waiting:
     def __init__(self, offset: int, *, gathers: bool) -> None:
         self.offset = offset
         self.gathers = gathers
-        """Whether this waiter flushes when no more waiters come."""
+        """Whether this put flushes when no more puts join."""
         self.is_flushed = False
         self.woken = threading.Lock()
         self.woken.acquire()
@@ -114,10 +91,10 @@ class _Waiting:
 
 
 class GroupCommit:
-    """Flushes for a group of waiting puts: when as many wait as at the last flush, or when no more join.
+    """Flushes for a group of waiting puts, when as many wait as at the last flush, or when no more join.
 
-    The threads that waited for a flush soon make their next puts. So the last thread to join flushes for all,
-    and no other thread has to be woken for that.
+    Threads whose puts were flushed soon make their next puts. So the last thread to join flushes for all, and
+    no other thread has to be woken for that.
     """
 
     def __init__(self, flush: Callable[[], object], flushed: Callable[[], int]) -> None:
@@ -130,38 +107,38 @@ class GroupCommit:
         self._waiting: list[_Waiting] = []
         self._flushing = False
         self._together = 0
-        """Number of waiters when the last flush ended."""
+        """Number of puts that waited when the last flush ended."""
 
     def wait_for(self, offset: int, timeout_seconds: float) -> bool:
-        """Wait until all bytes up to an offset are on disk. False: the flush failed, or took too long."""
+        """Wait until all bytes up to an offset are on disk. Return False if that failed or took too long."""
         deadline = time.monotonic() + timeout_seconds
         with self._guard:
             if self._flushed() >= offset:
                 return True
-            me = _Waiting(offset, gathers=not self._flushing and not self._waiting)
-            self._waiting.append(me)
+            put = _Waiting(offset, gathers=not self._flushing and not self._waiting)
+            self._waiting.append(put)
             leads = not self._flushing and len(self._waiting) >= self._together
             self._flushing |= leads
         while not leads:
-            seconds = GATHERING_SECONDS if me.gathers else max(0.0, deadline - time.monotonic())
-            if not me.woken.acquire(timeout=seconds):
+            seconds = GATHERING_SECONDS if put.gathers else max(0.0, deadline - time.monotonic())
+            if not put.woken.acquire(timeout=seconds):
                 with self._guard:
-                    if not me.woken.acquire(blocking=False):
-                        if not me.gathers:
-                            self._waiting.remove(me)
+                    if not put.woken.acquire(blocking=False):
+                        if not put.gathers:
+                            self._waiting.remove(put)
                             return False
-                        me.gathers = False
+                        put.gathers = False
                         leads, self._flushing = not self._flushing, True
                         continue
-            if not me.gathers:
-                return me.is_flushed
-        self._flush_for_all(me)
-        return me.is_flushed and time.monotonic() <= deadline
+            if not put.gathers:
+                return put.is_flushed
+        self._flush_for_all(put)
+        return put.is_flushed and time.monotonic() <= deadline
 
     def _flush_for_all(self, leader: _Waiting) -> None:
         """Flush, and wake the puts whose bytes are on disk. If the disk refuses, wake all puts.
 
-        :param leader: the put that flushes; it waits no longer, even if its bytes aren't on disk.
+        :param leader: the put that flushes. It stops waiting even if its bytes aren't on disk.
         """
         refused = True
         try:
@@ -171,14 +148,14 @@ class GroupCommit:
         finally:
             with self._guard:
                 flushed, self._together = self._flushed(), len(self._waiting)
-                before, self._waiting = self._waiting, []
-                for each in before:
-                    each.is_flushed = each.offset <= flushed
-                    if not each.is_flushed and not refused and each is not leader:
-                        self._waiting.append(each)
+                puts, self._waiting = self._waiting, []
+                for put in puts:
+                    put.is_flushed = put.offset <= flushed
+                    if not put.is_flushed and not refused and put is not leader:
+                        self._waiting.append(put)
                         continue
-                    each.gathers = False
-                    each.wake()
+                    put.gathers = False
+                    put.wake()
                 self._flushing = False
                 if self._waiting:
                     self._waiting[0].gathers = True
@@ -189,12 +166,12 @@ OnFailure = Callable[[OSError], None]
 
 
 class Service:
-    """A thread that repeats its work at intervals until stopped. Waking starts it at once (ServiceThread)."""
+    """A thread that repeats its work at intervals, or at once when it is woken (ServiceThread)."""
 
     def __init__(
         self, name: str, work: Callable[[], None], interval_seconds: float, on_failure: OnFailure
     ) -> None:
-        """:param on_failure: called with an error of the disk, after which the thread ends."""
+        """:param on_failure: called with the work's OSError, after which the thread ends."""
         self._work, self._interval_seconds, self._on_failure = work, interval_seconds, on_failure
         self._wake, self._stop = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -223,7 +200,7 @@ class Service:
 
 
 class LogFlusher:
-    """Flushes the commitlog, and wakes the puts that wait for it."""
+    """Flushes the commitlog, and wakes the puts that wait for a flush."""
 
     def __init__(
         self, files: FileQueue, settings: EngineSettings, checkpoint: StoreCheckpoint, on_failure: OnFailure
@@ -245,13 +222,11 @@ class LogFlusher:
             service.start()
 
     def wait_for(self, offset: int) -> bool:
-        """Wait until the log is on disk up to an offset. False: it took longer than a put may wait.
+        """Wait until the log is on disk up to an offset. Return False if that failed or took too long.
 
-        Without SYNC_FLUSH it returns True at once.
+        Without SYNC_FLUSH, return True at once.
         """
-        if not self._sync:
-            return True
-        return self._commits.wait_for(offset, self._settings.sync_flush_timeout_ms / 1000)
+        return not self._sync or self._commits.wait_for(offset, self._settings.sync_flush_timeout_ms / 1000)
 
     def flush(self) -> None:
         """Commit and flush all written bytes.
@@ -295,7 +270,7 @@ class LogFlusher:
 
     def _note_time(self) -> None:
         if self._files.store_timestamp_ms > 0:
-            self._checkpoint.flushed_log(self._files.store_timestamp_ms)
+            self._checkpoint.set(physic_msg_timestamp_ms=self._files.store_timestamp_ms)
 
     def _fail(self, error: OSError) -> None:
         self._failed = True
@@ -336,7 +311,7 @@ class QueueFlusher:
             dispatched_ms = self._dispatched_ms()
             self._queues.flush(0)
             if dispatched_ms > 0:
-                self._checkpoint.flushed_queues(dispatched_ms)
+                self._checkpoint.set(logics_msg_timestamp_ms=dispatched_ms)
             self._checkpoint.flush()
 
     def _flush_by_time(self) -> None:

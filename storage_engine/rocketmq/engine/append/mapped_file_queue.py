@@ -32,14 +32,11 @@ _BLOCK_BYTES = 1 << 20
 
 
 def erase_behind(fd: int, position: int, size_bytes: int) -> None:
-    """Overwrite all non-zero bytes of a file, from a position on, with zeros, and flush them to disk.
-
-    :raises OSError: the disk refuses.
-    """
+    """Overwrite all non-zero bytes of a file, from a position on, with zeros, and flush them to disk."""
     erased = False
     while position < size_bytes:
         try:
-            # What was never written takes no time.
+            # Skip holes, which were never written.
             position = os.lseek(fd, position, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
@@ -60,9 +57,9 @@ PAGE_BYTES = 4096
 _AHEAD_BYTES = 32 << 20
 _LEAST_AHEAD_BYTES = 1 << 20
 _CALLS_AHEAD, _MOST_WRITABLE_BYTES = 2, 64 << 20
-"""Limits for making pages writable ahead of a fast producer: growth within this many calls, and bytes."""
+"""Limits for making pages writable ahead of a fast producer: the growth during this many calls, and bytes."""
 _DONT_NEED, _POPULATE_READ, _POPULATE_WRITE = 4, 22, 23
-"""MADV_POPULATE_READ and MADV_POPULATE_WRITE, as in Linux 5.14 and later."""
+"""MADV_DONTNEED, and MADV_POPULATE_READ and MADV_POPULATE_WRITE, which Linux has since 5.14."""
 _BLANK = struct.Struct(">iI")
 _libc = ctypes.CDLL(None)
 
@@ -80,8 +77,7 @@ class WritableFile:
 
         Disk space is allocated at once: a write to a mapped file on a full disk would kill the process.
 
-        :param pool: pool from which the file's buffer is taken.
-        :raises OSError: the file can't be made, or the disk has no room for it.
+        :raises OSError: the file can't be created, or the disk has no room for it.
         """
         self.path, self.base_offset, self.size_bytes = path, base_offset, size_bytes
         self._fd = _open(path, size_bytes)
@@ -120,7 +116,7 @@ class WritableFile:
 
     @property
     def store_timestamp_ms(self) -> int:
-        """Return the newest message's store time; 0: none was written since the file was opened."""
+        """Return the newest message's store time; 0 if none was written since the file was opened."""
         return self._table[append_kernels.STORE_MS]
 
     @property
@@ -159,7 +155,7 @@ class WritableFile:
             self._table[append_kernels.WROTE] = self.size_bytes
 
     def pin(self) -> bool:
-        """Keep the file mapped; False: it is being deleted (ReferenceResource#hold)."""
+        """Keep the file mapped. Return False if it is being deleted (ReferenceResource#hold)."""
         with self._guard:
             if not self.available or self._pins <= 0:
                 return False
@@ -167,7 +163,7 @@ class WritableFile:
             return True
 
     def unpin(self) -> None:
-        """Give up a pin. The last one unmaps a file that was shut down (ReferenceResource#release)."""
+        """Undo a pin. The last call unmaps a file that was shut down (ReferenceResource#release)."""
         with self._guard:
             self._pins -= 1
             if self._pins <= 0 and not self.available:
@@ -176,7 +172,7 @@ class WritableFile:
     def shutdown(self, forced_after_ms: int, now_ms: int) -> None:
         """Refuse new readers of the file, and unmap it when no reader uses it (ReferenceResource#shutdown).
 
-        :param forced_after_ms: after this time the remaining readers no longer count. They keep their memory.
+        :param forced_after_ms: time after which readers are ignored. Their views keep the memory.
         """
         with self._guard:
             if self.available:
@@ -190,7 +186,7 @@ class WritableFile:
     def destroy(
         self, forced_after_ms: int, now_ms: int, unlink: Callable[[Path], object] = durable.unlink
     ) -> bool:
-        """Shut the file down and delete it; False: a reader still uses it (DefaultMappedFile#destroy)."""
+        """Shut down and delete the file. Return False if a reader uses it (DefaultMappedFile#destroy)."""
         self.shutdown(forced_after_ms, now_ms)
         if not self.is_cleaned_up:
             return False
@@ -198,10 +194,10 @@ class WritableFile:
         return True
 
     def map_ahead(self) -> None:
-        """Clear and map in advance the pages that are written next, so that no put has to wait for that.
+        """Map the pages that will be written next, so that no put has to wait for the kernel.
 
-        Only the pages that puts reach before the next few calls are made writable. All others stay clean, so
-        that no flush writes them. If the system can't do it, puts wait as before.
+        Only pages that puts will reach within the next few calls are made writable. The others stay clean, so
+        that no flush writes them. If the kernel can't populate pages, puts wait for them.
         """
         wrote = self.wrote
         grown, self._wrote_before = wrote - self._wrote_before, wrote
@@ -225,9 +221,7 @@ class WritableFile:
         return end
 
     def commit(self, least_pages: int) -> int:
-        """Write the buffer's content into the file, and return the new position
-        (DefaultMappedFile#commit).
-        """
+        """Write the buffer into the file, and return the committed position (DefaultMappedFile#commit)."""
         with self._commits:
             if self._buffer is None:
                 self.committed, self._committed_timestamp_ms = self.wrote, self.store_timestamp_ms
@@ -245,9 +239,9 @@ class WritableFile:
             return self.committed
 
     def flush(self, least_pages: int) -> int:
-        """Flush the committed bytes to disk, and return the new position (DefaultMappedFile#flush).
+        """Flush the committed bytes to disk, and return the flushed position (DefaultMappedFile#flush).
 
-        :raises OSError: the disk refuses. The bytes on disk are then unknown; the position stays as it was.
+        :raises OSError: the disk refuses. It is unknown which bytes are on disk. The position stays.
         """
         position = self.read_position
         if _is_due(position, self.flushed, least_pages, self.is_full) and self.pin():
@@ -262,7 +256,7 @@ class WritableFile:
     def _unmap_written(self, position: int) -> None:
         """Unmap completely written pages before a flush. Reading such a page maps it again.
 
-        This is faster: a flush makes each mapped page read-only, and notifies all processors of each.
+        Otherwise the flush would make each mapped page read-only and notify all processors of each.
         """
         begin = -(-self.flushed // PAGE_BYTES) * PAGE_BYTES
         end = position // PAGE_BYTES * PAGE_BYTES
@@ -331,12 +325,11 @@ class TransientPool:
     """A fixed number of buffers, each as long as a file of the commitlog."""
 
     def __init__(self, buffers: int, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
         self._guard = threading.Lock()
         self._free = deque(_locked_buffer(size_bytes) for _ in range(buffers))
 
     def borrow(self) -> mmap.mmap | None:
-        """Take a buffer. None: all are in use, and the file is written to directly."""
+        """Take a buffer. Return None if all are in use: then the file itself is written to."""
         with self._guard:
             return self._free.popleft() if self._free else None
 
@@ -348,18 +341,18 @@ class TransientPool:
 def _locked_buffer(size_bytes: int) -> mmap.mmap:
     buffer = mmap.mmap(-1, size_bytes)
     address = address_of(np.frombuffer(buffer, np.uint8))
-    # As the broker, go on where the limit of locked memory is too low.
+    # As the broker, continue if the limit of locked memory is too low.
     ctypes.CDLL(None, use_errno=True).mlock(ctypes.c_void_p(address), ctypes.c_size_t(size_bytes))
     return buffer
 
 
 _FORCED_AFTER_MS = 1000
 Make = Callable[[int], WritableFile]
-"""Function that makes the file with this first offset."""
-_A_FILE = 2
-"""File descriptors of one mapped file: its own, and the one that Python's mapping keeps."""
-_OTHERS = 512
-"""File descriptors for everything else: queues, index, sockets, and files that the log will get."""
+"""Function that creates the file with this first offset."""
+_DESCRIPTORS_PER_FILE = 2
+"""One of the file itself, and one that Python's mapping keeps."""
+_OTHER_DESCRIPTORS = 512
+"""File descriptors for queues, index, sockets, and future files of the log."""
 
 
 class Preallocation:
@@ -371,22 +364,19 @@ class Preallocation:
         self._next: tuple[int, Future[WritableFile]] | None = None
 
     def take(self, base_offset: int) -> WritableFile:
-        """Return the file that begins at an offset, and start making the next one.
-
-        :raises OSError: the file can't be made.
-        """
+        """Return the file that begins at an offset, and start to create the next one."""
         prepared, self._next = self._next, None
         if prepared is not None and prepared[0] == base_offset:
             file = prepared[1].result()
         else:
             _drop(prepared)
             file = self._make(base_offset)
-        behind = base_offset + self._size_bytes
-        self._next = (behind, self._worker.submit(self._make, behind))
+        end_offset = base_offset + self._size_bytes
+        self._next = (end_offset, self._worker.submit(self._make, end_offset))
         return file
 
     def close(self) -> None:
-        """Delete the prepared file, which wasn't needed."""
+        """Delete the prepared file, which nobody took."""
         _drop(self._next)
         self._next = None
         self._worker.shutdown()
@@ -412,11 +402,11 @@ class FileQueue:
         """:param paths: directories of the files. New files are created in turn in those that aren't full."""
         self.file_bytes = file_bytes
         self.full_paths: frozenset[Path] = frozenset()
-        """Directories on disks that are too full for a new file."""
+        """Directories whose disks are too full for a new file."""
         self.files: tuple[WritableFile, ...] = ()
         self.flushed_where = self.committed_where = 0
         self.store_timestamp_ms = 0
-        """Store time of the newest message that is certainly on disk."""
+        """Store time of the newest message that is surely on disk."""
         self._paths, self._read_only = tuple(paths), frozenset(read_only_paths)
         self._pool = pool
         self._guard = threading.Lock()
@@ -435,26 +425,26 @@ class FileQueue:
 
     @property
     def max_offset(self) -> int:
-        """Return the end of the bytes that readers see."""
+        """Return the offset up to which readers see the log."""
         last = self.last
         return last.base_offset + last.read_position if last else 0
 
     @property
     def wrote_offset(self) -> int:
-        """Return the end of the written bytes."""
+        """Return the offset up to which the log is written."""
         last = self.last
         return last.base_offset + last.wrote if last else 0
 
     @property
     def min_offset(self) -> int:
-        """Return the log's first offset, without a first file being deleted (CommitLog#getMinOffset)."""
+        """Return the first offset of a file that isn't being deleted; -1 without files (#getMinOffset)."""
         first = self.first
         if first is None:
             return -1
         return first.base_offset if first.available else first.end_offset
 
     def load(self) -> None:
-        """Map the existing files. All count as full until a recovery has found their ends.
+        """Map the existing files. All count as full until a recovery sets their ends.
 
         :raises StoreLayoutError: a file has another size than in the settings, or a name that is no offset.
         :raises BadInputError: this process may not have so many files open.
@@ -462,7 +452,7 @@ class FileQueue:
         directories = (*self._paths, *(path for path in self._read_only if path not in self._paths))
         raw_files = list_raw_files(directories)
         allow_open_files(directories[0], len(raw_files))
-        self._delete_empty_last(directories, raw_files)
+        delete_empty_files(directories, raw_files)
         files = []
         for path, size in raw_files:
             if size != self.file_bytes or not is_offset(path.name):
@@ -471,17 +461,13 @@ class FileQueue:
                     f"found {size} bytes. Nothing was changed. Check mappedFileSizeCommitLog, and compare "
                     "the file with a replica."
                 )
-            file = WritableFile(path, int(path.name), size, None)
+            file = WritableFile(path, int(path.name), size)
             file.set_positions(size)
             files.append(file)
         self.files = tuple(files)
 
     def last_for_write(self) -> WritableFile:
-        """Return the file to write to. Behind a full file a new one is made
-        (MappedFileQueue#getLastMappedFile).
-
-        :raises OSError: a new file can't be made.
-        """
+        """Return the file to write to, a new one if the last is full (MappedFileQueue#getLastMappedFile)."""
         last = self.last
         if last is not None and not last.is_full:
             return last
@@ -498,13 +484,11 @@ class FileQueue:
         index = offset // self.file_bytes - files[0].base_offset // self.file_bytes
         if 0 <= index < len(files) and files[index].base_offset <= offset < files[index].end_offset:
             return files[index]
-        for file in files:
-            if file.base_offset <= offset < file.end_offset:
-                return file
-        return files[0] if or_first else None
+        containing = (file for file in files if file.base_offset <= offset < file.end_offset)
+        return next(containing, files[0] if or_first else None)
 
     def commit(self, least_pages: int) -> bool:
-        """Commit the next file. True: nothing had to be committed (MappedFileQueue#commit).
+        """Commit the next file. Return True if no bytes had to be committed (MappedFileQueue#commit).
 
         :raises OSError: the disk refuses, or has refused before.
         """
@@ -512,35 +496,31 @@ class FileQueue:
             file = self.find(self.committed_where, or_first=self.committed_where == 0)
             if file is None:
                 return True
-            where = file.base_offset + file.commit(least_pages)
-            done = where == self.committed_where
-            self.committed_where = where
-            return done
+            before, self.committed_where = self.committed_where, file.base_offset + file.commit(least_pages)
+            return before == self.committed_where
 
     def flush(self, least_pages: int) -> bool:
-        """Flush the next file. True: nothing had to be flushed (MappedFileQueue#flush).
+        """Flush the next file. Return True if no bytes had to be flushed (MappedFileQueue#flush).
 
-        :raises OSError: the disk refuses, or has refused before. From then on nothing more counts as flushed.
+        :raises OSError: the disk refuses, or has refused before. No later byte counts as flushed.
         """
         with self._flushes.flushing():
             file = self.find(self.flushed_where, or_first=self.flushed_where == 0)
             if file is None:
                 return True
             timestamp_ms = file.readable_timestamp_ms
-            where = file.base_offset + file.flush(least_pages)
-            done = where == self.flushed_where
-            self.flushed_where = where
+            before, self.flushed_where = self.flushed_where, file.base_offset + file.flush(least_pages)
             if least_pages == 0:
                 self.store_timestamp_ms = timestamp_ms
-            return done
+            return before == self.flushed_where
 
     def map_ahead(self) -> None:
-        """Map the pages that are written next."""
+        """Map the pages that will be written next."""
         if self.last is not None:
             self.last.map_ahead()
 
     def truncate(self, offset: int) -> None:
-        """Cut the queue off at an offset, and delete files behind it (MappedFileQueue#truncateDirtyFiles)."""
+        """Cut off all bytes behind an offset, and delete files behind it (#truncateDirtyFiles)."""
         deleted = []
         for file in self.files:
             if file.end_offset <= offset:
@@ -553,25 +533,20 @@ class FileQueue:
         self.forget(deleted)
 
     def erase_rest(self) -> None:
-        """Zero all bytes behind the log's end, durably. Otherwise a recovery could read them as messages.
-
-        :raises OSError: the disk refuses.
-        """
+        """Zero all bytes behind the log's end durably. Otherwise a recovery could read them as messages."""
         if self.last is not None:
             self.last.erase_rest()
 
-    def forget(self, gone: Sequence[WritableFile]) -> None:
-        """Remove deleted files from the queue, durably."""
-        if gone:
+    def forget(self, deleted: Sequence[WritableFile]) -> None:
+        """Remove deleted files from the queue, and flush their directories."""
+        if deleted:
             with self._guard:
-                self.files = tuple(file for file in self.files if file not in gone)
-            for directory in {file.path.parent for file in gone}:
+                self.files = tuple(file for file in self.files if file not in deleted)
+            for directory in {file.path.parent for file in deleted}:
                 durable.fsync_path(directory)
 
     def retry_first(self, forced_after_ms: int, now_ms: int) -> bool:
-        """Try again to delete a first file whose deletion a reader prevented
-        (MappedFileQueue#retryDeleteFirstFile).
-        """
+        """Retry to delete a first file that a reader used (MappedFileQueue#retryDeleteFirstFile)."""
         first = self.first
         if first is None or first.available or not first.destroy(forced_after_ms, now_ms):
             return False
@@ -579,37 +554,37 @@ class FileQueue:
         return True
 
     def close(self) -> None:
-        """Unmap all files, and delete the file that was made in advance."""
+        """Unmap all files, and delete the file that was created in advance."""
         self._preallocation.close()
         for file in self.files:
             file.shutdown(0, clock_ms())
         self.files = ()
 
     def _make(self, base_offset: int) -> WritableFile:
-        directories = sorted(set(self._paths) - self._read_only - self.full_paths)
-        directories = directories or sorted(set(self._paths) - self._read_only)
+        writable = set(self._paths) - self._read_only
+        directories = sorted(writable - self.full_paths or writable)
         directory = directories[base_offset // self.file_bytes % len(directories)]
         durable.make_dirs(directory)
         file = WritableFile(directory / file_name(base_offset), base_offset, self.file_bytes, self._pool)
-        # First its size: after a power loss only the last file of the log may be without a byte.
+        # Flush the size first: after a power loss, only the log's last file may be empty.
         durable.fsync_path(file.path)
         durable.fsync_path(directory)
         return file
 
-    @staticmethod
-    def _delete_empty_last(directories: Sequence[Path], raw_files: Sequence[tuple[Path, int]]) -> None:
-        """Delete a last file without a byte (MappedFileQueue#doLoad); :func:`list_raw_files` left it out."""
-        listed_paths = {path for path, _ in raw_files}
-        for directory in directories:
-            for path in directory.iterdir() if directory.is_dir() else ():
-                if path not in listed_paths and path.is_file() and path.stat().st_size == 0:
-                    path.unlink()
+
+def delete_empty_files(directories: Sequence[Path], raw_files: Sequence[tuple[Path, int]]) -> None:
+    """Delete last files without a byte, which :func:`list_raw_files` left out (MappedFileQueue#doLoad)."""
+    listed_paths = {path for path, _ in raw_files}
+    for directory in directories:
+        for path in directory.iterdir() if directory.is_dir() else ():
+            if path not in listed_paths and path.is_file() and path.stat().st_size == 0:
+                path.unlink()
 
 
 class FlushGuard:
-    """Guard of the flushes of some files: after one refused flush it refuses all others.
+    """Guard of the flushes of some files. After one failed flush it refuses all others.
 
-    After a refused flush it is unknown which bytes are on disk, and the system reports that only once. A
+    After a failed flush it is unknown which bytes are on disk, and the kernel reports the error only once. A
     later flush may succeed without having written these bytes.
     """
 
@@ -621,7 +596,7 @@ class FlushGuard:
 
     @contextmanager
     def flushing(self) -> Iterator[None]:
-        """Flush while the block runs.
+        """Let the block flush, alone.
 
         :raises OSError: the disk has refused before.
         """
@@ -637,12 +612,11 @@ class FlushGuard:
 
 
 def allow_open_files(directory: Path, files: int) -> None:
-    """Raise the soft limit of open files to the hard one, as a JVM does.
+    """Raise the soft limit of open files to the hard limit, as a JVM does.
 
-    :param files: number of the log's files.
     :raises BadInputError: the hard limit is too low for the log.
     """
-    needed = _A_FILE * files + _OTHERS
+    needed = _DESCRIPTORS_PER_FILE * files + _OTHER_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return

@@ -1,7 +1,7 @@
-"""Compiled reading of frames for dispatch and recovery. Reads the fields that queues and index need.
+"""Compiled reading of the fields that dispatch and recovery need from frames.
 
-A frame is valid if the broker's CommitLog#checkMessageAndReturnSize accepts it. The archive's own reading is
-stricter: it also compares the offset in the header with the frame's place.
+A frame is valid if the broker's CommitLog#checkMessageAndReturnSize accepts it. The archive's reader is
+stricter: it also compares the offset in a frame's header with the frame's position.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ MARKS: Final = 21
 FIELDS: Final = 22
 
 MALFORMED: Final = 1
-"""Mark of a row with a text that is no UTF-8; Python decodes such texts."""
+"""Mark of a row with a text that isn't UTF-8. Python decodes such texts."""
 MULTI_DISPATCH: Final = 2
 """Mark of a row whose message belongs to further queues."""
 DELAYED: Final = 4
@@ -68,7 +68,7 @@ NO_CRC: Final = 0
 BODY_CRC: Final = 1
 PROPERTY_CRC: Final = 2
 
-# Why a walk ended.
+# Reasons for which reading ended.
 ROOM: Final = 0
 LIMIT: Final = 1
 BLANK: Final = 2
@@ -90,7 +90,7 @@ _HASH_SIGN = 35
 NO_NUMBER: Final = -(1 << 62)
 """Value for a text that is no number."""
 
-# Where the fields of an index file lie, and the sizes of its parts.
+# Positions of an index file's fields, and sizes of its parts.
 BEGIN_MS_AT: Final = 0
 END_MS_AT: Final = 8
 BEGIN_OFFSET_AT: Final = 16
@@ -104,7 +104,7 @@ _MAX_SECONDS = (1 << 31) - 1
 
 QUEUE_ENTRY_BYTES: Final = 20
 
-# How far a run of keys was written into an index file.
+# Results of writing keys into an index file.
 DONE: Final = 0
 FULL: Final = 1
 _ROW_BYTES: Final = 8 * FIELDS
@@ -117,7 +117,7 @@ _CRC_MASK = 0x7FFFFFFF
 def read_properties(
     base: int, begin: int, length: int, delayed: bool, delays: int, levels: int, row: int
 ) -> bool:
-    """Fill in the fields of a row from the message's properties. False: the broker fails to read them.
+    """Fill in a row's fields from the message's properties. Return False if the broker can't parse them.
 
     :param begin: start of the block, as a position in the buffer at ``base``.
     :param delayed: the message is in the topic of delayed messages.
@@ -206,7 +206,7 @@ def read_frame(
     levels: int,
     row: int,
 ) -> int:
-    """Fill in a row from the frame at a position. Return ROOM, or the code of what is there instead."""
+    """Fill in a row from the frame at a position. Return ROOM if the frame is valid, otherwise the reason."""
     remaining = end - position
     if remaining < frame.BLANK_HEADER_BYTES:
         return BAD
@@ -292,11 +292,12 @@ def read_frames(
 ) -> int:
     """Read consecutive frames.
 
-    :param end: end of the bytes that may be read; ``limit``: the end that no frame may exceed.
+    :param end: end of the bytes that may be read.
+    :param limit: end that no frame may exceed.
     :param check: which CRC is checked.
     :param rows: address of room for ``capacity`` rows.
-    :param state: gets the position where the walk ended, and the reason.
-    :return: how many rows were filled.
+    :param state: gets the position and the reason of the walk's end.
+    :return: number of filled rows.
     """
     count = 0
     state[1] = ROOM
@@ -323,9 +324,9 @@ def read_frames(
 def hash_keys(base: int, rows: int, count: int, starts: Ints64, hashes: Ints32) -> int:
     """Hash ``topic#key`` of each indexed key: first the unique key, then the other keys in their order.
 
-    :param starts: gets the position of each row's first hash; one element more than rows.
+    :param starts: gets the position of each row's first hash. It has one element more than there are rows.
     :param hashes: gets the hashes; -1 for malformed text.
-    :return: number of hashes; -1: ``hashes`` has too little room.
+    :return: number of hashes; -1 if ``hashes`` has too little room.
     """
     keys = 0
     for i in range(count):
@@ -374,7 +375,7 @@ def is_text(at: int, length: int, text: tuple[int, ...]) -> bool:
 
 @inlined
 def java_hash_of(at: int, length: int, seed: int) -> int:
-    """Return String#hashCode of UTF-8 text, as 32 bits, continued from ``seed``; -1: the text is no UTF-8."""
+    """Continue String#hashCode from ``seed`` with UTF-8 text, as 32 bits. Return -1 if it isn't UTF-8."""
     value = seed
     i = 0
     while i < length:
@@ -418,7 +419,7 @@ def signed_32(value: int) -> int:
 
 @inlined
 def parse_number(at: int, length: int) -> int:
-    """Return a decimal number (Long#parseLong); NO_NUMBER: it is none, or has more than 18 digits."""
+    """Parse a decimal number (Long#parseLong). Return NO_NUMBER for other text, or more than 18 digits."""
     i = 0
     negative = False
     if length > 0 and (load_u8(at) == 45 or load_u8(at) == 43):
@@ -438,7 +439,7 @@ def parse_number(at: int, length: int) -> int:
 
 @inlined
 def put_key(file: int, slots: int, hashed: int, offset: int, store_ms: int) -> None:
-    """Write one entry; the file has room for it."""
+    """Write one entry into a file with room for it."""
     number = load_be_i32(file + NEXT_ENTRY_AT)
     slot = file + HEADER_BYTES + SLOT_BYTES * (hashed % slots)
     previous = load_be_i32(slot)
@@ -470,8 +471,8 @@ def put_rows(
 ) -> int:
     """Write the entries of messages (IndexService#buildIndex).
 
-    :param state: row to continue with, and its next hash; -1: none of the row's entries was written yet.
-    :return: FULL where another file is needed.
+    :param state: row to continue with, and its next hash; -1 if none of the row's entries was written yet.
+    :return: FULL if another file is needed.
     """
     while state[0] < count:
         i = state[0]
@@ -504,10 +505,9 @@ def group_by_queue(
 
     :param base: address from which positions in the rows are counted.
     :param table: address of room for ``slots`` numbers, a power of two above ``count``.
-    :param groups: address of room for ``count`` numbers, as ``order``.
-    :param order: gets the numbers of the rows.
-    :param begins: gets the position in ``order`` at which each queue begins, and then the end of the last
-        queue.
+    :param groups: address of room for ``count`` numbers.
+    :param order: address of room for ``count`` numbers. Gets the numbers of the rows.
+    :param begins: gets the positions in ``order`` at which the queues begin, and the last queue's end.
     :return: number of queues, all marks of the rows combined, and the last row with an entry.
     """
     marks = 0
@@ -541,7 +541,7 @@ def group_by_queue(
             queue = queues
             queues += 1
             set_word(table, slot, queue)
-            # Until all are counted, the order has the first row of each queue.
+            # Until all rows are counted, the order holds the first row of each queue.
             set_word(order, queue, i)
             set_word(begins, queue, 0)
         set_word(groups, i, queue)
@@ -571,11 +571,9 @@ def next_entries(
 
     :param chosen: address of the numbers of their rows.
     :param max_physical: offset of the log up to which messages already have entries.
-    :param queue_offset: queue offset that the first message must have; each further message must have the
-        next one.
+    :param queue_offset: required queue offset of the first message. The others must have the next offsets.
     :param entries: address of the room for the entries.
-    :return: end of the last message in the log; 0: a message already has an entry, or doesn't follow the one
-        before.
+    :return: offset of the last message's end; 0 if a message has an entry already, or follows a gap.
     """
     end = 0
     for i in range(count):
@@ -592,16 +590,15 @@ def next_entries(
 
 @inlined
 def _wrap_int(value: int) -> int:
-    """Return a number as Java keeps it in an int."""
+    """Return the int that Java gets from a number by overflow."""
     return ((value + 0x80000000) & 0xFFFFFFFF) - 0x80000000
 
 
 @inlined
 def has_property_crc(at: int, size: int, properties_at: int, length: int, function: int, table: int) -> bool:
-    """Return whether a frame's properties have a CRC that is right for the frame. It covers all bytes before
-    the room for the CRC property at the frame's end.
+    """Return whether a frame's CRC property matches the bytes before that property.
 
-    The broker reads the last CRC property, accepts any value above 0, and adds up the digits as ints.
+    As in the broker, the last CRC property counts, is parsed with int overflow, and has to be above 0.
     """
     expected = 0
     index = 0

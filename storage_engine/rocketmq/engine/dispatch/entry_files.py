@@ -1,7 +1,6 @@
-"""Files of one queue's entries, written at their end: consume queues of both kinds and their extensions.
+"""Files of one queue, to whose end entries are appended: of a consume queue, a batch queue or an extension.
 
-The files aren't mapped: entries are written through a descriptor. So a full disk leads to an error and not to
-a signal, and a store of many queues keeps none of their files open.
+The files aren't mapped or kept open. So a full disk leads to an error, not to a signal.
 """
 
 from __future__ import annotations
@@ -12,18 +11,21 @@ from pathlib import Path
 
 from storage_engine.core import durable
 from storage_engine.exceptions import StoreLayoutError
-from storage_engine.rocketmq.engine.append.mapped_file_queue import erase_behind
+from storage_engine.rocketmq.engine.append.mapped_file_queue import (
+    PAGE_BYTES,
+    delete_empty_files,
+    erase_behind,
+)
 from storage_engine.rocketmq.format.mapped_files import file_name, is_offset, list_raw_files
 from storage_engine.rocketmq.format.stored_files import refuse_link
 
-PAGE_BYTES = 4096
 QUEUE_DEPTH = 3
-"""Directory levels of a queue, as in ``consumequeue/TOPIC/QUEUE``, and one for the store's directory."""
+"""Number of directories above a queue's own, as in ``STORE/consumequeue/TOPIC``."""
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class EntryFiles:
-    """Files of one queue. All have one size, and only the last may be not full."""
+    """Files of one queue. All have the same size, and all but the last are full."""
 
     def __init__(self, directory: Path, file_bytes: int) -> None:
         self.directory, self.file_bytes = directory, file_bytes
@@ -33,10 +35,11 @@ class EntryFiles:
         """Bytes of the last file that are in use."""
         self.flushed = 0
         """Offset up to which all bytes are on disk."""
-        self._named = (-1, "")
+        self._last_path = (-1, "")
+        """First offset and path of the last file, kept for many appends."""
         self._new_directories: list[Path] = []
         self._deleted = False
-        """A file was deleted, and its directory isn't flushed yet."""
+        """Whether a file was deleted, and its directory isn't flushed yet."""
 
     @property
     def end(self) -> int:
@@ -50,12 +53,12 @@ class EntryFiles:
             return tuple(self.bases), self.end
 
     def load(self) -> None:
-        """Find the existing files. All count as full until a recovery has found their ends.
+        """Find the existing files. All count as full until a recovery sets their ends.
 
         :raises StoreLayoutError: a file has another size than in the settings, or a name that is no offset.
         """
         raw_files = list_raw_files((self.directory,))
-        self._delete_empty_last(raw_files)
+        delete_empty_files((self.directory,), raw_files)
         for path, size in raw_files:
             if size != self.file_bytes or not is_offset(path.name):
                 raise StoreLayoutError(
@@ -70,28 +73,18 @@ class EntryFiles:
     def path(self, base_offset: int) -> Path:
         return self.directory / file_name(base_offset)
 
-    def _last_path(self) -> str:
-        """Return the path of the last file. The path is kept for many appends."""
-        base, path = self._named
-        if base != self.bases[-1]:
-            base = self.bases[-1]
-            path = str(self.path(base))
-            self._named = base, path
-        return path
-
     def begin_file(self, start_offset: int) -> bool:
-        """Create the file for the next entry, if no file has room for it.
+        """Create a file for the next entry if no file has room for it.
 
-        :param start_offset: offset of that entry, from which the first offset of a queue without files
-            follows.
-        :return: whether it is the first file of the queue.
+        :param start_offset: offset of that entry. It decides where the first file of a queue begins.
+        :return: whether the queue's first file was created.
         """
         if self.bases and self.wrote < self.file_bytes:
             return False
         first = not self.bases
         base = start_offset - start_offset % self.file_bytes if first else self.bases[-1] + self.file_bytes
         if not first and self.flushed <= self.bases[-1]:
-            # After a power loss only the last file of a queue may be without a byte.
+            # After a power loss, only the last file of a queue may be empty.
             durable.fsync_path(self.path(self.bases[-1]))
         self._make(base)
         with self._guard:
@@ -105,31 +98,27 @@ class EntryFiles:
         while len(view):
             self.begin_file(self.end)
             count = min(len(view), self.file_bytes - self.wrote)
-            fd = os.open(self._last_path(), _OPEN)
-            try:
+            if self._last_path[0] != self.bases[-1]:
+                self._last_path = self.bases[-1], str(self.path(self.bases[-1]))
+            with durable.opened(self._last_path[1], _OPEN) as fd:
                 position = self.wrote
                 part = view[:count]
                 while len(part):
-                    done = os.pwrite(fd, part, position)
-                    part, position = part[done:], position + done
-            finally:
-                os.close(fd)
+                    written = os.pwrite(fd, part, position)
+                    part, position = part[written:], position + written
             self.wrote += count
             view = view[count:]
 
     def read(self, base_offset: int, position: int, size_bytes: int) -> bytes:
-        """Return bytes of one file; fewer at its end."""
-        fd = os.open(self.path(base_offset), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+        """Read bytes of one file. At the file's end the result is shorter."""
+        with durable.opened(self.path(base_offset), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC) as fd:
             return os.pread(fd, size_bytes, position)
-        finally:
-            os.close(fd)
 
     def flush(self, least_pages: int) -> None:
         """Flush to disk all bytes written since the last flush.
 
-        :param least_pages: fewest written pages for which anything is flushed.
-        :raises OSError: the disk refuses; bytes flushed before still count as flushed.
+        :param least_pages: with fewer pages to flush, flush none.
+        :raises OSError: the disk refuses. Bytes flushed before still count as flushed.
         """
         bases, end = self.written()
         self._flush_deletions()
@@ -140,7 +129,12 @@ class EntryFiles:
             self._new_directories.pop(0)
         for base in bases:
             if base + self.file_bytes > self.flushed and base < end:
-                self._flush_file(base)
+                try:
+                    durable.fsync_path(self.path(base))
+                except FileNotFoundError:
+                    # A cleanup may delete files meanwhile.
+                    if base in self.bases:
+                        raise
         durable.fsync_path(self.directory)
         self.flushed = end
 
@@ -149,19 +143,10 @@ class EntryFiles:
             self._deleted = False
             durable.fsync_path(self.directory)
 
-    def _flush_file(self, base: int) -> None:
-        try:
-            durable.fsync_path(self.path(base))
-        except FileNotFoundError:
-            # A cleanup deletes files meanwhile.
-            if base in self.bases:
-                raise
-
     def truncate(self, offset: int) -> None:
-        """Cut off all bytes behind an offset, and delete files behind it
-        (MappedFileQueue#truncateDirtyFiles).
+        """Cut off all bytes behind an offset, and delete files behind it (#truncateDirtyFiles).
 
-        The bytes in the last file stay there, as in the broker.
+        As in the broker, the bytes that are cut off stay in the last file.
         """
         for base in self.bases:
             if base > offset:
@@ -175,22 +160,17 @@ class EntryFiles:
         self.flushed = min(self.flushed, self.end)
 
     def delete_last(self) -> None:
-        """Delete the last file; the one before it is full then."""
+        """Delete the last file. The file before it counts as full."""
         durable.unlink(self.path(self.bases.pop()))
         self._deleted = True
         self.wrote = self.file_bytes if self.bases else 0
         self.flushed = min(self.flushed, self.end)
 
     def delete_first(self) -> None:
-        base = self.bases[0]
-        self.forget(base)
+        with self._guard:
+            base, self.bases = self.bases[0], self.bases[1:]
         durable.unlink(self.path(base))
         self._deleted = True
-
-    def forget(self, base_offset: int) -> None:
-        """Remove a file from the queue before it is deleted."""
-        with self._guard:
-            self.bases = [base for base in self.bases if base != base_offset]
 
     def delete_all(self) -> None:
         """Delete every file and the directory (MappedFileQueue#destroy)."""
@@ -201,20 +181,15 @@ class EntryFiles:
             self.directory.rmdir()
 
     def take_to_disk(self) -> None:
-        """Flush the bytes that a killed process wrote: they may be only in the page cache.
-
-        :raises OSError: the disk refuses.
-        """
+        """Flush what a killed process wrote, since it may be only in the page cache."""
         if self.bases:
             self._new_directories += self.directory.parents[:QUEUE_DEPTH]
         self.flush(0)
 
     def erase_rest(self) -> None:
-        """Zero all bytes behind the last entry, durably. Otherwise a recovery could read them as entries.
+        """Zero all bytes behind the last entry durably. Otherwise a recovery could read them as entries.
 
-        Nor can files that were cut off come back.
-
-        :raises OSError: the disk refuses.
+        The deletion of files that were cut off becomes durable, too.
         """
         self._flush_deletions()
         if not self.bases or self.wrote == self.file_bytes:
@@ -222,19 +197,15 @@ class EntryFiles:
         with durable.opened(self.path(self.bases[-1]), _OPEN) as fd:
             erase_behind(fd, self.wrote, self.file_bytes)
 
-    def skip_to_next_file(self) -> None:
-        """Skip the rest of the last file, so that the next entry begins a new file."""
-        self.wrote = self.file_bytes
-
     def _make(self, base_offset: int) -> None:
         missing = []
         directory = self.directory
         while not directory.exists():
             missing.append(directory)
             directory = directory.parent
-        for made in reversed(missing):
-            durable.make_dir(made)
-            self._new_directories.append(made.parent)
+        for new_directory in reversed(missing):
+            durable.make_dir(new_directory)
+            self._new_directories.append(new_directory.parent)
         path = self.path(base_offset)
         refuse_link(path)
         try:
@@ -242,9 +213,3 @@ class EntryFiles:
                 os.ftruncate(file.fileno(), self.file_bytes)
         except FileExistsError:
             os.truncate(path, self.file_bytes)
-
-    def _delete_empty_last(self, raw_files: tuple[tuple[Path, int], ...]) -> None:
-        listed_paths = {path for path, _ in raw_files}
-        for path in self.directory.iterdir() if self.directory.is_dir() else ():
-            if path not in listed_paths and path.is_file() and path.stat().st_size == 0:
-                path.unlink()

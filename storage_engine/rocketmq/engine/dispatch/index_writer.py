@@ -1,4 +1,4 @@
-"""Writing of the index, which finds messages by their keys (IndexService)."""
+"""Writing of the index that finds messages by their keys (IndexService)."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Rows = npt.NDArray[np.int64]
 class UnsureIndex:
     """The part of an index that a crash may have damaged.
 
-    :param kept: number of files that stay, counted from the oldest.
-    :param begin: offset from which messages are indexed again.
+    :param kept: number of undamaged files, counted from the oldest.
+    :param begin: offset from which messages have to be indexed again.
     """
 
     kept: int
@@ -46,16 +46,15 @@ class UnsureIndex:
 def find_unsure(
     sound: Sequence[IndexHeader], loaded: int, log_begin: int, log_end: int, began_at: int
 ) -> UnsureIndex | None:
-    """Find the part of an index that has to be made again after a crash.
+    """Find the part of an index that has to be rebuilt after a crash.
 
-    That is every file that isn't sound, and also a sound file with messages at or behind the log's end, which
-    are gone. Entries that the recovery itself made stay, if no message lies between them and the files that
-    stay.
+    A file stays if it is undamaged and names no message at or behind the log's end. Entries that the recovery
+    itself made stay if no message lies between them and these files.
 
-    :param sound: headers of the first files that are still as they were written.
+    :param sound: headers of the first files, as far as these are surely undamaged.
     :param loaded: number of files that the broker keeps.
     :param began_at: offset at which the recovery began to read the log.
-    :return: None: no part has to be made again, since each message has its entry.
+    :return: None if each message has its entry.
     """
     kept = next((n for n, header in enumerate(sound) if header.end_phy_offset >= log_end), len(sound))
     begin = max(log_begin, sound[kept - 1].end_phy_offset if kept else 0)
@@ -72,9 +71,7 @@ class IndexWriter:
         self._file: np.ndarray[tuple[int], np.dtype[np.uint8]] | None = None
         self._path: Path | None = None
         self._sound = self._loaded = 0
-        """Number of the first files that a crash left as they were written, and number of all files that it
-        left.
-        """
+        """Numbers of files that a crash left: of first files that are surely undamaged, and of all."""
 
     @property
     def _file_bytes(self) -> int:
@@ -85,11 +82,7 @@ class IndexWriter:
         )
 
     def load(self, *, clean: bool) -> tuple[Path, ...]:
-        """Find the files. After a crash, delete files that were not flushed (IndexService#load).
-
-        :param clean: the store was stopped cleanly.
-        :return: the deleted files.
-        """
+        """Find the files. After a crash, delete and return unflushed files (IndexService#load)."""
         listed = self.listed()
         self._sound = 0 if clean else len(self.sound_headers(listed))
         deleted = () if clean else tuple(path for path in listed if self.is_unflushed(path))
@@ -102,9 +95,9 @@ class IndexWriter:
         return deleted
 
     def sound_headers(self, listed: Sequence[Path]) -> list[IndexHeader]:
-        """Return the headers of the first files that are certainly as they were written, even after a crash.
+        """Return the headers of the first files, as far as a crash has surely left these undamaged.
 
-        Only full files are flushed, and the header of one that isn't full may be older than its entries.
+        Only full files are flushed. The header of another file may be older than its entries.
         """
         headers = []
         for path in listed:
@@ -114,7 +107,7 @@ class IndexWriter:
         return headers
 
     def listed(self) -> list[Path]:
-        """List the existing index files. A file whose name is no time is none (NumberFormatException)."""
+        """List the index files. Files whose names are no times are ignored (NumberFormatException)."""
         if not self._directory.is_dir():
             return []
         paths = []
@@ -125,26 +118,25 @@ class IndexWriter:
         return paths
 
     def is_unflushed(self, path: Path) -> bool:
-        """Return whether a file may have entries that aren't on disk. One without a whole header may."""
+        """Return whether a file may have entries that aren't on disk, or has no complete header."""
         if path.stat().st_size < kernels.HEADER_BYTES:
             return True
         return read_header(path).end_timestamp_ms > self._checkpoint.values.index_msg_timestamp_ms
 
     def drop_unsure(self, log_begin: int, log_end: int, began_at: int) -> int | None:
-        """Delete index files that may not be as written, although the broker keeps them after a crash.
-
-        The caller makes entries again from the returned offset on, in the log's order.
+        """Delete index files that a crash may have damaged, although the broker would keep them.
 
         :param log_begin: first offset of the log.
         :param began_at: offset at which the recovery began to read the log and to make entries.
-        :return: see :func:`find_unsure`.
+        :return: offset from which the caller has to index messages again; None if each message has its entry.
         """
         headers = [read_header(path) for path in self.paths[: self._sound]]
         unsure = find_unsure(headers, self._loaded, log_begin, log_end, began_at)
         if unsure is None:
             return None
         self._file = self._path = None
-        self._checkpoint.flushed_index(headers[unsure.kept - 1].end_timestamp_ms if unsure.kept else 0)
+        end_ms = headers[unsure.kept - 1].end_timestamp_ms if unsure.kept else 0
+        self._checkpoint.set(index_msg_timestamp_ms=end_ms)
         self._checkpoint.flush()
         for path in self.paths[unsure.kept :]:
             durable.unlink(path)
@@ -153,11 +145,10 @@ class IndexWriter:
         return unsure.begin
 
     def put(self, base: int, texts: memoryview | npt.NDArray[np.uint8], rows: Rows, now_ms: int) -> None:
-        """Write the keys of messages, in their order.
+        """Write the keys of messages in their order.
 
-        :param base: address from which positions in the rows are counted; ``texts`` is the same memory.
-        :param now_ms: time from which a new file gets its name.
-        :raises OSError: a file can't be made.
+        :param base: address from which positions in the rows are counted. ``texts`` is the same memory.
+        :param now_ms: time that becomes the name of a new file.
         """
         starts, hashes = self._hashes(base, texts, rows)
         state = np.array([0, -1], np.int64)
@@ -187,7 +178,7 @@ class IndexWriter:
         self._file = self._path = None
 
     def delete_below(self, min_offset: int) -> int:
-        """Delete the oldest files whose messages are gone, but never the last one (#deleteExpiredFile)."""
+        """Delete files that name only deleted messages, but never the last file (#deleteExpiredFile)."""
         deleted = 0
         while len(self.paths) > 1 and read_header(self.paths[0]).end_phy_offset < min_offset:
             durable.unlink(self.paths.pop(0))
@@ -195,11 +186,6 @@ class IndexWriter:
         if deleted:
             durable.fsync_path(self._directory)
         return deleted
-
-    def forget(self, path: Path) -> None:
-        """Remove a file from the index before it is deleted."""
-        if path in self.paths:
-            self.paths.remove(path)
 
     def _hashes(
         self, base: int, texts: memoryview | npt.NDArray[np.uint8], rows: Rows
@@ -210,14 +196,16 @@ class IndexWriter:
         while (count := kernels.hash_keys(base, address, len(rows), starts, hashes)) < 0:
             hashes = np.empty(4 * len(hashes), np.int32)
         for place in np.flatnonzero(hashes[:count] < 0).tolist():
-            row = int(np.searchsorted(starts, place, "right")) - 1
-            hashes[place] = _malformed_hash(texts, rows[row], place - int(starts[row]))
+            # Hash a key that isn't UTF-8, decoded as Java decodes such bytes.
+            number = int(np.searchsorted(starts, place, "right")) - 1
+            row, topic = rows[number], text_of(texts, rows[number], kernels.TOPIC_AT)
+            keys = [text_of(texts, row, kernels.UNIQUE_AT)] if row[kernels.UNIQUE_BYTES] else []
+            keys += [key for key in text_of(texts, row, kernels.KEYS_AT).split(" ") if key]
+            hashes[place] = abs_or_zero(java_hash(f"{topic}#{keys[place - int(starts[number])]}"))
         return starts, hashes
 
     def _writable(self, now_ms: int) -> npt.NDArray[np.uint8]:
-        """Return the last file's memory. If that file is full, make a new one
-        (#getAndCreateLastIndexFile).
-        """
+        """Return the last file's memory. It is a new file if all are full (#getAndCreateLastIndexFile)."""
         if self._file is None and self.paths:
             self._map(self.paths[-1])
         file = self._file
@@ -226,7 +214,7 @@ class IndexWriter:
         before = bytes(file[: kernels.HEADER_BYTES]) if file is not None else b""
         full = self._path
         if full is not None:
-            # After a power loss only the last file may be without a byte.
+            # After a power loss, only the last file may be empty.
             durable.fsync_path(full)
         path = self._new_path(now_ms)
         durable.make_dirs(self._directory)
@@ -248,7 +236,7 @@ class IndexWriter:
         durable.fsync_path(self._directory)
         if full is not None:
             end_ms = int.from_bytes(before[kernels.END_MS_AT : kernels.END_MS_AT + 8], "big", signed=True)
-            self._checkpoint.flushed_index(end_ms)
+            self._checkpoint.set(index_msg_timestamp_ms=end_ms)
             self._checkpoint.flush()
         return file
 
@@ -263,9 +251,9 @@ class IndexWriter:
         return self._file
 
     def _new_path(self, now_ms: int) -> Path:
-        """Return a path of the local time (UtilAll#timeMillisToHumanString) that sorts behind all others.
+        """Return a path named after the local time (UtilAll#timeMillisToHumanString).
 
-        Files are read in the order of their names, and local time sometimes goes back.
+        It sorts behind all other paths even when the local time was set back: files are read in this order.
         """
         number = int(_time_name(now_ms))
         if self.paths:
@@ -280,17 +268,10 @@ def _time_name(now_ms: int) -> str:
     return f"{moment:%Y%m%d%H%M%S}{now_ms % 1000:03d}"
 
 
-def _malformed_hash(texts: memoryview | npt.NDArray[np.uint8], row: Rows, number: int) -> int:
-    """Hash a message's key that isn't UTF-8, decoded as Java decodes such bytes."""
-
-    def text(at: int, length: int) -> str:
-        begin = int(row[at])
-        return java_text(bytes(texts[begin : begin + int(row[length])]))
-
-    keys = [text(kernels.UNIQUE_AT, kernels.UNIQUE_BYTES)] if row[kernels.UNIQUE_BYTES] else []
-    keys += [key for key in text(kernels.KEYS_AT, kernels.KEYS_BYTES).split(" ") if key]
-    topic = text(kernels.TOPIC_AT, kernels.TOPIC_BYTES)
-    return abs_or_zero(java_hash(f"{topic}#{keys[number]}"))
+def text_of(texts: memoryview | npt.NDArray[np.uint8], row: Rows, position_field: int) -> str:
+    """Decode a text of a message as Java does. The next field of the row is the text's length."""
+    begin, length = (int(number) for number in row[position_field : position_field + 2])
+    return java_text(bytes(texts[begin : begin + length]))
 
 
 def _number(file: npt.NDArray[np.uint8], at: int, size: int) -> int:

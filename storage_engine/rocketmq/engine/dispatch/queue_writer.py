@@ -1,4 +1,4 @@
-"""Consume queue and extension: writing, and finding the end after a crash (ConsumeQueue, ConsumeQueueExt)."""
+"""Writing and recovery of consume queues and their extensions (ConsumeQueue, ConsumeQueueExt)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NOT_COMPACTED = -1
 
 
 class ExtWriter:
-    """The extension of a consume queue. Each entry has one unit, without a bitmap."""
+    """The extension of a consume queue. Each entry has one unit without a bitmap."""
 
     def __init__(self, directory: Path, file_bytes: int) -> None:
         self.files = EntryFiles(directory, file_bytes)
@@ -49,45 +49,45 @@ class ExtWriter:
         units = np.zeros(len(tags_codes), _EXT_UNIT)
         units["size"], units["tags_code"], units["store_time"] = HEADER_BYTES, tags_codes, store_ms
         addresses = np.empty(len(units), np.int64)
-        done = 0
-        while done < len(units):
+        written = 0
+        while written < len(units):
             self.files.begin_file(0)
             room = self.files.file_bytes - self.files.wrote - END_BLANK_BYTES
-            count = min(len(units) - done, room // HEADER_BYTES)
+            count = min(len(units) - written, room // HEADER_BYTES)
             if count <= 0:
-                wrote = self.files.wrote
+                # Skip the rest of the file, so that the next unit begins a new file.
                 self.files.append(_SHORT.pack(-1))
-                self.files.wrote = wrote
-                self.files.skip_to_next_file()
+                self.files.wrote = self.files.file_bytes
                 continue
-            addresses[done : done + count] = (
+            addresses[written : written + count] = (
                 _MIN_LONG + self.files.end + HEADER_BYTES * np.arange(count, dtype=np.int64)
             )
-            self.files.append(units[done : done + count].tobytes())
-            done += count
+            self.files.append(units[written : written + count].tobytes())
+            written += count
         return addresses
 
-    def whole(self, addresses: Longs) -> npt.NDArray[np.bool_]:
+    def are_complete(self, addresses: Longs) -> npt.NDArray[np.bool_]:
         """Return for each address whether its unit is complete.
 
-        A page that a power loss took is full of zeros, and a unit may lie on two pages.
+        A page that was lost in a power loss is full of zeros, and a unit may lie on two pages.
         """
-        intact = np.zeros(len(addresses), bool)
+        complete = np.zeros(len(addresses), bool)
         offsets = addresses - _MIN_LONG
         for base in self.files.bases:
-            here = (offsets >= base) & (offsets + HEADER_BYTES <= base + self.files.file_bytes)
-            if not here.any():
+            in_file = (offsets >= base) & (offsets + HEADER_BYTES <= base + self.files.file_bytes)
+            if not in_file.any():
                 continue
-            first = int(offsets[here].min()) - base
-            count = int(offsets[here].max()) - base - first + HEADER_BYTES
+            first = int(offsets[in_file].min()) - base
+            count = int(offsets[in_file].max()) - base - first + HEADER_BYTES
             data = np.frombuffer(self.files.read(base, first, count).ljust(count, b"\0"), np.uint8)
-            places = (offsets[here] - base - first)[:, None] + np.arange(HEADER_BYTES)
-            units = data[places].view(_EXT_UNIT)[:, 0]
-            intact[here] = (units["store_time"] > 0) & (units["bitmap_size"] == units["size"] - HEADER_BYTES)
-        return intact
+            positions = (offsets[in_file] - base - first)[:, None] + np.arange(HEADER_BYTES)
+            units = data[positions].view(_EXT_UNIT)[:, 0]
+            sizes_match = units["bitmap_size"] == units["size"] - HEADER_BYTES
+            complete[in_file] = (units["store_time"] > 0) & sizes_match
+        return complete
 
     def recover(self) -> None:
-        """Find the end, which is behind the units of the last file (ConsumeQueueExt#recover)."""
+        """Cut off the bytes behind the last file's units (ConsumeQueueExt#recover)."""
         if not self.files.bases:
             return
         position = 0
@@ -115,7 +115,7 @@ class ExtWriter:
             self.files.truncate(offset + size)
 
     def delete_before(self, address: int) -> None:
-        """Delete files that end before a unit (ConsumeQueueExt#truncateByMinAddress)."""
+        """Delete files that end before a unit's address (ConsumeQueueExt#truncateByMinAddress)."""
         offset = unit_offset(address)
         while (
             offset is not None and self.files.bases and self.files.bases[0] + self.files.file_bytes < offset
@@ -124,7 +124,7 @@ class ExtWriter:
 
 
 def files_to_look_at(files: EntryFiles, form: EntryFormat, unflushed_from: int | None) -> int:
-    """Return the number of a queue's last files that a recovery reads.
+    """Return how many of a queue's last files a recovery reads.
 
     :param unflushed_from: see :meth:`QueueWriter.recover`.
     """
@@ -140,15 +140,15 @@ def files_to_look_at(files: EntryFiles, form: EntryFormat, unflushed_from: int |
 
 
 def cut_behind(files: EntryFiles, form: EntryFormat, log_end: int) -> None:
-    """Cut off entries of messages behind the log's end, and files without an entry.
+    """Cut off entries of messages behind the log's end, and delete files without an entry.
 
-    The broker's own rule (``truncate``) stops at a last file without any written entry.
+    The broker's own rule (``truncate``) stops if the last file has no entry.
     """
     unit = form.dtype.itemsize
     while files.bases:
         entries = np.frombuffer(files.read(files.bases[-1], 0, files.wrote // unit * unit), form.dtype)
-        bad = np.flatnonzero(~form.in_use(entries) | (entries["offset"] >= log_end))
-        count = int(bad[0]) if bad.size else len(entries)
+        cut = np.flatnonzero(~form.in_use(entries) | (entries["offset"] >= log_end))
+        count = int(cut[0]) if cut.size else len(entries)
         if count:
             files.truncate(files.bases[-1] + count * unit)
             return
@@ -185,7 +185,7 @@ class QueueWriter:
 
     @property
     def min_queue_offset(self) -> int:
-        """Return the first queue offset with its message in the log, as :meth:`correct_min` last found it."""
+        """Return the first queue offset whose message is in the log, as :meth:`correct_min` last set it."""
         return self._min_position // UNIT
 
     def load(self) -> None:
@@ -195,11 +195,11 @@ class QueueWriter:
             self.ext.files.load()
 
     def append_next(self, rows: int, chosen: int, count: int) -> bool:
-        """Write the entries of messages that directly follow the last one and each other. Nearly all do.
+        """Write the entries of messages if they directly follow the last entry and each other.
 
         :param rows: address of a dispatch's rows.
         :param chosen: address of the numbers of the rows to write.
-        :return: False: nothing was written, and :meth:`append` has to check each message.
+        :return: False if no entry was written: then :meth:`append` has to check each message.
         """
         if self.ext or not self.files.bases:
             return False
@@ -219,7 +219,7 @@ class QueueWriter:
 
         Messages that already have an entry are skipped.
 
-        :param store_ms: store times for units of the extension; None: no unit is written.
+        :param store_ms: store times for units of the extension; None to write no units.
         """
         if self.ext and store_ms is not None:
             tags_codes = self.ext.append(tags_codes, store_ms)
@@ -240,12 +240,10 @@ class QueueWriter:
             self._append_one(entries[number], queue_offset)
 
     def _append_one(self, entry: np.void, queue_offset: int) -> None:
-        """Write an entry, which may not directly follow the previous one
-        (ConsumeQueue#putMessagePositionInfo).
-        """
+        """Write an entry, with or without a gap before it (ConsumeQueue#putMessagePositionInfo)."""
         expected = queue_offset * UNIT
         if self.files.begin_file(expected) and queue_offset != 0:
-            # Fillers up to where the queue begins (ConsumeQueue#fillPreBlank).
+            # Write fillers before the queue's first entry (ConsumeQueue#fillPreBlank).
             filler = struct.pack(">qiq", 0, FILLER_SIZE, 0)
             self.files.append(filler * (expected % self.files.file_bytes // UNIT))
             self.files.flushed = expected - expected % self.files.file_bytes
@@ -260,10 +258,10 @@ class QueueWriter:
             self.ext.files.flush(least_pages)
 
     def recover(self, unflushed_from: int | None = None) -> None:
-        """Find the end, which is behind the entries in use, from the last three files (ConsumeQueue#recover).
+        """Find the end of the entries in use, from the last three files (ConsumeQueue#recover).
 
         :param unflushed_from: offset of the log from which entries of messages may be missing on disk, page
-            by page. All files with such entries are read then. None: all entries are on disk.
+            by page. Then all files with such entries are read. None if all entries are on disk.
         """
         bases = self.files.bases
         if not bases:
@@ -286,23 +284,23 @@ class QueueWriter:
                 break
         self.files.truncate(end)
         if self.ext:
-            # Units are written over next, maybe at other places: no entry of before may point to them.
+            # New units overwrite the old ones at other addresses: no old entry may stay and point to them.
             self.files.erase_rest()
             self.ext.recover()
             self.ext.truncate_behind(newest_ext)
-            # Nor may a power loss leave a unit of before where an entry of then points to.
+            # After a power loss, an entry must not point to an old unit in place of its own.
             self.ext.files.erase_rest()
 
     def _count_with_units(self, entries: Entries, unflushed_from: int | None) -> int:
         """Return the number of entries before the first one whose unit was lost in a power loss.
 
-        This entry and all behind it are written again, as their messages are dispatched again. (The broker
-        instead continues at the end of the remaining units, so that entries get units of other entries.)
+        From that entry on, all are written again when their messages are dispatched again. (The broker keeps
+        them and continues at the end of the remaining units, so that entries point to units of others.)
         """
         if self.ext is None or unflushed_from is None:
             return len(entries)
         unsure = np.flatnonzero((entries["offset"] >= unflushed_from) & (entries["tags_code"] <= MAX_ADDRESS))
-        lost = unsure[~self.ext.whole(entries["tags_code"][unsure].astype(np.int64))]
+        lost = unsure[~self.ext.are_complete(entries["tags_code"][unsure].astype(np.int64))]
         return int(lost[0]) if lost.size else len(entries)
 
     def truncate(self, physical_offset: int) -> None:
@@ -310,20 +308,20 @@ class QueueWriter:
         self.max_physical_offset = physical_offset
         while self.files.bases:
             base = self.files.bases[-1]
-            first = np.frombuffer(self.files.read(base, 0, UNIT), consume_queue.DTYPE)[0]
+            first = self._entry(base, 0)
             if int(first["offset"]) >= physical_offset:
                 self.files.delete_last()
                 continue
-            # The broker takes a file's first entry as it is, even where nothing was written.
-            kept, last = 1, first
+            # The broker keeps a file's first entry without a check, even if it was never written.
+            count_kept, last = 1, first
             for number, entries in enumerate(self._blocks(base)):
                 behind = np.flatnonzero(entries["offset"] >= physical_offset)
                 count = int(behind[0]) if behind.size else len(entries)
                 if count:
-                    kept, last = number * _BLOCK_ENTRIES + count, entries[count - 1]
+                    count_kept, last = number * _BLOCK_ENTRIES + count, entries[count - 1]
                 if behind.size:
                     break
-            self.files.truncate(base + kept * UNIT)
+            self.files.truncate(base + count_kept * UNIT)
             self.max_physical_offset = int(last["offset"]) + int(last["size"])
             return
         if self.ext:
@@ -339,7 +337,7 @@ class QueueWriter:
     def clean_below(self, min_offset: int) -> int:
         """Delete files that point only below the log's min offset (ConsumeQueue#deleteExpiredFile).
 
-        :return: how many files of entries were deleted.
+        :return: number of deleted files, without those of the extension.
         """
         deleted = delete_below(self.files, consume_queue.FORMAT, min_offset)
         address = self.correct_min(min_offset)
@@ -350,14 +348,14 @@ class QueueWriter:
     def correct_min(self, min_offset: int) -> int | None:
         """Find the first entry whose message is in the log (ConsumeQueue#correctMinOffset).
 
-        :return: if it is another entry than before, its tags code, or the address in place of the code;
-            otherwise None.
+        :return: its tags code, or the address in place of the code; None if the entry is the same as before,
+            or no entry has its message in the log.
         """
         bases, end = self.files.written()
         if self._min_position >= end:
             return None
         if end > bases[-1] and self._physical(bases[-1], (end - bases[-1]) // UNIT - 1) < min_offset:
-            # None is left; the queue goes on where it ended.
+            # No message is left. The queue continues at its end.
             self._min_position = end
             return None
         first = bases[0]
@@ -382,7 +380,7 @@ class QueueWriter:
         return entry
 
     def _blocks(self, base: int) -> Iterator[Entries]:
-        """Yield the entries of a file in blocks, up to the first entry that isn't in use."""
+        """Yield the entries of a file in blocks, up to the first unused one."""
         position = 0
         while position < self.files.file_bytes:
             data = self.files.read(base, position, _BLOCK_ENTRIES * UNIT)
@@ -398,19 +396,15 @@ class QueueWriter:
 
 
 class BatchQueueWriter:
-    """One batch consume queue. It has an entry for each frame that contains a batch."""
+    """One batch consume queue. It has an entry for each frame with a batch."""
 
     def __init__(self, directory: Path, file_bytes: int) -> None:
         self.files = EntryFiles(directory, file_bytes)
         self.max_physical_offset = -1
-        """Offset at which the newest message with an entry begins. In a consume queue, this is the offset of
-        its end.
-        """
+        """Begin of the newest message that has an entry. (In a consume queue it is the message's end.)"""
         self.next_queue_offset = 0
         self.min_queue_offset = -1
-        """First queue offset whose message is in the log, as the last :meth:`correct_min` found it; -1: there
-        is none.
-        """
+        """First queue offset whose message is in the log, as :meth:`correct_min` set it; -1 without any."""
 
     def load(self) -> None:
         self.files.load()
@@ -426,7 +420,7 @@ class BatchQueueWriter:
     ) -> None:
         """Write the entries of batches in their order (BatchConsumeQueue#putMessagePositionInfoWrapper).
 
-        :param base_offsets: queue offset of each batch's first message; negative: the frame is no batch.
+        :param base_offsets: queue offset of each batch's first message; negative if the frame is no batch.
         """
         fresh = (physical > self.max_physical_offset) & (base_offsets >= 0) & (counts >= 0)
         if not fresh.any():
@@ -446,11 +440,7 @@ class BatchQueueWriter:
         self.files.flush(least_pages)
 
     def recover(self, unflushed_from: int | None = None) -> None:
-        """Find the end from the last three files (BatchConsumeQueue#recover).
-
-        :param unflushed_from: see
-            :meth:`~storage_engine.rocketmq.engine.dispatch.queue_writer.QueueWriter.recover`.
-        """
+        """Find the end from the last files, as :meth:`QueueWriter.recover` (BatchConsumeQueue#recover)."""
         bases = self.files.bases
         if not bases:
             return
@@ -477,7 +467,7 @@ class BatchQueueWriter:
                 self.files.delete_last()
                 continue
             ends = ~batch_consume_queue.FORMAT.in_use(entries) | (entries["offset"] >= physical_offset)
-            # The broker takes a file's first entry as it is, even where nothing was written.
+            # The broker keeps a file's first entry without a check, even if it was never written.
             ends[0] = False
             behind = np.flatnonzero(ends)
             count = int(behind[0]) if behind.size else len(entries)
@@ -495,10 +485,7 @@ class BatchQueueWriter:
             self._find_next_queue_offset()
 
     def clean_below(self, min_offset: int) -> int:
-        """Delete files that point only below the log's min offset (BatchConsumeQueue#deleteExpiredFile).
-
-        :return: how many files were deleted.
-        """
+        """Delete and count files that point only below an offset (BatchConsumeQueue#deleteExpiredFile)."""
         deleted = delete_below(self.files, batch_consume_queue.FORMAT, min_offset)
         self.correct_min(min_offset)
         return deleted
@@ -514,9 +501,9 @@ class BatchQueueWriter:
         if count:
             self.min_queue_offset = int(entries[0]["base_offset"])
         remaining = np.flatnonzero(entries["offset"] >= min_offset)
-        dropped = int(remaining[0]) if remaining.size else count
-        if dropped:
-            last = entries[dropped - 1]
+        below = int(remaining[0]) if remaining.size else count
+        if below:
+            last = entries[below - 1]
             self.min_queue_offset = int(last["base_offset"]) + int(last["batch_size"])
 
     def _entries(self, base: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
@@ -537,10 +524,10 @@ class BatchQueueWriter:
 Writer = QueueWriter | BatchQueueWriter
 
 _SYNCS = 8
-"""Number of files that are synced at the same time: a disk handles waiting requests together."""
+"""Number of files that are flushed at the same time, since a disk handles waiting requests together."""
 
 _LONGEST_NAME_BYTES = 255
-"""Longest name of a directory in bytes, which every file system of Linux allows."""
+"""Longest name of a directory that each file system of Linux allows, in bytes."""
 
 
 def is_directory_name(topic: str) -> bool:
@@ -559,7 +546,7 @@ class QueueTable:
         self._flushes = threading.Lock()
         self._writers: dict[tuple[str, int], Writer] = {}
         self.next_offsets: dict[tuple[str, int], int] = {}
-        """Queue offset of each queue's next message; changed only under the log's lock."""
+        """Queue offset of each queue's next message. It is changed only under the appender's lock."""
 
     def __iter__(self) -> Iterator[Writer]:
         return iter(tuple(self._writers.values()))
@@ -574,38 +561,38 @@ class QueueTable:
         """
         for directory in (self._layout.consumequeue, self._layout.batchconsumequeue):
             for queue in iter_queues(directory):
-                batch = directory == self._layout.batchconsumequeue
-                if batch:
+                if directory == self._layout.batchconsumequeue:
                     self._batch_topics |= {queue.topic}
                 self.find(queue.topic, queue.queue_id).load()
 
     def find(self, topic: str, queue_id: int) -> Writer:
-        """Return a queue's writer, and make one if there is none.
+        """Return a queue's writer. It is new for a queue without a writer.
 
-        :raises StoreLayoutError: no directory can have the names of this topic or queue, which come from
-            messages on disk.
+        :raises StoreLayoutError: no directory can be named after the topic or queue of a message on disk.
         """
         writer = self._writers.get((topic, queue_id))
         if writer is None:
             if not is_directory_name(topic) or queue_id < 0:
                 raise StoreLayoutError(
-                    f"{self._layout.root}: expected a topic and a queue that directories can be named after, "
-                    f"found topic {topic!r:.300}, queue {queue_id} in a message. No queue was made of it. "
-                    "Find out who wrote it, and put the file of the log back from a replica."
+                    f"{self._layout.root}: expected a message whose topic and queue can name directories, "
+                    f"found topic {topic!r:.300}, queue {queue_id}. No queue was created. Find out which "
+                    "program wrote the message, and put the file of the log back from a replica."
                 )
             writer = self._writers[topic, queue_id] = self._new(topic, queue_id)
         return writer
 
     @property
     def max_physical_offset(self) -> int:
-        """Return the physical offset up to which the log is dispatched: the largest of all queues."""
+        """Return the physical offset up to which the log is dispatched, the largest of all queues.
+
+        Return -1 if no queue has an entry.
+        """
         return max((writer.max_physical_offset for writer in self), default=-1)
 
     def recover(self, unflushed_from: int | None) -> None:
         """Find the end of each queue.
 
-        :param unflushed_from: offset of the log from which entries of messages may be missing on disk; None:
-            all are on disk.
+        :param unflushed_from: offset of the log from which entries may be missing on disk; None without any.
         """
         for writer in self:
             writer.recover(unflushed_from)
@@ -623,28 +610,19 @@ class QueueTable:
             writer.correct_min(min_offset)
 
     def flush(self, least_pages: int) -> None:
-        """Flush the entries of each queue with at least this number of unflushed pages.
-
-        :raises OSError: the disk refuses.
-        """
+        """Flush the entries of each queue with at least this number of unflushed pages."""
         with self._flushes:
             for writer in self:
                 writer.flush(least_pages)
 
     def take_to_disk(self) -> None:
-        """Flush files that a killed process wrote.
-
-        :raises OSError: the disk refuses.
-        """
+        """Flush files that a killed process wrote."""
         with ThreadPoolExecutor(_SYNCS, thread_name_prefix="flush") as pool:
             for _ in pool.map(EntryFiles.take_to_disk, self.entry_files()):
                 pass
 
     def drop_behind(self, log_end: int) -> None:
-        """Remove all entries behind the entry of the log's last message, durably.
-
-        :raises OSError: the disk refuses.
-        """
+        """Remove all entries of messages behind the log's end durably."""
         for writer in self:
             writer.drop_behind(log_end)
         for files in self.entry_files():
@@ -659,7 +637,7 @@ class QueueTable:
         self._writers.clear()
 
     def files_in(self, directory: Path) -> EntryFiles | None:
-        """Return the files in a queue's or an extension's directory; None: it belongs to neither."""
+        """Return the files of the queue or extension in a directory; None if it belongs to neither."""
         return next((files for files in self.entry_files() if files.directory == directory), None)
 
     def entry_files(self) -> Iterator[EntryFiles]:

@@ -1,7 +1,6 @@
-"""Dispatch: from the frames of the commitlog to queue entries and index (ReputMessageService).
+"""Dispatch of the commitlog's messages into consume queues and index (ReputMessageService).
 
-One kernel reads the frames of a buffer. They are sorted by queue, and each queue's entries are written in the
-order of the log.
+A kernel reads the frames of a buffer. They are sorted by queue, and their entries written in log order.
 """
 
 from __future__ import annotations
@@ -16,13 +15,17 @@ import numpy.typing as npt
 
 from storage_engine.arrow.memory import address_of
 from storage_engine.core.clock import clock_ms
-from storage_engine.core.untrusted import java_text
 from storage_engine.crc import crc_engine
 from storage_engine.rocketmq.codec.frame_layout import SCHEDULE_TOPIC
-from storage_engine.rocketmq.engine.append.append import parse_properties
+from storage_engine.rocketmq.engine.append.append import (
+    DISPATCH,
+    DISPATCH_OFFSETS,
+    NO_LIGHT_QUEUES,
+    parse_properties,
+)
 from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as kernels
 from storage_engine.rocketmq.engine.dispatch.dispatch_kernels import group_by_queue
-from storage_engine.rocketmq.engine.dispatch.index_writer import IndexWriter
+from storage_engine.rocketmq.engine.dispatch.index_writer import IndexWriter, text_of
 from storage_engine.rocketmq.engine.dispatch.queue_writer import BatchQueueWriter, QueueTable, QueueWriter
 from storage_engine.rocketmq.engine.engine_settings import LIGHT_PREFIX, EngineSettings
 from storage_engine.rocketmq.format.index_file import java_hash
@@ -32,14 +35,12 @@ Rows = npt.NDArray[np.int64]
 
 ROWS_AT_ONCE = 1 << 14
 _SEED = np.uint64(secrets.randbits(64))
-_DISPATCH = "INNER_MULTI_DISPATCH"
-_OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
-_NO_LIGHT_QUEUES = ("%RETRY%", "rmq_sys_")
+_ENTRY_FIELDS = (kernels.PHYSICAL_OFFSET, kernels.SIZE, kernels.TAGS_CODE)
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Frames that were read, with the position and the reason of the walk's end."""
+    """Rows of the frames that were read, and the position and reason at which reading ended."""
 
     rows: Rows
     position: int
@@ -59,10 +60,10 @@ class FrameReader:
         self._state = np.empty(2, np.int64)
 
     def read(self, data: Bytes, position: int, end: int, limit: int, *, check_crc: bool) -> Walk:
-        """Read frames from a position on, at most :data:`ROWS_AT_ONCE`.
+        """Read at most :data:`ROWS_AT_ONCE` frames from a position on.
 
         :param end: end of the bytes that may be read.
-        :param limit: the end that no frame may exceed.
+        :param limit: end that no frame may exceed.
         :return: rows that stay valid until the next call.
         """
         crc = crc_engine()
@@ -91,7 +92,7 @@ class _Groups:
     :param order: numbers of the rows that have an entry.
     :param begins: positions in ``order`` at which each queue begins, and the end of the last queue.
     :param marks: marks of all rows combined.
-    :param last: the last row that has an entry; -1: no row has one.
+    :param last: number of the last row that has an entry; -1 if no row has one.
     """
 
     order: Rows
@@ -105,11 +106,9 @@ class _Sorter:
     """Sorts rows by queue, always in the same working memory."""
 
     def __init__(self) -> None:
-        self._table, self._of_rows = np.empty(2 * ROWS_AT_ONCE, np.int64), np.empty(ROWS_AT_ONCE, np.int64)
+        self._table, self._queues = np.empty(2 * ROWS_AT_ONCE, np.int64), np.empty(ROWS_AT_ONCE, np.int64)
         self._order, self._begins = np.empty(ROWS_AT_ONCE, np.int64), np.empty(ROWS_AT_ONCE + 1, np.int64)
-        self._addresses = [
-            address_of(memory) for memory in (self._table, self._of_rows, self._order, self._begins)
-        ]
+        self._addresses = list(map(address_of, (self._table, self._queues, self._order, self._begins)))
 
     def sort(self, base: int, rows: int, count: int) -> _Groups:
         """Sort ``count`` rows. The result stays valid until the next call.
@@ -117,10 +116,10 @@ class _Sorter:
         :param base: address of the buffer.
         :param rows: address of the rows, at most :data:`ROWS_AT_ONCE`.
         """
-        table, of_rows, order, begins = self._addresses
+        table, queues, order, begins = self._addresses
         slots = 1 << count.bit_length()
-        queues, marks, last = group_by_queue(base, rows, count, table, slots, of_rows, order, begins)
-        return _Groups(self._order, order, self._begins[: queues + 1].tolist(), marks, last)
+        number, marks, last = group_by_queue(base, rows, count, table, slots, queues, order, begins)
+        return _Groups(self._order, order, self._begins[: number + 1].tolist(), marks, last)
 
 
 class Dispatcher:
@@ -133,8 +132,8 @@ class Dispatcher:
         index: IndexWriter | None,
         clock: Callable[[], int] = clock_ms,
     ) -> None:
-        """:param index: None: messages are not indexed.
-        :param clock: gives the time from which new index files get their names.
+        """:param index: None if messages are not indexed.
+        :param clock: returns the time that becomes the name of a new index file, in ms since the epoch.
         """
         self._settings, self._queues, self._index, self._clock = settings, queues, index, clock
         self._sorter = _Sorter()
@@ -142,21 +141,19 @@ class Dispatcher:
         """Store time of the newest message that has an entry."""
 
     def dispatch(self, data: Bytes, rows: Rows) -> None:
-        """Write the entries of these messages into queues and index, in the order of the messages.
+        """Write the entries of messages into queues and index, in the order of the messages.
 
-        :param rows: rows that a :class:`FrameReader` has read, contiguous.
-        :raises OSError: an entry can't be written.
+        :param rows: contiguous rows that a :class:`FrameReader` has read.
         """
         if not len(rows):
             return
         address = address_of(rows)
         groups = self._sorter.sort(address_of(data), address, len(rows))
         if groups.marks & kernels.MALFORMED:
-            for number in np.flatnonzero(rows[:, kernels.MARKS] & kernels.MALFORMED).tolist():
-                _correct_tags_code(data, rows[number])
+            _correct_tags_codes(data, rows)
         for begin, end in pairwise(groups.begins):
             first = rows[groups.order[begin]]
-            topic = _text(data, first, kernels.TOPIC_AT, kernels.TOPIC_BYTES)
+            topic = text_of(data, first, kernels.TOPIC_AT)
             writer = self._queues.find(topic, int(first[kernels.QUEUE_ID]))
             chosen = groups.order_address + 8 * begin
             if not isinstance(writer, QueueWriter) or not writer.append_next(address, chosen, end - begin):
@@ -171,14 +168,13 @@ class Dispatcher:
     def _dispatch_further(self, data: Bytes, rows: Rows) -> None:
         """Write entries of messages that belong to further queues (ConsumeQueue#multiDispatchLmqQueue)."""
         for row in rows[rows[:, kernels.MARKS] & kernels.MULTI_DISPATCH != 0]:
-            topic = _text(data, row, kernels.TOPIC_AT, kernels.TOPIC_BYTES)
-            if topic.startswith(_NO_LIGHT_QUEUES) or topic == SCHEDULE_TOPIC or self._queues.is_batch(topic):
+            topic = text_of(data, row, kernels.TOPIC_AT)
+            if topic.startswith(NO_LIGHT_QUEUES) or topic == SCHEDULE_TOPIC or self._queues.is_batch(topic):
                 continue
             begin = int(row[kernels.PROPERTIES_AT])
-            block = bytes(data[begin : begin + int(row[kernels.PROPERTIES_BYTES])])
-            properties = parse_properties(block)
-            names = properties.get(_DISPATCH, "").split(",")
-            offsets = properties.get(_OFFSETS, "").split(",")
+            properties = parse_properties(bytes(data[begin : begin + int(row[kernels.PROPERTIES_BYTES])]))
+            names = properties.get(DISPATCH, "").split(",")
+            offsets = properties.get(DISPATCH_OFFSETS, "").split(",")
             if len(names) != len(offsets) or not all(offset.isdecimal() for offset in offsets):
                 continue
             for name, offset in zip(names, offsets, strict=True):
@@ -187,38 +183,24 @@ class Dispatcher:
                 light = self._settings.light_queues and name.startswith(LIGHT_PREFIX)
                 writer = self._queues.find(name, 0 if light else int(row[kernels.QUEUE_ID]))
                 if not isinstance(writer, BatchQueueWriter):
-                    fields = (kernels.PHYSICAL_OFFSET, kernels.SIZE, kernels.TAGS_CODE)
-                    physical, size, tags_code = (row[field : field + 1] for field in fields)
+                    physical, size, tags_code = (row[field : field + 1] for field in _ENTRY_FIELDS)
                     writer.append(physical, size, tags_code, np.array([int(offset)]), None)
 
 
 def _append(writer: QueueWriter | BatchQueueWriter, rows: Rows) -> None:
     """Write entries of one queue."""
+    physical, sizes, tags_codes = (rows[:, field] for field in _ENTRY_FIELDS)
+    store_ms = rows[:, kernels.STORE_MS]
     if isinstance(writer, BatchQueueWriter):
-        writer.append(
-            rows[:, kernels.PHYSICAL_OFFSET],
-            rows[:, kernels.SIZE],
-            rows[:, kernels.TAGS_CODE],
-            rows[:, kernels.STORE_MS],
-            rows[:, kernels.INNER_BASE],
-            rows[:, kernels.INNER_NUM],
-        )
-        return
-    writer.append(
-        rows[:, kernels.PHYSICAL_OFFSET],
-        rows[:, kernels.SIZE],
-        rows[:, kernels.TAGS_CODE],
-        rows[:, kernels.QUEUE_OFFSET],
-        rows[:, kernels.STORE_MS],
-    )
+        bases, counts = rows[:, kernels.INNER_BASE], rows[:, kernels.INNER_NUM]
+        writer.append(physical, sizes, tags_codes, store_ms, bases, counts)
+    else:
+        writer.append(physical, sizes, tags_codes, rows[:, kernels.QUEUE_OFFSET], store_ms)
 
 
-def _text(data: Bytes, row: Rows, at: int, length: int) -> str:
-    begin = int(row[at])
-    return java_text(bytes(data[begin : begin + int(row[length])]))
-
-
-def _correct_tags_code(data: Bytes, row: Rows) -> None:
-    """Set the code of tags that aren't UTF-8, decoded as Java decodes such bytes."""
-    if row[kernels.TAGS_BYTES] and not row[kernels.MARKS] & kernels.DELAYED:
-        row[kernels.TAGS_CODE] = java_hash(_text(data, row, kernels.TAGS_AT, kernels.TAGS_BYTES))
+def _correct_tags_codes(data: Bytes, rows: Rows) -> None:
+    """Set the codes of tags that aren't UTF-8, decoded as Java decodes such bytes."""
+    for number in np.flatnonzero(rows[:, kernels.MARKS] & kernels.MALFORMED).tolist():
+        row = rows[number]
+        if row[kernels.TAGS_BYTES] and not row[kernels.MARKS] & kernels.DELAYED:
+            row[kernels.TAGS_CODE] = java_hash(text_of(data, row, kernels.TAGS_AT))
