@@ -221,9 +221,7 @@ def internal_findings(node: Node, at_ms: int) -> Iterator[Finding]:
     yield from (_internal(topic, logs) for topic, logs in _largest_first(sizes))
 
 
-def _largest_first(
-    sizes: Mapping[str, list[tuple[int, int]]],
-) -> list[tuple[str, list[tuple[int, int]]]]:
+def _largest_first(sizes: Mapping[str, list[tuple[int, int]]]) -> list[tuple[str, list[tuple[int, int]]]]:
     return sorted(sizes.items(), key=lambda one: -sum(size for size, _ in one[1]))
 
 

@@ -253,9 +253,6 @@ def _checkpoint_facts(directory: LogDirectory, log: str, end: int) -> Iterator[C
 
     None of them may be above the log's end: a broker deletes all of a log whose start is.
     """
-    for name, offsets in (
-        ("log start", directory.log_starts),
-        ("high watermark", directory.high_watermarks),
-    ):
+    for name, offsets in (("log start", directory.log_starts), ("high watermark", directory.high_watermarks)):
         if (value := offsets.get(log)) is not None:
             yield CheckpointFact(f"{log}: {name}", 0, value, end)

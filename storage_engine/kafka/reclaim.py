@@ -22,10 +22,7 @@ from pathlib import Path
 from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import bytes_text
-from storage_engine.exceptions import (
-    StorageEngineError,
-    StoreBusyError,
-)
+from storage_engine.exceptions import StorageEngineError, StoreBusyError
 from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.format import checkpoints
 from storage_engine.kafka.format.file_names import METADATA_TOPIC

@@ -301,10 +301,7 @@ class Cluster:
         return bool(self._trouble) and not self._has_answered and nobody_listens(self.address)
 
     def answers(
-        self,
-        what: str,
-        keys: Sequence[Key],
-        ask: Callable[[Sequence[Key]], Mapping[Any, Future[Answer]]],
+        self, what: str, keys: Sequence[Key], ask: Callable[[Sequence[Key]], Mapping[Any, Future[Answer]]]
     ) -> Iterator[tuple[Any, Answer | BrokerRefusedError]]:
         """Send one request for each key, several at a time. Yield each key with its answer, or with the error
         if it is refused.
@@ -333,10 +330,7 @@ class Cluster:
                 self.admin = self._connect(self._settings)
 
     def _each(
-        self,
-        what: str,
-        keys: Sequence[Key],
-        ask: Callable[[Sequence[Key]], Mapping[Any, Future[Answer]]],
+        self, what: str, keys: Sequence[Key], ask: Callable[[Sequence[Key]], Mapping[Any, Future[Answer]]]
     ) -> Iterator[tuple[Any, Answer | BrokerRefusedError]]:
         for first in range(0, len(keys), _MOST_AT_ONCE):
             with self._errors(what):

@@ -64,11 +64,7 @@ class FoundLogs:
 
 
 def all_drift(
-    state: HoldState,
-    logs: FoundLogs,
-    settings: FoundSettings,
-    now_ms: int,
-    others: Sequence[HoldState] = (),
+    state: HoldState, logs: FoundLogs, settings: FoundSettings, now_ms: int, others: Sequence[HoldState] = ()
 ) -> Iterator[Drift]:
     """Yield differences between the remembered and the present state. Without an answer of the cluster there
     is no difference.

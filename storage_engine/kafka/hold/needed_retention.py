@@ -150,11 +150,7 @@ def raise_values(
             )
             before = () if setting == held.original else before
             yield replace(
-                held,
-                ours=(*before, to),
-                is_set=False,
-                counts_from_ms=counts_from_ms,
-                until_then=until_then,
+                held, ours=(*before, to), is_set=False, counts_from_ms=counts_from_ms, until_then=until_then
             )
 
 

@@ -126,8 +126,7 @@ def raise_settings(
     answers = read_settings(cluster, list(values))
     return Raised(
         replace(
-            state,
-            settings=tuple(_confirm(setting, answers.get(setting.topic)) for setting in state.settings),
+            state, settings=tuple(_confirm(setting, answers.get(setting.topic)) for setting in state.settings)
         ),
         {topic: f"the cluster doesn't let us set it: {error.remark}" for topic, error in refused.items()},
         too_short,

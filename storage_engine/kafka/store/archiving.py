@@ -37,12 +37,7 @@ from storage_engine.kafka.metadata.log_faults import (
 )
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
 from storage_engine.kafka.stopped.store_lock import lock_holder
-from storage_engine.kafka.transactions import (
-    OpenTransaction,
-    forgotten_below,
-    mapped,
-    open_transactions,
-)
+from storage_engine.kafka.transactions import OpenTransaction, forgotten_below, mapped, open_transactions
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.store import WENT, Archivable, LogSnapshot, Segment, SegmentContext, SegmentId
@@ -178,10 +173,7 @@ def _oldest_open(log: PartitionLog, end: int, log_end: int) -> OpenTransaction |
     has_snapshot = any(snapshot.path.endswith(f"/{end:020d}.snapshot") for snapshot in log.snapshots)
     if has_snapshot and not open_transactions(log, end):
         return None
-    return next(
-        (txn for txn in open_transactions(log, log_end) if txn.first_offset < end),
-        None,
-    )
+    return next((txn for txn in open_transactions(log, log_end) if txn.first_offset < end), None)
 
 
 def contexts_of(
@@ -221,11 +213,7 @@ def contexts_of(
                 log_id,
                 _evidence(epochs_in(epochs, first, end), first, end, log_start),
                 SegmentTransactions(
-                    log.name.topic,
-                    log.name.partition,
-                    end,
-                    open_before,
-                    tuple(_aborted_later(log, end)),
+                    log.name.topic, log.name.partition, end, open_before, tuple(_aborted_later(log, end))
                 ).as_text(),
             ),
         )

@@ -8,11 +8,7 @@ from types import MappingProxyType
 
 from storage_engine.kafka.format.layout import Node
 from storage_engine.kafka.format.log_end import segment_facts
-from storage_engine.kafka.lag import (
-    LagContext,
-    LogOfLag,
-    SegmentOfLag,
-)
+from storage_engine.kafka.lag import LagContext, LogOfLag, SegmentOfLag
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.retention_rules import RetentionSettings
 from storage_engine.kafka.store.plan import SeenLog, SeenNode, deletes_at_ms, log_facts, logs_of
@@ -20,11 +16,7 @@ from storage_engine.model.store import SegmentId, StoreSnapshot
 
 
 def lag_context(
-    seen: SeenNode,
-    snapshot: StoreSnapshot,
-    read: Collection[str],
-    going: frozenset[SegmentId],
-    now_ms: int,
+    seen: SeenNode, snapshot: StoreSnapshot, read: Collection[str], going: frozenset[SegmentId], now_ms: int
 ) -> LagContext:
     """Return the logs that lag is measured against.
 

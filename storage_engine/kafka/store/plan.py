@@ -361,8 +361,7 @@ def cut_to_archivable(
     if has_remote:
         return _leave_to_broker(plan)
     return cut_from(
-        plan,
-        lambda one: None if one.segment.id in may else _not_archivable(one.segment, archivable),
+        plan, lambda one: None if one.segment.id in may else _not_archivable(one.segment, archivable)
     )
 
 
