@@ -23,8 +23,8 @@ _REMEDY = "Bring it back from a backup: a broker doesn't start without it."
 class MetaProperties:
     """The node and the cluster that a log directory belongs to (MetaProperties).
 
-    :param version: 0 in a cluster with ZooKeeper, 1 in one with controllers of its own.
-    :param directory_id: id of the directory within its node; None: it was formatted before Kafka 3.7.
+    :param version: 0 in a cluster with ZooKeeper, 1 in a cluster with KRaft.
+    :param directory_id: id of the directory within its node; None if it was formatted before Kafka 3.7.
     """
 
     version: int
@@ -48,10 +48,9 @@ def read_meta_properties(path: Path) -> MetaProperties:
 
 
 def parse_meta_properties(data: bytes, path: str) -> MetaProperties:
-    """Return a log directory's identity.
+    """Return the identity in a file's bytes; see :func:`read_meta_properties`.
 
     :param path: for messages.
-    :raises CorruptFileError: the file contains no identity.
     """
     values = parse_properties(data, path)
     version = _whole_number(values, "version", path)
@@ -88,19 +87,18 @@ def _whole_number(values: Mapping[str, str], name: str, path: str) -> int | None
 
 
 def read_clean_shutdown(path: Path) -> int | None:
-    """Return the broker's epoch when it stopped; None: the marker is empty, as before Kafka 3.7.
+    """Return the broker's epoch when it stopped; None if the marker is empty, as before Kafka 3.7.
 
-    :raises CorruptFileError: the marker isn't empty, and isn't what a broker writes.
+    :raises CorruptFileError: the marker is neither empty nor in the form that a broker writes.
     :raises OSError: it can't be read. If it is missing, the broker runs or did not stop cleanly.
     """
     return parse_clean_shutdown(read_stored(path), str(path))
 
 
 def parse_clean_shutdown(data: bytes, path: str) -> int | None:
-    """Return the broker's epoch when it stopped; None: the marker is empty.
+    """Return the epoch in a marker's bytes; see :func:`read_clean_shutdown`.
 
     :param path: for messages.
-    :raises CorruptFileError: the marker isn't empty, and isn't what a broker writes.
     """
     if not data.strip():
         return None

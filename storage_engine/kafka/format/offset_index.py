@@ -1,7 +1,4 @@
-"""A segment's ``.index``: positions of batches by offset (OffsetIndex).
-
-It can be made again from the segment.
-"""
+"""A segment's ``.index``: positions of batches by offset (OffsetIndex). It can be created again."""
 
 from __future__ import annotations
 
