@@ -1,4 +1,4 @@
-"""Arrow schema of the rows that a segment of a log is decoded into."""
+"""Arrow schema of the rows into which a log's segment is decoded."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ FILE_SCHEMA = pa.schema(_FIELDS)
 SCHEMA = pa.schema([*_FIELDS[:3], *_CONTEXT_FIELDS, *_FIELDS[3:]])
 """Columns of a row.
 
-``kind``: ``batch`` (a batch's header, which comes before its records), ``message``, ``control`` (a marker),
-``legacy`` (a message of format 0 or 1, with all in it) or ``undecodable``. Rows of size > 0 cover the
-segment. A record of a compressed batch owns no bytes: its size is 0, and its ``physical_offset`` is the
+``kind`` is ``batch`` (a batch's header, which comes before its records), ``message``, ``control`` (a marker),
+``legacy`` (a message of format 0 or 1, with any messages inside) or ``undecodable``. Rows of size > 0 cover
+the segment. A record of a compressed batch owns no bytes: its size is 0, and its ``physical_offset`` is the
 batch's.
 
 ``topic``, ``partition`` and ``state`` come from the segment's context, and have no value without one.
@@ -129,7 +129,8 @@ CONTROL_TYPES = text_array(
 
 
 def record_steps(rows: pa.Table) -> pa.ChunkedArray[Any]:
-    """Return by how many offsets each row moves its partition on: 0 for a batch's header, which is no record.
+    """Return by how many offsets the next row's offset is higher: 0 for a batch's header, which is no record.
+
     It is null for other rows, because a cleaner may have removed the next record.
 
     :param rows: with the column ``kind``.
