@@ -86,7 +86,7 @@ def test_what_a_damaged_directory_says_of_the_stop_keeps_what_others_have_left(
     tasks = tasks_of(read_node(made.properties), now_ms() + OVERDUE_MS, LIMITS)
     kept = {task.name: task.kept for task in tasks if task.kept}
     assert kept.keys() == {"cleanupLogs", "deleteLogs"}
-    assert all(f"nothing goes: {why}" in said[-1] for said in kept.values())
+    assert all(f"nothing is removed: {why}" in said[-1] for said in kept.values())
     assert not any(task.left for task in tasks)
 
 
