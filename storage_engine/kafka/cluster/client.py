@@ -1,7 +1,6 @@
-"""Requests to a cluster through confluent-kafka's AdminClient: the client's settings, and an answer or an
-error for each request.
+"""Requests to a cluster through confluent-kafka's AdminClient: the client's settings, and answers or errors.
 
-Nothing here decides anything. No message shows a setting's value that may be a secret.
+Nothing is decided here. No message shows a setting's value that may be a secret.
 """
 
 from __future__ import annotations
@@ -77,8 +76,9 @@ _NAMES = """
 """
 """Names in librdkafka's CONFIGURATION.md, as version 2.16.1 prints them (rd_kafka_conf_properties_show).
 
-Settings are left out that load a library (``plugin.library.paths``, ``ssl.engine.*``, ``ssl.providers``), run
-a command (``sasl.kerberos.kinit.cmd``), end the process (``internal.termination.signal``), or are functions.
+Left out are functions, and settings that load a library (``plugin.library.paths``, ``ssl.engine.*``,
+``ssl.providers``), run a command (``sasl.kerberos.kinit.cmd``) or end the process
+(``internal.termination.signal``).
 """
 ALLOWED = frozenset(_NAMES.split())
 _IN_A_COMMAND = ("sasl.kerberos.principal", "sasl.kerberos.keytab")
@@ -91,7 +91,8 @@ _HINTS = {"sasl.jaas.config": " This is a setting of the Java client: give sasl.
 def check_options(settings: Mapping[str, str]) -> None:
     """Make sure that a client's settings only describe how to reach and ask a cluster.
 
-    :raises BadInputError: a setting does something else, or has a shell command. The message shows no value.
+    :raises BadInputError: a setting does something else, or its value may run a shell command. The message
+        shows no value.
     """
     for name, value in settings.items():
         if name not in ALLOWED:
@@ -113,14 +114,15 @@ def check_options(settings: Mapping[str, str]) -> None:
 _ADDRESS = re.compile(r"(?:\w+://)?(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]/]+))(?::(?P<port>\d{1,5}))?\Z")
 _DEFAULT_PORT, _LAST_PORT = 9092, (1 << 16) - 1
 _CONNECT_SECONDS = 1.0
-"""Time limit for one address. A listener that is slower than this is not counted as missing."""
+"""Time limit for one address. A slower listener doesn't count as missing."""
 _NO_WAY = frozenset({errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT})
 """Errors of an address that this machine can't reach at all, such as IPv6 on a machine without it."""
 
 
 def nobody_listens(bootstrap: str) -> bool:
-    """Return whether every address refuses connections or names no host. An address that doesn't answer in
-    time may have a listener.
+    """Return whether every address refuses connections or names no host.
+
+    An address that doesn't answer in time may have a listener.
 
     :param bootstrap: ``bootstrap.servers``, as librdkafka reads it.
     """
@@ -144,8 +146,7 @@ def _refuses(address: str) -> bool:
 
 
 def _answer(family: int, kind: int, place: Any) -> int | None:
-    """Return the error number of a connection; 0: the connection was made; None: no answer in time, or an
-    error without a number."""
+    """Connect to an address. Return the error's number; 0 without an error; None without a number."""
     try:
         with socket.socket(family, kind) as connection:
             connection.settimeout(_CONNECT_SECONDS)
@@ -168,20 +169,20 @@ TIMEOUT_SECONDS = 15.0
 """Time limit of a request; a cluster that elects a leader takes a few seconds."""
 _POLL_SECONDS = 0.2
 _SHUT_OUT_SECONDS = 2.0
-"""Time in which another broker may still accept our credentials."""
+"""How long we wait for another broker to accept our credentials."""
 _REFUSED_SECONDS = 1.0
-"""Time in which a listener may still start."""
+"""How long we wait for a listener to start."""
 _ELECTION_SECONDS = 5.0
-"""Time in which brokers may still name the leader's epoch of before an election."""
+"""How long brokers may name an outdated leader's epoch after an election."""
 _MOST_AT_ONCE = 500
 _BOOTSTRAP = "bootstrap.servers"
 _OURS = {"client.id": "storage-engine", "log_level": "0", "socket.timeout.ms": "10000"}
 """Default settings of every client. Settings that a user names win over them."""
 _MAX_CONFIG_BYTES = 1 << 20
 _PYTHON_ONLY = frozenset({"error_cb", "stats_cb", "throttle_cb", "on_commit", "logger"})
-"""Settings in a connection's extra that name Python functions, which only Airflow's provider calls."""
+"""Settings in an Airflow connection's extra that name Python functions, which only the provider calls."""
 _MECHANISM = "SCRAM-SHA-512"
-"""SASL mechanism for an access key whose settings name no mechanism."""
+"""SASL mechanism if an access key is given and the settings name no mechanism."""
 _HIDDEN = (
     "ssl.key.pem",
     "ssl.certificate.pem",
@@ -195,14 +196,14 @@ def client_settings(live: LiveBroker) -> dict[str, str]:
 
     Options win over a connection, and a connection wins over a file.
 
-    :raises BadInputError: a setting is missing, isn't allowed, or isn't known to this client. The message
-        shows no value.
+    :raises BadInputError: a setting is missing, not allowed, or unknown to librdkafka. The message shows no
+        value.
     """
     if live.name_servers or live.broker_name or live.tls_server_name:
         text = live.name_servers or live.broker_name or live.tls_server_name
         raise BadInputError(
-            f"{text}: expected only the address of a broker to name a cluster of Kafka, found a name "
-            "server, a broker's name or a name for TLS. Nothing was changed. Leave it out."
+            f"{text}: expected only a broker's address for a cluster of Kafka, found a name server, a "
+            "broker's name or a name for TLS. Nothing was changed. Leave it out."
         )
     settings = {} if not live.client_config else _config_file(Path(live.client_config))
     settings |= {name: value for name, value in live.client.items() if name not in _PYTHON_ONLY}
@@ -248,14 +249,14 @@ def is_topics_own(entry: Any) -> bool:
 
 
 class Cluster:
-    """A running cluster. A request without an answer raises one error.
+    """A running cluster.
 
     Its ``admin`` makes requests whose answers are futures: see :meth:`answer`. Its connections end when no
     caller refers to the object any more.
 
     :param live: how to reach the cluster.
     :raises MissingExtraError: confluent-kafka isn't installed.
-    :raises BadInputError: a setting with which the client doesn't work.
+    :raises BadInputError: the client doesn't accept a setting.
     """
 
     def __init__(self, live: LiveBroker) -> None:
@@ -288,7 +289,7 @@ class Cluster:
                     waited = time.monotonic() - begun
                     if waited > _REFUSED_SECONDS and self._is_refused:
                         raise TimeoutError("nobody listens there") from None
-                    # Who isn't let in once isn't let in later: the client would go on trying.
+                    # A broker that refuses our credentials refuses them again, but the client goes on trying.
                     if waited > TIMEOUT_SECONDS + 5 or (self._is_shut_out and waited > _SHUT_OUT_SECONDS):
                         raise
 
@@ -303,8 +304,7 @@ class Cluster:
     def answers(
         self, what: str, keys: Sequence[Key], ask: Callable[[Sequence[Key]], Mapping[Any, Future[Answer]]]
     ) -> Iterator[tuple[Any, Answer | BrokerRefusedError]]:
-        """Send one request for each key, several at a time. Yield each key with its answer, or with the error
-        if it is refused.
+        """Send a request for each key, several at a time. Yield each key with its answer or its refusal.
 
         A client keeps a leader's epoch, and uses it even after the leader refuses it. So such requests are
         repeated with a new client, for a few seconds.
@@ -342,7 +342,7 @@ class Cluster:
                     yield key, error
 
     def topics(self, what: str, names: Sequence[str]) -> Iterator[tuple[str, Any | BrokerRefusedError]]:
-        """Describe topics. Yield each topic with its description, or with the error if it is refused.
+        """Yield each topic with its description, or with the error if the cluster refuses it.
 
         :param what: the request, for a message.
         :raises BrokerUnavailableError: no broker answers.
@@ -357,9 +357,7 @@ class Cluster:
     def topic_settings(
         self, names: Sequence[str]
     ) -> Iterator[tuple[str, Mapping[str, Any] | BrokerRefusedError]]:
-        """Ask for topics' settings.
-
-        Yield each topic with its entries by name, or with the error if it is refused.
+        """Yield each topic with its settings' entries by name, or with the error if the cluster refuses it.
 
         :raises BrokerUnavailableError: no broker answers.
         """
@@ -373,11 +371,9 @@ class Cluster:
             yield resource.name, answer
 
     def node_settings(self, node_id: int | None) -> Mapping[str, str]:
-        """Return those of a node's settings that have a value.
+        """Return a node's settings that have a value; none if the account may not ask for them.
 
-        There are none if the account may not ask for them.
-
-        :param node_id: None: unknown, so no request is made.
+        :param node_id: None if unknown. Then no request is made, and the result is empty.
         :raises BrokerUnavailableError: no broker answers.
         """
         from confluent_kafka.admin import ConfigResource
@@ -389,7 +385,7 @@ class Cluster:
         try:
             entries = self.answer("settings of the node", future)
         except BrokerRefusedError:
-            # Which right is lacking is a finding of its own.
+            # The missing right is a finding of its own.
             return {}
         return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
@@ -411,16 +407,16 @@ class Cluster:
     def described(self) -> DescribeClusterResult:
         """Return the cluster's description of itself.
 
-        A broker may name any other broker as the controller, which answers this request. After a while
-        brokers no longer name a broker that hangs. But a client that already has its name continues to ask
-        it, so a new client asks once more.
+        A broker names another broker as the controller, which answers this request. Brokers stop naming a
+        broker that hangs, after a while. But a client that already has its name continues to ask it, so a new
+        client asks once more.
 
         :raises BrokerUnavailableError: no broker answers, or no broker accepts our credentials.
         """
         try:
             return self._describe()
         except BrokerUnavailableError:
-            # Who can't be reached, or doesn't let us in, is no broker that hangs.
+            # The cluster can't be reached or refuses our credentials: no broker hangs.
             if self._trouble or self._is_shut_out:
                 raise
         self.admin = self._connect(self._settings)
@@ -445,7 +441,7 @@ class Cluster:
             ) from None
 
     def _note(self, error: KafkaError) -> None:
-        """Keep the reason why no connection is made: a request's own error only says that it timed out."""
+        """Keep the error of a connection: a request's own error only says that it timed out."""
         from confluent_kafka import KafkaError as Codes
 
         self._is_shut_out = self._is_shut_out or error.code() in (Codes._AUTHENTICATION, Codes._SSL)
@@ -453,7 +449,7 @@ class Cluster:
             self._trouble = self.shown(error.str())
 
     def shown(self, text: str) -> str:
-        """Return a text without the secrets of our settings, so that it may be shown."""
+        """Return a text without the secrets in our settings."""
         return without_secrets(text, self._secrets)
 
     @contextmanager
