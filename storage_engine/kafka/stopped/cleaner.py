@@ -115,7 +115,13 @@ def cleaner_findings(
     :param at_ms: now, or for a stopped node the time of its last activity.
     """
     for directory in node.directories:
-        logs = [log for log in directory.logs if log.segments and _is_compacted(log, topics)]
+        logs = [
+            log
+            for log in directory.logs
+            if log.segments
+            and not isinstance(settings := topics.of(log.name.topic), str)
+            and settings.compact
+        ]
         if not logs:
             continue
         if topics.node.get("log.cleaner.enable", "true").lower() == "false":
@@ -180,11 +186,6 @@ def _text(log_due: Due) -> str:
     return (
         f"{log_due.log} ({bytes_text(log_due.dirty_bytes)} of {bytes_text(log_due.size_bytes)} not cleaned)"
     )
-
-
-def _is_compacted(log: PartitionLog, topics: TopicSettings) -> bool:
-    settings = topics.of(log.name.topic)
-    return not isinstance(settings, str) and settings.compact
 
 
 def _is_at_work(logs: list[PartitionLog], at_ms: int) -> bool:

@@ -307,7 +307,7 @@ def observed_tasks(
     return (
         _cleanup(node, topics, now_ms),
         _flush(node, topics, limits),
-        _checkpoint(node, CHECKPOINT_RECOVERY, (RECOVERY_POINT,), now_ms, limits),
+        _checkpoint(node, CHECKPOINT_RECOVERY, RECOVERY_POINT, now_ms, limits),
         _starts(node, now_ms, limits),
         _deleted_logs(node, topics, now_ms),
     )
@@ -342,7 +342,8 @@ def _flush(node: Node, topics: TopicSettings, limits: TaskLimits) -> BrokerTask:
 
     A log's recovery point moves when a segment is closed, or by ``flush.ms`` and ``flush.messages`` if set.
     """
-    sizes = ((_unflushed(directory, log), log) for directory, log in managed_logs(node))
+    points = _offsets_of(node, RECOVERY_POINT)
+    sizes = ((_unflushed(log, points.get(log.name.log)), log) for _, log in managed_logs(node))
     behind = sorted(sizes, key=lambda pair: pair[0])
     total = sum(size for size, _ in behind)
     overdue = []
@@ -357,12 +358,11 @@ def _flush(node: Node, topics: TopicSettings, limits: TaskLimits) -> BrokerTask:
     return BrokerTask(FLUSH_DIRTY_LOGS, (f"{bytes_text(total)} behind recovery points",), tuple(overdue[:1]))
 
 
-def _unflushed(directory: LogDirectory, log: PartitionLog) -> int:
+def _unflushed(log: PartitionLog, point: int | None) -> int:
     """Return the size of a log's segments that end after its recovery point, the first as a whole.
 
-    Return 0 if the log has no recovery point yet.
+    :param point: the recovery point. Return 0 if the log has none yet.
     """
-    point = offsets_in(directory, RECOVERY_POINT).get(log.name.log)
     if point is None:
         return 0
     bases = [segment.base_offset for segment in log.segments]
@@ -370,8 +370,13 @@ def _unflushed(directory: LogDirectory, log: PartitionLog) -> int:
     return sum(segment.log.size_bytes for segment in log.segments[first:])
 
 
-def _checkpoint(node: Node, task: str, names: tuple[str, ...], now_ms: int, limits: TaskLimits) -> BrokerTask:
-    ages = dict(_ages(node, names, now_ms))
+def _checkpoint(node: Node, task: str, name: str, now_ms: int, limits: TaskLimits) -> BrokerTask:
+    ages = {
+        path: now_ms - path.stat().st_mtime_ns // 1_000_000
+        for directory in node.directories
+        if any(log.name.log in directory.high_watermarks for log in directory.logs)
+        and (path := directory.path / name).exists()
+    }
     oldest = max(ages.values(), default=None)
     overdue = tuple(
         f"{path}: expected it written within {duration_text(limits.checkpoint_ms)}, found it written "
@@ -383,25 +388,17 @@ def _checkpoint(node: Node, task: str, names: tuple[str, ...], now_ms: int, limi
     return BrokerTask(task, (age_text,), overdue)
 
 
-def _ages(node: Node, names: tuple[str, ...], now_ms: int) -> Iterator[tuple[str, int]]:
-    for directory in node.directories:
-        if any(log.name.log in directory.high_watermarks for log in directory.logs):
-            for name in names:
-                path = directory.path / name
-                if path.exists():
-                    yield str(path), now_ms - path.stat().st_mtime_ns // 1_000_000
-
-
 def _starts(node: Node, now_ms: int, limits: TaskLimits) -> BrokerTask:
     """Compare log starts in checkpoints with the leaders' log starts. Checkpoints are written each minute."""
-    task = _checkpoint(node, CHECKPOINT_STARTS, (LOG_START,), now_ms, limits)
+    task = _checkpoint(node, CHECKPOINT_STARTS, LOG_START, now_ms, limits)
     live = {} if node.live is None else node.live.partitions
+    starts = _offsets_of(node, LOG_START) if live else {}
     behind, records = 0, 0
-    for directory, log in managed_logs(node):
+    for _, log in managed_logs(node):
         partition = live.get(log.name.log)
         if partition is None or partition.log_start is None or not log.segments:
             continue
-        start = max(offsets_in(directory, LOG_START).get(log.name.log, 0), log.segments[0].base_offset)
+        start = max(starts.get(log.name.log, 0), log.segments[0].base_offset)
         behind += start < partition.log_start
         records += max(partition.log_start - start, 0)
     if node.live is None:
@@ -485,9 +482,9 @@ def _stopped_flush(node: Node) -> BrokerTask:
 
 def _recovery(node: Node, ends: Mapping[str, int]) -> BrokerTask:
     """Compare recovery points with the logs' ends. After a clean stop they are equal."""
-    wrong = []
+    wrong, points = [], _offsets_of(node, RECOVERY_POINT)
     for directory, log in managed_logs(node):
-        point = offsets_in(directory, RECOVERY_POINT).get(log.name.log)
+        point = points.get(log.name.log)
         if log.name.log in ends and point != ends[log.name.log]:
             point_text = "none" if point is None else str(point)
             wrong.append(
@@ -504,9 +501,9 @@ def _recovery(node: Node, ends: Mapping[str, int]) -> BrokerTask:
 def _stopped_starts(node: Node, ends: Mapping[str, int]) -> BrokerTask:
     """Compare log starts in checkpoints with the logs' ends. A start above the end deletes the whole log."""
     wrong, entries, inside = [], 0, 0
+    starts = _offsets_of(node, LOG_START)
     for directory, log in managed_logs(node):
-        start = offsets_in(directory, LOG_START).get(log.name.log)
-        if start is None:
+        if (start := starts.get(log.name.log)) is None:
             continue
         entries += 1
         inside += bool(log.segments) and start > log.segments[0].base_offset
@@ -527,10 +524,12 @@ def _first(sentences: Sequence[str]) -> tuple[str, ...]:
     return (*sentences[:MOST_NAMED], *((f"{rest} more logs like these",) if rest > 0 else ()))
 
 
-_NO_OFFSETS: Mapping[str, int] = {}
-
-
-def offsets_in(directory: LogDirectory, name: str) -> Mapping[str, int]:
-    """Return the values in one of a directory's checkpoints, by log. A missing file has no values."""
-    path = directory.path / name
-    return read_offsets(path) if path.exists() else _NO_OFFSETS
+def _offsets_of(node: Node, name: str) -> Mapping[str, int]:
+    """Return the values of one checkpoint in all directories, by log. Each file is read once."""
+    offsets: dict[str, int] = {}
+    for directory in node.directories:
+        if (path := directory.path / name).exists():
+            values = read_offsets(path)
+            names = (log.name.log for log in directory.logs)
+            offsets |= {log: values[log] for log in names if log in values}
+    return offsets

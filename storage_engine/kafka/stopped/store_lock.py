@@ -163,7 +163,6 @@ def _open(directory: Path) -> int:
 
 
 def _remedy(error: OSError) -> str:
-    """Return the remedy for a lock file that can't be opened."""
     if error.errno == errno.EROFS:
         return (
             "Its disk is mounted read-only, as after a disk error: look into the kernel's log, check the "
