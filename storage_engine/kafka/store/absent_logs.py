@@ -169,7 +169,6 @@ def _expected_logs(metadata: ClusterMetadata, node_id: int | None) -> dict[str, 
 
 
 def missing_text(missing: tuple[str, ...]) -> str:
-    """Name the missing logs, as a clause."""
     return (
         f"no directory of log.dirs has {count_text(len(missing), 'log')} that this node should have by the "
         f"cluster's metadata, {named_in_short(list(missing))}: a directory was taken out of log.dirs, or "

@@ -72,7 +72,7 @@ def archivable_segments(
         )
     below = tuple(segment for segment in sealed if segment.end_offset <= watermark)
     if not below:
-        return (), f"it reaches above the high watermark {watermark}, until all replicas in sync have it"
+        return (), f"it reaches above the high watermark {watermark}: not all replicas in sync have it yet"
     try:
         txn = _oldest_open(log, below[-1].end_offset, seen.max_offset)
     except (StorageEngineError, OSError) as error:
@@ -86,12 +86,12 @@ def archivable_segments(
     stable = tuple(segment for segment in below if first_open is None or segment.end_offset <= first_open)
     if len(stable) < len(below):
         by = f" of producer {txn.producer_id}" if txn and txn.first_offset == first_open else ""
-        return stable, f"a transaction{by} is open from offset {first_open} on, until it ends"
+        return stable, f"a transaction{by} is open from offset {first_open} on"
     if len(below) < len(sealed):
-        return (
-            stable,
-            f"the rest reaches above the high watermark {watermark}, until all replicas in sync have it",
+        why = (
+            f"later records lie above the high watermark {watermark}: not all replicas in sync have them yet"
         )
+        return stable, why
     return stable, ""
 
 
@@ -126,8 +126,8 @@ def _kept_out(log: PartitionLog, settings: TopicSettings) -> str:
     if isinstance(topic, str):
         return ""
     if topic.compact:
-        return "cleanup.policy contains compact, and the cleaner rewrites its segments: as long as it does"
-    return "its segments are copied to remote storage: as long as they are" if topic.is_copied else ""
+        return "its cleanup.policy contains compact, so the cleaner rewrites its segments"
+    return "its segments are copied to remote storage" if topic.is_copied else ""
 
 
 def _fault(directory: LogDirectory, log: PartitionLog, settings: TopicSettings, end: int) -> str:
@@ -201,16 +201,16 @@ def contexts_of(
         first, end = segment.base_offset, segment.end_offset
         open_before = tuple((txn.producer_id, txn.first_offset) for txn in open_transactions(log, first))
         _check_transaction_index(segment, open_before, forgotten_below(log, first))
-        yield (
-            segment.id,
-            SegmentContext(
-                log_id,
-                _evidence(epochs_in(epochs, first, end), first, end, log_start),
-                SegmentTransactions(
-                    log.name.topic, log.name.partition, end, open_before, tuple(_aborted_later(log, end))
-                ).as_text(),
-            ),
+        in_force = epochs_in(epochs, first, end)
+        evidence: dict[str, Any] = {
+            "leader_epochs": [[epoch.epoch, epoch.start_offset] for epoch in in_force]
+        }
+        if first < log_start < end:
+            evidence[START_EVIDENCE] = log_start
+        transactions = SegmentTransactions(
+            log.name.topic, log.name.partition, end, open_before, tuple(_aborted_later(log, end))
         )
+        yield segment.id, SegmentContext(log_id, evidence, transactions.as_text())
 
 
 def went_meanwhile(path: str) -> FileNotFoundError:
@@ -243,12 +243,6 @@ def _check_transaction_index(
     with mapped(segment.facts.path) as data:
         transactions = transactions.continued(data, segment.end_offset)
     check_transaction_index(entries, transactions, segment.base_offset, index.path)
-
-
-def _evidence(epochs: Sequence[LeaderEpoch], first: int, end: int, log_start: int) -> dict[str, Any]:
-    """Return a segment's evidence for its receipt: the leaders' epochs, and the log start if inside it."""
-    evidence: dict[str, Any] = {"leader_epochs": [[epoch.epoch, epoch.start_offset] for epoch in epochs]}
-    return {**evidence, START_EVIDENCE: log_start} if first < log_start < end else evidence
 
 
 def log_id_of(directory: LogDirectory, log: PartitionLog) -> str:

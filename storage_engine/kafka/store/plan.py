@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from storage_engine.commands import Command, Text
 from storage_engine.core.wording import bytes_text, duration_text, time_text
 from storage_engine.exceptions import BrokerConfigError, CorruptFileError
-from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog, SegmentFiles
+from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog
 from storage_engine.kafka.format.log_end import LogEnd, segment_facts
 from storage_engine.kafka.metadata.log_faults import epochs_fault, holes, link_fault, start_fault, topic_fault
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
@@ -234,24 +234,11 @@ def log_facts(one: SeenLog, settings: RetentionSettings, now_ms: int, *, until_k
     if settings.kept_bytes >= 0 or start > segments[0].base_offset:
         ageless = replace(settings, retention_ms=-1, local_retention_ms=-1)
         going = len(delete_old_segments(whole, ageless, now_ms).deletions)
-    kept_since_ms = now_ms - settings.kept_ms if until_kept else None
-    for place, facts in enumerate(_with_times(segments[going:], segments[-1], kept_since_ms), going):
-        unread[place] = facts
+    for place in range(going, len(segments)):
+        unread[place] = segment_facts(segments[place], active=place + 1 == len(segments))
+        if until_kept and unread[place].largest_timestamp_ms >= now_ms - settings.kept_ms:
+            break
     return LogFacts(tuple(unread), start, watermark, one.end.offset)
-
-
-def _with_times(
-    segments: Sequence[SegmentFiles], active: SegmentFiles, kept_since_ms: int | None
-) -> Iterator[SegmentFacts]:
-    """Yield segments with the times of their newest records, up to the first segment that is kept.
-
-    :param kept_since_ms: records from this time on are kept. If None, all segments are yielded.
-    """
-    for files in segments:
-        facts = segment_facts(files, active=files is active)
-        yield facts
-        if kept_since_ms is not None and facts.largest_timestamp_ms >= kept_since_ms:
-            return
 
 
 def _compaction(seen_log: SeenLog, settings: RetentionSettings, topics: TopicSettings, now_ms: int) -> str:
