@@ -520,7 +520,15 @@ def left_behind(node: Node, at_ms: int, *, running: bool) -> Iterator[Finding]:
         for state in _WORDS:
             logs = [log for log in directory.aside if log.name.state is state and not log.is_link]
             yield from _directories(directory, state, logs, at_ms, running=running)
-        yield from _links(directory)
+        for path in (path for log in (*directory.aside, *directory.logs) for path in log.links):
+            with suppress(FileNotFoundError):
+                yield Finding(
+                    Severity.WARNING,
+                    "symbolic-link",
+                    f"{path} is a symbolic link to {Path(path).readlink()}: its target was not looked at, "
+                    "and is left alone",
+                    "find out who made it, and remove it while the broker is stopped: a broker follows it",
+                )
         yield from _files(directory)
 
 
@@ -548,18 +556,6 @@ def _directories(
             f"{bytes_text(size_bytes)}",
             _ADVICE[state],
         )
-
-
-def _links(directory: LogDirectory) -> Iterator[Finding]:
-    for path in (path for log in (*directory.aside, *directory.logs) for path in log.links):
-        with suppress(FileNotFoundError):
-            yield Finding(
-                Severity.WARNING,
-                "symbolic-link",
-                f"{path} is a symbolic link to {Path(path).readlink()}: its target was not looked at, and "
-                "is left alone",
-                "find out who made it, and remove it while the broker is stopped: a broker follows it",
-            )
 
 
 def _since_ms(log: PartitionLog, state: DirectoryState) -> int:

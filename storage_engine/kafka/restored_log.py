@@ -58,7 +58,7 @@ def files_of(receipts: Sequence[Receipt], nodes: ServingNodes) -> Mapping[str, b
     files: dict[str, bytes] = {}
     starts, watermarks = [], []
     for name, rows in _group_by_log(receipts):
-        topic_id, _ = _topic_of(rows[0], name)
+        topic_id, _ = _topic_and_cluster_id(rows[0], name)
         first, end = rows[0].base_offset, rows[-1].end
         epochs, own_id = log_files(name.log)
         files[epochs] = checkpoints.leader_epochs_text(epochs_of(rows))
@@ -140,7 +140,7 @@ def _known_epochs(row: Receipt) -> Iterator[LeaderEpoch]:
 
 def _check_topic(name: PartitionDirectory, rows: Sequence[Receipt], nodes: ServingNodes) -> None:
     for row in rows:
-        topic_id, cluster_id = _topic_of(row, name)
+        topic_id, cluster_id = _topic_and_cluster_id(row, name)
         if cluster_id != nodes.cluster_id:
             raise RestoreError(
                 f"log {name.log}: expected a node of cluster {cluster_id}, from which it was archived, "
@@ -159,7 +159,7 @@ def _check_topic(name: PartitionDirectory, rows: Sequence[Receipt], nodes: Servi
 
 
 def _check_epochs(name: PartitionDirectory, rows: Sequence[Receipt], nodes: ServingNodes) -> None:
-    topic_id, _ = _topic_of(rows[0], name)
+    topic_id, _ = _topic_and_cluster_id(rows[0], name)
     state = nodes.metadata.partition_states.get((topic_id, name.partition))
     if state is None:
         raise RestoreError(
@@ -195,8 +195,7 @@ def _group_by_log(receipts: Sequence[Receipt]) -> Iterator[tuple[PartitionDirect
         yield name, of_log
 
 
-def _topic_of(row: Receipt, name: PartitionDirectory) -> tuple[uuid.UUID, str]:
-    """Return the ids of the topic and of the cluster in a receipt."""
+def _topic_and_cluster_id(row: Receipt, name: PartitionDirectory) -> tuple[uuid.UUID, str]:
     cluster, _, rest = (row.log_id or "").partition("/")
     topic, _, partition = rest.partition("/")
     if not cluster or partition != str(name.partition):
@@ -234,7 +233,7 @@ def read_serving_nodes(paths: Sequence[Path]) -> ServingNodes:
     :raises StorageEngineError: the files of a node can't be read.
     """
     nodes = [_read_stopped(path) for path in paths]
-    ids = [_identity(node) for node in nodes]
+    ids = [_cluster_and_node_id(node) for node in nodes]
     clusters = sorted({cluster for cluster, _ in ids})
     numbers = tuple(number for _, number in ids)
     if len(clusters) > 1 or len(set(numbers)) < len(numbers):
@@ -274,8 +273,7 @@ def _read_stopped(path: Path) -> Node:
     return read_node(path)
 
 
-def _identity(node: Node) -> tuple[str, int]:
-    """Return a node's cluster id and its own id."""
+def _cluster_and_node_id(node: Node) -> tuple[str, int]:
     metas = [directory.meta for directory in node.directories if directory.meta is not None]
     pairs = [(meta.cluster_id, meta.node_id) for meta in metas if not meta.zookeeper]
     identities = {

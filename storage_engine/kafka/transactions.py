@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from storage_engine.core import durable
 from storage_engine.core.wording import bytes_text, count_text, reason_text, time_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.format.file_names import METADATA_TOPIC, corrupt, read_stored
-from storage_engine.kafka.format.layout import Node, PartitionLog, SegmentFiles
+from storage_engine.kafka.format.layout import Node, PartitionLog
 from storage_engine.kafka.format.producer_snapshot import Producer, parse_producer_snapshot
 from storage_engine.model.broker.codec import Damage
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short, reason_of
@@ -119,7 +119,17 @@ def transaction_findings(open_in_logs: OpenInLogs, node: Mapping[str, str], at_m
     for name, transactions in sorted(open_in_logs.by_log.items()):
         for transaction in transactions:
             if at_ms - transaction.written_ms > longest_ms:
-                yield _hanging_finding(name, transaction)
+                topic, _, partition = name.rpartition("-")
+                first = transaction.first_offset
+                yield Finding(
+                    Severity.WARNING,
+                    "hanging-transaction",
+                    f"log {name}: the transaction of producer {transaction.producer_id} is open from offset "
+                    f"{first} on, last written at {time_text(transaction.written_ms)}: readers of committed "
+                    "records stop there, and so do the cleaner, remote storage and the archive",
+                    f"kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic {topic} --partition "
+                    f"{partition} --start-offset {first}",
+                )
     for name, why in sorted(open_in_logs.faults.items()):
         yield Finding(
             Severity.WARNING, "transactions-unknown", f"log {name}: its open transactions aren't known: {why}"
@@ -133,19 +143,6 @@ def transaction_findings(open_in_logs: OpenInLogs, node: Mapping[str, str], at_m
             "snapshots",
             "kafka-transactions.sh find-hanging asks the running brokers",
         )
-
-
-def _hanging_finding(name: str, txn: OpenTransaction) -> Finding:
-    topic, _, partition = name.rpartition("-")
-    return Finding(
-        Severity.WARNING,
-        "hanging-transaction",
-        f"log {name}: the transaction of producer {txn.producer_id} is open from offset {txn.first_offset} "
-        f"on, last written at {time_text(txn.written_ms)}: readers of committed records stop there, and so "
-        "do the cleaner, remote storage and the archive",
-        f"kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic {topic} --partition {partition} "
-        f"--start-offset {txn.first_offset}",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +174,11 @@ def open_transactions(log: PartitionLog, end: int) -> tuple[OpenTransaction, ...
         newest = snapshots[-1].path
         begin = _offset_of(newest)
         producers = parse_producer_snapshot(read_stored(newest), newest)
-    between = list(_segments_between(log, begin, end))
+    between = [
+        segment
+        for segment, behind in log.with_ends(end)
+        if begin < behind and segment.base_offset < end and segment.log.size_bytes
+    ]
     if not between:
         transactions = [
             OpenTransaction(producer.producer_id, offset, producer.timestamp_ms)
@@ -194,7 +195,11 @@ def open_transactions(log: PartitionLog, end: int) -> tuple[OpenTransaction, ...
         with mapped(segment.log.path) as data:
             behind = between[place].base_offset if place < len(between) else end
             states = states.continued(data, min(behind, end), damages)
-            _check_whole(segment, damages, len(data), active=segment is log.segments[-1])
+            for damage in damages:
+                # The broker may be writing the active segment, so damage at its end is no error.
+                is_end = damage.offset + damage.size_bytes == len(data)
+                if not (is_end and segment is log.segments[-1]):
+                    raise corrupt(segment.log.path, damage.offset, damage.expected, damage.found, _REMEDY)
     return tuple(OpenTransaction(*entry) for entry in states.open)
 
 
@@ -225,24 +230,6 @@ def _snapshots(log: PartitionLog, end: int) -> list[FileFacts]:
 
 def _offset_of(path: str) -> int:
     return int(path.rpartition("/")[2].partition(".")[0])
-
-
-def _segments_between(log: PartitionLog, begin: int, end: int) -> Iterator[SegmentFiles]:
-    """Yield the segments that may contain records of the offsets [begin, end)."""
-    for segment, behind in log.with_ends(end):
-        if begin < behind and segment.base_offset < end and segment.log.size_bytes:
-            yield segment
-
-
-def _check_whole(segment: SegmentFiles, damages: Sequence[Damage], size_bytes: int, *, active: bool) -> None:
-    """Make sure that a segment has no damage, which may hide a marker.
-
-    :param active: the broker may be writing the segment, so damage at its end is no error.
-    :raises CorruptFileError: the segment is damaged.
-    """
-    for damage in damages:
-        if not (active and damage.offset + damage.size_bytes == size_bytes):
-            raise corrupt(segment.log.path, damage.offset, damage.expected, damage.found, _REMEDY)
 
 
 @contextmanager

@@ -29,24 +29,22 @@ from storage_engine.kafka.format.meta_properties import parse_properties
 from storage_engine.model.broker.live import LiveBroker
 
 _NAMES = """
-    acks allow.auto.create.topics api.version.fallback.ms api.version.request
-    api.version.request.timeout.ms auto.commit.enable auto.commit.interval.ms auto.offset.reset
-    batch.num.messages batch.size bootstrap.servers broker.address.family broker.address.ttl
-    broker.version.fallback builtin.features check.crcs client.dns.lookup client.id client.rack
-    compression.codec compression.level compression.type connections.max.idle.ms
-    consume.callback.max.messages coordinator.query.interval.ms debug delivery.report.only.error
-    delivery.timeout.ms enable.auto.commit enable.auto.offset.store enable.gapless.guarantee
-    enable.idempotence enable.metrics.push enable.partition.eof enable.random.seed
+    acks allow.auto.create.topics api.version.fallback.ms api.version.request api.version.request.timeout.ms
+    auto.commit.enable auto.commit.interval.ms auto.offset.reset batch.num.messages batch.size
+    bootstrap.servers broker.address.family broker.address.ttl broker.version.fallback builtin.features
+    check.crcs client.dns.lookup client.id client.rack compression.codec compression.level compression.type
+    connections.max.idle.ms consume.callback.max.messages coordinator.query.interval.ms debug
+    delivery.report.only.error delivery.timeout.ms enable.auto.commit enable.auto.offset.store
+    enable.gapless.guarantee enable.idempotence enable.metrics.push enable.partition.eof enable.random.seed
     enable.sasl.oauthbearer.unsecure.jwt enable.ssl.certificate.verification enabled_events
-    fetch.error.backoff.ms fetch.max.bytes fetch.message.max.bytes fetch.min.bytes
-    fetch.queue.backoff.ms fetch.wait.max.ms group.id group.instance.id group.protocol
-    group.protocol.type group.remote.assignor heartbeat.interval.ms https.ca.location https.ca.pem
-    isolation.level linger.ms log.connection.close log.queue log.thread.name log_level max.in.flight
-    max.in.flight.requests.per.connection max.partition.fetch.bytes max.poll.interval.ms
-    max.poll.records message.copy.max.bytes message.max.bytes message.send.max.retries
-    message.timeout.ms metadata.broker.list metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms
-    metadata.recovery.strategy offset.store.method offset.store.path offset.store.sync.interval.ms
-    partition.assignment.strategy partitioner produce.offset.report
+    fetch.error.backoff.ms fetch.max.bytes fetch.message.max.bytes fetch.min.bytes fetch.queue.backoff.ms
+    fetch.wait.max.ms group.id group.instance.id group.protocol group.protocol.type group.remote.assignor
+    heartbeat.interval.ms https.ca.location https.ca.pem isolation.level linger.ms log.connection.close
+    log.queue log.thread.name log_level max.in.flight max.in.flight.requests.per.connection
+    max.partition.fetch.bytes max.poll.interval.ms max.poll.records message.copy.max.bytes message.max.bytes
+    message.send.max.retries message.timeout.ms metadata.broker.list metadata.max.age.ms
+    metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy offset.store.method offset.store.path
+    offset.store.sync.interval.ms partition.assignment.strategy partitioner produce.offset.report
     queue.buffering.backpressure.threshold queue.buffering.max.kbytes queue.buffering.max.messages
     queue.buffering.max.ms queued.max.messages.kbytes queued.min.messages queuing.strategy
     receive.message.max.bytes reconnect.backoff.jitter.ms reconnect.backoff.max.ms reconnect.backoff.ms
@@ -62,16 +60,15 @@ _NAMES = """
     sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.client.id
     sasl.oauthbearer.client.secret sasl.oauthbearer.config sasl.oauthbearer.extensions
     sasl.oauthbearer.grant.type sasl.oauthbearer.metadata.authentication.type sasl.oauthbearer.method
-    sasl.oauthbearer.scope sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
-    sasl.password sasl.username security.protocol session.timeout.ms share.acknowledgement.mode
-    socket.blocking.max.ms socket.connection.setup.timeout.ms socket.keepalive.enable socket.max.fails
-    socket.nagle.disable socket.receive.buffer.bytes socket.send.buffer.bytes socket.timeout.ms
-    ssl.ca.certificate.stores ssl.ca.location ssl.ca.pem ssl.certificate.location ssl.certificate.pem
-    ssl.cipher.suites ssl.crl.location ssl.curves.list ssl.endpoint.identification.algorithm
-    ssl.key.location ssl.key.password ssl.key.pem ssl.keystore.location ssl.keystore.password
-    ssl.sigalgs.list statistics.interval.ms sticky.partitioning.linger.ms topic.blacklist
-    topic.metadata.propagation.max.ms topic.metadata.refresh.fast.cnt
-    topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.interval.ms
+    sasl.oauthbearer.scope sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url sasl.password
+    sasl.username security.protocol session.timeout.ms share.acknowledgement.mode socket.blocking.max.ms
+    socket.connection.setup.timeout.ms socket.keepalive.enable socket.max.fails socket.nagle.disable
+    socket.receive.buffer.bytes socket.send.buffer.bytes socket.timeout.ms ssl.ca.certificate.stores
+    ssl.ca.location ssl.ca.pem ssl.certificate.location ssl.certificate.pem ssl.cipher.suites ssl.crl.location
+    ssl.curves.list ssl.endpoint.identification.algorithm ssl.key.location ssl.key.password ssl.key.pem
+    ssl.keystore.location ssl.keystore.password ssl.sigalgs.list statistics.interval.ms
+    sticky.partitioning.linger.ms topic.blacklist topic.metadata.propagation.max.ms
+    topic.metadata.refresh.fast.cnt topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.interval.ms
     topic.metadata.refresh.sparse transaction.timeout.ms transactional.id
 """
 """Names in librdkafka's CONFIGURATION.md, as version 2.16.1 prints them (rd_kafka_conf_properties_show).
@@ -287,19 +284,13 @@ class Cluster:
                 except TimeoutError:
                     self.admin.poll(0)
                     waited = time.monotonic() - begun
-                    if waited > _REFUSED_SECONDS and self._is_refused:
+                    # A cluster that has answered before may lack a broker for a moment.
+                    is_new = bool(self._trouble) and not self._has_answered
+                    if waited > _REFUSED_SECONDS and is_new and nobody_listens(self.address):
                         raise TimeoutError("nobody listens there") from None
                     # A broker that refuses our credentials refuses them again, but the client goes on trying.
                     if waited > TIMEOUT_SECONDS + 5 or (self._is_shut_out and waited > _SHUT_OUT_SECONDS):
                         raise
-
-    @property
-    def _is_refused(self) -> bool:
-        """Return whether the cluster has never answered, and no broker listens at its addresses.
-
-        A cluster that has answered before may lack a broker for a moment.
-        """
-        return bool(self._trouble) and not self._has_answered and nobody_listens(self.address)
 
     def answers(
         self, what: str, keys: Sequence[Key], ask: Callable[[Sequence[Key]], Mapping[Any, Future[Answer]]]

@@ -58,7 +58,6 @@ class Lack:
 
     @property
     def finding(self) -> Finding:
-        """Return the missing right as a finding for a person."""
         resource, operation = self.right.resource, self.right.operation
         on = {
             "cluster": "the cluster",

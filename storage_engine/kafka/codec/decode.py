@@ -173,7 +173,6 @@ class _Filling:
         self.batches = last
 
     def table(self) -> pa.Table:
-        """Return the rows written so far."""
         if self._columns is None:
             raise ValueError("expected rows, found none written")
         begin = int(self._chunk.positions[0])

@@ -130,13 +130,9 @@ def iterate_batches(
     capacity = min(_MAX_CHUNK_BATCHES, min(chunk_bytes, len(array)) // header.MIN_LEGACY_BYTES + 1)
     engine, legacy = crc32c_engine(), crc_engine()
     state = np.zeros(kernels.STATE_SIZE, np.int64)
-    # These arrays have room for the largest chunk. They are allocated once, and results are copied.
-    positions = np.empty(capacity, np.int64)
-    sizes = np.empty(capacity, np.int32)
-    kinds = np.empty(capacity, np.uint8)
-    faults = np.empty(capacity, np.uint8)
-    counts = np.empty(capacity, np.int32)
-    codecs = np.empty(capacity, np.uint8)
+    # A BatchChunk's columns, with room for the largest chunk: allocated once, and results are copied.
+    types = (np.int64, np.int32, np.uint8, np.uint8, np.int32, np.uint8)
+    columns: list[npt.NDArray[Any]] = [np.empty(capacity, dtype) for dtype in types]
     while state[kernels.POSITION] < len(array):
         kernels.scan(
             address_of(array),
@@ -148,22 +144,9 @@ def iterate_batches(
             legacy.table,
             int(check),
             state,
-            positions,
-            sizes,
-            kinds,
-            faults,
-            counts,
-            codecs,
+            *columns,
         )
-        rows = int(state[kernels.ROWS])
-        yield BatchChunk(
-            positions[:rows].copy(),
-            sizes[:rows].copy(),
-            kinds[:rows].copy(),
-            faults[:rows].copy(),
-            counts[:rows].copy(),
-            codecs[:rows].copy(),
-        )
+        yield BatchChunk(*(column[: state[kernels.ROWS]].copy() for column in columns))
 
 
 def read_batches(data: SegmentBytes, *, check_crc: bool = True) -> Batches:

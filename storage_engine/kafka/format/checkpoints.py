@@ -125,7 +125,6 @@ def offsets_text(offsets: Iterable[tuple[str, int, int]]) -> bytes:
 
 
 def leader_epochs_text(epochs: Iterable[LeaderEpoch]) -> bytes:
-    """Return the text of a log's checkpoint of epochs."""
     return _text(f"{epoch.epoch} {epoch.start_offset}" for epoch in epochs)
 
 

@@ -72,7 +72,6 @@ class PartitionDirectory:
 
     @property
     def log(self) -> str:
-        """Return ``<topic>-<partition>``."""
         return f"{self.topic}-{self.partition}"
 
     @property

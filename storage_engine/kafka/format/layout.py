@@ -126,7 +126,6 @@ class PartitionLog:
 
     @property
     def is_link(self) -> bool:
-        """Return whether the log's directory is a symbolic link."""
         return self.directory in self.links
 
     @property

@@ -66,7 +66,6 @@ def parse_topic_id(data: bytes, path: str) -> uuid.UUID:
 
 @lru_cache(maxsize=256)
 def partition_metadata_text(topic_id: uuid.UUID) -> bytes:
-    """Return the text of the file for a topic's logs."""
     return f"version: 0\ntopic_id: {text_of(topic_id)}".encode()
 
 

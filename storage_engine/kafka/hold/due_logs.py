@@ -69,7 +69,6 @@ class DueLog:
 
     @property
     def ranges(self) -> Ranges:
-        """Return the offset ranges of the unproven segments."""
         return joined((segment.base_offset, segment.end_offset) for segment in self.unproven)
 
 

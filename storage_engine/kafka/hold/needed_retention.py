@@ -123,31 +123,20 @@ def raise_values(
         safe = protects(key, setting.value, topic.logs, now_ms, 2 * interval_ms)
         counts_from_ms = now_ms if safe else now_ms + interval_ms
         until_then = setting.value
+        before: tuple[int, ...] = ()
         if held is not None:
             # The cluster shows a new value before the brokers apply it.
             counts_from_ms = max(counts_from_ms, held.counts_from_ms)
             until_then = held.least_value(setting.value, now_ms)
-        if held is None:
-            yield HeldSetting(
-                topic.topic,
-                topic.topic_id,
-                key,
-                setting,
-                (to,),
-                is_set=False,
-                counts_from_ms=counts_from_ms,
-                since_ms=now_ms,
-                until_then=until_then,
-            )
-        else:
-            # Until the cluster confirms the new value, the previous value may be in effect.
-            before = (
-                (setting.value,) if setting.is_own and held.is_ours(setting) and setting.value != to else ()
-            )
-            before = () if setting == held.original else before
-            yield replace(
-                held, ours=(*before, to), is_set=False, counts_from_ms=counts_from_ms, until_then=until_then
-            )
+            if setting.is_own and held.is_ours(setting) and setting.value != to and setting != held.original:
+                # Until the cluster confirms the new value, the previous value may be in effect.
+                before = (setting.value,)
+        change = held or HeldSetting(
+            topic.topic, topic.topic_id, key, setting, (), False, counts_from_ms, since_ms=now_ms
+        )
+        yield replace(
+            change, ours=(*before, to), is_set=False, counts_from_ms=counts_from_ms, until_then=until_then
+        )
 
 
 def ends_at_ms(topics: Collection[TopicAge]) -> int | None:

@@ -33,7 +33,6 @@ from storage_engine.kafka.hold.due_logs import (
 from storage_engine.kafka.hold.hold_state import (
     HELD_SETTINGS,
     HoldState,
-    KnownLog,
     TopicSetting,
     lesser,
     load_state,
@@ -96,7 +95,15 @@ def _renew(
     # Recorded first: the state that is remembered from here on no longer shows this drift.
     memory.record_drift(drift)
     state = as_found(state, node.of_logs, node.settings, others)
-    state = looked_at(live_node, replace(state, logs=_known_logs(state, node, seen_node)), node.at_ms)
+    logs = dict(state.logs)
+    for name, live in node.of_logs.told.items():
+        before = state.logs.get(name)
+        if (log := known_log(live, before)) is not None:
+            # The growth shows what retention.bytes will delete once the log isn't held.
+            files = seen_node.known[name].log.segments if name in seen_node.known else ()
+            segments = [SegmentFacts(segment.base_offset, segment.log.size_bytes, 0) for segment in files]
+            logs[name] = replace(log, written=written(segments, before, node.at_ms))
+    state = looked_at(live_node, replace(state, logs=logs), node.at_ms)
     state = rely_on_others(memory, state, node.topics, others, node.at_ms)
     strict = live_node.live.hold == STRICT
     raised = raise_settings(live_node.asked, memory, state, node, still_alone, strict=strict)
@@ -140,18 +147,6 @@ def looked_at(live_node: LiveNode, state: HoldState, now_ms: int) -> HoldState:
     """Return the state with the time of this look, and for how long raised settings keep records."""
     holds_for_ms = 0 if live_node.live.hold == STRICT else live_node.live.hold_hours * HOUR_MS
     return replace(state, looked_at_ms=now_ms, holds_for_ms=holds_for_ms)
-
-
-def _known_logs(state: HoldState, node: ObservedNode, seen_node: SeenNode) -> Mapping[str, KnownLog]:
-    logs = dict(state.logs)
-    for name, live in node.of_logs.told.items():
-        before = state.logs.get(name)
-        if (log := known_log(live, before)) is not None:
-            # The growth shows what retention.bytes will delete once the log isn't held.
-            files = seen_node.known[name].log.segments if name in seen_node.known else ()
-            segments = [SegmentFacts(segment.base_offset, segment.log.size_bytes, 0) for segment in files]
-            logs[name] = replace(log, written=written(segments, before, node.at_ms))
-    return logs
 
 
 def look(live_node: LiveNode, now_ms: int) -> HoldStatus:

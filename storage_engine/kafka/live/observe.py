@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -46,24 +46,33 @@ def observe(cluster: Cluster, partitions: Collection[PartitionDirectory], now_ms
     """
     described = cluster.described()
     topics = _topics(cluster, sorted({partition.topic for partition in partitions}))
-    answers = {
-        partition.log: _live_partition(topics[partition.topic], partition.partition)
-        for partition in partitions
-        if partition.partition in topics[partition.topic].partitions or topics[partition.topic].refused
-    }
+    answers: dict[str, LivePartition] = {}
+    for partition in partitions:
+        topic = topics[partition.topic]
+        if partition.partition in topic.partitions or topic.refused:
+            leader, replicas, in_sync = topic.partitions.get(partition.partition, (None, (), ()))
+            answers[partition.log] = LivePartition(
+                topic_id=topic.topic_id,
+                leader=leader,
+                topic_settings=topic.settings,
+                own_settings=topic.own_settings,
+                replicas=replicas,
+                in_sync=in_sync,
+                refused=topic.refused,
+            )
     led = [
         partition
         for partition in partitions
         if (live := answers.get(partition.log)) and live.leader is not None
     ]
-    for name, refused, offsets, epochs in _offsets(cluster, led):
-        for log, offset in offsets.items():
-            answers[log] = replace(answers[log], **{name: offset})  # type: ignore[arg-type]
-        if name == "high_watermark":
-            for log, epoch in epochs.items():
-                answers[log] = replace(answers[log], leader_epoch=epoch)
-        for log, reason in refused.items():
-            answers[log] = replace(answers[log], refused=(*answers[log].refused, f"{name}: {reason}"))
+    for kind, log, answer in _offsets(cluster, led):
+        if isinstance(answer, BrokerRefusedError):
+            reasons = (*answers[log].refused, f"{kind}: {answer.remark}")
+            answers[log] = replace(answers[log], refused=reasons)
+            continue
+        answers[log] = replace(answers[log], **{kind: answer.offset})
+        if kind == "high_watermark" and answer.leader_epoch is not None:
+            answers[log] = replace(answers[log], leader_epoch=answer.leader_epoch)
     return LiveFacts(now_ms, described.cluster_id or "", answers)
 
 
@@ -104,19 +113,6 @@ def _topics(cluster: Cluster, names: Sequence[str]) -> dict[str, _Topic]:
     return topics
 
 
-def _live_partition(topic: _Topic, partition: int) -> LivePartition:
-    leader, replicas, in_sync = topic.partitions.get(partition, (None, (), ()))
-    return LivePartition(
-        topic_id=topic.topic_id,
-        leader=leader,
-        topic_settings=topic.settings,
-        own_settings=topic.own_settings,
-        replicas=replicas,
-        in_sync=in_sync,
-        refused=topic.refused,
-    )
-
-
 def _uuid(answer: Any) -> uuid.UUID | None:
     """Return a topic's id; None if the cluster is older than 2.8 or doesn't tell the id."""
     bits = ((answer.get_most_significant_bits() & _MASK) << 64) | (
@@ -130,8 +126,8 @@ _MASK = (1 << 64) - 1
 
 def _offsets(
     cluster: Cluster, partitions: Sequence[PartitionDirectory]
-) -> Iterable[tuple[str, Mapping[str, str], Mapping[str, int], Mapping[str, int]]]:
-    """Yield, for each kind of offset: its name, reasons of refusals, offsets, and leaders' epochs, by log.
+) -> Iterator[tuple[str, str, Any | BrokerRefusedError]]:
+    """Yield the leaders' answers for each kind of offset and each log.
 
     The log start is asked for last. It only grows, so all records below it are certainly deleted.
     """
@@ -151,18 +147,8 @@ def _offsets(
                 dict.fromkeys(some, spec), isolation_level=isolation, request_timeout=TIMEOUT_SECONDS
             )
 
-        refused: dict[str, str] = {}
-        offsets: dict[str, int] = {}
-        epochs: dict[str, int] = {}
         for key, answer in cluster.answers("offsets of partitions", keys, ask):
-            log = f"{key.topic}-{key.partition}"
-            if isinstance(answer, BrokerRefusedError):
-                refused[log] = answer.remark
-            else:
-                offsets[log] = answer.offset
-                if answer.leader_epoch is not None:
-                    epochs[log] = answer.leader_epoch
-        yield name, refused, offsets, epochs
+            yield name, f"{key.topic}-{key.partition}", answer
 
 
 @dataclass(frozen=True, slots=True)

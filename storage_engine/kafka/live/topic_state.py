@@ -42,7 +42,6 @@ _NO_SUCH_TOPIC = 3
 
 
 def is_deleted(answer: object) -> bool:
-    """Return whether an answer says that the cluster has no such topic."""
     return isinstance(answer, BrokerRefusedError) and answer.code == _NO_SUCH_TOPIC
 
 
@@ -286,21 +285,14 @@ def found_logs(
             epochs[name] = read_leader_epochs(here[name].path / LEADER_EPOCHS)
         except (StorageEngineError, OSError) as error:
             epochs[name] = reason_of(error)
-    cluster_id = "" if node.live is None else node.live.cluster_id
-    return FoundLogs(
-        told, frozenset(here), elsewhere, epochs, _find_failed(node), node_id_of(node), cluster_id
-    )
-
-
-def _find_failed(node: Node) -> Mapping[str, str]:
-    """Return the faults of directories that can't be read, or that their broker no longer serves, by path."""
-    unread = {
+    failed = {
         path: f"it can't be read: {reason}. What its logs have is unknown, and nothing of the node is "
         "planned, archived or deleted until it is back"
         for path, reason in node.failed.items()
     }
-    offline = {str(path): f"{NOT_SERVED}. Nothing of these is deleted" for path in offline_directories(node)}
-    return {**unread, **offline}
+    failed |= {str(path): f"{NOT_SERVED}. Nothing of these is deleted" for path in offline_directories(node)}
+    cluster_id = "" if node.live is None else node.live.cluster_id
+    return FoundLogs(told, frozenset(here), elsewhere, epochs, failed, node_id_of(node), cluster_id)
 
 
 def _cannot_be_held(kept: RetentionSettings | str, live: LivePartition | None) -> str:
@@ -403,5 +395,4 @@ def shortest(wanted_ms: int, limits: Collection[DiskLimit | None]) -> Bearable:
 
 
 def bears_notices(bears: Mapping[str, Bearable]) -> tuple[str, ...]:
-    """Return the notices about the disks' room for holds, each once."""
     return tuple(dict.fromkeys(notice for room in bears.values() for notice in room.notices))

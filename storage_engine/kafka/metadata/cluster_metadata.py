@@ -371,6 +371,5 @@ def replica_fault(
 
 
 def nodes_text(nodes: tuple[int, ...]) -> str:
-    """Name nodes by their numbers."""
     numbers = [str(number) for number in sorted(nodes)]
     return f"node {numbers[0]}" if len(numbers) == 1 else f"nodes {', '.join(numbers[:-1])} and {numbers[-1]}"

@@ -78,10 +78,10 @@ def read_consumer_offsets(
         except (CorruptFileError, OSError) as error:
             newest = {}
             faults.append(reason_of(error))
-        of_log = CommittedOffsets()
+        of_log, path = CommittedOffsets(), log.path
         for key, value in newest.items():
             try:
-                _take(of_log, key, value, log.path)
+                _take(of_log, key, value, path)
             except CorruptFileError as error:
                 faults.append(reason_of(error))
         if faults:
