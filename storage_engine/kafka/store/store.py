@@ -159,17 +159,7 @@ class OpenNode:
 
     def see(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
         """Read the node's logs. A log is read again if a file has vanished, because its broker may delete."""
-        node = (read or self.read)(now_ms)
-        seen_logs = {}
-        for directory, listed in node.logs:
-            if listed.name.is_internal:
-                continue
-            # A log with a file that can't be read doesn't keep other logs from being read.
-            if (log_and_end := read_again(listed, partial(known_end, directory))) is not None:
-                log, end = log_and_end
-                seen_logs[log.name.log] = SeenLog(log_snapshot(directory, log, end), directory, log, end)
-        snapshots = tuple(seen_log.seen for seen_log in seen_logs.values())
-        return SeenNode(snapshots, _with_seen_logs(node, seen_logs), seen_logs)
+        return _see_node((read or self.read)(now_ms))
 
     def last(self) -> Node:
         """Return the node as it was last read, or read it now."""
@@ -522,6 +512,19 @@ def plan_of_log(
         return undecided(one.seen, Reason.UNKNOWN, "a segment vanished while it was read: plan again")
     except OSError as error:
         return undecided(one.seen, Reason.UNKNOWN, f"a file can't be read: {reason_text(error)}")
+
+
+def _see_node(node: Node) -> SeenNode:
+    seen_logs = {}
+    for directory, listed in node.logs:
+        if listed.name.is_internal:
+            continue
+        # A log with a file that can't be read doesn't keep other logs from being read.
+        if (log_and_end := read_again(listed, partial(known_end, directory))) is not None:
+            log, end = log_and_end
+            seen_logs[log.name.log] = SeenLog(log_snapshot(directory, log, end), directory, log, end)
+    snapshots = tuple(seen_log.seen for seen_log in seen_logs.values())
+    return SeenNode(snapshots, _with_seen_logs(node, seen_logs), seen_logs)
 
 
 def _with_seen_logs(node: Node, seen_logs: Mapping[str, SeenLog]) -> Node:
