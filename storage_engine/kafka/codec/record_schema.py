@@ -57,18 +57,13 @@ SCHEMA = pa.schema([*_FIELDS[:3], *_CONTEXT_FIELDS, *_FIELDS[3:]])
 the segment. A record of a compressed batch owns no bytes: its size is 0, and its ``physical_offset`` is the
 batch's.
 
-``topic``, ``partition`` and ``state`` come from the segment's context, and have no value without one.
-``state`` is the outcome of a message's transaction when the segment was archived: ``committed``, ``aborted``
-or ``open``. A message outside of any transaction is ``committed``. A reader with ``read_committed`` gets
-exactly the ``committed`` messages.
+``topic``, ``partition`` and ``state`` come from the segment's context, and have no value without one. A
+message outside of any transaction is ``committed``. A reader with ``read_committed`` gets exactly the
+``committed`` messages.
 
-``timestamp`` is when the producer sent the record or, with LogAppendTime, when the broker stored it. It is
-null if the record has no timestamp, or one outside the years 1 to 9999. ``timestamp_delta`` has a value only
-if ``timestamp`` isn't ``base_timestamp`` plus the record's own delta. ``headers`` keep their order, and a
-name may occur several times. A record's producer, epoch, attributes and base are those of its batch. Only a
-batch has ``last_offset_delta`` to ``crc``. ``raw`` contains the exact bytes where the typed columns don't
-encode to the same bytes, above all for compressed batches. ``key``, ``value`` and ``raw`` are no copies, so
-decoded rows keep the segment's bytes in memory.
+``timestamp`` is null if the record has no timestamp, or one outside the years 1 to 9999. In ``headers`` a
+name may occur several times. Only a batch has ``last_offset_delta`` to ``crc``. Compressed batches always
+have ``raw``. ``key``, ``value`` and ``raw`` are no copies: decoded rows keep the segment's bytes in memory.
 """
 
 _COMMENTS = {

@@ -50,14 +50,14 @@ class FoundLogs:
             if partition.topic_id is not None
         }
 
-    def may_be_in_failed(self, name: str, known: KnownLog) -> bool:
+    def may_be_in_failed(self, name: str, log: KnownLog) -> bool:
         """Return whether a missing log may lie in a failed directory."""
         live = self.elsewhere.get(name)
         if not self.failed:
             return False
         if live is None or live.topic_id is None:
             return True
-        return str(live.topic_id) == known.topic_id and self.node_id in (None, *live.replicas)
+        return str(live.topic_id) == log.topic_id and self.node_id in (None, *live.replicas)
 
 
 def all_drift(

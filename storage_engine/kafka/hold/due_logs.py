@@ -253,8 +253,10 @@ def expiry(
         times = []
         if settings.kept_ms >= 0:
             times.append(max(now_ms, segment.largest_timestamp_ms + settings.kept_ms + 1))
-        if (by_size_ms := _expiry_by_size(behind_bytes, settings, now_ms, bytes_per_ms)) is not None:
-            times.append(by_size_ms)
+        if 0 <= settings.kept_bytes <= behind_bytes:
+            times.append(now_ms)
+        elif settings.kept_bytes >= 0 and bytes_per_ms:
+            times.append(now_ms + int((settings.kept_bytes - behind_bytes) / bytes_per_ms))
         before_ms = max(before_ms, min(times)) if times and before_ms is not None else None
         expiries[segment.base_offset] = before_ms
     return expiries
@@ -266,21 +268,6 @@ def kept_span_ms(settings: RetentionSettings, bytes_per_ms: float | None) -> flo
     if settings.kept_bytes >= 0 and bytes_per_ms:
         spans.append(settings.kept_bytes / bytes_per_ms)
     return min(spans, default=None)
-
-
-def _expiry_by_size(
-    behind_bytes: int, settings: RetentionSettings, now_ms: int, bytes_per_ms: float | None
-) -> int | None:
-    """Return the time from which a segment is deleted by size; None if never, or if not known.
-
-    :param behind_bytes: size of all newer segments.
-    """
-    left_bytes = settings.kept_bytes - behind_bytes
-    if settings.kept_bytes < 0:
-        return None
-    if left_bytes <= 0:
-        return now_ms
-    return now_ms + int(left_bytes / bytes_per_ms) if bytes_per_ms else None
 
 
 def grown_bytes(segments: Sequence[SegmentFacts], since: Written) -> int | None:

@@ -64,24 +64,24 @@ class HeldSetting:
     since_ms: int = 0
     until_then: int | None = None
 
-    def least_value(self, found: int, now_ms: int) -> int:
-        """Return the smallest value that a broker may still apply while the cluster shows ``found``."""
+    def least_value(self, shown: int, now_ms: int) -> int:
+        """Return the smallest value that a broker may still apply while the cluster shows ``shown``."""
         if now_ms >= self.counts_from_ms:
-            return found
-        return lesser(found, self.original.value if self.until_then is None else self.until_then)
+            return shown
+        return lesser(shown, self.original.value if self.until_then is None else self.until_then)
 
-    def has_set(self, found: TopicSetting) -> bool:
+    def has_set(self, setting: TopicSetting) -> bool:
         """Return whether the value is one that we have set, or are about to set."""
-        return found.is_own and found.value in self.ours
+        return setting.is_own and setting.value in self.ours
 
-    def is_ours(self, found: TopicSetting) -> bool:
+    def is_ours(self, setting: TopicSetting) -> bool:
         """Return whether nobody but us has changed the setting."""
-        return self.has_set(found) or (not self.is_set and found == self.original)
+        return self.has_set(setting) or (not self.is_set and setting == self.original)
 
 
-def lesser(one: int, other: int) -> int:
+def lesser(*values: int) -> int:
     """Return the value that keeps fewer records."""
-    return min(one, other, key=lambda value: (value == UNLIMITED, value))
+    return min(values, key=lambda value: (value == UNLIMITED, value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +240,12 @@ def from_their_starts(node: Node) -> Node:
     )
 
 
-def is_same_topic(log: PartitionLog, known: LivePartition) -> bool:
+def is_same_topic(log: PartitionLog, live: LivePartition) -> bool:
     """Return whether a log may belong to the present topic of its name: no topic id contradicts that."""
-    if known.topic_id is None:
+    if live.topic_id is None:
         return True
     try:
-        return read_topic_id(log.path / PARTITION_METADATA) == known.topic_id
+        return read_topic_id(log.path / PARTITION_METADATA) == live.topic_id
     except FileNotFoundError:
         return True
     except (StorageEngineError, OSError):

@@ -184,9 +184,9 @@ def same_setting(others: Sequence[HoldState], topic_id: str, key: str) -> Iterat
                 yield setting
 
 
-def set_by_another(others: Sequence[HoldState], held: HeldSetting, found: TopicSetting) -> bool:
-    """Return whether another store has set a setting to the value that was found."""
-    return any(change.has_set(found) for change in same_setting(others, held.topic_id, held.key))
+def set_by_another(others: Sequence[HoldState], held: HeldSetting, setting: TopicSetting) -> bool:
+    """Return whether another store has set a setting to this value."""
+    return any(change.has_set(setting) for change in same_setting(others, held.topic_id, held.key))
 
 
 def with_first_value(others: Sequence[HoldState], change: HeldSetting) -> HeldSetting:

@@ -76,7 +76,7 @@ def cut_to_held(plan: LogPlan, unheld: Mapping[str, str], live: LiveFacts | None
     partition = None if live is None else live.partitions.get(plan.log)
     if not (reason := unheld.get(plan.log, "") or leader_fault(partition)):
         return plan
-    return plan.with_going(lambda one: replace(one, reason=Reason.NOT_HELD, detail=reason))
+    return plan.with_going(lambda going: replace(going, reason=Reason.NOT_HELD, detail=reason))
 
 
 def boundary_fault(prefix: Prefix, live: LivePartition) -> str:

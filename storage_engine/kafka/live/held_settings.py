@@ -75,7 +75,7 @@ def raise_settings(
     cluster: Cluster,
     memory: HoldMemory,
     state: HoldState,
-    found: ObservedNode,
+    node: ObservedNode,
     still_alone: StillAlone,
     *,
     strict: bool,
@@ -91,21 +91,21 @@ def raise_settings(
     """
     changes: list[HeldSetting] = []
     too_short: dict[str, str] = {}
-    for topic in found.topics:
-        bears = found.bears[topic.topic]
+    for topic in node.topics:
+        bears = node.bears[topic.topic]
         of_topic = raise_values(
             topic,
             state,
-            found.at_ms,
+            node.at_ms,
             bears.kept_ms,
             strict=strict,
-            interval_ms=found.interval_ms,
+            interval_ms=node.interval_ms,
             first_margin_ms=None if first_margin_ms is None else min(first_margin_ms, bears.kept_ms),
         )
-        if strict or bears.kept_ms >= _SHORTEST_INTERVALS * found.interval_ms:
+        if strict or bears.kept_ms >= _SHORTEST_INTERVALS * node.interval_ms:
             changes += of_topic
         elif any(of_topic):
-            too_short[topic.topic] = _too_short(bears, found.interval_ms)
+            too_short[topic.topic] = _too_short(bears, node.interval_ms)
     if not changes:
         return Raised(state, {}, too_short)
     others = states_of_others(memory)

@@ -158,8 +158,8 @@ def look(live_node: LiveNode, now_ms: int) -> HoldStatus:
     return _status(live_node, state, node, drift_of(state, node, memory), {})
 
 
-def drift_of(state: HoldState, found: ObservedNode, memory: HoldMemory) -> tuple[Drift, ...]:
-    return tuple(all_drift(state, found.of_logs, found.settings, found.at_ms, states_of_others(memory)))
+def drift_of(state: HoldState, node: ObservedNode, memory: HoldMemory) -> tuple[Drift, ...]:
+    return tuple(all_drift(state, node.of_logs, node.settings, node.at_ms, states_of_others(memory)))
 
 
 def _status(
@@ -409,11 +409,11 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
     )
 
 
-def deleted_topics(live_node: LiveNode, state: HoldState, found: FoundLogs) -> frozenset[str]:
+def deleted_topics(live_node: LiveNode, state: HoldState, logs: FoundLogs) -> frozenset[str]:
     """Return the topics of remembered logs that no longer exist in the cluster."""
     unknown = {
-        name.rpartition("-")[0] for name in state.logs if name not in found.here
-    } - found.topic_ids.keys()
+        name.rpartition("-")[0] for name in state.logs if name not in logs.here
+    } - logs.topic_ids.keys()
     answers = read_settings(live_node.asked, sorted(unknown)) if unknown else {}
     return frozenset(topic for topic, answer in answers.items() if is_deleted(answer))
 
@@ -437,7 +437,7 @@ def described(state: HoldState | None) -> HoldStatus:
     text = f"held until their unarchived segments are archived: {named_in_short(list(topics))}"
     description = text if topics else NOT_HELD
     if unneeded:
-        description += f"; raised still, and not needed to be: {named_in_short(list(unneeded))}"
+        description += f"; still raised, though no longer needed: {named_in_short(list(unneeded))}"
     ends_at_ms = None if state is None or not topics else state.ends_at_ms
     lasts_ms = None if ends_at_ms is None or state is None else state.holds_for_ms
     return HoldStatus(

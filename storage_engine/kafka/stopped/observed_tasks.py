@@ -171,7 +171,7 @@ def still_known(log: PartitionLog, metadata: ClusterMetadata | str) -> str:
     except (StorageEngineError, OSError) as error:
         return f"its topic isn't certain: {reason_of(error)}"
     if topic_id in metadata.topic_ids.values() or topic_id in metadata.partitions:
-        return f"its topic {text_of(topic_id)} is there still, so only its broker knows why it is deleted"
+        return f"its topic {text_of(topic_id)} still exists, so only its broker knows why the log is deleted"
     return ""
 
 

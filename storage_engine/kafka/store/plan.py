@@ -174,48 +174,56 @@ class SeenLog:
         return max(self.directory.log_starts.get(self.seen.name, first), first)
 
 
-def plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | str, now_ms: int) -> LogPlan:
+def plan_log(
+    seen_log: SeenLog, topics: TopicSettings, settings: RetentionSettings | str, now_ms: int
+) -> LogPlan:
     """Decide about a log's segments as its broker would in a pass at this moment.
 
     :param settings: settings of its topic; text: why they aren't known.
     :raises OSError: a file can't be read.
     """
-    if one.end.unread:
-        return undecided(one.seen, Reason.UNKNOWN, one.end.unread)
-    if one.directory.fault:
-        return undecided(one.seen, Reason.REFUSED, one.directory.fault)
+    if seen_log.end.unread:
+        return undecided(seen_log.seen, Reason.UNKNOWN, seen_log.end.unread)
+    if seen_log.directory.fault:
+        return undecided(seen_log.seen, Reason.REFUSED, seen_log.directory.fault)
     if (
-        fault := link_fault(one.log)
-        or topic_fault(one.log, topics)
-        or start_fault(one.directory, one.log, one.end.offset)
+        fault := link_fault(seen_log.log)
+        or topic_fault(seen_log.log, topics)
+        or start_fault(seen_log.directory, seen_log.log, seen_log.end.offset)
     ):
-        return undecided(one.seen, Reason.REFUSED, fault)
+        return undecided(seen_log.seen, Reason.REFUSED, fault)
     if isinstance(settings, str):
         reason = f"how long the topic's segments stay isn't known: {settings}"
-        return undecided(one.seen, Reason.UNKNOWN, reason)
-    active = f"{_ACTIVE}; {active_text(one.end, one.log, settings, now_ms)}"
+        return undecided(seen_log.seen, Reason.UNKNOWN, reason)
+    active = f"{_ACTIVE}; {active_text(seen_log.end, seen_log.log, settings, now_ms)}"
     if settings.compact:
-        return undecided(one.seen, Reason.COMPACTED, _compaction(one, settings, topics, now_ms), active)
-    if not one.log.segments:
-        return LogPlan(one.seen.name, ())
+        return undecided(
+            seen_log.seen, Reason.COMPACTED, _compaction(seen_log, settings, topics, now_ms), active
+        )
+    if not seen_log.log.segments:
+        return LogPlan(seen_log.seen.name, ())
     if settings.local_without_delete:
         settings = replace(settings, delete=True)
-    facts = log_facts(one, settings, now_ms)
+    facts = log_facts(seen_log, settings, now_ms)
     result = retention_pass(facts, settings, now_ms)
     active_base = facts.segments[-1].base_offset
     going = sum(deletion.base_offset != active_base for deletion in result.deletions)
     # Checked only if the log loses segments: a node may have thousands of logs.
     if going and (
-        fault := next(holes(one.directory, one.log, one.log.segments[: going + 1]), "")
-        or epochs_fault(one.directory, one.log, one.end.offset)
+        fault := next(holes(seen_log.directory, seen_log.log, seen_log.log.segments[: going + 1]), "")
+        or epochs_fault(seen_log.directory, seen_log.log, seen_log.end.offset)
     ):
-        return undecided(one.seen, Reason.REFUSED, fault, active)
-    remote = f"{remote_text(settings)}{_open_text(one, 'it is copied')[1]}" if settings.is_copied else ""
-    only = one.seen.name in topics.only_replicas
-    return LogPlan(one.seen.name, tuple(_decisions(one.seen, facts, settings, result, active, remote, only)))
+        return undecided(seen_log.seen, Reason.REFUSED, fault, active)
+    remote = f"{remote_text(settings)}{_open_text(seen_log, 'it is copied')[1]}" if settings.is_copied else ""
+    only = seen_log.seen.name in topics.only_replicas
+    return LogPlan(
+        seen_log.seen.name, tuple(_decisions(seen_log.seen, facts, settings, result, active, remote, only))
+    )
 
 
-def log_facts(one: SeenLog, settings: RetentionSettings, now_ms: int, *, until_kept: bool = True) -> LogFacts:
+def log_facts(
+    seen_log: SeenLog, settings: RetentionSettings, now_ms: int, *, until_kept: bool = True
+) -> LogFacts:
     """Return the facts about a log that the rules need.
 
     To read a segment's timestamp, its index must be opened. So the timestamps of segments that are deleted
@@ -224,10 +232,10 @@ def log_facts(one: SeenLog, settings: RetentionSettings, now_ms: int, *, until_k
     :param until_kept: read no timestamp after the first segment that its age keeps: the rule stops there.
     :raises OSError: an index can't be read.
     """
-    segments = one.log.segments
-    start, watermark = one.start_offset, one.high_watermark
+    segments = seen_log.log.segments
+    start, watermark = seen_log.start_offset, seen_log.high_watermark
     unread = [SegmentFacts(files.base_offset, files.log.size_bytes, now_ms) for files in segments]
-    whole = LogFacts(tuple(unread), start, watermark, one.end.offset)
+    whole = LogFacts(tuple(unread), start, watermark, seen_log.end.offset)
     if not segments or not settings.delete or settings.kept_ms < 0 or watermark is None:
         return whole
     going = 0
@@ -238,7 +246,7 @@ def log_facts(one: SeenLog, settings: RetentionSettings, now_ms: int, *, until_k
         unread[place] = segment_facts(segments[place], active=place + 1 == len(segments))
         if until_kept and unread[place].largest_timestamp_ms >= now_ms - settings.kept_ms:
             break
-    return LogFacts(tuple(unread), start, watermark, one.end.offset)
+    return LogFacts(tuple(unread), start, watermark, seen_log.end.offset)
 
 
 def _compaction(seen_log: SeenLog, settings: RetentionSettings, topics: TopicSettings, now_ms: int) -> str:

@@ -502,16 +502,16 @@ def open_store(settings: StoreSettings) -> KafkaStore:
 
 
 def plan_of_log(
-    one: SeenLog, topics: TopicSettings, settings: RetentionSettings | str, now_ms: int
+    seen_log: SeenLog, topics: TopicSettings, settings: RetentionSettings | str, now_ms: int
 ) -> LogPlan:
     """Decide about a log. If one of its files can't be read, all of its segments stay."""
     try:
-        return plan_log(one, topics, settings, now_ms)
+        return plan_log(seen_log, topics, settings, now_ms)
     except FileNotFoundError:
         # Its running broker is deleting: the next look shows the remaining segments.
-        return undecided(one.seen, Reason.UNKNOWN, "a segment vanished while it was read: plan again")
+        return undecided(seen_log.seen, Reason.UNKNOWN, "a segment vanished while it was read: plan again")
     except OSError as error:
-        return undecided(one.seen, Reason.UNKNOWN, f"a file can't be read: {reason_text(error)}")
+        return undecided(seen_log.seen, Reason.UNKNOWN, f"a file can't be read: {reason_text(error)}")
 
 
 def _see_node(node: Node) -> SeenNode:
