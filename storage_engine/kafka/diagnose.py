@@ -180,10 +180,7 @@ def _full_text(fills_ms: int | None, sharing: Sequence[DirectoryRoom]) -> str:
 
 
 def imbalance(node: Node, rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
-    """Yield a finding if a log directory is far larger than another.
-
-    Brokers spread logs over directories by their number, not by their size.
-    """
+    """Yield a finding if log directories differ much in size: brokers spread logs by number, not by size."""
     places = {
         str(directory.path)
         for directory in node.directories
@@ -390,10 +387,7 @@ def _settings(node: Node, topics: TopicSettings) -> Iterator[Finding]:
 def _logs(
     node: Node, topics: TopicSettings, ends: Mapping[str, int], now_ms: int, faulty: set[str]
 ) -> Iterator[Finding]:
-    """Yield faults of logs.
-
-    :param faulty: receives the names of logs that can't be archived in their present state.
-    """
+    """Yield faults of logs. ``faulty`` receives the names of logs that can't be archived in this state."""
     for directory, log in node.logs:
         try:
             if log.name.log not in ends:

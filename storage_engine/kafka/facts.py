@@ -244,10 +244,7 @@ def _index_facts(log: PartitionLog, files: SegmentFiles, end: int) -> Iterator[I
 
 
 def _checkpoint_facts(directory: LogDirectory, log: str, end: int) -> Iterator[CheckpointFact]:
-    """Yield facts about a log's checkpoints.
-
-    No checkpoint may be above the log's end. A broker deletes a log whose start is above its end.
-    """
+    """Yield facts about a log's checkpoints. A broker deletes a log whose start is above the log's end."""
     for name, offsets in (("log start", directory.log_starts), ("high watermark", directory.high_watermarks)):
         if (value := offsets.get(log)) is not None:
             yield CheckpointFact(f"{log}: {name}", 0, value, end)

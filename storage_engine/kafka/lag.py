@@ -126,10 +126,7 @@ def _known_logs(node: Node, unseen: frozenset[str]) -> tuple[str, ...] | None:
 def _with_all_partitions(
     committed: Mapping[Place, int | None], partitions: Mapping[str, list[int]]
 ) -> dict[Place, int | None]:
-    """Return the groups' positions in the node's own partitions; None for an unknown position.
-
-    A group counts as a reader of all partitions of its topics.
-    """
+    """Return positions in the node's own partitions. A group counts as a reader of its whole topics."""
     reads = {(group, topic) for group, topic, _ in committed}
     return {
         (group, topic, number): committed.get((group, topic, number))
@@ -142,7 +139,6 @@ def _with_all_partitions(
 class SegmentOfLag:
     """A segment that groups read.
 
-    :param index_path: path of its offset index; None if it has none.
     :param going: the plan that lag is computed for deletes it.
     :param time_to_loss_ms: time until its age alone allows its deletion; None if never, or if not known.
     """
@@ -161,7 +157,6 @@ class LogOfLag:
 
     :param begin: first offset that can be read.
     :param end: offset after the last record that can be read.
-    :param newest_ms: timestamp of its newest record; None if it has none.
     :param is_end_known: its last segment can be read. Otherwise the log ends at ``end`` or later.
     """
 
@@ -196,7 +191,6 @@ class OffsetPlace:
     :param segment: the segment with the offset's record, or with the next record if the cleaner has removed
         that one.
     :param bytes_from_there: the log's size from the offset's batch to the end.
-    :param timestamp_ms: the record's timestamp; None if it has none.
     """
 
     segment: SegmentOfLag

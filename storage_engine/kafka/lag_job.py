@@ -1,7 +1,4 @@
-"""A node's consumer lag, prepared so that parts of it can be computed on several hosts.
-
-See :class:`storage_engine.model.broker.kind.LagJob`.
-"""
+"""A node's consumer lag, prepared so that several hosts can compute parts of it (``kind.LagJob``)."""
 
 from __future__ import annotations
 

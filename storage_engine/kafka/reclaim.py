@@ -118,7 +118,6 @@ def only_needed(
     """Keep the segments whose deletion isn't needed to reach the wanted free space.
 
     :param plans: plans with all segments that may be deleted.
-    :param shortages: the space that each disk lacks, by its device.
     :param deleted: segments whose records are already deleted in the cluster.
     """
     needed = set(_needed_ids(plans, shortages, deleted))
@@ -228,10 +227,7 @@ def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
 def way_of_log(
     log: PartitionLog, stopped: StoppedNode | Fault, word: LeadersWord | None, replicas_stopped: str
 ) -> Way | Fault:
-    """Return the ground on which a log's first segments may be deleted, or the fault that forbids it.
-
-    Only small files are read.
-    """
+    """Return the ground for a deletion of a log's first segments, or the fault. Only small files are read."""
     if not isinstance(stopped, StoppedNode):
         return stopped
     topic_id = topic_or_fault(log, stopped)
@@ -268,10 +264,7 @@ def _force(plan: LogPlan, reason: str) -> LogPlan:
 
 
 def _keep_uncertain(plan: LogPlan, recovery_point: int) -> LogPlan:
-    """Keep segments above the recovery point.
-
-    After an unclean stop a broker checks them again, and may cut them off (LogLoader#recoverLog).
-    """
+    """Keep segments above the recovery point: a broker checks and may cut them off (LogLoader#recoverLog)."""
     detail = (
         f"its broker did not stop cleanly, and flushed this log up to offset {recovery_point}: whether later "
         "records stay is known only after the broker's next start"
@@ -328,7 +321,6 @@ class Way:
 
     :param said: the ground, as a clause; "" if it needs no words.
     :param leader: node that leads the log; None if no node leads it, or no cluster is asked.
-    :param leader_epoch: the leader's epoch.
     :param led_from: start of that leader's log.
     """
 
@@ -340,11 +332,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class OwnLog:
-    """A stopped node's log by its own files.
-
-    :param name: ``<topic>-<partition>``.
-    :param newest_epoch: newest leader epoch in its files; -1 if they have no epoch.
-    """
+    """A stopped node's log by its own files. ``newest_epoch`` is -1 if they contain no leader epoch."""
 
     name: str
     topic_id: uuid.UUID
@@ -358,8 +346,6 @@ def way_of(
 ) -> Way | Fault:
     """Return the ground on which a log's first segments may be deleted, or the reason why there is none.
 
-    :param metadata: the node's own copy of the cluster's metadata.
-    :param word: the running cluster's answers; None if no cluster is asked.
     :param replicas_stopped: a person's statement that all other nodes with a replica are stopped; "" without
         a statement. It counts only if no cluster is asked.
     """
@@ -504,7 +490,6 @@ def _move_starts(
 def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
     """Make sure, right before a segment is deleted, that the ground for it still holds.
 
-    :param prefix: only this segment.
     :raises ChangedUnderUsError: the ground no longer holds.
     """
     state = "This segment was not deleted; older segments of the plan may have been."
@@ -527,7 +512,6 @@ class RoomNode(OpenNode):
     """A stopped node, and its cluster.
 
     :param live: how to reach its cluster; None if no running cluster can be asked.
-    :param word: the cluster's answers at the last look.
     """
 
     live: LiveBroker | None = None
@@ -564,10 +548,7 @@ class RoomStore(KafkaStore):
         return RoomStore(RoomNode(self.node.root, live=self.node.live, memory=memory))
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the snapshot.
-
-        It never counts as crashed: after an unclean stop, the plan itself keeps the uncertain segments.
-        """
+        """Return the snapshot, never as crashed: after an unclean stop the plan keeps uncertain segments."""
         return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
@@ -609,7 +590,6 @@ def with_word(node: Node, word: LeadersWord, address: str) -> Node:
     """Return a node with its topics' settings and its logs' starts from its cluster's answers.
 
     :param node: read from its files.
-    :param address: of the cluster, for a message.
     :raises NotOnBrokerError: the directories belong to another cluster.
     """
     check_cluster(node, word.facts.cluster_id, address)

@@ -132,10 +132,7 @@ class SegmentDeletion(NamedTuple):
 
 
 class Halt(NamedTuple):
-    """The place where a rule stops.
-
-    :param base_offset: of the segment at which the rule stops; None if the rule looks at no segment.
-    """
+    """The segment at which a rule stops. ``base_offset`` is None if the rule looks at no segment."""
 
     rule: Rule
     stop: Stop

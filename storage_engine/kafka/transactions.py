@@ -56,7 +56,6 @@ class OpenInLogs:
 def find_open(node: Node, ends: Mapping[str, int], max_bytes: int = _MOST_BYTES) -> OpenInLogs:
     """Look for open transactions in all logs of a node.
 
-    :param ends: end offsets of logs, by name.
     :param max_bytes: largest number of bytes to read after snapshots, in all logs together. Logs with fewer
         bytes come first.
     """
@@ -111,7 +110,6 @@ def _bytes_behind(log: PartitionLog, end: int) -> int:
 def transaction_findings(open_in_logs: OpenInLogs, node: Mapping[str, str], at_ms: int) -> Iterator[Finding]:
     """Yield findings about hanging transactions, and about logs whose open transactions aren't known.
 
-    :param node: the node's settings.
     :param at_ms: now, or for a stopped node the time of its last activity.
     """
     text = node.get("transaction.max.timeout.ms", "").strip()
@@ -149,7 +147,6 @@ def transaction_findings(open_in_logs: OpenInLogs, node: Mapping[str, str], at_m
 class OpenTransaction:
     """A transaction without a marker.
 
-    :param first_offset: offset of its first record.
     :param written_ms: time of its newest record, in milliseconds since the epoch; -1 if it has no time.
     """
 
@@ -204,10 +201,7 @@ def open_transactions(log: PartitionLog, end: int) -> tuple[OpenTransaction, ...
 
 
 def last_stable_offset(transactions: tuple[OpenTransaction, ...], high_watermark: int) -> int:
-    """Return the last stable offset: below it, every transaction has ended.
-
-    The source is UnifiedLog#fetchLastStableOffsetMetadata.
-    """
+    """Return the offset below which no transaction is open (UnifiedLog#fetchLastStableOffsetMetadata)."""
     return min([high_watermark, *(transaction.first_offset for transaction in transactions)])
 
 

@@ -251,7 +251,6 @@ class Cluster:
     Its ``admin`` makes requests whose answers are futures: see :meth:`answer`. Its connections end when no
     caller refers to the object any more.
 
-    :param live: how to reach the cluster.
     :raises MissingExtraError: confluent-kafka isn't installed.
     :raises BadInputError: the client doesn't accept a setting.
     """

@@ -27,7 +27,6 @@ class GroupPositions:
 
     :param committed: next offset by group, topic and partition; None if the group reads the partition and its
         position isn't known.
-    :param notices: notices about unknown facts.
     :param all_groups: the account sees every group and all of the group's positions.
     :param unseen_topics: topics in which the account sees no positions.
     """

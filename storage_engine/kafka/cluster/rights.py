@@ -48,10 +48,7 @@ DELETING_RIGHTS = (
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A right that an account doesn't have.
-
-    :param names: topics or groups that it lacks the right for; empty for a right on the cluster.
-    """
+    """A missing right. ``names`` are the topics or groups without it; empty for a right on the cluster."""
 
     right: Right
     names: tuple[str, ...] = ()

@@ -168,10 +168,9 @@ class Payloads:
         room: npt.NDArray[np.uint8],
         most_bytes: int,
     ) -> None:
-        """:param begins: position in ``data`` of each payload's first byte; ``ends``: the position after its
-        last byte.
-        :param most_bytes: the bytes that one payload may expand to. ``room`` has as much space after the
-            other payloads.
+        """Take payloads [begins, ends) of ``data``, each of which may expand to ``most_bytes``.
+
+        ``room`` has space for as many bytes after all other payloads.
         """
         self.begin_array, self.end_array, self.most_bytes = begins, ends, most_bytes
         self.begins: list[int] = begins.tolist()
@@ -268,10 +267,7 @@ class _ZstdContext:
         return None if library is None else cls(library)
 
     def expand(self, payloads: Payloads, first: int, last: int, used: int, stop: int) -> list[int]:
-        """Decompress payloads and return their lengths.
-
-        Stop before the first payload that isn't whole, is damaged or is too long.
-        """
+        """Decompress payloads up to the first one that is cut off, damaged or too long. Return lengths."""
         sizes = np.empty(last - first, np.int64)
         count = expand_frames(
             self._function,
@@ -378,10 +374,7 @@ def _short_text(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Descriptor:
-    """The descriptor of an lz4 frame.
-
-    :param end: position where the first block begins.
-    """
+    """The descriptor of an lz4 frame. ``end`` is the position where the first block begins."""
 
     end: int
     block_bytes: int

@@ -124,10 +124,7 @@ class _Filling:
             self._write(end, others + max(room, int(self._counts[compressed[:first]].sum(dtype=np.int64))))
 
     def _place(self, batches: npt.NDArray[np.int64], used: int, sizes: npt.NDArray[np.int64]) -> None:
-        """Note the positions of decompressed records, batch after batch.
-
-        Refuse batches whose count of records is impossible.
-        """
+        """Note where decompressed records lie. Refuse batches with an impossible count of records."""
         self._payloads[batches] = used + np.cumsum(sizes) - sizes
         self._payload_sizes[batches] = sizes
         counts = self._counts[batches]
@@ -142,10 +139,7 @@ class _Filling:
         self._reasons[batch] = (error.expected, error.found)
 
     def _write(self, last: int, rows: int) -> None:
-        """Write the rows of the batches before ``last``.
-
-        :param rows: the first call makes room for this many rows.
-        """
+        """Write the rows of the batches before ``last``. The first call makes room for ``rows`` rows."""
         if self._columns is None:
             self._columns = RowColumns(rows, self._arena)
         engine, address = crc32c_engine(), address_of(self._data)
@@ -198,7 +192,6 @@ class Content:
 
     :param begin: position where the table's part of the segment begins.
     :param origin: position of the segment's first byte.
-    :param expanded: decompressed records.
     """
 
     segment: npt.NDArray[np.uint8]

@@ -1,7 +1,4 @@
-"""The batches in a segment's bytes: their positions, their headers, and damage.
-
-Works on bytes that the caller has read. They must not change meanwhile.
-"""
+"""The batches in a segment's bytes: positions, headers, and damage. The bytes must not change meanwhile."""
 
 from __future__ import annotations
 
@@ -180,21 +177,14 @@ def read_batches(data: SegmentBytes, *, check_crc: bool = True) -> Batches:
 
 
 def field(data: npt.NDArray[np.uint8], positions: Longs, at: int, width: int) -> Longs:
-    """Return a field of the batches at these positions.
-
-    :param at: its position in a batch.
-    :param width: of the field: 2, 4 or 8 bytes.
-    """
+    """Return the field of ``width`` bytes (2, 4 or 8) at position ``at`` in each batch."""
     values = np.empty(len(positions), np.int64)
     kernels.read_words(address_of(data), positions, at, width, values)
     return values
 
 
 def scan_damages(data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk) -> Iterator[Damage]:
-    """Yield a damage for each range that is no batch.
-
-    :param origin: position of the segment's first byte.
-    """
+    """Yield a damage for each range that is no batch. ``origin`` is the segment's first position."""
     for i in np.flatnonzero(chunk.kinds == BatchKind.UNDECODABLE).tolist():
         at, size = int(chunk.positions[i]), int(chunk.sizes[i])
         yield Damage(origin + at, size, *explain_fault(data, at, int(chunk.faults[i])))

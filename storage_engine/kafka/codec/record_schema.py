@@ -99,10 +99,7 @@ _COMMENTS = {
 
 
 def text_array(*texts: str) -> pa.Array[Any]:
-    """Make a column of texts from its buffers.
-
-    ``pa.array`` imports pandas if it is installed, which takes longer than a plan of a small node.
-    """
+    """Make a column of texts without ``pa.array``, which imports pandas if installed, and so takes long."""
     data = [text.encode() for text in texts]
     ends = np.cumsum([0, *map(len, data)], dtype=np.int32)
     return pa.Array.from_buffers(

@@ -51,8 +51,6 @@ class SegmentColumns:
 
     :param context: the text of :class:`SegmentTransactions`. If "", the columns get no value, and no offset
         is checked.
-    :param data: the whole segment.
-    :param base_offset: the segment's base offset.
     """
 
     def __init__(self, context: str, data: SegmentBytes, base_offset: int) -> None:

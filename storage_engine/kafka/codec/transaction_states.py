@@ -255,8 +255,6 @@ def check_transaction_index(
     """Compare a segment's transaction index with the segment's own markers.
 
     :param replayed: the states at the segment's end, read from its batches.
-    :param begin_offset: the segment's base offset.
-    :param path: path of the index, for messages.
     :raises CorruptFileError: index and markers differ.
     """
     expected = [entry for entry in replayed.aborted if entry[2] >= begin_offset]

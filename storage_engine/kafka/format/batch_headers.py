@@ -149,7 +149,6 @@ def _legacy(data: bytes, position: int) -> BatchHead | None:
 def position_before(index: str | None, base_offset: int, offset: int) -> int:
     """Return the position of a batch before or at an offset, by a segment's index; 0 without such an entry.
 
-    :param index: path of the index; None if there is none.
     :raises OSError: it can't be read.
     """
     if index is None:

@@ -56,10 +56,7 @@ def read_offsets(path: Path) -> Mapping[str, int]:
 
 
 def parse_offsets(data: bytes, path: str) -> Mapping[str, int]:
-    """Return the offsets in a checkpoint's bytes; see :func:`read_offsets`.
-
-    :param path: for messages.
-    """
+    """Return the offsets in a checkpoint's bytes; see :func:`read_offsets`."""
     if (plain := _plain_offsets(data)) is not None:
         return plain
     offsets: dict[str, int] = {}
@@ -98,10 +95,7 @@ def read_leader_epochs(path: str | Path) -> tuple[LeaderEpoch, ...]:
 
 
 def parse_leader_epochs(data: bytes, path: str) -> tuple[LeaderEpoch, ...]:
-    """Return the epochs in a checkpoint's bytes; see :func:`read_leader_epochs`.
-
-    :param path: for messages.
-    """
+    """Return the epochs in a checkpoint's bytes; see :func:`read_leader_epochs`."""
     epochs: list[LeaderEpoch] = []
     for at, line in _lines(data, path, _EPOCH_REMEDY):
         words = line.split(" ")
@@ -117,10 +111,7 @@ def parse_leader_epochs(data: bytes, path: str) -> tuple[LeaderEpoch, ...]:
 
 
 def offsets_text(offsets: Iterable[tuple[str, int, int]]) -> bytes:
-    """Return the text of a log directory's checkpoint.
-
-    :param offsets: topic, partition and offset of each log.
-    """
+    """Return the text of a log directory's checkpoint, from topic, partition and offset of each log."""
     return _text(f"{topic} {partition} {offset}" for topic, partition, offset in offsets)
 
 

@@ -60,10 +60,7 @@ class FileState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionDirectory:
-    """The parts of a directory's name.
-
-    :param unique: distinguishes directories of the same log; "" for the log itself.
-    """
+    """The parts of a directory's name. ``unique`` tells directories of a log apart; "" for the log itself."""
 
     topic: str
     partition: int
@@ -80,10 +77,7 @@ class PartitionDirectory:
 
 
 class LogFile(NamedTuple):
-    """The parts of the name of a log's file.
-
-    :param offset: offset of the segment's first record. A snapshot has the producers of all records below.
-    """
+    """The parts of a file's name. ``offset`` is the segment's; a snapshot has the producers below it."""
 
     offset: int
     kind: FileKind
@@ -162,10 +156,7 @@ def check_entries(size_bytes: int, entry_bytes: int, path: str, remedy: str) -> 
 
 
 def corrupt(path: str | Path, at: int, expected: str, found: str, remedy: str) -> CorruptFileError:
-    """Make the error for a damaged file.
-
-    :param at: position of the first unexpected byte.
-    """
+    """Make the error for a damaged file. ``at`` is the position of the first unexpected byte."""
     return CorruptFileError(
         f"{path}: at byte {at} expected {expected}, found {found}. Nothing was changed. {remedy}"
     )

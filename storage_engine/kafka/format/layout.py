@@ -45,7 +45,6 @@ class LivePartition:
 
     :param topic_id: id of the topic that has the name now. Files with another id are of a deleted topic.
     :param leader: node that leads the partition. All offsets are those of its log, not of a follower's.
-    :param log_start: first offset of the log.
     :param high_watermark: the end for consumers that also read uncommitted records.
     :param last_stable_offset: the end for consumers that read only committed records.
     :param topic_settings: all settings in effect, by Kafka's names, including the node's and defaults.
@@ -105,7 +104,6 @@ class SegmentFiles(NamedTuple):
 class PartitionLog:
     """The directory of a log.
 
-    :param directory: its path.
     :param snapshots: producer snapshots, oldest first. The newest may be at the log's end, where no segment
         begins.
     :param left_over: files that the broker will remove or rename, each with its state.
@@ -184,10 +182,7 @@ class LogDirectory:
 
     @property
     def left_uncleanly(self) -> bool:
-        """Return whether the marker of a clean stop is missing.
-
-        A broker makes no marker in a directory that contains only the cluster's metadata.
-        """
+        """Return whether the marker of a clean stop is missing. The cluster's metadata alone need none."""
         marked = any(log.name.topic != METADATA_TOPIC for log in (*self.logs, *self.aside))
         return marked and not self.stopped_cleanly
 
@@ -246,10 +241,7 @@ def store_around(path: Path) -> Path | None:
 
 
 def node_name(root: Path) -> str:
-    """Return a node's default name, by its id and cluster.
-
-    The name comes from the path if these can't be read, or if only a log directory is named.
-    """
+    """Return a node's default name by its id and cluster, or else by its path."""
     if root.is_dir():
         return root.name
     try:

@@ -48,10 +48,7 @@ def read_meta_properties(path: Path) -> MetaProperties:
 
 
 def parse_meta_properties(data: bytes, path: str) -> MetaProperties:
-    """Return the identity in a file's bytes; see :func:`read_meta_properties`.
-
-    :param path: for messages.
-    """
+    """Return the identity in a file's bytes; see :func:`read_meta_properties`."""
     values = parse_properties(data, path)
     version = _whole_number(values, "version", path)
     if version not in (ZOOKEEPER_VERSION, KRAFT_VERSION):
@@ -68,7 +65,6 @@ def parse_meta_properties(data: bytes, path: str) -> MetaProperties:
 def parse_properties(data: bytes, path: str) -> Mapping[str, str]:
     """Return the entries of a Java properties file.
 
-    :param path: for messages.
     :raises CorruptFileError: it is no Java properties file.
     """
     try:
@@ -96,10 +92,7 @@ def read_clean_shutdown(path: Path) -> int | None:
 
 
 def parse_clean_shutdown(data: bytes, path: str) -> int | None:
-    """Return the epoch in a marker's bytes; see :func:`read_clean_shutdown`.
-
-    :param path: for messages.
-    """
+    """Return the epoch in a marker's bytes; see :func:`read_clean_shutdown`."""
     if not data.strip():
         return None
     remedy = "Leave it: a broker treats the stop as unclean, and reads its logs again."

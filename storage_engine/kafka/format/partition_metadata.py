@@ -48,10 +48,7 @@ def has_topic_id(path: str, topic_id: uuid.UUID) -> bool:
 
 
 def parse_topic_id(data: bytes, path: str) -> uuid.UUID:
-    """Return the id in a file's bytes; see :func:`read_topic_id`.
-
-    :param path: for messages.
-    """
+    """Return the id in a file's bytes; see :func:`read_topic_id`."""
     lines = data.split(b"\n")
     if lines[0].strip() != b"version: 0":
         raise corrupt(path, 0, "'version: 0'", repr(lines[0][:60]), _REMEDY)

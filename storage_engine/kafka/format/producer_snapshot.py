@@ -43,7 +43,6 @@ class Producer:
 def parse_producer_snapshot(data: bytes, path: str) -> tuple[Producer, ...]:
     """Read a snapshot.
 
-    :param path: for messages.
     :raises CorruptFileError: the version, CRC or size is wrong.
     """
     if len(data) < _HEADER.size:

@@ -42,12 +42,7 @@ RETENTION_SETTINGS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ServerProperties:
-    """A node's own server.properties.
-
-    :param values: all entries, as the file contains them.
-    :param log_dirs: the log directories, in the file's order.
-    :param metadata_dir: directory of the cluster's metadata, on a node with controllers or brokers of KRaft.
-    """
+    """A node's ``server.properties``. ``metadata_dir`` has the cluster's metadata, on a node of KRaft."""
 
     path: Path
     values: Mapping[str, str]
@@ -73,10 +68,7 @@ class ServerProperties:
 
 
 def is_server_properties(path: Path) -> bool:
-    """Return whether a file is a node's ``server.properties``.
-
-    Such a file names roles, or both log directories and the node's id or ZooKeeper.
-    """
+    """Return whether a file is a node's: it names roles, or log directories and an id or ZooKeeper."""
     if path.suffix != ".properties" or not path.is_file():
         return False
     try:

@@ -33,7 +33,6 @@ class AbortedTransaction:
 def parse_transaction_index(data: bytes, path: str) -> tuple[AbortedTransaction, ...]:
     """Read an index.
 
-    :param path: for messages.
     :raises CorruptFileError: entries aren't whole, don't grow, or have another version.
     """
     check_entries(len(data), _ENTRY.size, path, _REMEDY)

@@ -28,7 +28,6 @@ class FoundLogs:
     :param epochs: for logs whose leader has changed, the leaders' epochs from this node's file, or a text
         that says why they aren't known.
     :param failed: faults of the node's failed log directories, as clauses, by path.
-    :param node_id: None if not known.
     :param cluster_id: "" if not known.
     """
 

@@ -52,10 +52,7 @@ class DueLog:
     unknown: str = ""
 
     def going(self, now_ms: int, margin_ms: float, times: float = 1) -> tuple[Segment, ...]:
-        """Return the segments that will be deleted within ``times`` margins.
-
-        A margin is at most half of the retention time.
-        """
+        """Return the segments that are deleted within some margins, each at most half of the retention."""
         until_ms = now_ms + times * (margin_ms if self.span_ms is None else min(margin_ms, self.span_ms / 2))
         return self._due_segments(until_ms)
 
@@ -93,7 +90,6 @@ def due_logs(
 ) -> DueLogs:
     """Return the unproven segments of each log, with the time of deletion by the settings before the hold.
 
-    :param others: the remembered holds of the journal's other stores.
     :param proven: the proven segments and their files. Another topic of the same name has other files.
     """
     settings = read_topic_settings(with_first_settings(seen.node, (state, *others)))
@@ -180,7 +176,6 @@ def active_and_expired(
 
     No lake can contain these segments before they are closed.
 
-    :param others: the remembered holds of the journal's other stores.
     :param kept: topics that stay held, because another store needs that.
     """
     for name, log in due_logs(seen, state, others, {}, now_ms).of.items():
@@ -309,10 +304,7 @@ def written(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: in
 class HoldLook:
     """All that one look at a node has shown.
 
-    :param logs: unproven segments of the node's logs.
-    :param found: the present state of held logs.
     :param deleted: topics that no longer exist in the cluster.
-    :param others: the remembered holds of the journal's other stores.
     """
 
     now_ms: int

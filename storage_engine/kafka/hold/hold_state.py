@@ -25,11 +25,7 @@ UNLIMITED: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class TopicSetting:
-    """A topic's setting, as the cluster reports it.
-
-    :param value: the value in effect.
-    :param is_own: the topic itself has the setting. Otherwise the value comes from its brokers.
-    """
+    """A topic's setting, as the cluster reports it. If not ``is_own``, the value comes from its brokers."""
 
     value: int
     is_own: bool
@@ -86,11 +82,7 @@ def lesser(*values: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The end of a log at one moment.
-
-    :param base_offset: base offset of its active segment.
-    :param size_bytes: size of that segment.
-    """
+    """The end of a log at one moment: base offset and size of its active segment."""
 
     at_ms: int
     base_offset: int
@@ -124,7 +116,6 @@ class KnownLog:
 class HoldState:
     """Everything that must still be known after a kill.
 
-    :param logs: held logs, by name.
     :param holds_for_ms: how long raised settings keep records after the look; 0 means for ever, or not known.
     """
 
@@ -171,7 +162,6 @@ def with_live(node: Node, facts: LiveFacts, address: str) -> Node:
     If a log's topic has another id by now, the answers about it are ignored: the log's files belong to a
     deleted topic.
 
-    :param address: address of the cluster, for a message.
     :raises NotOnBrokerError: the directories belong to another cluster.
     """
     check_cluster(node, facts.cluster_id, address)
@@ -187,7 +177,6 @@ def with_live(node: Node, facts: LiveFacts, address: str) -> Node:
 def check_cluster(node: Node, cluster_id: str, address: str) -> None:
     """Make sure that a node's directories belong to a cluster.
 
-    :param address: address of the cluster, for a message.
     :raises NotOnBrokerError: they belong to another cluster.
     """
     if others := node.cluster_ids - {cluster_id}:

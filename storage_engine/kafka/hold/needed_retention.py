@@ -39,7 +39,6 @@ class LogAge:
     :param latest_bytes: size of its files that were written to within the time that a change of settings
         needs to take effect.
     :param segment_bytes: size at which its segments are closed.
-    :param log: its name.
     """
 
     oldest_ms: int | None

@@ -23,10 +23,7 @@ from storage_engine.model.store import FileFacts, Segment
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The segments of a log that are to be deleted.
-
-    :param segments: the log's first segments, oldest first.
-    """
+    """A log's first segments, oldest first, that are to be deleted."""
 
     name: PartitionDirectory
     directory: LogDirectory
@@ -46,8 +43,6 @@ def log_fault(prefix: Prefix, live: LivePartition | None, cluster_id: str) -> st
     """Return why no record of a log may be deleted through its leader; "" if nothing forbids it.
 
     These reasons hold for whichever node's files were proven.
-
-    :param live: the cluster's present facts about the log.
     """
     if prefix.name.is_internal:
         return "it belongs to an internal topic"

@@ -153,10 +153,7 @@ def _offsets(
 
 @dataclass(frozen=True, slots=True)
 class LeadersWord:
-    """A cluster's answers at one moment.
-
-    :param running: brokers that are registered with the controller, and not fenced.
-    """
+    """A cluster's answers at one moment. ``running`` are the registered brokers that aren't fenced."""
 
     facts: LiveFacts
     running: frozenset[int]
@@ -181,10 +178,7 @@ NOT_SERVED = "its broker serves none of its logs, and serves those of other dire
 
 
 def live_findings(node: Node, facts: LiveFacts) -> Iterator[Finding]:
-    """Yield findings about a node's partitions from its cluster's answers.
-
-    :param facts: the cluster's own answers, not corrected by the node's files.
-    """
+    """Yield findings about a node's partitions from its cluster's answers, not corrected by its files."""
     node_id = node_id_of(node)
     for _, log in node.logs:
         partition = facts.partitions.get(log.name.log)
@@ -262,10 +256,7 @@ def offline_findings(node: Node) -> Iterator[Finding]:
 
 
 def waiting_files(node: Node) -> Iterator[Finding]:
-    """Yield a finding about files below the leaders' log starts: only their records are deleted yet.
-
-    :param node: with its cluster's answers.
-    """
+    """Yield a finding about files below the leaders' log starts: only their records are deleted yet."""
     partitions = {} if node.live is None else node.live.partitions
     waiting = [
         (log.name.log, files.log.size_bytes)
@@ -308,7 +299,6 @@ def node_id_of(node: Node) -> int | None:
 class LiveNode(OpenNode):
     """A node whose broker runs: its files, its cluster, and the remembered hold.
 
-    :param live: how to reach its cluster.
     :param unheld: reasons why logs weren't held at the last look, by name. We delete no record of these logs.
     """
 

@@ -66,7 +66,6 @@ def delete_segments(
 ) -> None:
     """Delete the records of these segments through the cluster. They are the first segments of their logs.
 
-    :param meanwhile: called again and again during a wait.
     :raises ChangedUnderUsError: a log may not be cut, or its leader refused; the first such log is named. All
         other logs were cut, as their leaders' log starts show.
     :raises GateRefusedError: the store isn't held; nothing was done.
@@ -156,7 +155,6 @@ def find_cut_fault(
 ) -> str:
     """Return why a log may not be cut at its boundary; "" if nothing forbids it. Only small files are read.
 
-    :param live: the cluster's present facts about the log.
     :param node_id: id of the node whose files were proven.
     """
     if fault := log_fault(prefix, live, cluster_id):
@@ -202,10 +200,7 @@ def witness_of(prefix: Prefix, offset: int, high_watermark: int) -> Witness:
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """A leader's facts about its log at one moment.
-
-    :param epoch: None if the leader doesn't tell it.
-    """
+    """A leader's facts about its log at one moment. ``epoch`` is None if the leader doesn't tell it."""
 
     epoch: int | None
     high_watermark: int
@@ -373,7 +368,6 @@ def cut_logs(
     :param root: the store's root, for messages.
     :param memory: memory of the request, so that other stores don't report the deletion as another program's.
         None if the request isn't remembered.
-    :param meanwhile: called again and again during a wait.
     :param is_held: the logs are held, so the brokers' own rules delete none of their records now.
     :raises ChangedUnderUsError: a log's leader has changed, or the cluster refuses. The error names the log.
     :raises BrokerUnavailableError: the cluster's actions are unknown.
@@ -458,11 +452,7 @@ def _check_cut_as_proven(
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A batch of a log, which is no marker.
-
-    :param offset: offset of its last record.
-    :param epoch: epoch of the leader that appended it.
-    """
+    """A batch that is no marker: the offset of its last record, and the epoch of the leader that wrote it."""
 
     offset: int
     epoch: int
@@ -494,8 +484,6 @@ def other_than(
     """Read records from leaders. Return why leaders may have other records, by topic and partition.
 
     No offset is committed, and no group is joined.
-
-    :param meanwhile: called again and again during a wait.
     """
     from confluent_kafka import Consumer, TopicPartition
 

@@ -150,8 +150,6 @@ class DiskLimit:
 class Bearable:
     """Time for which disks have room if nothing is deleted.
 
-    :param wanted_ms: the wanted length of the hold.
-    :param notices: notices about the time, for a person.
     :param limit: the disk because of which ``kept_ms`` is less than ``wanted_ms``; None if there is none, or
         if a disk couldn't be measured.
     """
@@ -198,7 +196,6 @@ def observe(
 ) -> ObservedNode:
     """Look at a node's topics, and at the cluster's facts about them.
 
-    :param remembered: logs of an earlier look.
     :param seen: the node as it was just read; None to read it here.
     :param topics: the wanted topics; None means all.
     :param kept_from: for each log, the base offset of the first segment that must stay. None means that all
@@ -268,7 +265,6 @@ def found_logs(
 ) -> FoundLogs:
     """Find out how logs have changed since they were remembered.
 
-    :param told: the cluster's facts about the node's logs.
     :raises BrokerError: the cluster doesn't answer.
     """
     here = {log.name.log: log for _, log in node.logs}

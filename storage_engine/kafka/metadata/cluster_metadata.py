@@ -47,7 +47,6 @@ def metadata_values(directory: Path) -> Iterator[tuple[Path, bytes]]:
 
     Only a caller that reads to the end knows that the copy is complete.
 
-    :param directory: the log's directory.
     :raises CorruptFileError: a file is damaged, or ends within a batch, as after an unclean stop; or records
         are missing before the first segment, between two segments, or at the end.
     :raises OSError: a file can't be read.
@@ -84,10 +83,7 @@ def metadata_values(directory: Path) -> Iterator[tuple[Path, bytes]]:
 
 
 def _values(path: Path, base: int, begin: int) -> _Values:
-    """Yield the values of a file's records from offset ``begin`` on.
-
-    :param base: offset of its first record.
-    """
+    """Yield the values of a file's records from offset ``begin`` on. ``base`` is its first offset."""
     # Loading Arrow takes longer than reading many a store.
     from storage_engine.kafka.codec.codec import CODEC
 
@@ -126,11 +122,7 @@ _SEVERAL_BYTES = 0x80
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """A partition's replicas, and its leader's epoch.
-
-    :param removing: replicas that a reassignment removes.
-    :param adding: replicas that a reassignment adds.
-    """
+    """A partition's replicas, its leader's epoch, and the replicas that a reassignment removes or adds."""
 
     replicas: tuple[int, ...]
     leader_epoch: int
@@ -143,7 +135,6 @@ class ClusterMetadata:
     """Topics and settings, as of the end of this node's copy.
 
     :param partition_states: by the topic's id and the partition's number; only on request.
-    :param topic_settings: by topic.
     :param node_settings: settings that were made while the cluster ran, by node; "" means all nodes.
     :param partitions: numbers of a topic's partitions in the whole cluster, by the topic's id.
     """
@@ -167,7 +158,6 @@ class ClusterMetadata:
 def read_cluster_metadata(directory: Path, *, partition_states: bool = False) -> ClusterMetadata:
     """Read a node's copy of the cluster's metadata.
 
-    :param directory: the log's directory.
     :param partition_states: also read the states of partitions. There are many, and few callers need them.
     :raises CorruptFileError: bytes are no record of the metadata, or records are missing
         (:func:`metadata_values`).

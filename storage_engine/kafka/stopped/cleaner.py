@@ -43,11 +43,7 @@ class CleanerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A compacted log that the cleaner should clean.
-
-    :param dirty_bytes: size of segments that were closed since the log was last cleaned.
-    :param since_ms: when it became due.
-    """
+    """A compacted log that is due since ``since_ms``, with ``dirty_bytes`` in segments not yet cleaned."""
 
     log: str
     dirty_bytes: int

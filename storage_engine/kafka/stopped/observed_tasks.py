@@ -338,10 +338,7 @@ def _cleanup(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
 
 
 def _flush(node: Node, topics: TopicSettings, limits: TaskLimits) -> BrokerTask:
-    """Measure the bytes after recovery points.
-
-    A log's recovery point moves when a segment is closed, or by ``flush.ms`` and ``flush.messages`` if set.
-    """
+    """Measure bytes after recovery points. These move with each new segment, flush.ms and flush.messages."""
     points = _offsets_of(node, RECOVERY_POINT)
     sizes = ((_unflushed(log, points.get(log.name.log)), log) for _, log in managed_logs(node))
     behind = sorted(sizes, key=lambda pair: pair[0])

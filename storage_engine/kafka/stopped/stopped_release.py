@@ -56,7 +56,6 @@ def delete_oldest(
 ) -> None:
     """Delete the oldest segments of logs, each with its producers' snapshot and its transaction index.
 
-    :param held: the node's locked directories.
     :param segments: oldest first in each log.
     :param meanwhile: called before each segment.
     :raises ChangedUnderUsError: another process changes the node's files, or has removed a lock. The named
@@ -161,7 +160,6 @@ _UNFINISHED = (FileState.SWAP, FileState.CLEANED)
 class StoppedNode:
     """State of a stopped node by its files.
 
-    :param metadata: its copy of the cluster's metadata.
     :param copied: logs that its broker copies to another log directory.
     """
 
@@ -175,7 +173,6 @@ def cut_to_stopped(
 ) -> tuple[LogPlan, ...]:
     """Keep all segments of logs in which nothing can be deleted while the node's broker is stopped.
 
-    :param plans: plans by the rules of retention.
     :param replicas_stopped: a person's statement that all other nodes with a replica are stopped; "" without
         a statement.
     """

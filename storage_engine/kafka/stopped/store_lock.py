@@ -46,10 +46,7 @@ held_here: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class LockedDirectories(LockedStore):
-    """Log directories that are locked until the block ends.
-
-    :param files: each lock file with its open descriptor.
-    """
+    """Log directories that are locked until the block ends, with the lock files' open descriptors."""
 
     files: tuple[tuple[Path, int], ...] = field(kw_only=True)
 

@@ -69,7 +69,6 @@ def _metadata_end(node: Node) -> int:
 def absences(node: Node, logs: Mapping[str, LogIdentity]) -> dict[str, Absence]:
     """Return why logs that were on this node have no directory now.
 
-    :param logs: identities of these logs at an earlier look, by name.
     :raises OSError: a file can't be read.
     """
     metadata, end = _metadata(node), _metadata_end(node)
@@ -154,10 +153,7 @@ def missing_logs(node: Node, topics: TopicSettings) -> tuple[str, ...]:
 
 
 def _expected_logs(metadata: ClusterMetadata, node_id: int | None) -> dict[str, tuple[uuid.UUID, int]]:
-    """Return the logs that a node should have a replica of, by its copy of the metadata.
-
-    A replica that is being added or removed doesn't count.
-    """
+    """Return the logs that a node should have by its metadata, without replicas being added or removed."""
     topics = {topic_id: name for name, topic_id in metadata.topic_ids.items()}
     return {
         f"{topics[topic_id]}-{partition}": (topic_id, partition)

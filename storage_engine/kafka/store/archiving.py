@@ -272,7 +272,6 @@ def contradiction_of(log: PartitionLog, log_id: str, log_end: int, receipts: Seq
     The log may belong to another topic of that name. It may have lost archived records, for example by an
     unclean election. Or other leaders may have written other records at the same offsets.
 
-    :param log_end: offset after its last record.
     :raises CorruptFileError: its epochs can't be read.
     """
     for receipt in receipts:

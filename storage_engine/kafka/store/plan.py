@@ -179,7 +179,7 @@ def plan_log(
 ) -> LogPlan:
     """Decide about a log's segments as its broker would in a pass at this moment.
 
-    :param settings: settings of its topic; text: why they aren't known.
+    :param settings: settings of its topic, or a text that says why they aren't known.
     :raises OSError: a file can't be read.
     """
     if seen_log.end.unread:
@@ -438,10 +438,7 @@ def deletes_at_ms(facts: LogFacts, settings: RetentionSettings, now_ms: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class SeenNode:
-    """The facts from which a snapshot was made.
-
-    :param known: logs with all facts about each, by name.
-    """
+    """The facts from which a snapshot was made. ``known`` has all facts about each log, by name."""
 
     logs: tuple[LogSnapshot, ...]
     node: Node

@@ -125,8 +125,6 @@ class OpenNode:
 
     :param root: its ``server.properties``, or one of its log directories.
     :param seen: the last snapshot's logs, and the facts from which they were made.
-    :param held: the directories while they are locked.
-    :param cluster: the cluster while there is a connection.
     :param memory: memory of the node's hold; None if no hold is remembered.
     """
 
