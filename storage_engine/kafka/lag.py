@@ -85,7 +85,10 @@ def consumers_of(node: Node, cluster: Cluster | None) -> Consumers:
 
     positions = group_positions(cluster, partitions)
     source = LagSource(PositionsFrom.BROKER, None, positions.notices)
-    logs = _known_logs(node, positions.unseen_topics) if positions.all_groups else ()
+    unseen = positions.unseen_topics
+    logs: tuple[str, ...] | None = None if positions.all_groups else ()
+    if positions.all_groups and unseen:
+        logs = tuple(log.name.log for _, log in node.logs if log.name.topic not in unseen)
     return Consumers(_with_all_partitions(positions.committed, partitions), source, logs)
 
 
@@ -108,19 +111,13 @@ def _read_consumers(node: Node, partitions: Mapping[str, list[int]]) -> Consumer
         )
     silent = sorted(positions.groups - {group for group, _, _ in positions.offsets})
     if silent:
-        notices.append(f"it is unknown what groups without any offset read: {named_in_short(silent)}")
+        notices.append(f"what groups without any offset read isn't known: {named_in_short(silent)}")
     source = LagSource(PositionsFrom.FILES, None, tuple(notices))
     all_known = bool(everywhere) and everywhere <= here and not (silent or positions.unknown)
     committed: dict[Place, int | None] = {
         place: offset for place, offset in positions.offsets.items() if place[1] in partitions
     }
     return Consumers(_with_all_partitions(committed, partitions), source, None if all_known else ())
-
-
-def _known_logs(node: Node, unseen: frozenset[str]) -> tuple[str, ...] | None:
-    if not unseen:
-        return None
-    return tuple(log.name.log for _, log in node.logs if log.name.topic not in unseen)
 
 
 def _with_all_partitions(

@@ -195,4 +195,4 @@ def _notices(
     if unseen:
         yield f"positions in {named_in_short(sorted(unseen))} aren't known: the account lacks Describe there"
     if silent:
-        yield f"it is unknown what groups without any offset read: {named_in_short(silent)}"
+        yield f"what groups without any offset read isn't known: {named_in_short(silent)}"

@@ -50,7 +50,7 @@ _expand = cramjam.lz4.decompress_block_into
 def expand_members(data: memoryview, out: memoryview) -> int:
     """Decompress one gzip member after the other. Ignore bytes after the last member, as Java does.
 
-    :return: the length of all content, or a larger number than the room.
+    :return: the length of all content; larger than ``out`` if it doesn't fit.
     :raises ExpansionError: Kafka can't read the payload.
     """
     content = bytes(data)
@@ -327,7 +327,7 @@ def _gzip(data: memoryview, out: memoryview) -> int:
 def _snappy(data: memoryview, out: memoryview) -> int:
     """Decompress the frames that Java writes, or the single block that librdkafka writes.
 
-    :return: the length of all content, or a larger number than the room.
+    :return: the length of all content; larger than ``out`` if it doesn't fit.
     """
     end = len(data)
     magic, size = _XERIAL_START.unpack_from(data) if end >= _XERIAL_START.size else (b"", 0)
@@ -388,7 +388,7 @@ _USUAL: Final = _Descriptor(len(_USUAL_START), 64 << 10, False, False)
 def expand_frame(data: memoryview, out: memoryview) -> int:
     """Decompress the blocks of the first frame. Kafka doesn't read bytes after it.
 
-    :return: the length of all content, or a larger number than the room.
+    :return: the length of all content; larger than ``out`` if it doesn't fit.
     :raises ExpansionError: Kafka can't read the payload.
     """
     frame = _USUAL if data[: _USUAL.end] == _USUAL_START else _descriptor(data)

@@ -90,7 +90,7 @@ class UncommittedTransactions:
     def of_files(
         cls, aborted: Iterable[AbortedTransaction], producers: Iterable[Producer], end_offset: int
     ) -> UncommittedTransactions:
-        """Return the transactions' states in a log's small files.
+        """Return the states of a log's transactions, from the log's small files.
 
         :param aborted: entries of the transaction indexes of *all* segments from the first record of
             interest up to ``end_offset``. A segment without the file has none.

@@ -47,7 +47,7 @@ class FileKind(StrEnum):
 
 
 class FileState(StrEnum):
-    """What the broker will do with a file when it starts, or later."""
+    """The broker's next action on a file, when it starts or later."""
 
     IN_USE = ""
     DELETED = "deleted"

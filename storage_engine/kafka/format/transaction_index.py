@@ -21,7 +21,7 @@ class AbortedTransaction:
     """An aborted transaction. Consumers of committed records skip its records [first_offset, last_offset].
 
     :param last_offset: offset of its marker, which is in the index's segment.
-    :param last_stable_offset: when this transaction ended, no older transaction was open below this offset.
+    :param last_stable_offset: when this transaction ended, no other transaction was open below this offset.
     """
 
     producer_id: int

@@ -164,7 +164,7 @@ def find_cut_fault(
     if log is None:
         return "it isn't held"
     if str(live.topic_id) != log.topic_id:
-        return f"its topic has id {live.topic_id} by now, and {log.topic_id} was held"
+        return f"its topic now has id {live.topic_id}, and the topic with id {log.topic_id} was held"
     if node_id is None or node_id not in live.in_sync:
         return (
             f"its replica on this node, {node_id}, isn't in sync with leader {live.leader}: the leader's "

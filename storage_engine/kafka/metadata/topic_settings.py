@@ -41,18 +41,17 @@ class TopicSettings:
     def of(self, topic: str) -> RetentionSettings | str:
         """Return how long a topic's segments stay, or a text that says why that is unknown."""
         # Cached, because a topic may have thousands of logs.
-        if (settings := self._known.get(topic)) is None:
-            settings = self._known[topic] = self._of(topic)
-        return settings
-
-    def _of(self, topic: str) -> RetentionSettings | str:
+        if topic in self._known:
+            return self._known[topic]
+        settings: RetentionSettings | str = "the cluster's metadata on this node have no such topic"
         if topic in self.live:
-            return _read({}, self.live[topic])
-        if self.unknown:
-            return self.unknown
-        if topic not in self.metadata.topic_ids:
-            return "the cluster's metadata on this node have no such topic"
-        return _read(self.node, self.metadata.topic_settings.get(topic, {}))
+            settings = _read({}, self.live[topic])
+        elif self.unknown:
+            settings = self.unknown
+        elif topic in self.metadata.topic_ids:
+            settings = _read(self.node, self.metadata.topic_settings.get(topic, {}))
+        self._known[topic] = settings
+        return settings
 
     def has_remote(self, log: str) -> bool:
         """Return whether a log's topic is known to use remote storage, even if copying is disabled."""

@@ -150,7 +150,13 @@ def _directory_findings(
             continue
         if log_due is not None and at_ms - log_due.since_ms > _PATIENCE_MS:
             overdue.append(log_due)
-    if not overdue or _is_at_work(logs, at_ms):
+    # The cleaner is at work if it has written a new segment of a log within the last hour.
+    is_at_work = any(
+        state is FileState.CLEANED and at_ms - facts.mtime_ns // _MILLION < _PATIENCE_MS
+        for log in logs
+        for state, facts in log.left_over
+    )
+    if not overdue or is_at_work:
         return
     checkpoint = directory.path / checkpoints.CLEANER
     wrote_ms = checkpoint.stat().st_mtime_ns // _MILLION if checkpoint.exists() else None
@@ -181,13 +187,4 @@ def _directory_findings(
 def _text(log_due: Due) -> str:
     return (
         f"{log_due.log} ({bytes_text(log_due.dirty_bytes)} of {bytes_text(log_due.size_bytes)} not cleaned)"
-    )
-
-
-def _is_at_work(logs: list[PartitionLog], at_ms: int) -> bool:
-    """Return whether the cleaner has written a new segment of a log within the last hour."""
-    return any(
-        state is FileState.CLEANED and at_ms - facts.mtime_ns // _MILLION < _PATIENCE_MS
-        for log in logs
-        for state, facts in log.left_over
     )

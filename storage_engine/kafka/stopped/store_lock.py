@@ -133,8 +133,8 @@ def _take(directory: Path) -> int:
         os.close(descriptor)
         time.sleep(_PAUSE_SECONDS)
     raise StoreBusyError(
-        f"{path}: expected it to stay while it is locked, found it removed each of {_LOOKS} times. Nothing "
-        "was changed. Wait until the broker has stopped."
+        f"{path}: expected a lock file that stays, found that it was removed in each of {_LOOKS} attempts. "
+        "Nothing was changed. Wait until the broker has stopped."
     )
 
 
@@ -166,7 +166,7 @@ def _remedy(error: OSError) -> str:
             "file system, and mount it for writing (mount -o remount,rw). Then run this again."
         )
     if error.errno in (errno.EACCES, errno.EPERM):
-        return "Run this as the broker's user or as root, on the broker's host; or give the file back to it."
+        return "Run this as the broker's user or as root on the broker's host, or give that user the file."
     if error.errno == errno.ELOOP:
         return (
             "It is a symbolic link: remove it while the broker is stopped. The broker creates its own file."

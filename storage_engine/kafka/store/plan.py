@@ -113,7 +113,7 @@ def _sentence(
 ) -> str:
     """Return a clause about why a rule stops at a segment; "" if there is nothing to say."""
     if halt.stop is Stop.UNKNOWN:
-        return "its high watermark isn't known: no checkpoint has one of this log"
+        return "its high watermark isn't known: no checkpoint contains it"
     if halt.stop is Stop.HIGH_WATERMARK:
         return f"it reaches above the high watermark {facts.high_watermark}: a replica hasn't copied it yet"
     if halt.stop is Stop.POLICY:
@@ -146,7 +146,7 @@ def _size_text(
     if left_bytes < settings.kept_bytes:
         return f"{bound} isn't reached: the log has {bytes_text(left_bytes)}"
     without = bytes_text(left_bytes - fact.size_bytes)
-    return f"{bound}: the log has {bytes_text(left_bytes)}, and {without} without it"
+    return f"{bound}: the log has {bytes_text(left_bytes)}, and {without} without this segment"
 
 
 _ACTIVE = "the broker writes to it"
