@@ -237,12 +237,7 @@ def put_back(
             if not any(change.has_set(setting) for change in needing):
                 unsettled[held.topic] = f"the other store that needs it hasn't seen {held.key} as it is yet"
             continue
-        not_waited_for += (
-            f"topic {held.topic}: {held.key} was needed by another store of this journal, which was last "
-            f"looked at at {time_text(hold.looked_at_ms)}. Its hold has ended by itself, so it isn't waited "
-            "for. Hold that store again, or unmanage it"
-            for hold in ended
-        )
+        not_waited_for += (_not_waited_for(held, hold.looked_at_ms) for hold in ended)
         back.setdefault(held.topic, {})[held.key] = held.original.value if held.original.is_own else None
     if back:
         still_alone()
@@ -253,4 +248,12 @@ def put_back(
         kept += [held for held in wanted if held.key in back.get(held.topic, {}) and held.topic in refused]
     return SettingsPutBack(
         tuple(replace(held, is_left=True) for held in kept), unsettled, tuple(notices), tuple(not_waited_for)
+    )
+
+
+def _not_waited_for(held: HeldSetting, looked_at_ms: int) -> str:
+    return (
+        f"topic {held.topic}: {held.key} was needed by another store of this journal, which was last "
+        f"looked at at {time_text(looked_at_ms)}. Its hold has ended by itself, so it isn't waited for. "
+        "Hold that store again, or unmanage it"
     )
