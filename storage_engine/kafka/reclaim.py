@@ -43,10 +43,10 @@ from storage_engine.kafka.live.observe import LeadersWord, ask_leaders
 from storage_engine.kafka.live.release import (
     Cut,
     Witness,
+    cut_error,
     cut_logs,
-    other_than,
+    find_differences,
     prefixes_of,
-    refused,
     witness_of,
 )
 from storage_engine.kafka.metadata.cluster_metadata import ClusterMetadata, nodes_text, replica_fault
@@ -452,7 +452,7 @@ def _way(prefix: Prefix, stopped: StoppedNode | Fault, word: LeadersWord) -> Way
     way = way_of_log(prefix.log, stopped, word, "")
     if isinstance(way, Way):
         return way
-    raise refused(prefix, way[1])
+    raise cut_error(prefix, way[1])
 
 
 def _move_starts(
@@ -473,16 +473,16 @@ def _move_starts(
         is_cut = prefix.boundary > way.led_from
         if is_cut:
             if fault := log_fault(prefix, live, word.facts.cluster_id) or boundary_fault(prefix, live):
-                raise refused(prefix, fault)
+                raise cut_error(prefix, fault)
             cuts.append(Cut(prefix, live))
         # A log that ends below its leader's start has no record to compare: its broker will delete all of it.
         if is_cut or end_offset(prefix.log) > way.led_from:
             at = max(prefix.boundary, way.led_from + 1)
             witnesses[prefix.key] = witness_of(prefix, at, live.high_watermark or 0)
-    differences = other_than(cluster, witnesses, meanwhile)
+    differences = find_differences(cluster, witnesses, meanwhile)
     for prefix, _ in going:
         if prefix.key in differences:
-            raise refused(prefix, differences[prefix.key])
+            raise cut_error(prefix, differences[prefix.key])
     if cuts:
         cut_logs(cluster, room.root, room.memory, cuts, meanwhile, is_held=False)
 
@@ -500,11 +500,11 @@ def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
             "has."
         )
     if (way.leader, way.leader_epoch) != (before.leader, before.leader_epoch):
-        raise refused(
+        raise cut_error(
             prefix, f"its leader has changed meanwhile. Before: {before.said}; now: {way.said}", state
         )
     if way.leader is not None and way.led_from < prefix.boundary:
-        raise refused(prefix, f"{way.said}, so it still has records of the segment", state)
+        raise cut_error(prefix, f"{way.said}, so it still has records of the segment", state)
 
 
 @dataclass(slots=True)

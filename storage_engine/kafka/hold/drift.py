@@ -249,7 +249,7 @@ def _nodes(replicas: tuple[int, ...]) -> str:
     return ", ".join(map(str, replicas)) or "none"
 
 
-def as_found(
+def state_after_drift(
     state: HoldState, logs: FoundLogs, settings: FoundSettings, others: Sequence[HoldState] = ()
 ) -> HoldState:
     """Return the state to continue with, after its drift was recorded.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from storage_engine.core.wording import bytes_text, reason_text, time_text
 from storage_engine.kafka.hold.drift import FoundLogs
 from storage_engine.kafka.hold.hold_state import HoldState, KnownLog, Written, with_first_settings
-from storage_engine.kafka.hold.needed_retention import looks_at, needed_by_others
+from storage_engine.kafka.hold.needed_retention import is_judged_elsewhere, needed_by_others
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.retention_rules import LogFacts, RetentionSettings, SegmentFacts
 from storage_engine.kafka.store.plan import SeenLog, SeenNode, log_facts
@@ -66,7 +66,7 @@ class DueLog:
 
     @property
     def ranges(self) -> Ranges:
-        return joined((segment.base_offset, segment.end_offset) for segment in self.unproven)
+        return join_ranges((segment.base_offset, segment.end_offset) for segment in self.unproven)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def active_and_expired(
             )
 
 
-def joined(ranges: Iterator[tuple[int, int]]) -> Ranges:
+def join_ranges(ranges: Iterator[tuple[int, int]]) -> Ranges:
     """Return ranges in order. Ranges that touch or overlap are joined."""
     spans: list[tuple[int, int]] = []
     for first, end in sorted(ranges):
@@ -215,7 +215,7 @@ def gone_unproven(drift: Sequence[Drift], state: HoldState) -> Iterator[Drift]:
         log = state.logs[change.log]
         # Nobody has seen records that were written and deleted between two looks.
         unseen = (log.high_watermark, max(change.end_offset, log.high_watermark))
-        for first, end in joined(iter((*log.unproven, unseen))):
+        for first, end in join_ranges(iter((*log.unproven, unseen))):
             lost = max(first, change.start_offset), min(end, change.end_offset)
             if lost[0] < lost[1]:
                 yield replace(
@@ -367,7 +367,7 @@ def unjudged_reasons(topic: str, state: HoldState, look: HoldLook) -> Iterator[s
 
 def _absence_reasons(name: str, log: KnownLog, look: HoldLook) -> Iterator[str]:
     live = look.found.elsewhere.get(name)
-    if looks_at(look.others, name, log.topic_id, look.now_ms):
+    if is_judged_elsewhere(look.others, name, log.topic_id, look.now_ms):
         return
     if live is None or live.topic_id is None:
         yield (

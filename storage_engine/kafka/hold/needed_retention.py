@@ -226,7 +226,7 @@ def let_go_by_others(others: Sequence[HoldState], log: str, topic_id: str) -> in
     return max((entry.let_go for entry in logs if entry.topic_id == topic_id), default=-1)
 
 
-def looks_at(others: Sequence[HoldState], log: str, topic_id: str, now_ms: int) -> bool:
+def is_judged_elsewhere(others: Sequence[HoldState], log: str, topic_id: str, now_ms: int) -> bool:
     """Return whether another held store has a replica of a log, and judges the unproven segments itself."""
     return any(
         (known_log := state.logs.get(log)) is not None

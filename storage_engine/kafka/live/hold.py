@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import count_text, duration_text, time_text
 from storage_engine.exceptions import BadInputError, BrokerRefusedError, GateRefusedError, StoreBusyError
-from storage_engine.kafka.hold.drift import FoundLogs, all_drift, as_found, known_log
+from storage_engine.kafka.hold.drift import FoundLogs, all_drift, known_log, state_after_drift
 from storage_engine.kafka.hold.due_logs import (
     DueLog,
     DueLogs,
@@ -94,7 +94,7 @@ def _renew(
     drift = drift_of(state, node, memory)
     # Recorded first: the state that is remembered from here on no longer shows this drift.
     memory.record_drift(drift)
-    state = as_found(state, node.of_logs, node.settings, others)
+    state = state_after_drift(state, node.of_logs, node.settings, others)
     logs = dict(state.logs)
     for name, live in node.of_logs.told.items():
         before = state.logs.get(name)
@@ -359,7 +359,7 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
     drift = tuple(gone_unproven(tuple(all_drift(state, of_logs, node.settings, now_ms, others)), state))
     # Recorded first: the state that is remembered from here on no longer shows this drift.
     memory.record_drift(drift)
-    state = as_found(state, of_logs, node.settings, others)
+    state = state_after_drift(state, of_logs, node.settings, others)
     deleted = deleted_topics(store, state, of_logs)
     remembered = {name: log for name, log in state.logs.items() if name.rpartition("-")[0] not in deleted}
     for name, live in partitions.items():

@@ -90,7 +90,7 @@ def delete_segments(
         live = facts.partitions.get(prefix.name.log)
         try:
             if reason := find_cut_fault(prefix, live, state, node_id, facts.cluster_id):
-                raise refused(prefix, reason)
+                raise cut_error(prefix, reason)
             assert live is not None
             assert live.high_watermark is not None
             witnesses[prefix.key] = witness_of(prefix, prefix.boundary, live.high_watermark)
@@ -98,8 +98,10 @@ def delete_segments(
             refusals.append(error)
             continue
         cuts.append(Cut(prefix, live))
-    differences = other_than(live_node.asked, witnesses, meanwhile)
-    refusals += [refused(prefix, differences[prefix.key]) for prefix in prefixes if prefix.key in differences]
+    differences = find_differences(live_node.asked, witnesses, meanwhile)
+    refusals += [
+        cut_error(prefix, differences[prefix.key]) for prefix in prefixes if prefix.key in differences
+    ]
     if cuts := [log_cut for log_cut in cuts if log_cut.prefix.key not in differences]:
         cut_logs(live_node.asked, live_node.root, live_node.memory, cuts, meanwhile, is_held=True)
     if refusals:
@@ -188,9 +190,9 @@ def witness_of(prefix: Prefix, offset: int, high_watermark: int) -> Witness:
     try:
         witness = find_witness(segments[begun[-1] if begun else 0 :], offset, high_watermark)
     except OSError as error:
-        raise refused(prefix, f"a file can't be read: {reason_text(error)}") from error
+        raise cut_error(prefix, f"a file can't be read: {reason_text(error)}") from error
     if witness is None:
-        raise refused(
+        raise cut_error(
             prefix,
             "no record at or after that offset exists by which its leader could show that it has the same "
             "records: the segments are deleted once such a record exists",
@@ -206,7 +208,7 @@ class Led:
     high_watermark: int
 
 
-def refused(prefix: Prefix, why: str, left: str = "Nothing of it was deleted.") -> ChangedUnderUsError:
+def cut_error(prefix: Prefix, why: str, left: str = "Nothing of it was deleted.") -> ChangedUnderUsError:
     """Return the error for a log from which nothing more may be deleted. It names the log's first segment.
 
     :param left: the present state of the log.
@@ -378,7 +380,7 @@ def cut_logs(
     led = leaders_of(cluster, prefixes)
     for log_cut in cuts:
         if reason := find_leader_change(log_cut, led.get(log_cut.prefix.name.log)):
-            raise refused(log_cut.prefix, reason)
+            raise cut_error(log_cut.prefix, reason)
     state = load_state(memory) or HoldState()
     _remember(memory, state, cuts)
     refusals = cut(cluster, prefixes)
@@ -391,7 +393,7 @@ def cut_logs(
     _check_cut_as_proven(cluster, root, moved_cuts, meanwhile)
     if undone:
         _remember(memory, state, moved_cuts)
-        raise refused(undone[0].prefix, f"the cluster refuses: {refusals[undone[0].prefix.key].remark}")
+        raise cut_error(undone[0].prefix, f"the cluster refuses: {refusals[undone[0].prefix.key].remark}")
 
 
 def find_leader_change(log_cut: Cut, led: Led | None) -> str:
@@ -438,7 +440,7 @@ def _check_cut_as_proven(
             )
         except ChangedUnderUsError:
             faults[key] = reason
-    faults |= other_than(cluster, witnesses, meanwhile)
+    faults |= find_differences(cluster, witnesses, meanwhile)
     for key, fault in faults.items():
         log_cut, reason = changed[key]
         raise ReleasedTooMuchError(
@@ -478,7 +480,7 @@ def find_witness(segments: Sequence[SegmentFiles], boundary: int, high_watermark
     return None
 
 
-def other_than(
+def find_differences(
     cluster: Cluster, witnesses: Mapping[tuple[str, int], Witness], meanwhile: Callable[[], object]
 ) -> Mapping[tuple[str, int], str]:
     """Read records from leaders. Return why leaders may have other records, by topic and partition.

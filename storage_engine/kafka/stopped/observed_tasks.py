@@ -228,7 +228,7 @@ def _files_text(files: list[FileFacts]) -> str:
     return f"{len(files)} .deleted files"
 
 
-def words_for_nothing(node: Node, topics: Collection[str]) -> Iterator[str]:
+def ineffective_decisions(node: Node, topics: Collection[str]) -> Iterator[str]:
     """Yield sentences about decisions of a person that have no effect.
 
     :param topics: topics that a person calls deleted.

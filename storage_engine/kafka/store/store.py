@@ -28,8 +28,8 @@ from storage_engine.kafka.format.log_end import LogEnd, first_batch_ms, known_en
 from storage_engine.kafka.metadata.log_faults import own_ends
 from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.kafka.retention_rules import RetentionSettings
+from storage_engine.kafka.stopped.observed_tasks import ineffective_decisions, tasks_of
 from storage_engine.kafka.stopped.observed_tasks import remove as remove_left_over
-from storage_engine.kafka.stopped.observed_tasks import tasks_of, words_for_nothing
 from storage_engine.kafka.stopped.stopped_release import (
     cut_to_stopped,
     delete_indexes,
@@ -180,7 +180,7 @@ class NodeTasks(BackgroundTasks):
         return tasks_of(self.node.read(now_ms), now_ms, limits)
 
     def check_deleted_topics(self, topics: Collection[str]) -> tuple[str, ...]:
-        return tuple(words_for_nothing(read_node(self.node.root), topics))
+        return tuple(ineffective_decisions(read_node(self.node.root), topics))
 
     def delete_left_over(self, left: LeftOver, meanwhile: Callable[[], object]) -> None:
         remove_left_over(left, self.node.locked.check, meanwhile)
