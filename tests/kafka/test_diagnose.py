@@ -248,8 +248,8 @@ class TestRoom:
         (one,) = room_findings([self.room("/a", 1 << 30, came=60 << 30, goes=10 << 30)])
         assert one.severity is Severity.WARNING
         assert one.what == (
-            "/a: 2 logs, 1.0 GiB; its disk is 50 % used, 100.0 GiB free; within a day 60.0 GiB came and "
-            "10.0 GiB go: full in 2 d"
+            "/a: 2 logs, 1.0 GiB; its disk is 50 % used, 100.0 GiB free; within a day 60.0 GiB were "
+            "written and 10.0 GiB expire: full in 2 d"
         )
         (one,) = room_findings([self.room("/a", 1, came=200 << 30)])
         assert one.severity is Severity.URGENT
