@@ -1,5 +1,6 @@
-"""The open transactions of a log, and findings about those that stay open longer than allowed. Consumers of
-committed records, the cleaner and remote storage stop at the first open transaction.
+"""The open transactions of a log, and findings about hanging ones, which stay open longer than allowed.
+
+Consumers of committed records, the cleaner and remote storage stop at the first open transaction.
 
 A producer snapshot tells which transactions were open at its offset. The batches after it tell how they ended
 (ProducerStateManager#loadFromSnapshot, #update, #completeTxn).

@@ -384,8 +384,8 @@ def shortest(wanted_ms: int, limits: Collection[DiskLimit | None]) -> Bearable:
     if limit is None or kept_ms == wanted_ms:
         return Bearable(wanted_ms, wanted_ms)
     notice = (
-        f"the hold lasts only {duration_text(kept_ms)}, because its disk, that of {limit.path}, has no "
-        f"room for {duration_text(wanted_ms)}"
+        f"the hold lasts only {duration_text(kept_ms)}, because the disk of {limit.path} has no room for "
+        f"{duration_text(wanted_ms)}"
     )
     return Bearable(kept_ms, wanted_ms, (notice,), limit)
 

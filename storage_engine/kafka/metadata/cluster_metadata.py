@@ -135,7 +135,7 @@ class ClusterMetadata:
     """Topics and settings, as of the end of this node's copy.
 
     :param partition_states: by the topic's id and the partition's number; only on request.
-    :param node_settings: settings that were made while the cluster ran, by node; "" means all nodes.
+    :param node_settings: dynamic settings by node, made while the cluster ran; "" means all nodes.
     :param partitions: numbers of a topic's partitions in the whole cluster, by the topic's id.
     """
 
@@ -151,7 +151,7 @@ class ClusterMetadata:
         return frozenset() if topic_id is None else frozenset(self.partitions.get(topic_id, ()))
 
     def settings_of_node(self, node_id: str) -> Mapping[str, str]:
-        """Return a node's settings that were made while the cluster ran. Its own win over those of all."""
+        """Return a node's dynamic settings. Its own settings win over settings for all nodes."""
         return {**self.node_settings.get("", {}), **self.node_settings.get(node_id, {})}
 
 

@@ -417,9 +417,8 @@ def plan_notices(node: Node, settings: TopicSettings, *, forced: bool = False) -
 def deletes_at_ms(facts: LogFacts, settings: RetentionSettings, now_ms: int) -> Mapping[int, int | None]:
     """Return when the rules allow each segment's deletion, by base offset; None if never because of its age.
 
-    A segment is deleted no earlier than older segments. Segments above the high watermark are left out,
-    because nobody knows when the watermark rises. The active segment is left out, because nobody knows when
-    it is closed.
+    A segment is deleted no earlier than older segments. Segments above the high watermark and the active
+    segment are left out, because it isn't known when the watermark rises or the segment is closed.
     """
     going = {deletion.base_offset for deletion in retention_pass(facts, settings, now_ms).deletions}
     moments: dict[int, int | None] = {}
