@@ -118,6 +118,7 @@ def only_needed(
     """Keep the segments whose deletion isn't needed to reach the wanted free space.
 
     :param plans: plans with all segments that may be deleted.
+    :param shortages: the space that each disk lacks, by its device.
     :param deleted: segments whose records are already deleted in the cluster.
     """
     needed = set(_needed_ids(plans, shortages, deleted))

@@ -178,9 +178,9 @@ def _check_epochs(name: PartitionDirectory, rows: Sequence[Receipt], nodes: Serv
         replicas = ", ".join(map(str, state.replicas))
         raise RestoreError(
             f"log {name.log}: expected all nodes with a replica of it, {replicas}, found "
-            f"{', '.join(map(str, nodes.node_ids))}. Nothing was written. Stop all of these nodes and name "
-            "each, first the node to restore for. Otherwise a replica with other records may become the "
-            "leader, and the restored log would be cut off."
+            f"{', '.join(map(str, nodes.node_ids))}. Nothing was written. Stop all nodes with a replica "
+            "and name each, first the node to restore for. Otherwise a replica with other records may become "
+            "the leader, and the restored log would be cut off."
         )
 
 

@@ -243,7 +243,7 @@ def test_of_what_is_planned_nothing_is_archived_that_a_transaction_keeps_out(tmp
     assert [(one.log, one.base_offset) for one in done.receipts] == [("a-0", 0), ("a-0", 2), ("b-0", 0)]
     (kept,) = done.kept_out
     assert (kept.log, kept.first_offset) == ("b-0", 2)
-    assert kept.why == "a transaction of producer 7 is open from offset 2 on"
+    assert kept.why == "a transaction of producer 7 is open from offset 2 on, until it ends"
 
 
 @pytest.mark.again

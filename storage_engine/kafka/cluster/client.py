@@ -397,7 +397,7 @@ class Cluster:
     def described(self) -> DescribeClusterResult:
         """Return the cluster's description of itself.
 
-        A broker names another broker as the controller, which answers this request. Brokers stop naming a
+        A broker may name any broker as the controller, which answers this request. Brokers stop naming a
         broker that hangs, after a while. But a client that already has its name continues to ask it, so a new
         client asks once more.
 

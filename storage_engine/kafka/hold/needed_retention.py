@@ -34,7 +34,7 @@ TopicSettings = Mapping[str, TopicSetting]
 class LogAge:
     """Facts on which a log's expiry depends.
 
-    :param oldest_ms: the smallest of its segments' largest timestamps; None without segments.
+    :param oldest_ms: the smallest of its segments' largest timestamps; None if no segment could be read.
     :param grown_bytes: size of its files that were written to within ``span_ms``.
     :param latest_bytes: size of its files that were written to within the time that a change of settings
         needs to take effect.

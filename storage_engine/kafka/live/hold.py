@@ -393,8 +393,8 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
     ends = {topic.topic: ends_ms for topic in held if (ends_ms := ends_at_ms((topic,))) is not None}
     unheld = {topic: reason for topic, reason in refused.items() if topic in needed}
     unheld |= {
-        log.topic: f"its disks have room for a hold of {duration_text(bears[log.topic].kept_ms)}, so it is "
-        "held only when its deletion is that near"
+        log.topic: f"its disks bear a hold of {duration_text(bears[log.topic].kept_ms)} and no longer, so "
+        "that it is held from then on"
         for log in logs.values()
         if log.topic not in needed
     }

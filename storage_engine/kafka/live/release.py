@@ -194,8 +194,8 @@ def witness_of(prefix: Prefix, offset: int, high_watermark: int) -> Witness:
     if witness is None:
         raise cut_error(
             prefix,
-            "no record at or after that offset exists by which its leader could show that it has the same "
-            "records: the segments are deleted once such a record exists",
+            f"no record at or after offset {offset} exists by which its leader could show that it has the "
+            "same records: the segments are deleted once such a record exists",
         )
     return witness
 

@@ -4,8 +4,8 @@ Only the records of topics, settings and, on request, partitions are read. So th
 doesn't matter.
 
 A copy is the log ``__cluster_metadata-0`` and the snapshots beside it. Its offsets have no holes, and its
-oldest segments are deleted only after a snapshot contains them (KafkaMetadataLog#maybeClean). Without a lost
-record an existing topic could look deleted, so a hole is an error. It can't be detected that a complete copy
+oldest segments are deleted only after a snapshot contains them (KafkaMetadataLog#maybeClean). If a record is
+lost, an existing topic may look deleted, so a hole is an error. It can't be detected that a complete copy
 is outdated.
 
 Also whether a log of a stopped node has replicas on other nodes. Once the replica with the latest log start

@@ -229,7 +229,7 @@ def read_stopped(node: Node, topics: TopicSettings | None = None) -> StoppedNode
     ids = {(meta.cluster_id, meta.node_id) if meta is not None else None for meta in metas}
     first, *others = ids or {None}
     if others or first is None or first[1] is None or str(first[1]) != node.properties.node_id:
-        why = "its log directories don't all name the same node and cluster"
+        why = "its log directories don't all name one cluster and the node.id of server.properties"
         return Reason.UNKNOWN, why
     if topics is None or node.live is not None:
         metadata, unknown = read_replicas(node.properties.metadata_dir / LOG)

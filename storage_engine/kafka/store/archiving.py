@@ -51,7 +51,7 @@ def archivable_segments(
 ) -> tuple[tuple[Segment, ...], str]:
     """Return the segments of a log that may be archived now, and why other sealed segments may not.
 
-    :return: the segments, and the reason; "" if all sealed segments may be archived.
+    :return: the segments, and the reason with until when it holds; "" if all sealed segments may be archived.
     :raises StoreLayoutError: a person has to act: the log has a fault, or a fact about it isn't known.
     """
     if not seen.sealed:
@@ -72,7 +72,7 @@ def archivable_segments(
         )
     below = tuple(segment for segment in sealed if segment.end_offset <= watermark)
     if not below:
-        return (), f"it reaches above the high watermark {watermark}: not all replicas in sync have it yet"
+        return (), f"it reaches above the high watermark {watermark}, until all replicas in sync have it"
     try:
         txn = _oldest_open(log, below[-1].end_offset, seen.max_offset)
     except (StorageEngineError, OSError) as error:
@@ -86,11 +86,9 @@ def archivable_segments(
     stable = tuple(segment for segment in below if first_open is None or segment.end_offset <= first_open)
     if len(stable) < len(below):
         by = f" of producer {txn.producer_id}" if txn and txn.first_offset == first_open else ""
-        return stable, f"a transaction{by} is open from offset {first_open} on"
+        return stable, f"a transaction{by} is open from offset {first_open} on, until it ends"
     if len(below) < len(sealed):
-        why = (
-            f"later records lie above the high watermark {watermark}: not all replicas in sync have them yet"
-        )
+        why = f"later records lie above the high watermark {watermark}, until all replicas in sync have them"
         return stable, why
     return stable, ""
 
@@ -121,13 +119,13 @@ def archivable_of_node(node: Node, topics: TopicSettings, seen: Iterable[LogSnap
 
 
 def _kept_out(log: PartitionLog, settings: TopicSettings) -> str:
-    """Return why a log isn't archived with its present settings; "" if the settings allow it."""
+    """Return why, and how long, a log's settings keep it out of the lake; "" if they don't."""
     topic = settings.of(log.name.topic)
     if isinstance(topic, str):
         return ""
     if topic.compact:
-        return "its cleanup.policy contains compact, so the cleaner rewrites its segments"
-    return "its segments are copied to remote storage" if topic.is_copied else ""
+        return "its cleanup.policy contains compact, so the cleaner rewrites its segments: as long as it does"
+    return "its segments are copied to remote storage: as long as they are" if topic.is_copied else ""
 
 
 def _fault(directory: LogDirectory, log: PartitionLog, settings: TopicSettings, end: int) -> str:

@@ -225,8 +225,8 @@ def zookeeper(made: MadeNode) -> None:
     [
         (unclean, Reason.STORE_CRASHED, "did not stop cleanly"),
         (other_stops, Reason.STORE_CRASHED, "did not stop cleanly"),
-        (no_identity, Reason.UNKNOWN, "name the same node and cluster"),
-        (other_node, Reason.UNKNOWN, "name the same node and cluster"),
+        (no_identity, Reason.UNKNOWN, "name one cluster and the node.id"),
+        (other_node, Reason.UNKNOWN, "name one cluster and the node.id"),
         (zookeeper, Reason.UNKNOWN, "ZooKeeper"),
     ],
 )

@@ -107,7 +107,7 @@ def test_nothing_is_archived_above_the_first_offset_of_an_open_transaction(copy:
     ends = [one.base_offset for one in log.segments[1 : place + 1]]
     assert [end for _, end in spans(found, log.name.log)] == [end for end in ends if end <= first]
     assert ends[-1] > first
-    said = f"a transaction of producer {oldest.producer_id} is open from offset {first} on"
+    said = f"a transaction of producer {oldest.producer_id} is open from offset {first} on, until it ends"
     assert found.kept_out[log.name.log] == said
 
 
