@@ -40,8 +40,8 @@ WORDS: Final = BrokerWords(
     errors={
         "BrokerConfigError": "Correct the key in server.properties, then run again.",
         "CorruptFileError": (
-            "Compare the file with that of a replica. A broker that starts makes missing indexes of a log "
-            "again; it restores nothing else of the log."
+            "Compare the file with a replica's. A broker that starts creates missing indexes of a log; it "
+            "restores no other file of the log."
         ),
     },
     dependents="Indexes",
@@ -138,13 +138,13 @@ class KafkaPlaces(Places):
         return store_around(path)
 
     def stamped_directories(self, root: Path) -> tuple[Path, ...]:
-        """Return all ``log.dirs``: all that is archived and deleted is in these directories."""
+        """Return all ``log.dirs``: segments are archived and deleted only in these directories."""
         from storage_engine.kafka.format.server_properties import read_server_properties
 
         return read_server_properties(root).log_dirs
 
     def default_name(self, root: Path) -> str:
-        """Name a node by its number and cluster: the files of all nodes are called ``server.properties``."""
+        """Return a name made of the node's id and cluster: every node's file is ``server.properties``."""
         from storage_engine.kafka.format.layout import node_name
 
         return node_name(root)
@@ -160,9 +160,9 @@ class KafkaSettings(SettingNames):
 
 
 class Kafka(Broker):
-    """A Kafka node whose broker is stopped, known from the files in its log directories.
+    """A Kafka node, known from the files in its log directories and, if it runs, from its cluster's answers.
 
-    Its segments are archived, proven, restored, and deleted while its broker is stopped.
+    Its segments are archived, proven, restored and deleted.
     """
 
     name = "kafka"
@@ -189,18 +189,17 @@ class Kafka(Broker):
     def cleanups(self, live: LiveBroker | None) -> Cleanups:
         """Return when a node is cleaned.
 
-        Beside a running broker: when segments are due, if we delete; never, if the broker deletes by its own
-        rules. A stopped node: only on request.
+        A stopped node is cleaned only on request. A running node is cleaned when segments are due if we
+        delete, and never if its broker deletes by its own rules.
         """
         if live is None:
             return Cleanups.ON_REQUEST
         return Cleanups.WHEN_DUE if live.deletes == WE_DELETE else Cleanups.NEVER
 
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
-        """Return the configuration that makes a restored log directory fit its nodes, by each
-        ``server.properties``.
+        """Return the configuration that makes a restored log directory fit its nodes.
 
-        None: no node is named, so only segments are restored.
+        :param serving: each node's ``server.properties``. If empty, return None: only segments are restored.
         """
         if not serving:
             return None

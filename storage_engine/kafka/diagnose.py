@@ -1,7 +1,7 @@
-"""Findings about a node's directories and their disks, and reasons why expected deletions have not happened.
+"""Findings about a node's log directories: faults, deletions that haven't happened, and files left behind.
 
-Also how full a node's log directories are, how fast they grow, and how much they differ. Pure, except that
-disks are measured.
+Also how full the directories' disks are, how fast they fill, and how much directories differ in size. Only
+reads files.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ _FULL_PERCENT = 99
 class DirectoryRoom:
     """The size and growth of a log directory.
 
-    :param came_bytes: bytes written within a day.
-    :param goes_bytes: bytes that retention deletes within a day, as far as known.
+    :param logs: the number of its logs.
+    :param came_bytes: bytes written within the last day.
+    :param goes_bytes: bytes that retention deletes within the next day, as far as known.
     """
 
     path: str
@@ -88,16 +89,16 @@ def _room(directory: LogDirectory, topics: TopicSettings, at_ms: int) -> Directo
         written += of_log
         expiring += _goes_bytes(log, topics.of(log.name.topic), of_log, at_ms)
     logs = (*directory.logs, *directory.aside)
-    size = sum(log.size_bytes + sum(facts.size_bytes for _, facts in log.left_over) for log in logs)
+    size = sum(log.size_bytes + log.left_over_bytes for log in logs)
     disk = DiskUsage.of(directory.path)
     return DirectoryRoom(str(directory.path), len(directory.logs), size, written, expiring, disk)
 
 
 def came_bytes(log: PartitionLog, at_ms: int) -> int:
-    """Return about how many bytes were written to a log within a day, by the last times of its segments.
+    """Estimate the bytes written to a log within the last day, from the times of its segments' last writes.
 
-    A segment was begun when the segment before it was closed. If only a part of that time lies within the
-    day, the same part of its bytes counts.
+    A segment was begun when the segment before it was closed. If only a part of the time between begin and
+    close lies within the day, the same part of the segment's bytes counts.
     """
     since_ms, total = at_ms - DAY_MS, 0
     begun_ms: int | None = None
@@ -113,11 +114,11 @@ def came_bytes(log: PartitionLog, at_ms: int) -> int:
 
 
 def _goes_bytes(log: PartitionLog, settings: RetentionSettings | str, written: int, at_ms: int) -> int:
-    """Return about how many bytes of a log retention deletes within a day; 0 if the settings are unknown."""
+    """Estimate the bytes of a log that retention deletes within the next day; 0 if settings are unknown."""
     if isinstance(settings, str) or settings.compact or not settings.delete:
         return 0
     if 0 <= settings.kept_bytes <= log.size_bytes:
-        # It is as large as it may be: what comes takes the place of as much.
+        # The log has its full size, so as many bytes are deleted as are written.
         return written
     if settings.kept_ms < 0:
         return 0
@@ -128,15 +129,15 @@ def _goes_bytes(log: PartitionLog, settings: RetentionSettings | str, written: i
 
 
 def room_findings(rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
-    """Yield a finding for each directory, with its size and the time until its disk is full, and a finding
-    about imbalance."""
+    """Yield a finding for each directory, with its size and the time until its disk is full."""
     for room in rooms:
-        sharing = [peer for peer in rooms if peer.disk.device == room.disk.device]
-        fills_ms = _fills_ms(sharing, room.disk)
+        disk = room.disk
+        sharing = [peer for peer in rooms if peer.disk.device == disk.device]
+        gained = sum(peer.came_bytes - peer.goes_bytes for peer in sharing)
+        fills_ms = None if disk.usable_bytes is None else fills_in_ms(disk.usable_bytes, gained)
         severity = Severity.NOTE
         if fills_ms is not None and fills_ms < _SOON_MS:
             severity = Severity.URGENT if fills_ms < DAY_MS else Severity.WARNING
-        disk = room.disk
         level = (
             "its disk can't be measured"
             if disk.used_percent is None
@@ -146,7 +147,7 @@ def room_findings(rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
             severity,
             "log-directory",
             f"{room.path}: {count_text(room.logs, 'log')}, {bytes_text(room.size_bytes)}; {level}; within a "
-            f"day {bytes_text(room.came_bytes)} came and {bytes_text(room.goes_bytes)} go: "
+            f"day {bytes_text(room.came_bytes)} were written and {bytes_text(room.goes_bytes)} expire: "
             f"{_full_text(fills_ms, sharing)}",
             "" if severity is Severity.NOTE else "lower retention.bytes of the largest topics, or add space",
         )
@@ -169,12 +170,6 @@ def full_disks(rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
             )
 
 
-def _fills_ms(sharing: Sequence[DirectoryRoom], disk: DiskUsage) -> int | None:
-    """Return the time until a disk is full at its directories' present growth; None: unknown, or never."""
-    gained = sum(room.came_bytes - room.goes_bytes for room in sharing)
-    return None if disk.usable_bytes is None else fills_in_ms(disk.usable_bytes, gained)
-
-
 def _full_text(fills_ms: int | None, sharing: Sequence[DirectoryRoom]) -> str:
     if fills_ms is None:
         return "it doesn't fill" if all(room.disk.usable_bytes is not None for room in sharing) else "unknown"
@@ -185,10 +180,7 @@ def _full_text(fills_ms: int | None, sharing: Sequence[DirectoryRoom]) -> str:
 
 
 def imbalance(node: Node, rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
-    """Yield a finding if a log directory is far larger than another.
-
-    Brokers spread logs over directories by their number, not by their size.
-    """
+    """Yield a finding if log directories differ much in size: brokers spread logs by number, not by size."""
     places = {
         str(directory.path)
         for directory in node.directories
@@ -213,35 +205,25 @@ def imbalance(node: Node, rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
 
 
 def internal_findings(node: Node, at_ms: int) -> Iterator[Finding]:
-    """Yield the bytes that Kafka's own topics take, and their growth."""
+    """Yield a finding for each of Kafka's own topics, with its size and growth, the largest topic first."""
     sizes: dict[str, list[tuple[int, int]]] = {}
     for _, log in node.logs:
         if log.name.is_internal and log.name.topic != METADATA_TOPIC:
             sizes.setdefault(log.name.topic, []).append((log.size_bytes, came_bytes(log, at_ms)))
-    yield from (_internal(topic, logs) for topic, logs in _largest_first(sizes))
-
-
-def _largest_first(
-    sizes: Mapping[str, list[tuple[int, int]]],
-) -> list[tuple[str, list[tuple[int, int]]]]:
-    return sorted(sizes.items(), key=lambda one: -sum(size for size, _ in one[1]))
-
-
-def _internal(topic: str, logs: Sequence[tuple[int, int]]) -> Finding:
-    size, written = sum(amount for amount, _ in logs), sum(amount for _, amount in logs)
-    largest = max(amount for amount, _ in logs)
-    return Finding(
-        Severity.NOTE,
-        "internal-topic",
-        f"{topic}: {count_text(len(logs), 'log')} of {bytes_text(size)}, the largest {bytes_text(largest)}; "
-        f"{bytes_text(written)} were written within a day",
-    )
+    for topic, logs in sorted(sizes.items(), key=lambda item: -sum(size for size, _ in item[1])):
+        size, written = sum(amount for amount, _ in logs), sum(amount for _, amount in logs)
+        largest = max(amount for amount, _ in logs)
+        yield Finding(
+            Severity.NOTE,
+            "internal-topic",
+            f"{topic}: {count_text(len(logs), 'log')} of {bytes_text(size)}, the largest "
+            f"{bytes_text(largest)}; {bytes_text(written)} were written within a day",
+        )
 
 
 _MOST_NAMED = 10
 _OVERDUE_MS = HOUR_MS
-"""Time until a deletion counts as overdue. A broker waits a minute by default before it removes a directory.
-"""
+"""Time until a deletion counts as overdue. By default, a broker removes a directory after a minute."""
 _SLOW_MOVE_MS = DAY_MS
 _WORDS = {
     DirectoryState.DELETED: "belongs to a topic or replica that is gone",
@@ -249,9 +231,9 @@ _WORDS = {
     DirectoryState.STRAY: "was set aside at a start: the cluster doesn't know it by its topic id",
 }
 _ADVICE = {
-    DirectoryState.DELETED: "the broker removes it log.segment.delete.delay.ms after that, or when it starts",
-    DirectoryState.FUTURE: "kafka-reassign-partitions.sh --verify says if the move goes on; --cancel ends it",
-    DirectoryState.STRAY: "no broker removes it: see that its topic was deleted on purpose, then remove it",
+    DirectoryState.DELETED: "the broker removes it log.segment.delete.delay.ms later, or when it starts",
+    DirectoryState.FUTURE: "kafka-reassign-partitions.sh --verify shows the move's state; --cancel ends it",
+    DirectoryState.STRAY: "no broker removes it: check that its topic was deleted on purpose, and remove it",
 }
 
 
@@ -268,7 +250,7 @@ def diagnose(
         raise
     except StorageEngineError as error:
         remedy = str(error).partition(" Nothing was changed. ")[2].removesuffix(".")
-        advice = remedy or "put it right while the broker is stopped"
+        advice = remedy or "correct it while the broker is stopped"
         finding = Finding(Severity.URGENT, "layout", reason_of(error), advice)
         return BrokerDiagnosis(findings=(finding,), refused=True)
     topics = read_topic_settings(node)
@@ -305,7 +287,7 @@ def diagnose(
 
 
 def _last_active_ms(node: Node, now_ms: int) -> int:
-    """Return when a stopped broker was last active: a running one writes high watermarks every 5 seconds."""
+    """Return when a stopped broker was last active: it writes high watermarks every 5 seconds."""
     paths = (directory.path / HIGH_WATERMARK for directory in node.directories)
     times = [path.stat().st_mtime_ns // 1_000_000 for path in paths if path.exists()]
     return min(max(times, default=now_ms), now_ms)
@@ -383,12 +365,12 @@ def _states(node: Node, *, running: bool) -> Iterator[Finding]:
         yield Finding(
             Severity.NOTE,
             "no-stamp",
-            "log directories have no stamp of a store: a copy of this node looks the same",
+            "log directories have no stamp of a store: this node can't be told from a copy of it",
         )
 
 
 def _missing(node: Node) -> Iterator[Finding]:
-    """Yield a finding about logs that the node lacks, though its own copy of the metadata names them."""
+    """Yield a finding about logs that are missing on the node, by its own copy of the metadata."""
     if missing := missing_logs(node, read_topic_settings(replace(node, live=None))):
         yield Finding(Severity.WARNING, "logs-missing", missing_text(missing), ADVICE)
 
@@ -405,10 +387,7 @@ def _settings(node: Node, topics: TopicSettings) -> Iterator[Finding]:
 def _logs(
     node: Node, topics: TopicSettings, ends: Mapping[str, int], now_ms: int, faulty: set[str]
 ) -> Iterator[Finding]:
-    """Yield faults of logs.
-
-    :param faulty: receives the names of logs that can't be archived in their present state.
-    """
+    """Yield faults of logs. ``faulty`` receives the names of logs that can't be archived in this state."""
     for directory, log in node.logs:
         try:
             if log.name.log not in ends:
@@ -460,7 +439,7 @@ def _watermarks_behind(node: Node, topics: TopicSettings, *, running: bool) -> I
                 continue
             advice = "start the broker: it has the only replica, and sets the high watermark to the log's end"
         last = log.segments[-1].base_offset
-        waiting.setdefault(advice, []).append(f"{name} ({watermark}, its last segment begins at {last})")
+        waiting.setdefault(advice, []).append(f"{name} ({watermark}; the last segment begins at {last})")
     for advice, logs in waiting.items():
         yield Finding(
             Severity.WARNING,
@@ -472,7 +451,7 @@ def _watermarks_behind(node: Node, topics: TopicSettings, *, running: bool) -> I
 
 
 def _faults(directory: LogDirectory, log: PartitionLog, topics: TopicSettings, end: int) -> Iterator[Finding]:
-    """Yield faults of a log because of which no broker should start on it. Such a log is not archived."""
+    """Yield faults of a log that a broker must not start on. Such a log is not archived."""
     name = log.name.log
     if not topics.unknown and (fault := topic_fault(log, topics)):
         yield Finding(
@@ -488,8 +467,8 @@ def _faults(directory: LogDirectory, log: PartitionLog, topics: TopicSettings, e
             Severity.URGENT,
             "leader-epochs",
             f"log {name}: {fault}",
-            "compare it with a replica's, and put it right while the broker is stopped: if a broker can't "
-            "read it, the broker takes the log directory offline; and followers cut off their logs by it",
+            "compare it with a replica's, and correct it while the broker is stopped: a broker that can't "
+            "read it takes the log directory offline, and followers cut off their logs by it",
         )
     settings = topics.of(log.name.topic)
     if not isinstance(settings, str) and not settings.compact:
@@ -513,16 +492,16 @@ def _log(log: PartitionLog, topics: TopicSettings, now_ms: int) -> Iterator[Find
             Severity.WARNING,
             "future-timestamp",
             f"log {name}: segment {future.base_offset} has a record of "
-            f"{time_text(future.largest_timestamp_ms)}, in the future: retention.ms deletes nothing from "
-            "there on",
+            f"{time_text(future.largest_timestamp_ms)}, in the future: retention.ms deletes neither this "
+            "segment nor newer ones",
             "wait until then, set retention.bytes, or delete records up to it",
         )
     if len(facts) == 1 and facts[0].size_bytes and now_ms - facts[0].largest_timestamp_ms > settings.kept_ms:
         yield Finding(
             Severity.NOTE,
             "active-segment",
-            f"log {name}: all its records have expired, but they are in the active segment: the broker "
-            "closes it first",
+            f"log {name}: all its records have expired, but they are in the active segment, which the broker "
+            "has to close first",
         )
 
 
@@ -535,14 +514,22 @@ def left_behind(node: Node, at_ms: int, *, running: bool) -> Iterator[Finding]:
         for state in _WORDS:
             logs = [log for log in directory.aside if log.name.state is state and not log.is_link]
             yield from _directories(directory, state, logs, at_ms, running=running)
-        yield from _links(directory)
+        for path in (path for log in (*directory.aside, *directory.logs) for path in log.links):
+            with suppress(FileNotFoundError):
+                yield Finding(
+                    Severity.WARNING,
+                    "symbolic-link",
+                    f"{path} is a symbolic link to {Path(path).readlink()}: its target was not looked at, "
+                    "and is left alone",
+                    "find out who made it, and remove it while the broker is stopped: a broker follows it",
+                )
         yield from _files(directory)
 
 
 def _directories(
     directory: LogDirectory, state: DirectoryState, logs: list[PartitionLog], at_ms: int, *, running: bool
 ) -> Iterator[Finding]:
-    by_size = sorted(((all_bytes(log.path), log) for log in logs), key=lambda one: -one[0])
+    by_size = sorted(((all_bytes(log.path), log) for log in logs), key=lambda item: -item[0])
     for size_bytes, log in by_size[:_MOST_NAMED]:
         since_ms = _since_ms(log, state)
         overdue = running and state is DirectoryState.DELETED and at_ms - since_ms > _OVERDUE_MS
@@ -559,25 +546,14 @@ def _directories(
         yield Finding(
             Severity.WARNING if state is DirectoryState.STRAY else Severity.NOTE,
             f"directories-{state.value}",
-            f"{directory.path}: {count_text(len(rest), 'smaller one')} like these, {bytes_text(size_bytes)}",
+            f"{directory.path}: {count_text(len(rest), 'smaller directory')} like these, "
+            f"{bytes_text(size_bytes)}",
             _ADVICE[state],
         )
 
 
-def _links(directory: LogDirectory) -> Iterator[Finding]:
-    for path in (path for log in (*directory.aside, *directory.logs) for path in log.links):
-        with suppress(FileNotFoundError):
-            yield Finding(
-                Severity.WARNING,
-                "symbolic-link",
-                f"{path} is a symbolic link to {Path(path).readlink()}: its target was not looked at, and "
-                "is left alone",
-                "find out who made it, and remove it while the broker is stopped: a broker follows it",
-            )
-
-
 def _since_ms(log: PartitionLog, state: DirectoryState) -> int:
-    """Return when a directory got its name: when a copy was made, or when another directory was renamed."""
+    """Return when a directory got its present name: when a copy was begun, or a directory renamed."""
     path = log.path
     if state is DirectoryState.FUTURE and (path / PARTITION_METADATA).exists():
         return (path / PARTITION_METADATA).stat().st_mtime_ns // 1_000_000

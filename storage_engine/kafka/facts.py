@@ -1,4 +1,4 @@
-"""The facts about a node's logs that validation needs. Reads only, and judges nothing."""
+"""Facts about a node's logs for validation. Only reads files, and judges nothing."""
 
 from __future__ import annotations
 
@@ -68,6 +68,7 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
             _collect_log(directory, log, scope, facts)
         except FileNotFoundError as error:
             facts.notes.append(f"log {log.name.log} changed while it was read: {error.filename} is gone")
+    names = {log.name.log for _, log in node.logs}
     return StoreFacts(
         local=tuple(facts.local),
         segments=tuple(facts.segments),
@@ -75,21 +76,19 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
         index_files=tuple(facts.indexes),
         checkpoint=tuple(facts.checkpoint),
         notes=tuple(facts.notes),
-        cleaned_to=_cleaned_to(node),
+        cleaned_to={
+            log: end
+            for directory in node.directories
+            for log, end in directory.cleaned_to.items()
+            if log in names
+        },
         missing=dict.fromkeys(_lasting_absences(node, missing), _MISSING),
         without_suites=frozenset({"store_dispatch", "store_queue_files", "store_queues"}),
     )
 
 
-def _cleaned_to(node: Node) -> dict[str, int]:
-    here = {log.name.log for _, log in node.logs}
-    return {
-        log: end for directory in node.directories for log, end in directory.cleaned_to.items() if log in here
-    }
-
-
 def _lasting_absences(node: Node, missing: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the logs that are still missing after a while: a running broker may just be making them."""
+    """Return the logs that are still missing after a while, because a running broker may be creating them."""
     for _ in range(_LOOKS):
         if not missing or not runs(node):
             break
@@ -104,12 +103,11 @@ def _collect_log(directory: LogDirectory, log: PartitionLog, scope: FactsScope, 
     end = known_end(directory, log)
     for files, following in zip_longest(log.segments, log.segments[1:]):
         try:
-            of_segment = _segment_facts(directory, log, scope, files, following, end)
+            facts.add(_segment_facts(directory, log, scope, files, following, end))
         except FileNotFoundError:
             raise
         except OSError as error:
-            of_segment = _unread(log, files, following, end, error)
-        facts.add(of_segment)
+            facts.add(_unread(log, files, following, end, error))
     if not end.unread:
         facts.checkpoint += _checkpoint_facts(directory, log.name.log, end.offset)
 
@@ -122,9 +120,9 @@ def _segment_facts(
     following: SegmentFiles | None,
     end: LogEnd,
 ) -> _Facts:
-    """Return the facts about a segment: its times, its end, and its faults.
+    """Return the facts about a segment: its end, its batches, its index, and damage.
 
-    :param following: the next segment; None: this segment is active.
+    :param following: the next segment; None if this segment is active.
     :param end: the end of the log.
     :raises OSError: one of its files can't be read.
     """
@@ -133,7 +131,12 @@ def _segment_facts(
     own_end = segment_end(files) if following is not None or end.unread else end.offset
     if following is not None and own_end < following.base_offset <= cleaned_to:
         own_end = following.base_offset
-    batches = _batches(files) if scope.full else None
+    batches: Batches | None = None
+    if scope.full:
+        # NumPy and the kernels, which a check of boundaries alone doesn't need.
+        from storage_engine.kafka.codec.record_batch import read_batches
+
+        batches = read_batches(read_stored(Path(files.log.path), 1 << 31))
     runs = [(files.base_offset, own_end)]
     if batches is not None and files.base_offset >= cleaned_to:
         runs = _runs(batches, files.base_offset, own_end)
@@ -149,7 +152,7 @@ def _segment_facts(
 def _unread(
     log: PartitionLog, files: SegmentFiles, following: SegmentFiles | None, end: LogEnd, error: OSError
 ) -> _Facts:
-    """Return the facts that the name of an unreadable segment tells."""
+    """Return the facts about a segment that can't be read, from its file's name and size."""
     name, first, size = log.name.log, files.base_offset, files.log.size_bytes
     behind = max(end.offset, first + 1) if following is None else following.base_offset
     reason = f"{error.strerror or error}: {error.filename or files.log.path}"
@@ -184,18 +187,10 @@ def _segment_fact(log: PartitionLog, files: SegmentFiles, end: int, *, cleaned: 
     )
 
 
-def _batches(files: SegmentFiles) -> Batches:
-    """Read the header of every batch, and check its CRC."""
-    # NumPy and the kernels, which a look at boundaries needs for nothing.
-    from storage_engine.kafka.codec.record_batch import read_batches
-
-    return read_batches(read_stored(Path(files.log.path), 1 << 31))
-
-
 def _runs(batches: Batches, base_offset: int, end: int) -> list[tuple[int, int]]:
-    """Return the offset ranges that a segment has batches of. Offsets between them are missing.
+    """Return the offset ranges covered by a segment's batches. Offsets between these ranges are missing.
 
-    If gaps are no losses in this segment, return its whole range.
+    If gaps in this segment are no losses, return its whole range.
     """
     import numpy as np
 
@@ -210,7 +205,7 @@ def _runs(batches: Batches, base_offset: int, end: int) -> list[tuple[int, int]]
 def _frame_fact(log: PartitionLog, files: SegmentFiles, batches: Batches, accepted: int) -> FrameFact:
     damaged = sum(damage.size_bytes for damage in batches.damages)
     if accepted:
-        # What the receipt has may be records that can't be read, which headers don't tell.
+        # The accepted damage may be records that can't be decoded. Batch headers don't show such damage.
         from storage_engine.kafka.codec.codec import CODEC
 
         data = read_stored(Path(files.log.path), 1 << 31)
@@ -228,7 +223,7 @@ def _frame_fact(log: PartitionLog, files: SegmentFiles, batches: Batches, accept
 
 
 def _index_facts(log: PartitionLog, files: SegmentFiles, end: int) -> Iterator[IndexFact]:
-    """Yield the offset range that a segment's offset index covers. The broker makes a damaged index again."""
+    """Yield the range of offsets that a segment's offset index covers."""
     if files.offset_index is None:
         return
     from storage_engine.kafka.format.offset_index import parse_offset_index
@@ -249,13 +244,7 @@ def _index_facts(log: PartitionLog, files: SegmentFiles, end: int) -> Iterator[I
 
 
 def _checkpoint_facts(directory: LogDirectory, log: str, end: int) -> Iterator[CheckpointFact]:
-    """Yield facts about a log's checkpoints.
-
-    None of them may be above the log's end: a broker deletes all of a log whose start is.
-    """
-    for name, offsets in (
-        ("log start", directory.log_starts),
-        ("high watermark", directory.high_watermarks),
-    ):
+    """Yield facts about a log's checkpoints. A broker deletes a log whose start is above the log's end."""
+    for name, offsets in (("log start", directory.log_starts), ("high watermark", directory.high_watermarks)):
         if (value := offsets.get(log)) is not None:
             yield CheckpointFact(f"{log}: {name}", 0, value, end)

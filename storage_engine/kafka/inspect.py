@@ -1,7 +1,4 @@
-"""The contents of a node's directories, for a person and as data.
-
-Reads only, and only as much as was asked for.
-"""
+"""The contents of a node's directories, for a person and as data. Only reads files."""
 
 from __future__ import annotations
 
@@ -27,16 +24,20 @@ _MAX_SEGMENT_BYTES = (1 << 31) - 1
 def inspect(settings: StoreSettings, *, messages: bool) -> Inspection:
     """Describe a node.
 
-    :param messages: read every segment: count its batches and records, and check their CRCs.
+    :param messages: also read every segment, count its batches and records, and check their CRCs.
     :raises BadInputError: the path is no node, or a file contradicts its name.
     """
     node = read_node(Path(settings.root))
     topics = read_topic_settings(node)
     rows = [_row(directory, log, topics, messages=messages) for directory, log in node.logs]
     disks = tuple(DiskUsage.of(directory.path) for directory in node.directories)
-    sections: list[Section] = [Paragraph(_about(node, topics)), Disks(disks), _logs(rows, messages=messages)]
+    columns: tuple[str, ...] = ("log~", "segments#", "size#", "start#", "end#", "policy")
+    if messages:
+        columns = (*columns, "batches#", "records#", "damaged#")
+    logs = Table("Logs", columns, tuple(_cells(row, messages=messages) for row in rows))
+    sections: list[Section] = [Paragraph(_about(node, topics)), Disks(disks), logs]
     aside = [
-        (log.path.name, log.name.state.value, bytes_text(_all_bytes(log)))
+        (log.path.name, log.name.state.value, bytes_text(log.size_bytes + log.left_over_bytes))
         for directory in node.directories
         for log in directory.aside
     ]
@@ -63,8 +64,8 @@ def inspect(settings: StoreSettings, *, messages: bool) -> Inspection:
 
 def _about(node: Node, topics: TopicSettings) -> str:
     lines = [
-        f"Cluster {', '.join(sorted(node.cluster_ids)) or 'unknown'}; no other file names the node or its "
-        "cluster"
+        f"Cluster {', '.join(sorted(node.cluster_ids)) or 'unknown'}; only meta.properties names the node "
+        "and its cluster"
     ]
     for directory in node.directories:
         state = (
@@ -93,13 +94,13 @@ def _row(
         "end_offset": None if end.unread else end.offset,
         "high_watermark": directory.high_watermarks.get(log.name.log),
         "settings": None if isinstance(settings, str) else to_jsonable(settings),
-        "left_over_bytes": sum(facts.size_bytes for _, facts in log.left_over),
+        "left_over_bytes": log.left_over_bytes,
     }
     return {**row, **_counts(log)} if messages else row
 
 
 def _topic_id(log: PartitionLog) -> str | None:
-    """Return the id of a log's topic; None: its file doesn't contain it, and doctor reports the reason."""
+    """Return the id of a log's topic; None if its file doesn't contain it. ``doctor`` reports why."""
     try:
         return text_of(read_topic_id(log.path / PARTITION_METADATA))
     except (CorruptFileError, OSError):
@@ -107,7 +108,7 @@ def _topic_id(log: PartitionLog) -> str | None:
 
 
 def _counts(log: PartitionLog) -> dict[str, int]:
-    # NumPy and the kernels take longer to load than most nodes take to be listed.
+    # NumPy and the kernels take longer to load than it takes to list most nodes.
     from storage_engine.kafka.codec.record_batch import read_batches
 
     counts = {"batches": 0, "records": 0, "legacy_messages": 0, "damaged_bytes": 0}
@@ -118,13 +119,6 @@ def _counts(log: PartitionLog) -> dict[str, int]:
         counts["legacy_messages"] += batches.legacy
         counts["damaged_bytes"] += sum(damage.size_bytes for damage in batches.damages)
     return counts
-
-
-def _logs(rows: list[dict[str, Any]], *, messages: bool) -> Table:
-    columns: tuple[str, ...] = ("log~", "segments#", "size#", "start#", "end#", "policy")
-    if messages:
-        columns = (*columns, "batches#", "records#", "damaged#")
-    return Table("Logs", columns, tuple(_cells(row, messages=messages) for row in rows))
 
 
 def _cells(row: dict[str, Any], *, messages: bool) -> tuple[object, ...]:
@@ -150,7 +144,3 @@ def _policy(row: dict[str, Any]) -> str:
         return "unknown"
     words = [word for word in ("compact", "delete") if settings[word]]
     return ",".join(words) + (", remote" if settings["remote"] else "") or "none"
-
-
-def _all_bytes(log: PartitionLog) -> int:
-    return log.size_bytes + sum(facts.size_bytes for _, facts in log.left_over)

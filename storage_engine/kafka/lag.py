@@ -1,8 +1,8 @@
 """Consumer groups' lag in a node's logs, in offsets, bytes and time.
 
-A group's next offset is looked up in its log: in the offset index, in the batch headers after it, and in the
-batch that contains the offset. Offsets are counted as Kafka's own tools do, including markers and records
-that the cleaner has removed.
+A group's next offset is looked up in its log: in the offset index, in the batch headers after the index
+entry, and in the batch that contains the offset. Offsets are counted as Kafka's own tools do, including
+markers and records that the cleaner has removed.
 """
 
 from __future__ import annotations
@@ -33,25 +33,24 @@ if TYPE_CHECKING:
 
 Place = tuple[str, str, int]
 """Group, topic and partition."""
-# Its stubs know no text beside a column.
+# The stubs of pyarrow.compute accept no text beside a column.
 pc: Any = pyarrow.compute
 
 _MAX_DECODED_BYTES = 64 << 20
-"""Size of a batch above which its newest timestamp stands for all its records: it is not decoded."""
+"""A larger batch isn't decoded: its newest timestamp counts for all of its records."""
 _BYTES_PER_DECODE = 8 << 20
-"""Bytes of batches, from any logs, that one call decodes. A call alone costs as much as hundreds of batches.
-"""
+"""Bytes of batches, from any logs, that one call decodes. One call costs as much as hundreds of batches."""
 _UnreadPlace = tuple[Place, bool, str, int]
-"""Where a group loses records: its partition, whether its position is known, log, first lost offset."""
+"""Where a group loses records: its place, whether its position is known, the log, the first lost offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
     """Consumer groups that read a node's logs, and how far they have read.
 
-    :param committed: next offset by group, topic and partition; None: the group reads the partition, but its
-        position isn't known.
-    :param logs: names of the logs whose consumers are all known; None: all of the node's logs.
+    :param committed: next offset by group, topic and partition; None if the group reads the partition and
+        its position isn't known.
+    :param logs: names of the logs whose consumers are all known. None means all of the node's logs.
     """
 
     committed: Mapping[Place, int | None]
@@ -61,11 +60,10 @@ class Consumers:
     @property
     def table(self) -> pa.Table:
         """Return a row for each group and partition that it reads, by topic, partition and group."""
-        order = sorted(self.committed, key=lambda one: (one[1], one[2], one[0]))
+        order = sorted(self.committed.items(), key=lambda item: (item[0][1], item[0][2], item[0][0]))
         rows = [
-            {"topic": topic, "queue_id": number, "group": group, "committed_offset": self.committed[place]}
-            for place in order
-            for group, topic, number in (place,)
+            {"topic": topic, "queue_id": number, "group": group, "committed_offset": offset}
+            for (group, topic, number), offset in order
         ]
         return pa.Table.from_pylist(rows, schema=POSITIONS_SCHEMA)
 
@@ -73,7 +71,7 @@ class Consumers:
 def consumers_of(node: Node, cluster: Cluster | None) -> Consumers:
     """Return the consumers of a node's logs.
 
-    :param cluster: the running cluster; None: the consumer offsets on the node's disk are read.
+    :param cluster: the running cluster. If None, the consumer offsets on the node's disk are read.
     :raises BrokerError: the cluster can't be asked.
     :raises CorruptFileError: the cluster's metadata can't be read.
     """
@@ -87,7 +85,10 @@ def consumers_of(node: Node, cluster: Cluster | None) -> Consumers:
 
     positions = group_positions(cluster, partitions)
     source = LagSource(PositionsFrom.BROKER, None, positions.notices)
-    logs = _known_logs(node, positions.unseen_topics) if positions.all_groups else ()
+    unseen = positions.unseen_topics
+    logs: tuple[str, ...] | None = None if positions.all_groups else ()
+    if positions.all_groups and unseen:
+        logs = tuple(log.name.log for _, log in node.logs if log.name.topic not in unseen)
     return Consumers(_with_all_partitions(positions.committed, partitions), source, logs)
 
 
@@ -110,7 +111,7 @@ def _read_consumers(node: Node, partitions: Mapping[str, list[int]]) -> Consumer
         )
     silent = sorted(positions.groups - {group for group, _, _ in positions.offsets})
     if silent:
-        notices.append(f"it is unknown what groups without any offset read: {named_in_short(silent)}")
+        notices.append(f"what groups without any offset read isn't known: {named_in_short(silent)}")
     source = LagSource(PositionsFrom.FILES, None, tuple(notices))
     all_known = bool(everywhere) and everywhere <= here and not (silent or positions.unknown)
     committed: dict[Place, int | None] = {
@@ -119,19 +120,10 @@ def _read_consumers(node: Node, partitions: Mapping[str, list[int]]) -> Consumer
     return Consumers(_with_all_partitions(committed, partitions), source, None if all_known else ())
 
 
-def _known_logs(node: Node, unseen: frozenset[str]) -> tuple[str, ...] | None:
-    if not unseen:
-        return None
-    return tuple(log.name.log for _, log in node.logs if log.name.topic not in unseen)
-
-
 def _with_all_partitions(
     committed: Mapping[Place, int | None], partitions: Mapping[str, list[int]]
 ) -> dict[Place, int | None]:
-    """Return positions only in the node's own partitions.
-
-    A group is taken to read all partitions of its topics.
-    """
+    """Return positions in the node's own partitions. A group counts as a reader of its whole topics."""
     reads = {(group, topic) for group, topic, _ in committed}
     return {
         (group, topic, number): committed.get((group, topic, number))
@@ -144,9 +136,8 @@ def _with_all_partitions(
 class SegmentOfLag:
     """A segment that groups read.
 
-    :param index_path: path of its offset index; None: it has none.
-    :param going: the plan in question deletes it.
-    :param time_to_loss_ms: time until its age alone allows its deletion; None: never, or not known.
+    :param going: the plan that lag is computed for deletes it.
+    :param time_to_loss_ms: time until its age alone allows its deletion; None if never, or if not known.
     """
 
     base_offset: int
@@ -162,8 +153,7 @@ class LogOfLag:
     """A log that groups read.
 
     :param begin: first offset that can be read.
-    :param end: offset after the last one that can be read.
-    :param newest_ms: timestamp of its newest record; None: it has none.
+    :param end: offset after the last record that can be read.
     :param is_end_known: its last segment can be read. Otherwise the log ends at ``end`` or later.
     """
 
@@ -177,16 +167,13 @@ class LogOfLag:
 
 @dataclass(frozen=True, slots=True)
 class LagContext:
-    """Data that lag is measured against; picklable.
-
-    :param logs: logs by name.
-    """
+    """The logs that lag is measured in, by name. Picklable."""
 
     logs: Mapping[str, LogOfLag] = field(default_factory=dict)
 
     @property
     def segments_table(self) -> pa.Table:
-        """Return the planned segments, and for each other one the time until its age allows its deletion."""
+        """Return all segments: whether the plan deletes each, and the time until its age allows that."""
         return segments_table(
             (log.name, segment.base_offset, segment.going, segment.time_to_loss_ms)
             for log in self.logs.values()
@@ -198,10 +185,9 @@ class LagContext:
 class OffsetPlace:
     """The place of an offset in its log.
 
-    :param segment: the segment with the offset. If the cleaner has removed the record, the next segment with
-        a record.
-    :param bytes_from_there: the log's bytes from the offset's batch on.
-    :param timestamp_ms: the record's timestamp; None: it has none.
+    :param segment: the segment with the offset's record, or with the next record if the cleaner has removed
+        that one.
+    :param bytes_from_there: the log's size from the offset's batch to the end.
     """
 
     segment: SegmentOfLag
@@ -219,7 +205,7 @@ def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -
     :return: of :data:`~storage_engine.arrow.name_columns.PLACES_SCHEMA`, in the order of ``positions``.
     """
     rows = [
-        (log, row, _next_offset(log, row["committed_offset"]))
+        (log, row, max(row["committed_offset"] or 0, log.begin))
         for row in positions.to_pylist()
         if (log := context.logs.get(f"{row['topic']}-{row['queue_id']}")) is not None
     ]
@@ -228,10 +214,6 @@ def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -
         [_row(log, row, offset, places.get((log.name, offset))) for log, row, offset in rows],
         schema=PLACES_SCHEMA,
     )
-
-
-def _next_offset(log: LogOfLag, committed: int | None) -> int:
-    return log.begin if committed is None else max(committed, log.begin)
 
 
 def _row(
@@ -258,7 +240,7 @@ def _row(
         "next_segment_base_offset": place.segment.base_offset if place else anywhere,
         "lost_messages": max(log.begin - committed, 0) if is_known else 0,
         "log": log.name,
-        "lag_bytes": (located.bytes_from_there if located else 0 if is_known and not behind else None),
+        "lag_bytes": located.bytes_from_there if located else 0 if is_known and not behind else None,
     }
 
 
@@ -266,7 +248,7 @@ def _row(
 class _Batch:
     """The batch that contains an offset, or else the first batch after it.
 
-    :param position: of its first byte in the segment. ``end_position`` is after its last byte.
+    :param position: position of its first byte in the segment; ``end_position`` is that after its last byte.
     :param is_decoded: it must be decoded to find the time of the record at the offset.
     """
 
@@ -277,11 +259,11 @@ class _Batch:
 
 
 def find_all(context: LagContext, offsets: Iterable[tuple[str, int]]) -> dict[tuple[str, int], OffsetPlace]:
-    """Look up offsets. Each distinct offset is looked up once, however many groups are at it.
+    """Find the places of offsets in their logs. Each distinct offset is looked up once.
 
-    :param offsets: each with the name of its log.
-    :return: the places. An offset is missing if no record is at it or after it, or if its segment vanished or
-        can't be read.
+    :param offsets: names of logs, each with an offset.
+    :return: the places. An offset is left out if its log has no record from there on, or if its segment can't
+        be read.
     """
     places: dict[tuple[str, int], OffsetPlace] = {}
     batches: dict[_Batch, list[tuple[str, int]]] = {}
@@ -299,7 +281,7 @@ def find_all(context: LagContext, offsets: Iterable[tuple[str, int]]) -> dict[tu
 
 
 def _locate(log: LogOfLag, offset: int) -> tuple[OffsetPlace, _Batch] | None:
-    """Return the place of an offset with the newest timestamp of its batch, and that batch."""
+    """Return the place of an offset, with its batch. The place has the batch's newest timestamp."""
     bases = [segment.base_offset for segment in log.segments]
     first = max(bisect_right(bases, offset) - 1, 0)
     for number in range(first, len(log.segments)):
@@ -360,18 +342,18 @@ def _record_times(
 ) -> dict[tuple[str, int], int]:
     """Return the timestamps of records. Batches of all logs are decoded together.
 
-    :param batches: for each batch, the offsets that it contains or that it is the first batch after.
+    :param batches: for each batch, the logs and offsets whose time it gives.
     :return: by log and offset, the timestamp in ms of the first record at or after it. Records without a
         timestamp are left out.
     """
-    # The kernels take longer to load than many a store takes to be looked at.
+    # Loading the kernels takes longer than reading many a store.
     from storage_engine.kafka.codec.codec import CODEC
 
     starts = np.cumsum([0, *(len(data) for _, data in load)])
     times: dict[tuple[str, int], int] = {}
     for rows, damages in CODEC.decode(memoryview(b"".join(data for _, data in load)), 0):
         if damages and len(load) > 1:
-            # A damaged batch may hide the one behind it: each is read alone.
+            # A damaged batch may hide the next one, so each batch is decoded alone.
             return {key: time for part in load for key, time in _record_times([part], batches).items()}
         is_record = pc.is_in(rows["kind"], value_set=pa.array(["message", "control"]))
         records = rows.select(["physical_offset", "offset", "timestamp"]).filter(is_record)
@@ -387,11 +369,11 @@ def _record_times(
 
 
 @dataclass(slots=True)
-class _OfGroup:
-    """Unread records of a group in a topic, in the partitions where its position is known or in the others.
+class _GroupSum:
+    """A group's unread records of a topic, in the partitions whose position is known or in all others.
 
-    :param messages: number of unread records; None: not known.
-    :param from_ms: time at which the first of them was written, in ms since the epoch; None: not known.
+    :param messages: number of unread records; None if not known.
+    :param from_ms: time of the first of these records, in ms since the epoch; None if not known.
     """
 
     messages: int | None = None
@@ -404,8 +386,7 @@ def unread_records(
 ) -> Unread:
     """Sum up, for each group and topic, the unread records below the logs' new starts.
 
-    :param context: the logs.
-    :param deleted: these records are already deleted. Then no log is read for the time of the first one.
+    :param deleted: these records are already deleted. Then the time of the first one isn't looked up.
     """
     unread = _unread_from(consumers, context, new_min_offsets, deleted=deleted)
     return _sum_up(unread, consumers, context, new_min_offsets, deleted=deleted)
@@ -433,13 +414,10 @@ def _sum_up(
     deleted: bool,
 ) -> Unread:
     places = {} if deleted else find_all(context, ((name, first) for _, _, name, first in unread))
-    sums: dict[tuple[str, str, bool], _OfGroup] = {}
+    sums: dict[tuple[str, str, bool], _GroupSum] = {}
     for (group, topic, _), is_known, name, first in unread:
-        # Where its position isn't known it may need all: no sum of other partitions hides that.
-        key = group, topic, is_known
-        row = sums.get(key)
-        if row is None:
-            row = sums[key] = _OfGroup()
+        # Partitions with an unknown position have a row of their own: the group may need all their records.
+        row = sums.setdefault((group, topic, is_known), _GroupSum())
         row.partitions += 1
         if is_known:
             row.messages = (row.messages or 0) + new_min_offsets[name] - first
@@ -458,19 +436,17 @@ def _unread_from(
     consumers: Consumers, context: LagContext, new_min_offsets: Mapping[str, int], *, deleted: bool
 ) -> list[_UnreadPlace]:
     """Return the places where groups would lose records."""
-    logs: dict[tuple[str, int], str] = {}
+    names: dict[tuple[str, int], str] = {}
     unread: list[_UnreadPlace] = []
     for position, committed in consumers.committed.items():
         key = position[1:]
-        name = logs.get(key)
+        name = names.get(key)
         if name is None:
-            name = logs[key] = f"{key[0]}-{key[1]}"
+            name = names[key] = f"{key[0]}-{key[1]}"
         log, end = context.logs.get(name), new_min_offsets.get(name)
         if log is None or end is None:
             continue
-        first = 0 if deleted else log.begin
-        if committed is not None:
-            first = max(committed, first)
+        first = max(committed or 0, 0 if deleted else log.begin)
         if first < end:
             unread.append((position, committed is not None, name, first))
     return unread

@@ -1,4 +1,4 @@
-"""The consumer lag of a node, ready to be computed in parts; see ``storage_engine.model.broker.kind``."""
+"""A node's consumer lag, prepared so that several hosts can compute parts of it (``kind.LagJob``)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from functools import partial
 
 import pyarrow as pa
 
-from storage_engine.kafka.format.layout import Node
 from storage_engine.kafka.lag import Consumers, LagContext, consumers_of, place_positions
 from storage_engine.kafka.store.lag_context import lag_context
-from storage_engine.kafka.store.store import KafkaStore, open_store
+from storage_engine.kafka.store.store import open_store
 from storage_engine.model.broker.kind import LagRequest, Place, check_plan
 from storage_engine.model.lag import LagSource, Unread
 from storage_engine.model.store import FileFacts, Segment, StoreSnapshot
@@ -19,7 +18,7 @@ from storage_engine.model.store import FileFacts, Segment, StoreSnapshot
 
 @dataclass(frozen=True, slots=True)
 class KafkaLagJob:
-    """The data that lag is measured against, and the groups' positions in each partition."""
+    """The logs that lag is measured in, and the groups' positions in each partition."""
 
     context: LagContext
     consumers: Consumers
@@ -51,14 +50,20 @@ class KafkaLagJob:
 
 
 def lag_job(request: LagRequest) -> KafkaLagJob:
-    """Read the groups' positions first, then the logs that lag is measured against.
+    """Read the groups' positions first, then the logs that lag is measured in.
 
-    In this order, records that arrive meanwhile make lag larger, not smaller.
+    So records that arrive in between make lag larger, not smaller.
 
     :raises BadInputError: the store or its settings can't be read, or the plan is for another store.
     :raises BrokerError: the running cluster doesn't answer.
     """
-    store = _open(request)
+    settings = request.settings
+    if settings.live is None:
+        store = open_store(settings)
+    else:
+        from storage_engine.kafka.live.live_store import open_live
+
+        store = open_live(settings, settings.live)
     try:
         consumers = consumers_of(store.node.read(request.now_ms), store.node.asked)
         snapshot = store.snapshot(request.now_ms)
@@ -69,22 +74,7 @@ def lag_job(request: LagRequest) -> KafkaLagJob:
     read = {f"{topic}-{number}" for _, topic, number in consumers.committed}
     going = frozenset(request.plan_segments)
     context = lag_context(store.node.seen, snapshot, read, going, request.now_ms)
-    return KafkaLagJob(context, consumers, snapshot, _newest(store.node.seen.node))
-
-
-def _open(request: LagRequest) -> KafkaStore:
-    settings = request.settings
-    if settings.live is None:
-        return open_store(settings)
-    from storage_engine.kafka.live.live_store import open_live
-
-    return open_live(settings, settings.live)
-
-
-def _newest(node: Node) -> FileFacts | None:
-    """Return the segment file that was written last.
-
-    Another host that measures lag must see the same file.
-    """
-    files = (segment.log for _, log in node.logs for segment in log.segments)
-    return max(files, key=lambda facts: facts.mtime_ns, default=None)
+    files = (segment.log for _, log in store.node.seen.node.logs for segment in log.segments)
+    # Another host that measures lag must see the same file.
+    newest = max(files, key=lambda facts: facts.mtime_ns, default=None)
+    return KafkaLagJob(context, consumers, snapshot, newest)

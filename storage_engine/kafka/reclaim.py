@@ -1,12 +1,12 @@
-"""Makes room on the disk of a stopped node, whose cluster is asked beside the node's own files.
+"""Makes room on the disk of a stopped node by deleting its oldest segments, with its cluster's consent.
 
-The locks of its broker are taken, as for any stopped node. High watermarks and ends of logs come from its
-files: later records of a leader say nothing about the records here. The oldest segments are deleted. The
-cluster confirms the ground for each right before its deletion.
+The locks of its broker are taken, as for any stopped node. High watermarks and ends of logs come from the
+node's files: later records of a leader say nothing about the records here. Right before each deletion, the
+cluster is asked again whether the ground for it still holds.
 
-If another node leads a log, its leader deletes the records first, after a record shows that the leader has
-the same records. Then the file is deleted here. After a kill in between, the log begins later on all other
-nodes than here. That is harmless, because this node would delete the same segments as soon as it follows.
+If another node leads a log, its leader deletes the records first, after a record has shown that it has the
+same records. Then the file is deleted here. After a kill in between, the log begins later on all other nodes
+than here. That is harmless, because this node would delete the same segments as soon as it follows.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ from pathlib import Path
 from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import bytes_text
-from storage_engine.exceptions import (
-    StorageEngineError,
-    StoreBusyError,
-)
+from storage_engine.exceptions import StorageEngineError, StoreBusyError
 from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.format import checkpoints
 from storage_engine.kafka.format.file_names import METADATA_TOPIC
@@ -46,10 +43,10 @@ from storage_engine.kafka.live.observe import LeadersWord, ask_leaders
 from storage_engine.kafka.live.release import (
     Cut,
     Witness,
+    cut_error,
     cut_logs,
-    other_than,
+    find_differences,
     prefixes_of,
-    refused,
     witness_of,
 )
 from storage_engine.kafka.metadata.cluster_metadata import ClusterMetadata, nodes_text, replica_fault
@@ -95,8 +92,8 @@ Fault = tuple[Reason, str]
 class Shortage:
     """The free space that a disk lacks.
 
-    :param wanted_bytes: bytes that should be free; None: the disk's size isn't known.
-    :param lacking_bytes: how many of these bytes aren't free; None: the disk's level isn't known.
+    :param wanted_bytes: bytes that should be free; None if the disk's size isn't known.
+    :param lacking_bytes: how many of these bytes aren't free; None if the disk's free space isn't known.
     """
 
     wanted_bytes: int | None
@@ -104,7 +101,6 @@ class Shortage:
 
 
 def shortage_of(disk: DiskUsage, request: PlanRequest) -> Shortage:
-    """Return the bytes that a disk lacks for the wanted free space."""
     target = wanted_bytes(disk, request)
     if target is None or disk.usable_bytes is None:
         return Shortage(None, None)
@@ -112,14 +108,14 @@ def shortage_of(disk: DiskUsage, request: PlanRequest) -> Shortage:
 
 
 def is_bounded(request: PlanRequest) -> bool:
-    """Return whether a request names the space that should be free."""
+    """Return whether a request names how much space should be free."""
     return request.free_bytes is not None or request.target_used_percent is not None
 
 
 def only_needed(
     plans: Sequence[LogPlan], shortages: Mapping[int, Shortage], deleted: Set[SegmentId]
 ) -> tuple[LogPlan, ...]:
-    """Keep segments that need not be deleted for the wanted space.
+    """Keep the segments whose deletion isn't needed to reach the wanted free space.
 
     :param plans: plans with all segments that may be deleted.
     :param shortages: the space that each disk lacks, by its device.
@@ -134,7 +130,8 @@ def only_needed(
         if shortage.wanted_bytes is None:
             return replace(decision, reason=Reason.UNKNOWN, detail="how full its disk is isn't known")
         text = (
-            f"its disk has {bytes_text(shortage.wanted_bytes)} free without it; otherwise: {decision.detail}"
+            f"its disk has {bytes_text(shortage.wanted_bytes)} free without this deletion; otherwise: "
+            f"{decision.detail}"
         )
         return replace(decision, reason=Reason.TARGET_REACHED, detail=text)
 
@@ -182,10 +179,10 @@ _ONLY_AGE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The parts of a request that decide in addition to the rules of retention.
+    """The facts that decide about deletions in addition to the rules of retention.
 
     :param stopped: the state of the stopped node by its own files, or the reason that keeps all of its logs.
-    :param word: its cluster's answers; None: no cluster is asked.
+    :param word: its cluster's answers; None if no cluster is asked.
     """
 
     node: Node
@@ -231,10 +228,7 @@ def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
 def way_of_log(
     log: PartitionLog, stopped: StoppedNode | Fault, word: LeadersWord | None, replicas_stopped: str
 ) -> Way | Fault:
-    """Return the ground on which a log's first segments may be deleted, or what forbids it.
-
-    Reads only small files.
-    """
+    """Return the ground for a deletion of a log's first segments, or the fault. Only small files are read."""
     if not isinstance(stopped, StoppedNode):
         return stopped
     topic_id = topic_or_fault(log, stopped)
@@ -256,7 +250,7 @@ def _recovery_points(directory: Path) -> Mapping[str, int]:
 
 
 def _force(plan: LogPlan, reason: str) -> LogPlan:
-    """Delete, at a person's request, also segments that are kept only for their age or for the log's size."""
+    """Also delete segments that only their age or the log's size keeps, because a person asks for it."""
 
     def decide_all() -> Iterator[Decision]:
         stops = False
@@ -271,21 +265,23 @@ def _force(plan: LogPlan, reason: str) -> LogPlan:
 
 
 def _keep_uncertain(plan: LogPlan, recovery_point: int) -> LogPlan:
-    """Keep segments above the recovery point: after an unclean stop a broker checks them again, and may cut
-    them off (LogLoader#recoverLog)."""
+    """Keep segments above the recovery point: a broker checks and may cut them off (LogLoader#recoverLog)."""
     detail = (
-        f"its broker did not stop cleanly, and flushed this log up to offset {recovery_point}: records "
-        "above it are certain once it has started"
+        f"its broker did not stop cleanly, and flushed this log up to offset {recovery_point}: whether later "
+        "records stay is known only after the broker's next start"
     )
     return cut_from(
-        plan, lambda one: (Reason.STORE_CRASHED, detail) if one.segment.end_offset > recovery_point else None
+        plan,
+        lambda decision: (
+            (Reason.STORE_CRASHED, detail) if decision.segment.end_offset > recovery_point else None
+        ),
     )
 
 
 def _cut_by_way(
     plan: LogPlan, way: Way, directory: LogDirectory, log: PartitionLog, word: LeadersWord | None
 ) -> LogPlan:
-    """Keep segments that a leader on another node has but can't be told to delete."""
+    """Keep segments that a leader on another node still has and must not delete."""
     live = None if word is None else word.of(plan.log)
     if way.leader is None or live is None or word is None:
         ground = f"; {way.said}" if way.said else ""
@@ -316,17 +312,16 @@ def _cut_by_way(
 
 
 def _add_ground(plan: LogPlan, ground_of: Callable[[Decision], str]) -> LogPlan:
-    """Add, to the reason for each deletion, the ground on which it is allowed."""
-    return plan.with_going(lambda one: replace(one, detail=f"{one.detail}{ground_of(one)}"))
+    """Add the ground on which each deletion is allowed to its reason."""
+    return plan.with_going(lambda going: replace(going, detail=f"{going.detail}{ground_of(going)}"))
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
     """The ground on which a log's first segments may be deleted now.
 
-    :param said: the ground, as a clause.
-    :param leader: node that leads the log; None: no node leads it.
-    :param leader_epoch: the leader's epoch.
+    :param said: the ground, as a clause; "" if it needs no words.
+    :param leader: node that leads the log; None if no node leads it, or no cluster is asked.
     :param led_from: start of that leader's log.
     """
 
@@ -338,11 +333,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class OwnLog:
-    """A stopped node's log by its own files.
-
-    :param name: ``<topic>-<partition>``.
-    :param newest_epoch: newest epoch of a leader in its files; -1: none is known.
-    """
+    """A stopped node's log by its own files. ``newest_epoch`` is -1 if they contain no leader epoch."""
 
     name: str
     topic_id: uuid.UUID
@@ -356,10 +347,8 @@ def way_of(
 ) -> Way | Fault:
     """Return the ground on which a log's first segments may be deleted, or the reason why there is none.
 
-    :param metadata: the node's own copy of the cluster's metadata.
-    :param word: the running cluster's answers; None: no cluster is asked.
-    :param replicas_stopped: a person's statement that all other nodes with a replica are stopped, for when no
-        cluster is asked; "": there is none.
+    :param replicas_stopped: a person's statement that all other nodes with a replica are stopped; "" without
+        a statement. It counts only if no cluster is asked.
     """
     fault = replica_fault(metadata, log.topic_id, log.partition, log.node_id, replicas_stopped)
     if word is None:
@@ -388,7 +377,7 @@ def _unled_way(log: OwnLog, live: LivePartition, word: LeadersWord, fault: Fault
     if running := tuple(node_id for node_id in others if node_id in word.running):
         runs = "run" if len(running) > 1 else "runs"
         return Reason.UNKNOWN, (
-            f"no replica leads it, though {nodes_text(running)} {runs}: find out what prevents a leader"
+            f"no replica leads it, though {nodes_text(running)} {runs}: find out why no leader is elected"
         )
     if not others:
         return Way("no other node has a replica")
@@ -406,7 +395,7 @@ def _led_way(log: OwnLog, metadata: ClusterMetadata, live: LivePartition) -> Way
         )
     if live.log_start is None or live.leader_epoch is None:
         reason = f": {live.refused[0]}" if live.refused else ""
-        return Reason.UNKNOWN, f"its leader, node {live.leader}, doesn't say where it begins{reason}"
+        return Reason.UNKNOWN, f"its leader, node {live.leader}, doesn't tell its log start{reason}"
     state = metadata.partition_states.get((log.topic_id, log.partition))
     newest = max(log.newest_epoch, -1 if state is None else state.leader_epoch)
     if live.leader_epoch < newest:
@@ -423,7 +412,7 @@ def _led_way(log: OwnLog, metadata: ClusterMetadata, live: LivePartition) -> Way
 
 
 AT_ONCE = 100
-"""Number of segments that leaders are told to delete at a time."""
+"""Number of segments that leaders are asked to delete at a time."""
 
 
 def delete_segments(
@@ -431,9 +420,9 @@ def delete_segments(
 ) -> None:
     """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.delete_segments`.
 
-    :raises ChangedUnderUsError: the ground for a deletion no longer holds, or files of a log changed. It
-        names a segment that was not deleted.
-    :raises BrokerError: the cluster doesn't answer, or its actions are unknown. A second run continues.
+    :raises ChangedUnderUsError: the ground for a deletion no longer holds, or files of a log changed. The
+        error names a segment that was not deleted.
+    :raises BrokerError: the cluster doesn't answer, or it is unknown what it deleted. A second run continues.
     """
     held, cluster = room.locked, room.asked
     seen_node = room.seen or room.see(clock_ms())
@@ -454,7 +443,7 @@ def delete_segments(
 
 def _prefixes(seen_node: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
     for prefix in prefixes_of(seen_node, segments):
-        # What went before, in this call's release, is listed there still.
+        # Older segments that this run has deleted are still listed in the log.
         first = prefix.segments[0].base_offset
         remaining = tuple(files for files in prefix.log.segments if files.base_offset >= first)
         yield replace(prefix, log=replace(prefix.log, segments=remaining))
@@ -464,7 +453,7 @@ def _way(prefix: Prefix, stopped: StoppedNode | Fault, word: LeadersWord) -> Way
     way = way_of_log(prefix.log, stopped, word, "")
     if isinstance(way, Way):
         return way
-    raise refused(prefix, way[1])
+    raise cut_error(prefix, way[1])
 
 
 def _move_starts(
@@ -474,10 +463,7 @@ def _move_starts(
     word: LeadersWord,
     meanwhile: Callable[[], object],
 ) -> None:
-    """Make sure that leaders have the same records.
-
-    Then move their log starts to the end of the segments to delete.
-    """
+    """Make sure that leaders have the same records. Then move their log starts behind these segments."""
     cuts: list[Cut] = []
     witnesses: dict[tuple[str, int], Witness] = {}
     for prefix, way in going:
@@ -488,16 +474,16 @@ def _move_starts(
         is_cut = prefix.boundary > way.led_from
         if is_cut:
             if fault := log_fault(prefix, live, word.facts.cluster_id) or boundary_fault(prefix, live):
-                raise refused(prefix, fault)
+                raise cut_error(prefix, fault)
             cuts.append(Cut(prefix, live))
-        # A log that ends below its leader's start has no record to compare: its broker drops all of it.
+        # A log that ends below its leader's start has no record to compare: its broker will delete all of it.
         if is_cut or end_offset(prefix.log) > way.led_from:
             at = max(prefix.boundary, way.led_from + 1)
             witnesses[prefix.key] = witness_of(prefix, at, live.high_watermark or 0)
-    differences = other_than(cluster, witnesses, meanwhile)
+    differences = find_differences(cluster, witnesses, meanwhile)
     for prefix, _ in going:
         if prefix.key in differences:
-            raise refused(prefix, differences[prefix.key])
+            raise cut_error(prefix, differences[prefix.key])
     if cuts:
         cut_logs(cluster, room.root, room.memory, cuts, meanwhile, is_held=False)
 
@@ -505,7 +491,6 @@ def _move_starts(
 def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
     """Make sure, right before a segment is deleted, that the ground for it still holds.
 
-    :param prefix: only this segment.
     :raises ChangedUnderUsError: the ground no longer holds.
     """
     state = "This segment was not deleted; older segments of the plan may have been."
@@ -516,19 +501,18 @@ def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
             "has."
         )
     if (way.leader, way.leader_epoch) != (before.leader, before.leader_epoch):
-        raise refused(
-            prefix, f"its leader has changed meanwhile: {before.said}, and by now {way.said}", state
+        raise cut_error(
+            prefix, f"its leader has changed meanwhile. Before: {before.said}; now: {way.said}", state
         )
     if way.leader is not None and way.led_from < prefix.boundary:
-        raise refused(prefix, f"{way.said}, so it still has records of the segment", state)
+        raise cut_error(prefix, f"{way.said}, so it still has records of the segment", state)
 
 
 @dataclass(slots=True)
 class RoomNode(OpenNode):
     """A stopped node, and its cluster.
 
-    :param live: how to reach its cluster; None: no running cluster can be asked.
-    :param word: the cluster's answers at the last look.
+    :param live: how to reach its cluster; None if no running cluster can be asked.
     """
 
     live: LiveBroker | None = None
@@ -565,10 +549,7 @@ class RoomStore(KafkaStore):
         return RoomStore(RoomNode(self.node.root, live=self.node.live, memory=memory))
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the snapshot.
-
-        It never counts as crashed: after an unclean stop, the plan itself keeps the uncertain segments.
-        """
+        """Return the snapshot, never as crashed: after an unclean stop the plan keeps uncertain segments."""
         return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
@@ -610,7 +591,6 @@ def with_word(node: Node, word: LeadersWord, address: str) -> Node:
     """Return a node with its topics' settings and its logs' starts from its cluster's answers.
 
     :param node: read from its files.
-    :param address: of the cluster, for a message.
     :raises NotOnBrokerError: the directories belong to another cluster.
     """
     check_cluster(node, word.facts.cluster_id, address)
@@ -621,7 +601,7 @@ def with_word(node: Node, word: LeadersWord, address: str) -> Node:
 def _with_leaders_starts(directory: LogDirectory, word: LeadersWord) -> LogDirectory:
     """Return a directory whose logs begin at their leaders' log starts, or at their active segments if lower.
 
-    Segments below are deleted, whatever their age.
+    So the rules delete all segments below, whatever their age.
     """
     starts = dict(directory.log_starts)
     for log in directory.logs:
@@ -643,7 +623,7 @@ def open_room(settings: StoreSettings, memory: HoldMemory | None) -> RoomStore:
     if store.limit is None and is_used_by_others(store):
         raise StoreBusyError(
             f"{store.node.root}: expected a node that is stopped, found that a process uses its log "
-            "directories. Nothing was changed. Stop its broker; or let it run, and clean with --broker "
-            "and --deletes-us."
+            "directories. Nothing was changed. Stop its broker, or clean the running node with --broker and "
+            "--deletes-us."
         )
     return store

@@ -1,8 +1,8 @@
-"""The files with which restored segments become a log directory that a stopped node can serve.
+"""The files that make restored segments a log directory that a node can serve after its next start.
 
-It gets no marker of a clean stop, no recovery point and no index. So the broker that opens the directory
-checks each batch, and makes indexes and the state of producers again, as after a crash. It removes the first
-segment's snapshot, because it knows no producer below the log's start
+The directory gets no marker of a clean stop, no recovery point and no index. So the broker that opens it
+checks each batch, and creates indexes and the state of producers again, as after a crash. The broker removes
+the first segment's snapshot, because it knows no producer below the log's start
 (ProducerStateManager#truncateAndReload).
 
 Also where a restored log may end. A transaction without its marker stays open for ever, and consumers of
@@ -32,7 +32,7 @@ from storage_engine.model.broker.codec import RestoredConfig, RestoredSetting
 from storage_engine.model.proof.receipt import Receipt
 
 DIRECTORY_FILES = (checkpoints.LOG_START, checkpoints.HIGH_WATERMARK, meta_properties.NAME)
-# Its stubs know no text beside a column.
+# The stubs of pyarrow.compute accept no text beside a column.
 pc: Any = pyarrow.compute
 
 _OPEN_STATE = pa.table(
@@ -51,14 +51,14 @@ def log_files(log: str) -> tuple[str, ...]:
 
 
 def files_of(receipts: Sequence[Receipt], nodes: ServingNodes) -> Mapping[str, bytes]:
-    """Return the contents of the files beside segments and their companions, by path below the log directory.
+    """Return the restored files other than segments and their companions: contents by path in the directory.
 
     :param receipts: receipts of whole logs that :func:`check_served` has accepted.
     """
     files: dict[str, bytes] = {}
     starts, watermarks = [], []
     for name, rows in _group_by_log(receipts):
-        topic_id, _ = _topic_of(rows[0], name)
+        topic_id, _ = _topic_and_cluster_id(rows[0], name)
         first, end = rows[0].base_offset, rows[-1].end
         epochs, own_id = log_files(name.log)
         files[epochs] = checkpoints.leader_epochs_text(epochs_of(rows))
@@ -66,11 +66,11 @@ def files_of(receipts: Sequence[Receipt], nodes: ServingNodes) -> Mapping[str, b
         start = rows[0].known.get(START_EVIDENCE)
         if isinstance(start, int) and first < start < rows[0].end:
             starts.append((name.topic, name.partition, start))
-        # Nothing above it is archived, so all that is restored has been below it.
+        # Only records below the high watermark are archived, so all restored records were below it.
         watermarks.append((name.topic, name.partition, end))
     files[checkpoints.LOG_START] = checkpoints.offsets_text(starts)
     files[checkpoints.HIGH_WATERMARK] = checkpoints.offsets_text(watermarks)
-    # Last: a broker takes no directory without it. It adds the directory's own id.
+    # Written last: a broker doesn't accept a directory without it. The broker adds the directory's id.
     files[meta_properties.NAME] = (
         f"version={meta_properties.KRAFT_VERSION}\ncluster.id={nodes.cluster_id}\n"
         f"node.id={nodes.node_ids[0]}\n"
@@ -86,7 +86,13 @@ def check_served(receipts: Sequence[Receipt], nodes: ServingNodes) -> None:
     for name, rows in _group_by_log(receipts):
         _check_topic(name, rows, nodes)
         _check_epochs(name, rows, nodes)
-        _check_places(name, nodes)
+        for node_id in nodes.node_ids:
+            if (path := nodes.logs.get((node_id, name.log))) is not None:
+                raise RestoreError(
+                    f"log {name.log}: expected node {node_id} to have no directory of it, found {path}. "
+                    "Nothing was written. A broker doesn't start with two directories of a log. Archive its "
+                    "records that aren't in the lake yet, and then move that directory out of log.dirs."
+                )
 
 
 def epochs_of(rows: Sequence[Receipt]) -> tuple[LeaderEpoch, ...]:
@@ -110,16 +116,16 @@ def epochs_of(rows: Sequence[Receipt]) -> tuple[LeaderEpoch, ...]:
 
 
 def continues(left: Receipt, right: Receipt) -> bool:
-    """Return whether the leaders' epochs of two adjacent segments belong to one history of the log.
+    """Return whether two adjacent segments belong to one history of the log, by their leaders' epochs.
 
-    After an unclean election a log may have two histories. Then the epochs between the segments differ.
+    After an unclean election a log may have two histories. Then the epochs on both sides of the boundary
+    don't fit together.
     """
     before, after = list(_known_epochs(left)), list(_known_epochs(right))
     if left.log_id is None or left.log_id != right.log_id or not before or not after:
         return False
-    begins_there = after[0].start_offset == right.base_offset
-    later = begins_there and after[0].epoch > before[-1].epoch
-    return later or after[0].epoch == before[-1].epoch
+    is_new_epoch = after[0].start_offset == right.base_offset and after[0].epoch > before[-1].epoch
+    return is_new_epoch or after[0].epoch == before[-1].epoch
 
 
 def _known_epochs(row: Receipt) -> Iterator[LeaderEpoch]:
@@ -134,58 +140,48 @@ def _known_epochs(row: Receipt) -> Iterator[LeaderEpoch]:
 
 def _check_topic(name: PartitionDirectory, rows: Sequence[Receipt], nodes: ServingNodes) -> None:
     for row in rows:
-        topic_id, cluster_id = _topic_of(row, name)
+        topic_id, cluster_id = _topic_and_cluster_id(row, name)
         if cluster_id != nodes.cluster_id:
             raise RestoreError(
                 f"log {name.log}: expected a node of cluster {cluster_id}, from which it was archived, "
                 f"found {nodes.path} of cluster {nodes.cluster_id}. Nothing was written. Name a node of "
                 "its own cluster; export writes the records into a file, to be produced anywhere."
             )
-        of_cluster = nodes.metadata.topic_ids.get(name.topic)
-        if of_cluster != topic_id:
-            present = "no such topic" if of_cluster is None else partition_metadata.text_of(of_cluster)
+        present_id = nodes.metadata.topic_ids.get(name.topic)
+        if present_id != topic_id:
+            present = "no such topic" if present_id is None else partition_metadata.text_of(present_id)
             raise RestoreError(
                 f"log {name.log}: expected topic id {partition_metadata.text_of(topic_id)} in the cluster's "
-                f"metadata of {nodes.path}, found {present}: the topic was deleted since, or made again. "
+                f"metadata of {nodes.path}, found {present}: the topic was deleted since, or created again. "
                 "Nothing was written. A broker would set the log aside and serve the partition empty; "
                 "export writes the records into a file, to be produced into the new topic."
             )
 
 
 def _check_epochs(name: PartitionDirectory, rows: Sequence[Receipt], nodes: ServingNodes) -> None:
-    topic_id, _ = _topic_of(rows[0], name)
+    topic_id, _ = _topic_and_cluster_id(rows[0], name)
     state = nodes.metadata.partition_states.get((topic_id, name.partition))
     if state is None:
         raise RestoreError(
             f"log {name.log}: expected partition {name.partition} in the cluster's metadata of {nodes.path}, "
-            "found none. Nothing was written. Name a node whose metadata are whole."
+            "found none. Nothing was written. Name a node whose copy of the metadata is complete."
         )
     epochs = epochs_of(rows)
     if epochs and epochs[-1].epoch > state.leader_epoch:
         raise RestoreError(
             f"log {name.log}: expected a leader's epoch of {epochs[-1].epoch} or more in the cluster's "
-            f"metadata of {nodes.path}, found {state.leader_epoch}: the metadata are older than the "
-            "restored log. Nothing was written. Name a node whose metadata are newer."
+            f"metadata of {nodes.path}, found {state.leader_epoch}: this copy of the metadata is older than "
+            "the restored log. Nothing was written. Name a node whose copy is newer."
         )
     missing = sorted(set(state.replicas) - set(nodes.node_ids))
     if missing or nodes.node_ids[0] not in state.replicas:
         replicas = ", ".join(map(str, state.replicas))
         raise RestoreError(
             f"log {name.log}: expected all nodes with a replica of it, {replicas}, found "
-            f"{', '.join(map(str, nodes.node_ids))}. Nothing was written. Stop them all and name each, "
-            "first the one to restore for. Once a replica with fewer or more records leads, the others "
-            "would cut off theirs."
+            f"{', '.join(map(str, nodes.node_ids))}. Nothing was written. Stop all nodes with a replica "
+            "and name each, first the node to restore for. Otherwise a replica with other records may become "
+            "the leader, and the restored log would be cut off."
         )
-
-
-def _check_places(name: PartitionDirectory, nodes: ServingNodes) -> None:
-    for node_id in nodes.node_ids:
-        if (path := nodes.logs.get((node_id, name.log))) is not None:
-            raise RestoreError(
-                f"log {name.log}: expected node {node_id} to have no directory of it, found {path}. "
-                "Nothing was written. A broker doesn't start with two. Archive its records that aren't in "
-                "the lake yet, and then move that directory out of log.dirs."
-            )
 
 
 def _group_by_log(receipts: Sequence[Receipt]) -> Iterator[tuple[PartitionDirectory, list[Receipt]]]:
@@ -199,8 +195,7 @@ def _group_by_log(receipts: Sequence[Receipt]) -> Iterator[tuple[PartitionDirect
         yield name, of_log
 
 
-def _topic_of(row: Receipt, name: PartitionDirectory) -> tuple[uuid.UUID, str]:
-    """Return the ids of the topic and of the cluster in a receipt."""
+def _topic_and_cluster_id(row: Receipt, name: PartitionDirectory) -> tuple[uuid.UUID, str]:
     cluster, _, rest = (row.log_id or "").partition("/")
     topic, _, partition = rest.partition("/")
     if not cluster or partition != str(name.partition):
@@ -217,9 +212,9 @@ def _unsound(row: Receipt, expected: str) -> RestoreError:
 
 @dataclass(frozen=True, slots=True)
 class ServingNodes:
-    """The facts about nodes that a restore needs. The first node is the one that gets the restored directory.
+    """The nodes that will serve a restored log. The first node gets the restored directory.
 
-    :param logs: path of each log of a node, by node and name.
+    :param logs: path of each log of a node, by the node's id and the log's name.
     """
 
     path: Path
@@ -238,7 +233,7 @@ def read_serving_nodes(paths: Sequence[Path]) -> ServingNodes:
     :raises StorageEngineError: the files of a node can't be read.
     """
     nodes = [_read_stopped(path) for path in paths]
-    ids = [_identity(node) for node in nodes]
+    ids = [_cluster_and_node_id(node) for node in nodes]
     clusters = sorted({cluster for cluster, _ in ids})
     numbers = tuple(number for _, number in ids)
     if len(clusters) > 1 or len(set(numbers)) < len(numbers):
@@ -278,8 +273,7 @@ def _read_stopped(path: Path) -> Node:
     return read_node(path)
 
 
-def _identity(node: Node) -> tuple[str, int]:
-    """Return a node's cluster id and its own id."""
+def _cluster_and_node_id(node: Node) -> tuple[str, int]:
     metas = [directory.meta for directory in node.directories if directory.meta is not None]
     pairs = [(meta.cluster_id, meta.node_id) for meta in metas if not meta.zookeeper]
     identities = {
@@ -297,7 +291,7 @@ def _identity(node: Node) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class RestoredLogDirectory(RestoredConfig):
-    """Makes restored logs into a log directory that ``nodes`` can serve."""
+    """Turns restored logs into a log directory that ``nodes`` can serve."""
 
     nodes: ServingNodes
 
@@ -348,8 +342,8 @@ class RestoredLogDirectory(RestoredConfig):
         return files_of(receipts, self.nodes)
 
     def settings(self, receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
-        """Return no settings: a broker makes the indexes again, by its own settings."""
+        """Return no settings: a broker creates the indexes again, by its own settings."""
         return ()
 
     def finish(self, root: Path, receipts: Sequence[Receipt]) -> None:
-        """Do nothing: no more files are needed."""
+        """Do nothing: all files are written by then."""

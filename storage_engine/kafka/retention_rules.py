@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from itertools import zip_longest
 from typing import NamedTuple
 
 from storage_engine.core.clock import DAY_MS
@@ -31,8 +32,7 @@ class RetentionSettings:
         deletes by the whole retention (UnifiedLog#remoteLogEnabledAndRemoteCopyEnabled).
     :param local_without_delete: the policy is empty. Since Kafka 4.3, segments that are copied to remote
         storage are deleted by the local bounds all the same.
-    :param segment_ms: age of the active segment's first record from which on a newer record closes the
-        segment.
+    :param segment_ms: once the active segment's first record is this old, the next record closes the segment.
     :param segment_bytes: size at which the active segment is closed.
     """
 
@@ -84,7 +84,7 @@ class LogFacts(NamedTuple):
 
     :param segments: oldest first; the last one is active.
     :param start_offset: records below it count as deleted.
-    :param high_watermark: None: not known, so nothing is deleted.
+    :param high_watermark: None if not known. Then nothing is deleted.
     """
 
     segments: tuple[SegmentFacts, ...]
@@ -132,10 +132,7 @@ class SegmentDeletion(NamedTuple):
 
 
 class Halt(NamedTuple):
-    """The place where a rule stops.
-
-    :param base_offset: of the segment at which it stops; None: it looks at no segment.
-    """
+    """The segment at which a rule stops. ``base_offset`` is None if the rule looks at no segment."""
 
     rule: Rule
     stop: Stop
@@ -179,7 +176,7 @@ def delete_old_segments(log: LogFacts, settings: RetentionSettings, now_ms: int)
         deletions += [SegmentDeletion(segment.base_offset, rule) for segment in segments[:count]]
         segments = segments[count:]
         if not segments:
-            # The broker has rolled: what follows is empty.
+            # The broker has closed the active segment: the new one is empty.
             halts += [Halt(later, Stop.END) for later in _RULES[len(halts) :]]
             break
     return RetentionPass(tuple(deletions), tuple(halts))
@@ -200,15 +197,14 @@ def _breaches_of(
 
 
 def log_start_breached(start_offset: int) -> Breaches:
-    """Return the check of the rule for the log's start (UnifiedLog#deleteLogStartOffsetBreachedSegments)."""
+    """Return the check by log start (UnifiedLog#deleteLogStartOffsetBreachedSegments)."""
     return lambda segment, following: following is not None and following.base_offset <= start_offset
 
 
 def size_breached(segments: Sequence[SegmentFacts], kept_bytes: int) -> Breaches | None:
-    """Return the check of the rule for the log's size (UnifiedLog#deleteRetentionSizeBreachedSegments); None:
-    the rule is off.
+    """Return the check by size (UnifiedLog#deleteRetentionSizeBreachedSegments); None if the rule is off.
 
-    At least ``kept_bytes`` stay. The check counts what it deletes: call it once for each segment, in order.
+    At least ``kept_bytes`` stay. The check counts the deleted bytes: call it once for each segment, in order.
     """
     if kept_bytes < 0:
         return None
@@ -227,8 +223,7 @@ def size_breached(segments: Sequence[SegmentFacts], kept_bytes: int) -> Breaches
 
 
 def time_breached(kept_ms: int, now_ms: int) -> Breaches | None:
-    """Return the check of the rule for the records' age (UnifiedLog#deleteRetentionMsBreachedSegments); None:
-    the rule is off."""
+    """Return the check by age (UnifiedLog#deleteRetentionMsBreachedSegments); None if the rule is off."""
     if kept_ms < 0:
         return None
     return lambda segment, following: now_ms - segment.largest_timestamp_ms > kept_ms
@@ -241,8 +236,7 @@ def _walk(
 
     A segment that reaches above the high watermark is never deleted, nor is an empty last segment.
     """
-    for place, segment in enumerate(segments):
-        following = segments[place + 1] if place + 1 < len(segments) else None
+    for place, (segment, following) in enumerate(zip_longest(segments, segments[1:])):
         upper_bound = log.end_offset if following is None else following.base_offset
         at = segment.base_offset
         if log.high_watermark is None:

@@ -1,16 +1,16 @@
-"""Transactions that stay open longer than allowed. Consumers of committed records, the cleaner and remote
-storage stop at them.
+"""The open transactions of a log, and findings about hanging ones, which stay open longer than allowed.
 
-Also the open transactions of a log, and the offset below which all transactions have ended, from snapshots
-and the log. A producer snapshot tells which transactions were open at its offset. The batches after it tell
-how they ended (ProducerStateManager#loadFromSnapshot, #update, #completeTxn).
+Consumers of committed records, the cleaner and remote storage stop at the first open transaction.
+
+A producer snapshot tells which transactions were open at its offset. The batches after it tell how they ended
+(ProducerStateManager#loadFromSnapshot, #update, #completeTxn).
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from storage_engine.core import durable
 from storage_engine.core.wording import bytes_text, count_text, reason_text, time_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.format.file_names import METADATA_TOPIC, corrupt, read_stored
-from storage_engine.kafka.format.layout import Node, PartitionLog, SegmentFiles
+from storage_engine.kafka.format.layout import Node, PartitionLog
 from storage_engine.kafka.format.producer_snapshot import Producer, parse_producer_snapshot
 from storage_engine.model.broker.codec import Damage
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short, reason_of
@@ -28,10 +28,10 @@ from storage_engine.model.store import FileFacts
 _LONGEST_MS = 900_000
 """Default of ``transaction.max.timeout.ms``: no producer may ask for a longer time."""
 _GRACE_MS = 60_000
-"""Grace after the time-out: the coordinator looks for such transactions every 10 seconds, and then has to
+"""Grace after the time-out: the coordinator looks for expired transactions every 10 seconds, and then has to
 write their markers."""
 _MOST_BYTES = 2 << 30
-_REMEDY = "Compare the log with a replica: the transactions that are open after it aren't known."
+_REMEDY = "Compare the log with a replica: it isn't known which transactions are open after these bytes."
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -57,7 +57,6 @@ class OpenInLogs:
 def find_open(node: Node, ends: Mapping[str, int], max_bytes: int = _MOST_BYTES) -> OpenInLogs:
     """Look for open transactions in all logs of a node.
 
-    :param ends: end offsets of logs, by name.
     :param max_bytes: largest number of bytes to read after snapshots, in all logs together. Logs with fewer
         bytes come first.
     """
@@ -67,7 +66,7 @@ def find_open(node: Node, ends: Mapping[str, int], max_bytes: int = _MOST_BYTES)
     left_bytes = max_bytes
     logs = {log.name.log: log for _, log in node.logs if log.name.topic != METADATA_TOPIC}
     sizes = {name: _bytes_behind(log, ends[name]) for name, log in logs.items() if name in ends}
-    for name, size_bytes in sorted(sizes.items(), key=lambda one: one[1]):
+    for name, size_bytes in sorted(sizes.items(), key=lambda item: item[1]):
         if size_bytes > left_bytes:
             unread.append(name)
             continue
@@ -85,11 +84,11 @@ def find_open(node: Node, ends: Mapping[str, int], max_bytes: int = _MOST_BYTES)
 
 
 def oldest_open(log: PartitionLog, end: int) -> OpenTransaction | None:
-    """Return the oldest open transaction, if it was already open in the newest snapshot; None: there is none.
+    """Return the oldest open transaction; None if no transaction was open in the newest snapshot.
 
-    If none was open there, the log isn't read for younger ones: most logs have none, and reading costs time.
+    In that case the log isn't read for younger transactions: most logs have none, and reading costs time.
 
-    :raises CorruptFileError: the open transactions can't be found out.
+    :raises CorruptFileError: a damaged file hides which transactions are open.
     :raises OSError: a file can't be read.
     """
     snapshots = [snapshot for snapshot in log.snapshots if _offset_of(snapshot.path) <= end]
@@ -103,58 +102,53 @@ def oldest_open(log: PartitionLog, end: int) -> OpenTransaction | None:
 
 
 def _bytes_behind(log: PartitionLog, end: int) -> int:
-    """Return how many bytes the segments after the newest snapshot have."""
-    begin = max(
-        (at for at in (_offset_of(snapshot.path) for snapshot in log.snapshots) if at <= end), default=0
-    )
+    """Return the size of the segments that end after the newest snapshot."""
+    offsets = (_offset_of(snapshot.path) for snapshot in log.snapshots)
+    begin = max((offset for offset in offsets if offset <= end), default=0)
     return sum(segment.log.size_bytes for segment, behind in log.with_ends(end) if behind > begin)
 
 
-def transaction_findings(found: OpenInLogs, node: Mapping[str, str], at_ms: int) -> Iterator[Finding]:
-    """Yield findings about transactions that hang, and about logs whose open transactions aren't known.
+def transaction_findings(open_in_logs: OpenInLogs, node: Mapping[str, str], at_ms: int) -> Iterator[Finding]:
+    """Yield findings about hanging transactions, and about logs whose open transactions aren't known.
 
-    :param node: the node's settings.
     :param at_ms: now, or for a stopped node the time of its last activity.
     """
     text = node.get("transaction.max.timeout.ms", "").strip()
     longest_ms = (int(text) if text.isdecimal() else _LONGEST_MS) + _GRACE_MS
-    for name, transactions in sorted(found.by_log.items()):
+    for name, transactions in sorted(open_in_logs.by_log.items()):
         for transaction in transactions:
             if at_ms - transaction.written_ms > longest_ms:
-                yield _hanging_finding(name, transaction)
-    for name, why in sorted(found.faults.items()):
+                topic, _, partition = name.rpartition("-")
+                first = transaction.first_offset
+                yield Finding(
+                    Severity.WARNING,
+                    "hanging-transaction",
+                    f"log {name}: the transaction of producer {transaction.producer_id} is open from offset "
+                    f"{first} on, last written at {time_text(transaction.written_ms)}: readers of committed "
+                    "records stop there, and so do the cleaner, remote storage and the archive",
+                    f"kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic {topic} --partition "
+                    f"{partition} --start-offset {first}",
+                )
+    for name, why in sorted(open_in_logs.faults.items()):
         yield Finding(
             Severity.WARNING, "transactions-unknown", f"log {name}: its open transactions aren't known: {why}"
         )
-    if found.unread:
+    if open_in_logs.unread:
         yield Finding(
             Severity.NOTE,
             "transactions-unread",
-            f"open transactions were not looked for in {count_text(len(found.unread), 'log')}, "
-            f"{named_in_short(found.unread)}: more than {bytes_text(_MOST_BYTES)} follow their snapshots",
+            f"open transactions were not looked for in {count_text(len(open_in_logs.unread), 'log')}, "
+            f"{named_in_short(open_in_logs.unread)}: more than {bytes_text(_MOST_BYTES)} follow their "
+            "snapshots",
             "kafka-transactions.sh find-hanging asks the running brokers",
         )
-
-
-def _hanging_finding(name: str, txn: OpenTransaction) -> Finding:
-    topic, _, partition = name.rpartition("-")
-    return Finding(
-        Severity.WARNING,
-        "hanging-transaction",
-        f"log {name}: the transaction of producer {txn.producer_id} is open from offset {txn.first_offset} "
-        f"on, last written at {time_text(txn.written_ms)}: readers of committed records stop there, and so "
-        "do the cleaner, remote storage and the archive",
-        f"kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic {topic} --partition {partition} "
-        f"--start-offset {txn.first_offset}",
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
     """A transaction without a marker.
 
-    :param first_offset: offset of its first record.
-    :param written_ms: time of its newest records, in milliseconds since the epoch; -1: they have no time.
+    :param written_ms: time of its newest record, in milliseconds since the epoch; -1 if it has no time.
     """
 
     producer_id: int
@@ -165,10 +159,10 @@ class OpenTransaction:
 def open_transactions(log: PartitionLog, end: int) -> tuple[OpenTransaction, ...]:
     """Return the transactions that are open at an offset, oldest first.
 
-    Without a snapshot the whole log is read. A transaction without a record in the log doesn't matter.
+    Without a snapshot the whole log is read. A transaction without a record in the log isn't returned.
 
     :param end: the offset. Records and markers at or above it don't count.
-    :raises CorruptFileError: the newest snapshot is damaged, or bytes after it that may contain a marker.
+    :raises CorruptFileError: the newest snapshot, or bytes after it that may contain a marker, are damaged.
     :raises OSError: a file can't be read.
     """
     begin = log.segments[0].base_offset if log.segments else end
@@ -178,16 +172,19 @@ def open_transactions(log: PartitionLog, end: int) -> tuple[OpenTransaction, ...
         newest = snapshots[-1].path
         begin = _offset_of(newest)
         producers = parse_producer_snapshot(read_stored(newest), newest)
-    between = list(_segments_between(log, begin, end))
+    between = [
+        segment
+        for segment, behind in log.with_ends(end)
+        if begin < behind and segment.base_offset < end and segment.log.size_bytes
+    ]
     if not between:
-        firsts = ((producer, producer.transaction_first_offset) for producer in producers)
         transactions = [
-            OpenTransaction(producer.producer_id, at, producer.timestamp_ms)
-            for producer, at in firsts
-            if at is not None
+            OpenTransaction(producer.producer_id, offset, producer.timestamp_ms)
+            for producer in producers
+            if (offset := producer.transaction_first_offset) is not None
         ]
-        return tuple(sorted(transactions, key=lambda one: one.first_offset))
-    # NumPy and the kernels, which a log that a snapshot tells all of needs for nothing.
+        return tuple(sorted(transactions, key=lambda transaction: transaction.first_offset))
+    # NumPy and the kernels aren't needed if the snapshot is at the log's end.
     from storage_engine.kafka.codec.transaction_states import UncommittedTransactions
 
     states = UncommittedTransactions.of_files((), producers, begin)
@@ -196,53 +193,38 @@ def open_transactions(log: PartitionLog, end: int) -> tuple[OpenTransaction, ...
         with mapped(segment.log.path) as data:
             behind = between[place].base_offset if place < len(between) else end
             states = states.continued(data, min(behind, end), damages)
-            _check_whole(segment, damages, len(data), active=segment is log.segments[-1])
+            for damage in damages:
+                # The broker may be writing the active segment, so damage at its end is no error.
+                is_end = damage.offset + damage.size_bytes == len(data)
+                if not (is_end and segment is log.segments[-1]):
+                    raise corrupt(segment.log.path, damage.offset, damage.expected, damage.found, _REMEDY)
     return tuple(OpenTransaction(*entry) for entry in states.open)
 
 
 def last_stable_offset(transactions: tuple[OpenTransaction, ...], high_watermark: int) -> int:
-    """Return the last stable offset: below it, every transaction has ended.
-
-    The source is UnifiedLog#fetchLastStableOffsetMetadata.
-    """
+    """Return the offset below which no transaction is open (UnifiedLog#fetchLastStableOffsetMetadata)."""
     return min([high_watermark, *(transaction.first_offset for transaction in transactions)])
 
 
 def forgotten_below(log: PartitionLog, end: int) -> int:
-    """Return the offset below which no file tells of transactions open at another offset; 0: all are known.
+    """Return the offset below which transactions may begin that no file shows; 0 if all are known.
 
-    If segments before the log's first one were deleted, a broker that starts also removes the first segment's
-    snapshot (ProducerStateManager#truncateAndReload).
+    If older segments were deleted, a broker that starts also removes the snapshot of the first segment left
+    (ProducerStateManager#truncateAndReload). Then no file tells which transactions were open there.
+
+    :param end: the offset at which the transactions are open.
     """
     return 0 if _snapshots(log, end) or not log.segments else log.segments[0].base_offset
 
 
 def _snapshots(log: PartitionLog, end: int) -> list[FileFacts]:
-    """Return the snapshots that help to find the transactions open at an offset, oldest first."""
+    """Return the snapshots from the log's first offset up to ``end``, oldest first."""
     begin = log.segments[0].base_offset if log.segments else end
     return [snapshot for snapshot in log.snapshots if begin <= _offset_of(snapshot.path) <= end]
 
 
 def _offset_of(path: str) -> int:
     return int(path.rpartition("/")[2].partition(".")[0])
-
-
-def _segments_between(log: PartitionLog, begin: int, end: int) -> Iterator[SegmentFiles]:
-    """Yield the segments that may have records of the offsets [begin, end)."""
-    for segment, behind in log.with_ends(end):
-        if begin < behind and segment.base_offset < end and segment.log.size_bytes:
-            yield segment
-
-
-def _check_whole(segment: SegmentFiles, damages: Sequence[Damage], size_bytes: int, *, active: bool) -> None:
-    """Make sure that a segment has no damage that may hide a marker.
-
-    :param active: the broker may be writing the segment, so damage at its end is no error.
-    :raises CorruptFileError: there is such damage.
-    """
-    for damage in damages:
-        if not (active and damage.offset + damage.size_bytes == size_bytes):
-            raise corrupt(segment.log.path, damage.offset, damage.expected, damage.found, _REMEDY)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import pytest
 from storage_engine.kafka.cluster.client import Cluster as AskedCluster
 from storage_engine.kafka.format.layout import read_node
 from storage_engine.kafka.live import release
-from storage_engine.kafka.live.release import Witness, cut, find_witness, other_than
+from storage_engine.kafka.live.release import Witness, cut, find_differences, find_witness
 from storage_engine.model.broker.live import LiveBroker
 from tests.integration.kafka_broker import VERSIONS, make_topics, served, small
 from tests.integration.kafka_cluster import Cluster
@@ -162,7 +162,7 @@ def test_a_record_of_another_epoch_is_no_witness(cluster: Cluster, topic: str) -
     asked = AskedCluster(LiveBroker(cluster.address))
 
     def other(witness: Witness) -> str:
-        return other_than(asked, {(topic, 0): witness}, lambda: None).get((topic, 0), "")
+        return find_differences(asked, {(topic, 0): witness}, lambda: None).get((topic, 0), "")
 
     assert other(found) == ""
     for epoch in (found.epoch - 1, found.epoch + 1):

@@ -115,7 +115,7 @@ def serve_again(lost: Lost) -> None:
     cluster, end = lost.cluster, lost.end
     # Who has less than the others, and leads, cuts the others off.
     assert "expected all nodes with a replica of it, " in (message := lost.refused(1, 2))
-    assert "found 1, 2. Nothing was written. Stop them all and name each" in message
+    assert "found 1, 2. Nothing was written. Stop all nodes with a replica and name each" in message
     targets = {number: lost.work / f"restored-{number}" for number in NODES}
     for number, target in targets.items():
         others = (other for other in NODES if other != number)

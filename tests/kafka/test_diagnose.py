@@ -248,8 +248,8 @@ class TestRoom:
         (one,) = room_findings([self.room("/a", 1 << 30, came=60 << 30, goes=10 << 30)])
         assert one.severity is Severity.WARNING
         assert one.what == (
-            "/a: 2 logs, 1.0 GiB; its disk is 50 % used, 100.0 GiB free; within a day 60.0 GiB came and "
-            "10.0 GiB go: full in 2 d"
+            "/a: 2 logs, 1.0 GiB; its disk is 50 % used, 100.0 GiB free; within a day 60.0 GiB were "
+            "written and 10.0 GiB expire: full in 2 d"
         )
         (one,) = room_findings([self.room("/a", 1, came=200 << 30)])
         assert one.severity is Severity.URGENT
@@ -306,7 +306,7 @@ class TestRoom:
             f"{size + size // 4} bytes were written within a day"
         )
         rooms = [one for one in found(root, "log-directory") if "/logs:" in one.what]
-        assert f"within a day {size + size // 4} bytes came and 0 bytes go" in rooms[0].what
+        assert f"within a day {size + size // 4} bytes were written and 0 bytes expire" in rooms[0].what
 
     def test_what_retention_takes_is_no_growth(self, made: MadeNode) -> None:
         path = made.add("t-0", THREE, settings={"retention.ms": str(DAY_MS)})
@@ -317,7 +317,7 @@ class TestRoom:
             times(made.directories[0] / name, [WRITTEN_MS, WRITTEN_MS + HOUR_MS, WRITTEN_MS + 2 * HOUR_MS])
         active_until(made, WRITTEN_MS + 2 * HOUR_MS)
         (room,) = [one for one in found(root, "log-directory") if "/logs:" in one.what]
-        assert f"within a day {6 * size} bytes came and {5 * size} bytes go" in room.what
+        assert f"within a day {6 * size} bytes were written and {5 * size} bytes expire" in room.what
 
 
 class TestLeftBehind:
@@ -353,7 +353,7 @@ class TestLeftBehind:
         made.watermarks.clear()
         named = found(made.write(), "directories-stray")
         assert len(named) == 11
-        assert ": 2 smaller ones like these, " in named[-1].what
+        assert ": 2 smaller directories like these, " in named[-1].what
 
 
 def test_faults_of_logs_are_urgent_and_nothing_is_changed(made: MadeNode) -> None:

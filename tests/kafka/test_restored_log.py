@@ -238,7 +238,7 @@ def test_what_a_broker_would_not_serve_is_refused(
     with pytest.raises(RestoreError, match="found 3, 1, 2"):
         check_served(rows, replace(several, node_ids=(3, 1, 2)))
     metadata.partition_states = {partition: PartitionState((1,), -1)}
-    with pytest.raises(RestoreError, match="the metadata are older than the restored log"):
+    with pytest.raises(RestoreError, match="this copy of the metadata is older than the restored log"):
         check_served(rows, several)
     metadata.partition_states = {}
     with pytest.raises(RestoreError, match="expected partition 0 in the cluster's metadata"):

@@ -40,7 +40,7 @@ def test_the_oldest_of_all_logs_go_until_it_is_enough() -> None:
     assert len(going(only_needed(plans, short(1000), set()))) == 4
     kept = only_needed(plans, short(10), set())[0].decisions[0]
     assert kept.reason is Reason.TARGET_REACHED
-    assert kept.detail == "its disk has 1000 bytes free without it; otherwise: why"
+    assert kept.detail == "its disk has 1000 bytes free without this deletion; otherwise: why"
 
 
 def test_what_is_deleted_for_the_cluster_goes_first_and_what_is_young_last() -> None:

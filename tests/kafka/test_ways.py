@@ -44,8 +44,8 @@ def test_a_leader_elsewhere_is_a_way_from_its_start_on() -> None:
         ({"replicas": (2, 3)}, "not on node 1"),
         ({"replicas": ()}, "doesn't say which nodes"),
         ({"leader": 1}, "still names node 1 as its leader"),
-        ({"log_start": None, "refused": ("log_start: no",)}, "doesn't say where it begins: log_start: no"),
-        ({"leader_epoch": None}, "doesn't say where it begins"),
+        ({"log_start": None, "refused": ("log_start: no",)}, "doesn't tell its log start: log_start: no"),
+        ({"leader_epoch": None}, "doesn't tell its log start"),
         ({"leader_epoch": 2}, "of epoch 2, and this node has seen epoch 3"),
     ],
 )

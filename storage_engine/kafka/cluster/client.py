@@ -1,7 +1,6 @@
-"""Requests to a cluster through confluent-kafka's AdminClient: the client's settings, and an answer or an
-error for each request.
+"""Requests to a cluster through confluent-kafka's AdminClient: the client's settings, and answers or errors.
 
-Nothing here decides anything. No message shows a setting's value that may be a secret.
+Nothing is decided here. No message shows a setting's value that may be a secret.
 """
 
 from __future__ import annotations
@@ -30,24 +29,22 @@ from storage_engine.kafka.format.meta_properties import parse_properties
 from storage_engine.model.broker.live import LiveBroker
 
 _NAMES = """
-    acks allow.auto.create.topics api.version.fallback.ms api.version.request
-    api.version.request.timeout.ms auto.commit.enable auto.commit.interval.ms auto.offset.reset
-    batch.num.messages batch.size bootstrap.servers broker.address.family broker.address.ttl
-    broker.version.fallback builtin.features check.crcs client.dns.lookup client.id client.rack
-    compression.codec compression.level compression.type connections.max.idle.ms
-    consume.callback.max.messages coordinator.query.interval.ms debug delivery.report.only.error
-    delivery.timeout.ms enable.auto.commit enable.auto.offset.store enable.gapless.guarantee
-    enable.idempotence enable.metrics.push enable.partition.eof enable.random.seed
+    acks allow.auto.create.topics api.version.fallback.ms api.version.request api.version.request.timeout.ms
+    auto.commit.enable auto.commit.interval.ms auto.offset.reset batch.num.messages batch.size
+    bootstrap.servers broker.address.family broker.address.ttl broker.version.fallback builtin.features
+    check.crcs client.dns.lookup client.id client.rack compression.codec compression.level compression.type
+    connections.max.idle.ms consume.callback.max.messages coordinator.query.interval.ms debug
+    delivery.report.only.error delivery.timeout.ms enable.auto.commit enable.auto.offset.store
+    enable.gapless.guarantee enable.idempotence enable.metrics.push enable.partition.eof enable.random.seed
     enable.sasl.oauthbearer.unsecure.jwt enable.ssl.certificate.verification enabled_events
-    fetch.error.backoff.ms fetch.max.bytes fetch.message.max.bytes fetch.min.bytes
-    fetch.queue.backoff.ms fetch.wait.max.ms group.id group.instance.id group.protocol
-    group.protocol.type group.remote.assignor heartbeat.interval.ms https.ca.location https.ca.pem
-    isolation.level linger.ms log.connection.close log.queue log.thread.name log_level max.in.flight
-    max.in.flight.requests.per.connection max.partition.fetch.bytes max.poll.interval.ms
-    max.poll.records message.copy.max.bytes message.max.bytes message.send.max.retries
-    message.timeout.ms metadata.broker.list metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms
-    metadata.recovery.strategy offset.store.method offset.store.path offset.store.sync.interval.ms
-    partition.assignment.strategy partitioner produce.offset.report
+    fetch.error.backoff.ms fetch.max.bytes fetch.message.max.bytes fetch.min.bytes fetch.queue.backoff.ms
+    fetch.wait.max.ms group.id group.instance.id group.protocol group.protocol.type group.remote.assignor
+    heartbeat.interval.ms https.ca.location https.ca.pem isolation.level linger.ms log.connection.close
+    log.queue log.thread.name log_level max.in.flight max.in.flight.requests.per.connection
+    max.partition.fetch.bytes max.poll.interval.ms max.poll.records message.copy.max.bytes message.max.bytes
+    message.send.max.retries message.timeout.ms metadata.broker.list metadata.max.age.ms
+    metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy offset.store.method offset.store.path
+    offset.store.sync.interval.ms partition.assignment.strategy partitioner produce.offset.report
     queue.buffering.backpressure.threshold queue.buffering.max.kbytes queue.buffering.max.messages
     queue.buffering.max.ms queued.max.messages.kbytes queued.min.messages queuing.strategy
     receive.message.max.bytes reconnect.backoff.jitter.ms reconnect.backoff.max.ms reconnect.backoff.ms
@@ -63,22 +60,22 @@ _NAMES = """
     sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.client.id
     sasl.oauthbearer.client.secret sasl.oauthbearer.config sasl.oauthbearer.extensions
     sasl.oauthbearer.grant.type sasl.oauthbearer.metadata.authentication.type sasl.oauthbearer.method
-    sasl.oauthbearer.scope sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
-    sasl.password sasl.username security.protocol session.timeout.ms share.acknowledgement.mode
-    socket.blocking.max.ms socket.connection.setup.timeout.ms socket.keepalive.enable socket.max.fails
-    socket.nagle.disable socket.receive.buffer.bytes socket.send.buffer.bytes socket.timeout.ms
-    ssl.ca.certificate.stores ssl.ca.location ssl.ca.pem ssl.certificate.location ssl.certificate.pem
-    ssl.cipher.suites ssl.crl.location ssl.curves.list ssl.endpoint.identification.algorithm
-    ssl.key.location ssl.key.password ssl.key.pem ssl.keystore.location ssl.keystore.password
-    ssl.sigalgs.list statistics.interval.ms sticky.partitioning.linger.ms topic.blacklist
-    topic.metadata.propagation.max.ms topic.metadata.refresh.fast.cnt
-    topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.interval.ms
+    sasl.oauthbearer.scope sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url sasl.password
+    sasl.username security.protocol session.timeout.ms share.acknowledgement.mode socket.blocking.max.ms
+    socket.connection.setup.timeout.ms socket.keepalive.enable socket.max.fails socket.nagle.disable
+    socket.receive.buffer.bytes socket.send.buffer.bytes socket.timeout.ms ssl.ca.certificate.stores
+    ssl.ca.location ssl.ca.pem ssl.certificate.location ssl.certificate.pem ssl.cipher.suites ssl.crl.location
+    ssl.curves.list ssl.endpoint.identification.algorithm ssl.key.location ssl.key.password ssl.key.pem
+    ssl.keystore.location ssl.keystore.password ssl.sigalgs.list statistics.interval.ms
+    sticky.partitioning.linger.ms topic.blacklist topic.metadata.propagation.max.ms
+    topic.metadata.refresh.fast.cnt topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.interval.ms
     topic.metadata.refresh.sparse transaction.timeout.ms transactional.id
 """
 """Names in librdkafka's CONFIGURATION.md, as version 2.16.1 prints them (rd_kafka_conf_properties_show).
 
-Settings are left out that load a library (``plugin.library.paths``, ``ssl.engine.*``, ``ssl.providers``), run
-a command (``sasl.kerberos.kinit.cmd``), end the process (``internal.termination.signal``), or are functions.
+Left out are functions, and settings that load a library (``plugin.library.paths``, ``ssl.engine.*``,
+``ssl.providers``), run a command (``sasl.kerberos.kinit.cmd``) or end the process
+(``internal.termination.signal``).
 """
 ALLOWED = frozenset(_NAMES.split())
 _IN_A_COMMAND = ("sasl.kerberos.principal", "sasl.kerberos.keytab")
@@ -91,7 +88,8 @@ _HINTS = {"sasl.jaas.config": " This is a setting of the Java client: give sasl.
 def check_options(settings: Mapping[str, str]) -> None:
     """Make sure that a client's settings only describe how to reach and ask a cluster.
 
-    :raises BadInputError: a setting does something else, or has a shell command. The message shows no value.
+    :raises BadInputError: a setting does something else, or its value may run a shell command. The message
+        shows no value.
     """
     for name, value in settings.items():
         if name not in ALLOWED:
@@ -113,14 +111,15 @@ def check_options(settings: Mapping[str, str]) -> None:
 _ADDRESS = re.compile(r"(?:\w+://)?(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]/]+))(?::(?P<port>\d{1,5}))?\Z")
 _DEFAULT_PORT, _LAST_PORT = 9092, (1 << 16) - 1
 _CONNECT_SECONDS = 1.0
-"""Time limit for one address. A listener that is slower than this is not counted as missing."""
+"""Time limit for one address. A slower listener doesn't count as missing."""
 _NO_WAY = frozenset({errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT})
 """Errors of an address that this machine can't reach at all, such as IPv6 on a machine without it."""
 
 
 def nobody_listens(bootstrap: str) -> bool:
-    """Return whether every address refuses connections or names no host. An address that doesn't answer in
-    time may have a listener.
+    """Return whether every address refuses connections or names no host.
+
+    An address that doesn't answer in time may have a listener.
 
     :param bootstrap: ``bootstrap.servers``, as librdkafka reads it.
     """
@@ -144,8 +143,7 @@ def _refuses(address: str) -> bool:
 
 
 def _answer(family: int, kind: int, place: Any) -> int | None:
-    """Return the error number of a connection; 0: the connection was made; None: no answer in time, or an
-    error without a number."""
+    """Connect to an address. Return the error's number; 0 without an error; None without a number."""
     try:
         with socket.socket(family, kind) as connection:
             connection.settimeout(_CONNECT_SECONDS)
@@ -168,20 +166,20 @@ TIMEOUT_SECONDS = 15.0
 """Time limit of a request; a cluster that elects a leader takes a few seconds."""
 _POLL_SECONDS = 0.2
 _SHUT_OUT_SECONDS = 2.0
-"""Time in which another broker may still accept our credentials."""
+"""How long we wait for another broker to accept our credentials."""
 _REFUSED_SECONDS = 1.0
-"""Time in which a listener may still start."""
+"""How long we wait for a listener to start."""
 _ELECTION_SECONDS = 5.0
-"""Time in which brokers may still name the leader's epoch of before an election."""
+"""How long brokers may name an outdated leader's epoch after an election."""
 _MOST_AT_ONCE = 500
 _BOOTSTRAP = "bootstrap.servers"
 _OURS = {"client.id": "storage-engine", "log_level": "0", "socket.timeout.ms": "10000"}
 """Default settings of every client. Settings that a user names win over them."""
 _MAX_CONFIG_BYTES = 1 << 20
 _PYTHON_ONLY = frozenset({"error_cb", "stats_cb", "throttle_cb", "on_commit", "logger"})
-"""Settings in a connection's extra that name Python functions, which only Airflow's provider calls."""
+"""Settings in an Airflow connection's extra that name Python functions, which only the provider calls."""
 _MECHANISM = "SCRAM-SHA-512"
-"""SASL mechanism for an access key whose settings name no mechanism."""
+"""SASL mechanism if an access key is given and the settings name no mechanism."""
 _HIDDEN = (
     "ssl.key.pem",
     "ssl.certificate.pem",
@@ -195,14 +193,14 @@ def client_settings(live: LiveBroker) -> dict[str, str]:
 
     Options win over a connection, and a connection wins over a file.
 
-    :raises BadInputError: a setting is missing, isn't allowed, or isn't known to this client. The message
-        shows no value.
+    :raises BadInputError: a setting is missing, not allowed, or unknown to librdkafka. The message shows no
+        value.
     """
     if live.name_servers or live.broker_name or live.tls_server_name:
         text = live.name_servers or live.broker_name or live.tls_server_name
         raise BadInputError(
-            f"{text}: expected only the address of a broker to name a cluster of Kafka, found a name "
-            "server, a broker's name or a name for TLS. Nothing was changed. Leave it out."
+            f"{text}: expected only a broker's address for a cluster of Kafka, found a name server, a "
+            "broker's name or a name for TLS. Nothing was changed. Leave it out."
         )
     settings = {} if not live.client_config else _config_file(Path(live.client_config))
     settings |= {name: value for name, value in live.client.items() if name not in _PYTHON_ONLY}
@@ -248,14 +246,13 @@ def is_topics_own(entry: Any) -> bool:
 
 
 class Cluster:
-    """A running cluster. A request without an answer raises one error.
+    """A running cluster.
 
     Its ``admin`` makes requests whose answers are futures: see :meth:`answer`. Its connections end when no
     caller refers to the object any more.
 
-    :param live: how to reach the cluster.
     :raises MissingExtraError: confluent-kafka isn't installed.
-    :raises BadInputError: a setting with which the client doesn't work.
+    :raises BadInputError: the client doesn't accept a setting.
     """
 
     def __init__(self, live: LiveBroker) -> None:
@@ -286,28 +283,18 @@ class Cluster:
                 except TimeoutError:
                     self.admin.poll(0)
                     waited = time.monotonic() - begun
-                    if waited > _REFUSED_SECONDS and self._is_refused:
+                    # A cluster that has answered before may lack a broker for a moment.
+                    is_new = bool(self._trouble) and not self._has_answered
+                    if waited > _REFUSED_SECONDS and is_new and nobody_listens(self.address):
                         raise TimeoutError("nobody listens there") from None
-                    # Who isn't let in once isn't let in later: the client would go on trying.
+                    # A broker that refuses our credentials refuses them again, but the client goes on trying.
                     if waited > TIMEOUT_SECONDS + 5 or (self._is_shut_out and waited > _SHUT_OUT_SECONDS):
                         raise
 
-    @property
-    def _is_refused(self) -> bool:
-        """Return whether the cluster has never answered, and no broker listens at its addresses.
-
-        A cluster that has answered before may lack a broker for a moment.
-        """
-        return bool(self._trouble) and not self._has_answered and nobody_listens(self.address)
-
     def answers(
-        self,
-        what: str,
-        keys: Sequence[Key],
-        ask: Callable[[Sequence[Key]], Mapping[Any, Future[Answer]]],
+        self, what: str, keys: Sequence[Key], ask: Callable[[Sequence[Key]], Mapping[Any, Future[Answer]]]
     ) -> Iterator[tuple[Any, Answer | BrokerRefusedError]]:
-        """Send one request for each key, several at a time. Yield each key with its answer, or with the error
-        if it is refused.
+        """Send a request for each key, several at a time. Yield each key with its answer or its refusal.
 
         A client keeps a leader's epoch, and uses it even after the leader refuses it. So such requests are
         repeated with a new client, for a few seconds.
@@ -333,10 +320,7 @@ class Cluster:
                 self.admin = self._connect(self._settings)
 
     def _each(
-        self,
-        what: str,
-        keys: Sequence[Key],
-        ask: Callable[[Sequence[Key]], Mapping[Any, Future[Answer]]],
+        self, what: str, keys: Sequence[Key], ask: Callable[[Sequence[Key]], Mapping[Any, Future[Answer]]]
     ) -> Iterator[tuple[Any, Answer | BrokerRefusedError]]:
         for first in range(0, len(keys), _MOST_AT_ONCE):
             with self._errors(what):
@@ -348,7 +332,7 @@ class Cluster:
                     yield key, error
 
     def topics(self, what: str, names: Sequence[str]) -> Iterator[tuple[str, Any | BrokerRefusedError]]:
-        """Describe topics. Yield each topic with its description, or with the error if it is refused.
+        """Yield each topic with its description, or with the error if the cluster refuses it.
 
         :param what: the request, for a message.
         :raises BrokerUnavailableError: no broker answers.
@@ -363,9 +347,7 @@ class Cluster:
     def topic_settings(
         self, names: Sequence[str]
     ) -> Iterator[tuple[str, Mapping[str, Any] | BrokerRefusedError]]:
-        """Ask for topics' settings.
-
-        Yield each topic with its entries by name, or with the error if it is refused.
+        """Yield each topic with its settings' entries by name, or with the error if the cluster refuses it.
 
         :raises BrokerUnavailableError: no broker answers.
         """
@@ -379,11 +361,9 @@ class Cluster:
             yield resource.name, answer
 
     def node_settings(self, node_id: int | None) -> Mapping[str, str]:
-        """Return those of a node's settings that have a value.
+        """Return a node's settings that have a value; none if the account may not ask for them.
 
-        There are none if the account may not ask for them.
-
-        :param node_id: None: unknown, so no request is made.
+        :param node_id: None if unknown. Then no request is made, and the result is empty.
         :raises BrokerUnavailableError: no broker answers.
         """
         from confluent_kafka.admin import ConfigResource
@@ -395,7 +375,7 @@ class Cluster:
         try:
             entries = self.answer("settings of the node", future)
         except BrokerRefusedError:
-            # Which right is lacking is a finding of its own.
+            # The missing right is a finding of its own.
             return {}
         return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
@@ -417,16 +397,16 @@ class Cluster:
     def described(self) -> DescribeClusterResult:
         """Return the cluster's description of itself.
 
-        A broker may name any other broker as the controller, which answers this request. After a while
-        brokers no longer name a broker that hangs. But a client that already has its name continues to ask
-        it, so a new client asks once more.
+        A broker may name any broker as the controller, which answers this request. Brokers stop naming a
+        broker that hangs, after a while. But a client that already has its name continues to ask it, so a new
+        client asks once more.
 
         :raises BrokerUnavailableError: no broker answers, or no broker accepts our credentials.
         """
         try:
             return self._describe()
         except BrokerUnavailableError:
-            # Who can't be reached, or doesn't let us in, is no broker that hangs.
+            # The cluster can't be reached or refuses our credentials: no broker hangs.
             if self._trouble or self._is_shut_out:
                 raise
         self.admin = self._connect(self._settings)
@@ -451,7 +431,7 @@ class Cluster:
             ) from None
 
     def _note(self, error: KafkaError) -> None:
-        """Keep the reason why no connection is made: a request's own error only says that it timed out."""
+        """Keep the error of a connection: a request's own error only says that it timed out."""
         from confluent_kafka import KafkaError as Codes
 
         self._is_shut_out = self._is_shut_out or error.code() in (Codes._AUTHENTICATION, Codes._SSL)
@@ -459,7 +439,7 @@ class Cluster:
             self._trouble = self.shown(error.str())
 
     def shown(self, text: str) -> str:
-        """Return a text without the secrets of our settings, so that it may be shown."""
+        """Return a text without the secrets in our settings."""
         return without_secrets(text, self._secrets)
 
     @contextmanager

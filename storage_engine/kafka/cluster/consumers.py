@@ -15,9 +15,9 @@ from storage_engine.kafka.metadata.consumer_offsets import TOPIC as OFFSETS_TOPI
 from storage_engine.model.report.diagnosis import named_in_short
 
 _TOPICS, _GROUPS = ("topic", "Describe"), ("cluster", "Describe")
-"""Rights that an account may lack without an error: answers then leave out positions, or groups."""
+"""Without these rights there is no error, but the answers leave out positions or groups."""
 _TAKE_OVER_SECONDS = 30.0
-"""Time that a coordinator may need to read groups that it takes over, as after each start of a broker."""
+"""Time that a coordinator may need to load groups that it takes over, as after each start of a broker."""
 _PAUSE_SECONDS = 0.5
 
 
@@ -25,10 +25,9 @@ _PAUSE_SECONDS = 0.5
 class GroupPositions:
     """The positions of consumer groups.
 
-    :param committed: by group, topic and partition; None: the group reads the partition and never committed
-        there.
-    :param notices: unknown facts, for a person.
-    :param all_groups: the account sees every group and all its positions.
+    :param committed: next offset by group, topic and partition; None if the group reads the partition and its
+        position isn't known.
+    :param all_groups: the account sees every group and all of the group's positions.
     :param unseen_topics: topics in which the account sees no positions.
     """
 
@@ -62,7 +61,7 @@ def listed_groups(cluster: Cluster) -> tuple[str, ...]:
 
 
 def _missing_groups(cluster: Cluster) -> str:
-    """Return why the brokers' answers may lack groups; "": no group is missing.
+    """Return why groups may be missing in the brokers' answers; "" if no group is missing.
 
     The groups of a partition without a leader have no coordinator, so no broker names them.
     """
@@ -70,7 +69,7 @@ def _missing_groups(cluster: Cluster) -> str:
 
     ((_, answer),) = cluster.topics("where groups are kept", [OFFSETS_TOPIC])
     if isinstance(answer, BrokerRefusedError):
-        # No group has committed yet.
+        # The topic doesn't exist before a group commits.
         if answer.code == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return ""
         return f"whether groups are missing isn't known: {OFFSETS_TOPIC}: {answer.remark.removesuffix('.')}"
@@ -87,10 +86,7 @@ def _missing_groups(cluster: Cluster) -> str:
 def _ask_groups(
     cluster: Cluster, subject: str, groups: Sequence[str], ask: Callable[[Sequence[str]], Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the answer of each group's coordinator, or the error.
-
-    While a coordinator takes over a group, the request is repeated.
-    """
+    """Yield each group's answer from its coordinator, or the error. Ask again while one takes over."""
     deadline = time.monotonic() + _TAKE_OVER_SECONDS
     passing, pending = _passing_codes(), groups
     while pending:
@@ -106,7 +102,7 @@ def _ask_groups(
 
 
 def _passing_codes() -> frozenset[int]:
-    """Return the error codes that mean that a group has no coordinator for a moment."""
+    """Return the error codes of a group without a coordinator, which ends after a moment."""
     from confluent_kafka import KafkaError
 
     return frozenset(
@@ -121,7 +117,7 @@ def _passing_codes() -> frozenset[int]:
 def group_positions(cluster: Cluster, topics: Collection[str]) -> GroupPositions:
     """Ask how far each group has read in some topics.
 
-    A group reads the topics that it has committed in, or that its members are assigned now.
+    A group reads the topics in which it has committed offsets, and those assigned to its members now.
 
     :raises BrokerError: the cluster can't be asked.
     """
@@ -129,7 +125,7 @@ def group_positions(cluster: Cluster, topics: Collection[str]) -> GroupPositions
 
     missing = _missing_groups(cluster)
     groups = listed_groups(cluster)
-    # Who has lost a leader in between leaves groups out, too.
+    # A partition that has lost its leader in between hides groups, too.
     missing = missing or _missing_groups(cluster)
     admin, limit = cluster.admin, TIMEOUT_SECONDS
     committed: dict[tuple[str, str, int], int | None] = {}
@@ -150,7 +146,7 @@ def group_positions(cluster: Cluster, topics: Collection[str]) -> GroupPositions
                     committed[group, place.topic, place.partition] = None
 
     def offsets(some: Sequence[str]) -> Any:
-        # The client takes one group a request; requests of several are under way at once.
+        # The client takes one group per request; several requests are under way at once.
         return {
             group: future
             for name in some
@@ -177,7 +173,9 @@ def group_positions(cluster: Cluster, topics: Collection[str]) -> GroupPositions
     )
     hidden = any((lack.right.resource, lack.right.operation) == _GROUPS for lack in lacks)
     reading = {group for group, _, _ in committed}
-    silent = sorted(set(groups) - reading - unknown.keys() - _elsewhere(positions, topics))
+    # Groups that are known to read only other topics aren't silent.
+    elsewhere = {group for group, read in positions.items() if read and not set(read) & set(topics)}
+    silent = sorted(set(groups) - reading - unknown.keys() - elsewhere)
     return GroupPositions(
         committed,
         (*((missing,) if missing else ()), *_notices(unknown, unseen, silent, hidden=hidden)),
@@ -197,9 +195,4 @@ def _notices(
     if unseen:
         yield f"positions in {named_in_short(sorted(unseen))} aren't known: the account lacks Describe there"
     if silent:
-        yield f"it is unknown what groups without any offset read: {named_in_short(silent)}"
-
-
-def _elsewhere(positions: Mapping[str, Collection[str]], topics: Collection[str]) -> set[str]:
-    """Return the groups that are known to read only other topics."""
-    return {group for group, read in positions.items() if read and not set(read) & set(topics)}
+        yield f"what groups without any offset read isn't known: {named_in_short(silent)}"

@@ -1,4 +1,4 @@
-"""Rights that an account lacks to look at partitions, or to hold and delete, by the cluster's word."""
+"""Rights that an account lacks to look at partitions, or to hold and delete, by the cluster's answer."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from storage_engine.model.report.diagnosis import Finding, Severity, named_in_sh
 class Right:
     """A right that an account needs to look, or to delete.
 
-    :param resource: cluster, topic or group.
-    :param operation: as Kafka's tools call it.
-    :param without: the consequence of a missing right, as a clause.
+    :param resource: ``cluster``, ``topic`` or ``group``.
+    :param operation: its name in Kafka's tools.
+    :param without: the consequence if the right is missing, as a clause.
     """
 
     resource: str
@@ -35,7 +35,7 @@ RIGHTS = (
 )
 """Rights that an account needs to look. They allow no change."""
 _OFFSETS_RIGHT = Right("topic", "Describe", "it isn't known whether consumer groups are missing")
-"""Right on the topic in which groups commit their offsets. No other right on this topic is asked for."""
+"""Right on the topic in which groups commit their offsets. No other right on this topic is needed."""
 DELETING_RIGHTS = (
     Right("topic", "AlterConfigs", "they can't be held, and nothing of them is deleted"),
     Right("topic", "Delete", "nothing of them is deleted"),
@@ -43,22 +43,18 @@ DELETING_RIGHTS = (
         "topic", "Read", "it can't be shown that their leaders have the archived records: nothing is deleted"
     ),
 )
-"""Rights that an account needs as well to hold and to delete."""
+"""Further rights that an account needs to hold and to delete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A right that an account doesn't have.
-
-    :param names: topics or groups that it lacks the right for; empty for a right on the cluster.
-    """
+    """A missing right. ``names`` are the topics or groups without it; empty for a right on the cluster."""
 
     right: Right
     names: tuple[str, ...] = ()
 
     @property
     def finding(self) -> Finding:
-        """Return the missing right as a finding for a person."""
         resource, operation = self.right.resource, self.right.operation
         on = {
             "cluster": "the cluster",
@@ -136,6 +132,5 @@ def _operations(answer: Any) -> frozenset[str]:
 
 
 def _key(operation: str) -> str:
-    """Return an operation's name in one spelling: Kafka's tools write DescribeConfigs, the client
-    DESCRIBE_CONFIGS."""
+    """Return one spelling of an operation: tools write DescribeConfigs, the client DESCRIBE_CONFIGS."""
     return operation.replace("_", "").lower()

@@ -1,8 +1,8 @@
-"""Segments of a Kafka log ↔ Arrow: a row for each batch and each record, to make the segment again.
+"""Segments of a Kafka log ↔ Arrow: a row for each batch and each record, from which the segment is encoded.
 
-``encode(decode(segment)) == segment`` for any bytes whatever. Typed columns contain as much as they can. If
-they don't give a row's exact bytes back, ``raw`` contains these bytes as well. The proof compares the encoded
-bytes with the file.
+``encode(decode(segment)) == segment`` for any bytes whatever. Typed columns contain as much as they can. If a
+row's exact bytes can't be encoded from them, ``raw`` contains these bytes as well. The proof compares the
+encoded bytes with the file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class KafkaCodec(SegmentCodec):
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:
-
         return ENCODED_COLUMNS
 
     def origin(self, base_offset: int) -> int:
@@ -58,8 +57,8 @@ class KafkaCodec(SegmentCodec):
         :param data: the whole segment file, unchanged until the iteration ends.
         :param base_offset: offset of its first record; positions don't depend on it.
         :param chunk_bytes: length of a range; a longer batch is a range of its own.
-        :param context: the text of :mod:`~storage_engine.kafka.codec.segment_context`; "": topic, partition
-            and state have no value, and no batch's offsets are compared with those of the segment.
+        :param context: the text of :mod:`~storage_engine.kafka.codec.segment_context`. If "", topic,
+            partition and state get no value, and no batch's offsets are compared with those of the segment.
         """
         from storage_engine.arrow.memory import Arena
         from storage_engine.kafka.codec.compression import Decompressor
@@ -76,7 +75,7 @@ class KafkaCodec(SegmentCodec):
             return segment.added_to(rows), all_damages
 
         for chunk in iterate_batches(array, chunk_bytes, CrcCheck.COMPRESSED):
-            # No name here holds on to rows while the next are made in their memory.
+            # No name here keeps a reference to rows while the next rows are made in their memory.
             yield from starmap(
                 completed, decode_chunk(array, self.origin(base_offset), chunk, decompressor, arena)
             )
@@ -89,8 +88,18 @@ class KafkaCodec(SegmentCodec):
         :raises ProofError: a row lies outside ``out``, rows overlap, or a row has no raw bytes and lacks a
             needed column.
         """
-
-        return encode_rows(rows, out, first_position)
+        target = np.frombuffer(out, np.uint8)
+        if not target.flags.writeable:
+            raise ValueError("the buffer to encode into is read-only")
+        present = set(rows.column_names)
+        missing = [name for name in ENCODED_COLUMNS if name not in present]
+        if missing:
+            raise ProofError(f"rows to encode lack the columns {', '.join(missing)}")
+        rows = _with_types(rows.select(list(ENCODED_COLUMNS)))
+        written = _check_overlap(rows)
+        for batch in rows.to_batches():
+            _encode_batch(batch, target, first_position)
+        return written
 
 
 CODEC = KafkaCodec()
@@ -140,34 +149,11 @@ _FAULTS = {
 }
 
 
-def encode_rows(rows: pa.Table, out: memoryview, first_position: int) -> int:
-    """Write each row's bytes into ``out`` at physical_offset - first_position.
-
-    :raises ProofError: a row lies outside ``out``, rows overlap, or a row can't be encoded.
-    :return: bytes written.
-    """
-    target = np.frombuffer(out, np.uint8)
-    if not target.flags.writeable:
-        raise ValueError("the buffer to encode into is read-only")
-    present = set(rows.column_names)
-    missing = [name for name in ENCODED_COLUMNS if name not in present]
-    if missing:
-        raise ProofError(f"rows to encode lack the columns {', '.join(missing)}")
-    rows = _with_types(rows.select(list(ENCODED_COLUMNS)))
-    written = _check_overlap(rows)
-    for batch in rows.to_batches():
-        _encode_batch(batch, target, first_position)
-    return written
-
-
 def _with_types(rows: pa.Table) -> pa.Table:
-    """Return rows with the kernel's types.
-
-    Most columns have these types already, and a cast of all columns takes long.
-    """
+    """Return rows with the kernel's types. Most columns have these types already, and a cast takes long."""
     pairs = list(zip(rows.columns, _ENCODED_SCHEMA, strict=True))
     if any(column.null_count and not field.nullable for column, field in pairs):
-        # Says which of them lacks a value.
+        # The error of this cast names the column that lacks a value.
         return rows.cast(_ENCODED_SCHEMA)
     typed = [column if column.type == field.type else column.cast(field.type) for column, field in pairs]
     return pa.Table.from_arrays(typed, schema=_ENCODED_SCHEMA)

@@ -25,9 +25,9 @@ from storage_engine.native import kernel, load_u8, load_u32
 _BUFFER_BYTES: Final = 8 << 10
 """Bytes read at a time (GzipCompression#wrapForInput)."""
 _LEAST_BEHIND: Final = 26
-"""With at least this many bytes left in the buffer, trailer included, or with bytes after the buffer, Java
-looks for another member (GZIPInputStream#readTrailer, ByteBufferInputStream#available). Java from 17.0.21.1
-on always looks, and refuses a member that is cut off. Earlier releases ignore such a member."""
+"""Java looks for another member if more bytes than these are left in its buffer, trailer included, or if more
+bytes follow the buffer (GZIPInputStream#readTrailer, ByteBufferInputStream#available). Java from 17.0.21.1 on
+always looks, and refuses a member that is cut off. Earlier releases ignore such a member."""
 _START: Final = b"\x1f\x8b\x08"
 _START_BYTES: Final = 10
 _HEADER_SUM, _EXTRA, _NAME, _COMMENT = 2, 4, 8, 16
@@ -50,7 +50,7 @@ _expand = cramjam.lz4.decompress_block_into
 def expand_members(data: memoryview, out: memoryview) -> int:
     """Decompress one gzip member after the other. Ignore bytes after the last member, as Java does.
 
-    :return: the length of all content, or more than there is room for.
+    :return: the length of all content; larger than ``out`` if it doesn't fit.
     :raises ExpansionError: Kafka can't read the payload.
     """
     content = bytes(data)
@@ -132,7 +132,7 @@ _ZSTD_IN_BYTES: Final = (128 << 10) + 3
 _ZSTD_OUT_BYTES: Final = 16 << 10
 """Bytes that Kafka expands at a time (ZstdCompression#decompressionOutputSize)."""
 _ZSTD_PART_BYTES: Final = 4 << 10
-"""Bytes that we expand at a time: too few to fill the memory."""
+"""Compressed bytes that we expand at a time: too few to fill the memory."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
@@ -168,10 +168,9 @@ class Payloads:
         room: npt.NDArray[np.uint8],
         most_bytes: int,
     ) -> None:
-        """:param begins: position in ``data`` of each payload's first byte; ``ends``: the position after its
-        last byte.
-        :param most_bytes: the bytes that one payload may expand to. ``room`` has as much space after the
-            other payloads.
+        """Take payloads [begins, ends) of ``data``, each of which may expand to ``most_bytes``.
+
+        ``room`` has space for as many bytes after all other payloads.
         """
         self.begin_array, self.end_array, self.most_bytes = begins, ends, most_bytes
         self.begins: list[int] = begins.tolist()
@@ -181,7 +180,7 @@ class Payloads:
 
 
 class Decompressor:
-    """Decompresses records. Not for several threads at a time: it keeps contexts that are slow to make."""
+    """Decompresses records. Only one thread may use it at a time: it keeps contexts that are slow to make."""
 
     def __init__(self) -> None:
         self._zstd = zstandard.ZstdDecompressor()
@@ -199,7 +198,7 @@ class Decompressor:
 
         :param codec: its number in the batches' attributes.
         :param used: position in the memory where the first payload is written.
-        :return: the length of each decompressed payload, and the fault of the next payload; None: no fault.
+        :return: the length of each decompressed payload, and the fault of the next payload; None if no fault.
         """
         method = self._by_codec.get(codec)
         if method is None:
@@ -227,7 +226,7 @@ class Decompressor:
 
     @functools.cached_property
     def _zstd_at_once(self) -> _ZstdContext | None:
-        # Its kernel takes longer to load than a small log to be read.
+        # Loading its kernel takes longer than reading a small log.
         return _ZstdContext.new()
 
     def _zstd_frames(self, data: memoryview, out: memoryview) -> int:
@@ -237,7 +236,7 @@ class Decompressor:
             frame, at = self._zstd.decompressobj(write_size=_ZSTD_OUT_BYTES), begin
             while not frame.eof:
                 if at >= len(data):
-                    # Java takes the first bytes of a frame for the end, unless it has to read on for them.
+                    # If a frame is cut off, Java ignores it, unless it has to read more bytes for it.
                     if begin and -(-begin // _ZSTD_IN_BYTES) == -(-len(data) // _ZSTD_IN_BYTES):
                         return written
                     raise ExpansionError("a whole zstd frame", "its first part")
@@ -263,15 +262,12 @@ class _ZstdContext:
 
     @classmethod
     def new(cls) -> _ZstdContext | None:
-        """Return a context; None: zstandard's wheel doesn't export the function."""
+        """Return a context; None if zstandard's wheel doesn't export the function."""
         library = _zstd_library()
         return None if library is None else cls(library)
 
     def expand(self, payloads: Payloads, first: int, last: int, used: int, stop: int) -> list[int]:
-        """Decompress payloads and return their lengths.
-
-        Stop before the first payload that isn't whole, is damaged or is too long.
-        """
+        """Decompress payloads up to the first one that is cut off, damaged or too long. Return lengths."""
         sizes = np.empty(last - first, np.int64)
         count = expand_frames(
             self._function,
@@ -291,8 +287,7 @@ class _ZstdContext:
 
 @functools.cache
 def _zstd_library() -> ctypes.CDLL | None:
-    """Return the library in zstandard's wheel that exports zstd's functions, after a trial call; None: there
-    is none that works."""
+    """Return the library in zstandard's wheel that exports zstd's functions; None if a trial call fails."""
     try:
         spec = importlib.util.find_spec("zstandard._cffi")
         if spec is None or spec.origin is None:
@@ -313,10 +308,7 @@ def _zstd_library() -> ctypes.CDLL | None:
 
 
 def _gzip(data: memoryview, out: memoryview) -> int:
-    """Decompress the single member without extra fields that clients write.
-
-    Decompress all other payloads as Java does.
-    """
+    """Decompress a single member without extra fields, as clients write it, or else as Java does."""
     if len(data) < 4 or data[3]:
         return expand_members(data, out)
     stream = isal_zlib.decompressobj(wbits=31)
@@ -335,7 +327,7 @@ def _gzip(data: memoryview, out: memoryview) -> int:
 def _snappy(data: memoryview, out: memoryview) -> int:
     """Decompress the frames that Java writes, or the single block that librdkafka writes.
 
-    :return: the length of all content, or more than there is room for.
+    :return: the length of all content; larger than ``out`` if it doesn't fit.
     """
     end = len(data)
     magic, size = _XERIAL_START.unpack_from(data) if end >= _XERIAL_START.size else (b"", 0)
@@ -344,7 +336,7 @@ def _snappy(data: memoryview, out: memoryview) -> int:
     if size == end - _XERIAL_START.size:
         return _snappy_block(data[_XERIAL_START.size :], out)
     at, written, room = _XERIAL_HEADER_BYTES, 0, len(out)
-    # Fewer bytes than a length has are no block.
+    # Fewer bytes than a block's length has are ignored.
     while at + 4 <= end and written <= room:
         (size,) = _UINT32.unpack_from(data, at)
         if size == _CONCATENATED:
@@ -353,7 +345,7 @@ def _snappy(data: memoryview, out: memoryview) -> int:
             if len(head) < _XERIAL_HEADER_BYTES or (head[:8] == _XERIAL_MAGIC and version < 1):
                 raise ExpansionError("a snappy header of version 1 or more", head.hex())
             if not written and head[:8] != _XERIAL_MAGIC:
-                # The stream says that it ends; where it gave nothing yet, Kafka believes it.
+                # The stream reports its end here. If it has given no bytes yet, Kafka reads no further.
                 raise ExpansionError("a snappy block with records", "empty ones before another magic")
             at += _XERIAL_HEADER_BYTES
             continue
@@ -382,7 +374,7 @@ def _short_text(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Descriptor:
-    """:param end: position where the first block begins."""
+    """The descriptor of an lz4 frame. ``end`` is the position where the first block begins."""
 
     end: int
     block_bytes: int
@@ -396,7 +388,7 @@ _USUAL: Final = _Descriptor(len(_USUAL_START), 64 << 10, False, False)
 def expand_frame(data: memoryview, out: memoryview) -> int:
     """Decompress the blocks of the first frame. Kafka doesn't read bytes after it.
 
-    :return: the length of all content, or more than there is room for.
+    :return: the length of all content; larger than ``out`` if it doesn't fit.
     :raises ExpansionError: Kafka can't read the payload.
     """
     frame = _USUAL if data[: _USUAL.end] == _USUAL_START else _descriptor(data)
@@ -446,7 +438,7 @@ def _block(block: memoryview, room: memoryview, frame: _Descriptor) -> int:
     except cramjam.DecompressionError as error:
         if len(target) < frame.block_bytes:
             return _block(block, memoryview(bytearray(frame.block_bytes)), frame)
-        raise ExpansionError("a block compressed by lz4", str(error).splitlines()[0][:200]) from error
+        raise ExpansionError("a block compressed by lz4", _short_text(error)) from error
 
 
 def _descriptor(data: memoryview) -> _Descriptor:
@@ -470,7 +462,7 @@ def _descriptor(data: memoryview) -> _Descriptor:
 
 
 def _rest_of_record(content: memoryview) -> int:
-    """Return how many bytes are missing from the content's last record; 0: it ends with a whole record.
+    """Return how many bytes the content's last record lacks; 0 if the record is whole.
 
     At an empty block Kafka's stream reports its end, unless a read asks for more bytes than it reads ahead.
     """
@@ -486,7 +478,7 @@ def _rest_of_record(content: memoryview) -> int:
                 break
         else:
             return 1
-        # An int of 32 bits there: what a fifth byte has above them is cut off.
+        # Java reads an int of 32 bits: higher bits of a fifth byte are cut off.
         size &= _MASK
         at += (size >> 1) ^ -(size & 1)
         if size & 1 or shift > 35:

@@ -1,4 +1,4 @@
-"""A chunk of batches → Arrow tables: decompresses batches, and calls the kernels that write the columns."""
+"""Batches → Arrow tables: decompresses batches, and calls the kernels that write the columns."""
 
 from __future__ import annotations
 
@@ -56,8 +56,7 @@ def decode_chunk(
     """Yield the rows of a chunk in the segment's order, in as many tables as their expanded size needs.
 
     :param origin: position of the segment's first byte.
-    :param chunk: the CRCs of its compressed batches are already checked. The CRCs of other batches are
-        checked here.
+    :param chunk: the CRCs of its compressed batches are already checked. The other CRCs are checked here.
     :param arena: memory that an earlier table no longer needs.
     """
     rest = chunk
@@ -66,16 +65,13 @@ def decode_chunk(
         filling.fill(decompressor)
         rest = rest.chosen(slice(filling.batches, None))
         results = [(filling.table(), merge_damages(filling.damages()))]
-        # Neither is held on to here: their memory serves the next table.
+        # No name keeps a reference to the table or the filling: the next table reuses their memory.
         del filling
         yield results.pop()
 
 
 class _Filling:
-    """Batches that are being written into one table.
-
-    :ivar batches: the number of batches that are already written.
-    """
+    """One table that is being filled. ``batches`` is the number of batches that are already written."""
 
     def __init__(self, data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk, arena: Arena) -> None:
         self.batches = 0
@@ -93,12 +89,12 @@ class _Filling:
 
     def fill(self, decompressor: Decompressor) -> None:
         """Write rows until the table has no more room for compressed batches."""
-        # Kafka doesn't look into a batch that says that it has no records.
+        # Kafka doesn't decompress a batch whose header says that it has no records.
         compressed = np.flatnonzero((self._chunk.codecs != 0) & (self._counts != 0))
         batches = self._chunk.chosen(compressed)
         totals = np.concatenate([[0], np.cumsum(batches.counts, dtype=np.int64)])
         room = min(int(totals[-1]), _MAX_EXPANDED_ROWS)
-        # Batches that aren't compressed have as many records as they say.
+        # The record counts of uncompressed batches are already checked.
         others = int(self._counts.sum(dtype=np.int64) - totals[-1]) + len(self._counts)
         if not len(compressed):
             self._write(len(self._kinds), others)
@@ -112,7 +108,7 @@ class _Filling:
             MAX_EXPANDED_BYTES,
         )
         codec_ends = np.append(np.flatnonzero(np.diff(batches.codecs)) + 1, len(compressed))
-        # A first batch with more rows than a table should have is alone in its own.
+        # A first batch with more rows than a table should have gets a table of its own.
         with_rows = max(int(np.searchsorted(totals, room, "right")) - 1, 1)
         first = used = 0
         while first < with_rows and used <= _EXPANDED_CHUNK_BYTES:
@@ -128,10 +124,7 @@ class _Filling:
             self._write(end, others + max(room, int(self._counts[compressed[:first]].sum(dtype=np.int64))))
 
     def _place(self, batches: npt.NDArray[np.int64], used: int, sizes: npt.NDArray[np.int64]) -> None:
-        """Note the positions of decompressed records, batch after batch.
-
-        Refuse batches whose count of records is impossible.
-        """
+        """Note where decompressed records lie. Refuse batches with an impossible count of records."""
         self._payloads[batches] = used + np.cumsum(sizes) - sizes
         self._payload_sizes[batches] = sizes
         counts = self._counts[batches]
@@ -146,10 +139,7 @@ class _Filling:
         self._reasons[batch] = (error.expected, error.found)
 
     def _write(self, last: int, rows: int) -> None:
-        """Write the rows of the batches before ``last``.
-
-        :param rows: the first call makes room for this many rows.
-        """
+        """Write the rows of the batches before ``last``. The first call makes room for ``rows`` rows."""
         if self._columns is None:
             self._columns = RowColumns(rows, self._arena)
         engine, address = crc32c_engine(), address_of(self._data)
@@ -177,7 +167,6 @@ class _Filling:
         self.batches = last
 
     def table(self) -> pa.Table:
-        """Return the rows written so far."""
         if self._columns is None:
             raise ValueError("expected rows, found none written")
         begin = int(self._chunk.positions[0])
@@ -192,7 +181,7 @@ class _Filling:
         for i in np.flatnonzero(damaged).tolist():
             at = int(self._chunk.positions[i])
             expected, found = self._reasons.get(i) or explain_fault(self._data, at, int(faults[i]))
-            # The CRC is checked before anything else that may be wrong with these.
+            # These faults are found only after the CRC was right.
             as_written = int(faults[i]) in batch_kernels.FAULTS_AS_WRITTEN
             yield Damage(self._origin + at, int(self._chunk.sizes[i]), expected, found, as_written)
 
@@ -203,7 +192,6 @@ class Content:
 
     :param begin: position where the table's part of the segment begins.
     :param origin: position of the segment's first byte.
-    :param expanded: decompressed records.
     """
 
     segment: npt.NDArray[np.uint8]
@@ -218,10 +206,7 @@ class Content:
 
 
 def table_of(memory: RowColumns, state: npt.NDArray[np.int64], content: Content) -> pa.Table:
-    """Return the rows that were written.
-
-    :param state: the kernel's state.
-    """
+    """Return the rows that were written, by the kernel's state."""
     rows = int(state[kernels.ROWS])
     buffers = content.buffers
 
@@ -297,7 +282,7 @@ def _nulls(name: str, rows: int) -> pa.Array[Any]:
 
 
 def without_values(kind: pa.DataType, rows: int) -> pa.Array[Any]:
-    """Return a column without values. Its memory is all zero, and all such columns share it."""
+    """Return a column without values. All such columns share the same memory, which is all zero."""
     zeros = kernels.zeros(kernels.VIEW_BYTES * (rows + 1))
     return pa.Array.from_buffers(kind, rows, [zeros] * kind.num_buffers, null_count=rows)
 
@@ -305,7 +290,7 @@ def without_values(kind: pa.DataType, rows: int) -> pa.Array[Any]:
 def _headers(
     memory: RowColumns, state: npt.NDArray[np.int64]
 ) -> tuple[pa.Array[Any], npt.NDArray[np.int64] | None]:
-    """Return the records' headers, and the rows with a header name that isn't UTF-8; None: there are none."""
+    """Return the records' headers, and the rows with a header name that isn't UTF-8; None without any."""
     rows, headers = int(state[kernels.ROWS]), int(state[kernels.HEADERS])
     kind = FILE_SCHEMA.field("headers").type
     starts: Any = memory.buffer(kernels.HEADER_START, 4 * (rows + 1))
@@ -318,7 +303,7 @@ def _headers(
     try:
         texts = names.cast(pa.string())
     except pa.ArrowInvalid:
-        # Kafka's clients give such a name with U+FFFD; the row's raw bytes have it as it is.
+        # Kafka's clients show such a name with U+FFFD; the row's raw bytes contain the name itself.
         coded = names.dictionary_encode()
         words = [java_text(name) for name in coded.dictionary.to_pylist()]
         texts = pa.array(words, pa.string()).take(coded.indices)
@@ -332,7 +317,7 @@ def _headers(
 def _header_texts(memory: RowColumns, state: npt.NDArray[np.int64]) -> tuple[Any, pa.Array[Any]]:
     """Return the names and values of all headers, as bytes.
 
-    :raises ValueError: another process wrote to the segment meanwhile.
+    :raises ValueError: another process has changed the segment meanwhile.
     """
     rows, headers = int(state[kernels.ROWS]), int(state[kernels.HEADERS])
     name_bytes, value_bytes = (
@@ -354,7 +339,7 @@ def _header_texts(memory: RowColumns, state: npt.NDArray[np.int64]) -> tuple[Any
     )
     if not same:
         raise ValueError(
-            "expected a segment that no process writes to, found other headers than a moment before"
+            "expected a segment that no process writes to, found that its headers have changed meanwhile"
         )
     bits = None if has_value.all() else pa.py_buffer(np.packbits(has_value, bitorder="little").data)
     buffers = [bits, pa.py_buffer(value_ends.data), pa.py_buffer(values.data)]

@@ -1,7 +1,4 @@
-"""The batches in a segment's bytes: their positions, their headers, and damage.
-
-Works on bytes that the caller has read. They must not change meanwhile.
-"""
+"""The batches in a segment's bytes: positions, headers, and damage. The bytes must not change meanwhile."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ class BatchChunk:
     :param faults: number of the fault that the kernels found in each range; of a run of undecodable ranges
         only the first has it.
     :param counts: the number of records by a batch's header; 0 for other ranges.
-    :param codecs: compression type of a batch's records; 0: not compressed.
+    :param codecs: compression type of a batch's records; 0 if not compressed.
     """
 
     positions: Longs
@@ -56,10 +53,7 @@ class BatchChunk:
     codecs: npt.NDArray[np.uint8]
 
     def chosen(self, which: slice | npt.NDArray[Any]) -> BatchChunk:
-        """Return some of the ranges.
-
-        Ranges that were left out become gaps in all that is made from the result.
-        """
+        """Return some of the ranges. All other ranges become gaps in whatever is made from the result."""
         return BatchChunk(
             self.positions[which],
             self.sizes[which],
@@ -97,7 +91,7 @@ class Batches:
     def gaps_are_losses(self) -> bool:
         """Return whether missing offsets are lost records.
 
-        They aren't if the cleaner has removed records, or if some bytes are no batches of format 2: then gaps
+        They aren't if the cleaner has removed records, or if some bytes are no batches of format 2. Then gaps
         have other reasons.
         """
         was_cleaned = (self.record_counts <= self.last_offsets - self.base_offsets).any()
@@ -133,13 +127,9 @@ def iterate_batches(
     capacity = min(_MAX_CHUNK_BATCHES, min(chunk_bytes, len(array)) // header.MIN_LEGACY_BYTES + 1)
     engine, legacy = crc32c_engine(), crc_engine()
     state = np.zeros(kernels.STATE_SIZE, np.int64)
-    # Room for what can be, of which little is needed: made once, and what was found is copied.
-    positions = np.empty(capacity, np.int64)
-    sizes = np.empty(capacity, np.int32)
-    kinds = np.empty(capacity, np.uint8)
-    faults = np.empty(capacity, np.uint8)
-    counts = np.empty(capacity, np.int32)
-    codecs = np.empty(capacity, np.uint8)
+    # A BatchChunk's columns, with room for the largest chunk: allocated once, and results are copied.
+    types = (np.int64, np.int32, np.uint8, np.uint8, np.int32, np.uint8)
+    columns: list[npt.NDArray[Any]] = [np.empty(capacity, dtype) for dtype in types]
     while state[kernels.POSITION] < len(array):
         kernels.scan(
             address_of(array),
@@ -151,22 +141,9 @@ def iterate_batches(
             legacy.table,
             int(check),
             state,
-            positions,
-            sizes,
-            kinds,
-            faults,
-            counts,
-            codecs,
+            *columns,
         )
-        rows = int(state[kernels.ROWS])
-        yield BatchChunk(
-            positions[:rows].copy(),
-            sizes[:rows].copy(),
-            kinds[:rows].copy(),
-            faults[:rows].copy(),
-            counts[:rows].copy(),
-            codecs[:rows].copy(),
-        )
+        yield BatchChunk(*(column[: state[kernels.ROWS]].copy() for column in columns))
 
 
 def read_batches(data: SegmentBytes, *, check_crc: bool = True) -> Batches:
@@ -200,51 +177,38 @@ def read_batches(data: SegmentBytes, *, check_crc: bool = True) -> Batches:
 
 
 def field(data: npt.NDArray[np.uint8], positions: Longs, at: int, width: int) -> Longs:
-    """Return a field of the batches at these positions.
-
-    :param at: its position in a batch.
-    :param width: of the field: 2, 4 or 8 bytes.
-    """
+    """Return the field of ``width`` bytes (2, 4 or 8) at position ``at`` in each batch."""
     values = np.empty(len(positions), np.int64)
     kernels.read_words(address_of(data), positions, at, width, values)
     return values
 
 
 def scan_damages(data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk) -> Iterator[Damage]:
-    """Yield a damage for each range that the walk found to be no batch.
-
-    :param origin: position of the segment's first byte.
-    """
+    """Yield a damage for each range that is no batch. ``origin`` is the segment's first position."""
     for i in np.flatnonzero(chunk.kinds == BatchKind.UNDECODABLE).tolist():
         at, size = int(chunk.positions[i]), int(chunk.sizes[i])
         yield Damage(origin + at, size, *explain_fault(data, at, int(chunk.faults[i])))
 
 
 def merge_damages(damages: Iterator[Damage]) -> tuple[Damage, ...]:
-    """Join each range without a fault of its own to the range before it.
-
-    If there are too many, keep the first ones.
-    """
+    """Join each range without a fault of its own to the range before it. Of too many, keep the first ones."""
     joined: list[Damage] = []
     for damage in damages:
         last = joined[-1] if joined else None
         adjacent = last is not None and last.offset + last.size_bytes == damage.offset
-        # What nobody has to accept never stands in the way of what somebody has to.
+        # Damage that a producer sent needs no acceptance. It must not displace damage that needs one.
         counts = len(joined) < MAX_DAMAGES or (joined[-1].as_written and not damage.as_written)
         if last is not None and adjacent and (not damage.expected or not counts):
             joined[-1] = replace(last, size_bytes=last.size_bytes + damage.size_bytes)
         elif counts:
             # A run that began in an earlier part of the segment has no fault of its own here.
-            words = (damage.expected or "a batch", damage.found or "more of the bytes before it")
-            joined.append(replace(damage, expected=words[0], found=words[1]))
+            expected, found = damage.expected or "a batch", damage.found or "more of the bytes before it"
+            joined.append(replace(damage, expected=expected, found=found))
     return tuple(joined)
 
 
 def explain_fault(data: npt.NDArray[np.uint8], at: int, fault: int) -> tuple[str, str]:
-    """Return the expected and the found value of a batch at this position.
-
-    Both are "" within a run of undecodable bytes.
-    """
+    """Return what was expected and what was found at this position; both "" within a run of such bytes."""
     left_bytes = len(data) - at
     if fault == kernels.FAULT_NONE:
         return "", ""

@@ -1,4 +1,4 @@
-"""Arrow schema of the rows that a segment of a log is decoded into."""
+"""Arrow schema of the rows into which a log's segment is decoded."""
 
 from __future__ import annotations
 
@@ -52,23 +52,18 @@ FILE_SCHEMA = pa.schema(_FIELDS)
 SCHEMA = pa.schema([*_FIELDS[:3], *_CONTEXT_FIELDS, *_FIELDS[3:]])
 """Columns of a row.
 
-``kind``: ``batch`` (a batch's header, which comes before its records), ``message``, ``control`` (a marker),
-``legacy`` (a message of format 0 or 1, with all in it) or ``undecodable``. Rows of size > 0 cover the
-segment. A record of a compressed batch owns no bytes: its size is 0, and its ``physical_offset`` is the
+``kind`` is ``batch`` (a batch's header, which comes before its records), ``message``, ``control`` (a marker),
+``legacy`` (a message of format 0 or 1, with any messages inside) or ``undecodable``. Rows of size > 0 cover
+the segment. A record of a compressed batch owns no bytes: its size is 0, and its ``physical_offset`` is the
 batch's.
 
-``topic``, ``partition`` and ``state`` come from the segment's context, and have no value without one.
-``state`` is the outcome of a message's transaction when the segment was archived: ``committed``, ``aborted``
-or ``open``. A message outside of any transaction is ``committed``. A reader with ``read_committed`` gets
-exactly the ``committed`` messages.
+``topic``, ``partition`` and ``state`` come from the segment's context, and have no value without one. A
+message outside of any transaction is ``committed``. A reader with ``read_committed`` gets exactly the
+``committed`` messages.
 
-``timestamp`` is when the producer sent the record or, with LogAppendTime, when the broker stored it. It is
-null if the record has no timestamp, or one outside the years 1 to 9999. ``timestamp_delta`` has a value only
-if ``timestamp`` isn't ``base_timestamp`` plus the record's own delta. ``headers`` keep their order, and a
-name may occur several times. A record's producer, epoch, attributes and base are those of its batch. Only a
-batch has ``last_offset_delta`` to ``crc``. ``raw`` contains the exact bytes where the typed columns don't
-encode to the same bytes, above all for compressed batches. ``key``, ``value`` and ``raw`` are no copies, so
-decoded rows keep the segment's bytes in memory.
+``timestamp`` is null if the record has no timestamp, or one outside the years 1 to 9999. In ``headers`` a
+name may occur several times. Only a batch has ``last_offset_delta`` to ``crc``. Compressed batches always
+have ``raw``. ``key``, ``value`` and ``raw`` are no copies: decoded rows keep the segment's bytes in memory.
 """
 
 _COMMENTS = {
@@ -104,10 +99,7 @@ _COMMENTS = {
 
 
 def text_array(*texts: str) -> pa.Array[Any]:
-    """Make a column of texts from its buffers.
-
-    ``pa.array`` imports pandas if it is installed, which takes longer than a plan of a small node.
-    """
+    """Make a column of texts without ``pa.array``, which imports pandas if installed, and so takes long."""
     data = [text.encode() for text in texts]
     ends = np.cumsum([0, *map(len, data)], dtype=np.int32)
     return pa.Array.from_buffers(
@@ -129,7 +121,8 @@ CONTROL_TYPES = text_array(
 
 
 def record_steps(rows: pa.Table) -> pa.ChunkedArray[Any]:
-    """Return by how many offsets each row moves its partition on: 0 for a batch's header, which is no record.
+    """Return by how many offsets the next row's offset is higher: 0 for a batch's header, which is no record.
+
     It is null for other rows, because a cleaner may have removed the next record.
 
     :param rows: with the column ``kind``.

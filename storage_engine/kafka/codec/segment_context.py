@@ -1,6 +1,6 @@
-"""The facts that a segment's rows need beside its bytes: topic, partition and its transactions' outcome.
+"""The facts that a segment's rows need besides its bytes: topic, partition and outcome of transactions.
 
-They are written as JSON text where the store is, and read where its segments are decoded.
+The host with the store writes them as JSON text. The host that decodes the segment reads them.
 """
 
 from __future__ import annotations
@@ -49,30 +49,28 @@ class SegmentColumns:
     Transactions that ended inside the segment are read from its own markers, because a transaction index may
     be missing or damaged.
 
-    :param context: the text of :class:`SegmentTransactions`; "": the columns have no value, and no offset is
-        checked.
-    :param data: the whole segment.
-    :param base_offset: the segment's base offset.
+    :param context: the text of :class:`SegmentTransactions`. If "", the columns get no value, and no offset
+        is checked.
     """
 
     def __init__(self, context: str, data: SegmentBytes, base_offset: int) -> None:
         from storage_engine.kafka.codec.record_batch import read_batches
         from storage_engine.kafka.codec.transaction_states import UncommittedTransactions
 
-        self._said: dict[str, Any] | None = json.loads(context) if context else None
-        self._end = self._said["end"] if self._said else 0
+        self._facts: dict[str, Any] | None = json.loads(context) if context else None
+        self._end = self._facts["end"] if self._facts else 0
         self._transactions = UncommittedTransactions.none(self._end)
         self.misplaced: tuple[Damage, ...] = ()
-        if self._said is not None:
+        if self._facts is not None:
             batches = read_batches(data, check_crc=False)
             aborted: tuple[tuple[int, int, int], ...] = ()
-            # Most segments have no transaction: nothing has to be followed there.
+            # Most segments have no transaction, so their markers needn't be read.
             if (batches.attributes & header.TRANSACTIONAL != 0).any():
                 transactions = UncommittedTransactions.of_open(
-                    map(tuple, self._said["open_before"]), base_offset
+                    map(tuple, self._facts["open_before"]), base_offset
                 )
                 aborted = transactions.continued(data, self._end).aborted
-            later = map(tuple, self._said["aborted_later"])
+            later = map(tuple, self._facts["aborted_later"])
             entries = [
                 AbortedTransaction(producer, first, last, 0) for producer, first, last in (*aborted, *later)
             ]
@@ -88,11 +86,11 @@ class SegmentColumns:
 
         types = {name: SCHEMA.field(name).type for name in _COLUMNS}
         columns: dict[str, Any] = {}
-        if self._said is None:
+        if self._facts is None:
             columns = {name: without_values(kind, rows.num_rows) for name, kind in types.items()}
         else:
             for name in ("topic", "partition"):
-                columns[name] = pa.repeat(pa.scalar(self._said[name], types[name]), rows.num_rows)
+                columns[name] = pa.repeat(pa.scalar(self._facts[name], types[name]), rows.num_rows)
             columns["state"] = self._transactions.state_column(rows)
         arrays = [columns[name] if name in columns else rows[name] for name in SCHEMA.names]
         return pa.Table.from_arrays(arrays, schema=SCHEMA)

@@ -1,4 +1,4 @@
-"""The records of a log that a consumer of committed records gets: all but those of aborted transactions.
+"""The state of each record's transaction in a log: committed, aborted or open.
 
 A record belongs to the transaction of its producer that is open at its offset. The next marker of the same
 producer ends the transaction. So it is enough to know aborted and open transactions. There are two sources:
@@ -44,7 +44,7 @@ from storage_engine.kafka.format.producer_snapshot import Producer
 from storage_engine.kafka.format.transaction_index import ENTRY_BYTES, AbortedTransaction
 from storage_engine.model.broker.codec import Damage
 
-# Its stubs know no text beside a column.
+# The stubs of pyarrow.compute accept no text beside a column.
 pc: Any = pyarrow.compute
 
 _OPEN_END: Final = (1 << 63) - 1
@@ -71,7 +71,7 @@ class UncommittedTransactions:
     """The transactions of a log that did not commit, by producer and first offset. Picklable.
 
     :param last_offsets: offset of each ABORT marker; for an open transaction the largest number.
-    :param written_ms: time of an open transaction's newest records; -1: not known.
+    :param written_ms: time of an open transaction's newest record, in ms since the epoch; -1 if not known.
     :param end_offset: the state of every record below it is known.
     """
 
@@ -90,7 +90,7 @@ class UncommittedTransactions:
     def of_files(
         cls, aborted: Iterable[AbortedTransaction], producers: Iterable[Producer], end_offset: int
     ) -> UncommittedTransactions:
-        """Return the transactions' states in a log's small files.
+        """Return the states of a log's transactions, from the log's small files.
 
         :param aborted: entries of the transaction indexes of *all* segments from the first record of
             interest up to ``end_offset``. A segment without the file has none.
@@ -142,7 +142,7 @@ class UncommittedTransactions:
     def continued(
         self, data: SegmentBytes, end_offset: int, damages: list[Damage] | None = None
     ) -> UncommittedTransactions:
-        """Return the states after the batches of [self.end_offset, end_offset) as well.
+        """Return the states after the batches of [self.end_offset, end_offset) were also read.
 
         :param data: a segment, or several consecutive segments, that contain these batches. Other batches are
             ignored. Only headers and markers are read, and no CRC is checked: the decoder checks them.
@@ -184,7 +184,7 @@ class UncommittedTransactions:
         count = len(self.producer_ids)
         if not count or not len(offsets):
             return result
-        # In the common order each offset comes behind the transactions that begin at or before it.
+        # Sorted together, each offset comes after the transactions that begin at or before it.
         behind = np.concatenate((np.zeros(count, np.int8), np.ones(len(offsets), np.int8)))
         order = np.lexsort(
             (
@@ -214,7 +214,7 @@ class UncommittedTransactions:
         :param rows: as the codec decodes them, with whole batches.
         :raises ValueError: an offset isn't below ``end_offset``, or the rows begin inside a batch.
         """
-        # Of messages and markers alone; the words of their kinds would take longer to compare.
+        # Only messages and markers have record attributes. Comparing the words of kinds takes longer.
         is_record = np.asarray(rows.column("record_attributes").is_valid())
         if len(is_record) and is_record[0]:
             raise ValueError("expected rows that begin with a batch, found a record")
@@ -255,8 +255,6 @@ def check_transaction_index(
     """Compare a segment's transaction index with the segment's own markers.
 
     :param replayed: the states at the segment's end, read from its batches.
-    :param begin_offset: the segment's base offset.
-    :param path: path of the index, for messages.
     :raises CorruptFileError: index and markers differ.
     """
     expected = [entry for entry in replayed.aborted if entry[2] >= begin_offset]
@@ -319,7 +317,7 @@ def _has_whole_header(data: npt.NDArray[np.uint8], chunk: BatchChunk) -> npt.NDA
 
 
 def _marker_kinds(data: npt.NDArray[np.uint8], markers: BatchChunk) -> Longs:
-    """Return the kinds of control batches; -1: a control batch that ends no transaction."""
+    """Return the kinds of control batches; -1 for a control batch that ends no transaction."""
     kinds = np.full(len(markers.positions), -1, np.int64)
     for rows, _ in decode_chunk(data, 0, markers, Decompressor(), Arena()):
         words = rows.column("control")

@@ -1,10 +1,8 @@
-"""A segment's batches, read from their headers only and without NumPy: for callers that read only the last
-few batches of each log.
+"""A segment's batch headers, read without NumPy, for callers that need only a few batches of each log.
 
-Also a digest of a range of a log's offsets, independent of the files that contain the range. Replicas have
-equal batches, but their segments begin at different offsets. The batches of one replica's segment can be
-collected from another replica's files. Then they have the same digest. No batch is decoded and no CRC is
-checked: only the digest in a receipt tells whether the batches are equal.
+Also a digest of a range of a log's offsets. It doesn't depend on the files that contain the range: replicas
+have equal batches, but their segments begin at different offsets. No batch is decoded and no CRC is checked:
+only the digest in a receipt tells whether the batches are equal.
 
 Also the positions of a record batch's fields, in bytes from the batch's start. Whole numbers are big-endian.
 """
@@ -65,15 +63,15 @@ _INDEX_ENTRY = struct.Struct(">ii")
 BLOCK_BYTES: Final = 4096
 """Bytes read at a time. A small file is read whole, so that its size is known as well."""
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_BLOCK_BYTES = 1 << 20
+_HASHED_BYTES = 1 << 20
 
 
 class BatchHead(NamedTuple):
     """The header of a batch, or of a message of an older format.
 
     :param end_position: position after its last byte.
-    :param newest_ms: its largest timestamp; -1: it has none.
-    :param producer_id: -1: its producer has none, or the format is older.
+    :param newest_ms: its largest timestamp; -1 if it has none.
+    :param producer_id: -1 if its producer has no id, or the format is older.
     """
 
     end_position: int
@@ -104,9 +102,9 @@ def opened(path: str) -> AbstractContextManager[int]:
 def batch_heads(descriptor: int, position: int) -> Iterator[BatchHead]:
     """Yield the whole batches of a segment, from the batch at a position on.
 
-    End where no whole batch follows, for example where the broker is just writing a batch.
+    Stop where no whole batch follows, for example where the broker is writing a batch.
 
-    :raises OSError: it can't be read.
+    :raises OSError: the file can't be read.
     """
     block, begin, size_bytes = b"", position, None
     while size_bytes is None or position < size_bytes:
@@ -117,8 +115,7 @@ def batch_heads(descriptor: int, position: int) -> Iterator[BatchHead]:
         data = block[position - begin : position - begin + _HEADER.size]
         if len(data) < MIN_LEGACY_BYTES:
             return
-        made = _legacy if data[MAGIC_AT] < MAGIC else _batch
-        head = made(data, position)
+        head = (_legacy if data[MAGIC_AT] < MAGIC else _batch)(data, position)
         if head is None:
             return
         position = head.end_position
@@ -140,10 +137,7 @@ def _batch(data: bytes, position: int) -> BatchHead | None:
 
 
 def _legacy(data: bytes, position: int) -> BatchHead | None:
-    """Parse a message of format 0 or 1.
-
-    The offset of a message that wraps others is that of the last message inside.
-    """
+    """Parse a message of format 0 or 1. A wrapping message has the offset of the last message inside."""
     offset, length, _, magic, _, timestamp_ms = _LEGACY.unpack_from(data)
     size = length + LENGTH_OVERHEAD
     if size < MIN_LEGACY_BYTES:
@@ -153,10 +147,8 @@ def _legacy(data: bytes, position: int) -> BatchHead | None:
 
 
 def position_before(index: str | None, base_offset: int, offset: int) -> int:
-    """Return the position of a batch before or at an offset, from a segment's index; 0: no index entry helps.
+    """Return the position of a batch before or at an offset, by a segment's index; 0 without such an entry.
 
-    :param index: its path; None: there is no index.
-    :param base_offset: the segment's base offset.
     :raises OSError: it can't be read.
     """
     if index is None:
@@ -187,8 +179,8 @@ def sha256_of_range(segments: Sequence[Segment], first: int, end: int) -> str | 
     """Return the SHA-256 of the batches of the offsets [first, end), in hex.
 
     :param segments: segments of one log, oldest first. Segments without records of the range are ignored.
-    :return: None: the range begins before the segments, ends after them, or doesn't begin and end at a
-        batch's boundary.
+    :return: the digest; None if the segments don't contain the whole range, or if the range doesn't begin and
+        end at a batch's boundary.
     :raises OSError: a file can't be read.
     """
     inside = [segment for segment in segments if segment.base_offset < end and segment.end_offset > first]
@@ -199,20 +191,20 @@ def sha256_of_range(segments: Sequence[Segment], first: int, end: int) -> str | 
         with opened(segment.facts.path) as descriptor:
             begin = _position(descriptor, segment, first)
             behind = _position(descriptor, segment, end)
-            if begin is None or behind is None or not _add(digest, descriptor, begin, behind):
+            if begin is None or behind is None or not _hash_range(digest, descriptor, begin, behind):
                 return None
     return digest.hexdigest()
 
 
 def _position(descriptor: int, segment: Segment, offset: int) -> int | None:
-    """Return the position of the first batch at or after an offset; None: the offset is inside a batch."""
+    """Return the position of the first batch at or after an offset; None if the offset is inside a batch."""
     if offset <= segment.base_offset:
         return 0
     index = str(Path(segment.facts.path).with_suffix(".index"))
     position = position_before(index, segment.base_offset, offset)
     heads = batch_heads(descriptor, position)
     if position and ((head := next(heads, None)) is None or head.base_offset > offset):
-        # The index is of another file, or damaged.
+        # The index belongs to another file, or is damaged.
         position = 0
     for head in batch_heads(descriptor, position):
         if head.base_offset >= offset:
@@ -223,10 +215,10 @@ def _position(descriptor: int, segment: Segment, offset: int) -> int | None:
     return position
 
 
-def _add(digest: hashlib._Hash, descriptor: int, begin: int, end: int) -> bool:
-    """Hash a part of a file. Return False if the file ends before that part does."""
+def _hash_range(digest: hashlib._Hash, descriptor: int, begin: int, end: int) -> bool:
+    """Hash the bytes [begin, end) of a file. Return False if the file ends earlier."""
     while begin < end:
-        block = os.pread(descriptor, min(_BLOCK_BYTES, end - begin), begin)
+        block = os.pread(descriptor, min(_HASHED_BYTES, end - begin), begin)
         if not block:
             return False
         digest.update(block)

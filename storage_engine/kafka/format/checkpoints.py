@@ -1,4 +1,4 @@
-"""Checkpoints: text files with a version, a number of lines, and the lines (CheckpointFile).
+"""Checkpoints: text files with a version, the number of entries, and a line for each entry (CheckpointFile).
 
 A log directory has four checkpoints with an offset for each partition. A log's ``leader-epoch-checkpoint``
 contains the offset at which each leader's epoch begins.
@@ -30,8 +30,8 @@ _MAX_LONG = (1 << 63) - 1
 _PLAIN_HEAD = re.compile(rb"0\n([0-9]{1,9})\n")
 _PLAIN_LINE = re.compile(rb"([A-Za-z0-9._-]+) ([0-9]{1,9}) ([0-9]{1,18})\n")
 _REMEDY = (
-    "Compare it with the logs, and put it right while the broker is stopped: a broker takes its whole log "
-    "directory offline for it."
+    "Compare it with the logs, and correct it while the broker is stopped: a broker takes the whole log "
+    "directory offline because of it."
 )
 _EPOCH_REMEDY = "Compare it with a replica's: followers cut off their logs by it."
 
@@ -56,14 +56,10 @@ def read_offsets(path: Path) -> Mapping[str, int]:
 
 
 def parse_offsets(data: bytes, path: str) -> Mapping[str, int]:
-    """Return the offset of each log.
-
-    :param path: for messages.
-    :raises CorruptFileError: the version, the count or a line is wrong.
-    """
-    offsets: dict[str, int] = {}
+    """Return the offsets in a checkpoint's bytes; see :func:`read_offsets`."""
     if (plain := _plain_offsets(data)) is not None:
         return plain
+    offsets: dict[str, int] = {}
     for at, line in _lines(data, path, _REMEDY):
         words = line.split(" ")
         numbers = [_number(word, most) for word, most in zip(words[1:], (_MAX_INT, _MAX_LONG), strict=False)]
@@ -75,7 +71,7 @@ def parse_offsets(data: bytes, path: str) -> Mapping[str, int]:
 
 
 def _plain_offsets(data: bytes) -> dict[str, int] | None:
-    """Return the offset of each log, if a file is byte for byte as a broker writes it; None: it isn't.
+    """Parse a checkpoint that has exactly the form that a broker writes; None if it hasn't.
 
     This is a fast path: a log directory may have tens of thousands of logs.
     """
@@ -92,18 +88,14 @@ def _plain_offsets(data: bytes) -> dict[str, int] | None:
 def read_leader_epochs(path: str | Path) -> tuple[LeaderEpoch, ...]:
     """Read a log's epochs, oldest first.
 
-    :raises CorruptFileError: the version, the count or a line is wrong, or epochs don't grow.
+    :raises CorruptFileError: the version, the count or a line is wrong, or epochs or offsets don't grow.
     :raises OSError: it can't be read.
     """
     return parse_leader_epochs(read_stored(path), str(path))
 
 
 def parse_leader_epochs(data: bytes, path: str) -> tuple[LeaderEpoch, ...]:
-    """Return a log's epochs, oldest first.
-
-    :param path: for messages.
-    :raises CorruptFileError: the version, the count or a line is wrong, or epochs or offsets don't grow.
-    """
+    """Return the epochs in a checkpoint's bytes; see :func:`read_leader_epochs`."""
     epochs: list[LeaderEpoch] = []
     for at, line in _lines(data, path, _EPOCH_REMEDY):
         words = line.split(" ")
@@ -119,15 +111,11 @@ def parse_leader_epochs(data: bytes, path: str) -> tuple[LeaderEpoch, ...]:
 
 
 def offsets_text(offsets: Iterable[tuple[str, int, int]]) -> bytes:
-    """Return a log directory's checkpoint.
-
-    :param offsets: topic, partition and offset of each log.
-    """
+    """Return the text of a log directory's checkpoint, from topic, partition and offset of each log."""
     return _text(f"{topic} {partition} {offset}" for topic, partition, offset in offsets)
 
 
 def leader_epochs_text(epochs: Iterable[LeaderEpoch]) -> bytes:
-    """Return the text of a log's checkpoint of epochs."""
     return _text(f"{epoch.epoch} {epoch.start_offset}" for epoch in epochs)
 
 
@@ -137,10 +125,8 @@ def _text(lines: Iterable[str]) -> bytes:
 
 
 def _number(word: str, most: int) -> int | None:
-    """Return a whole number from 0 on; None: the text is no such number."""
-    if not _NUMBER.match(word):
-        return None
-    value = int(word)
+    """Return a whole number from 0 to ``most``; None if the text is no such number."""
+    value = int(word) if _NUMBER.match(word) else -1
     return value if 0 <= value <= most else None
 
 
@@ -167,7 +153,7 @@ def _lines(data: bytes, path: str, remedy: str) -> Iterator[tuple[int, str]]:
 
 
 def _split(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield lines as Java's readers do: CRLF also ends a line, and the last line may lack its end."""
+    """Yield lines with their positions, as Java's readers split them: CRLF also ends a line."""
     at = 0
     for line in data.removesuffix(b"\n").split(b"\n"):
         yield at, line.removesuffix(b"\r")

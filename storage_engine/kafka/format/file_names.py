@@ -1,4 +1,4 @@
-"""Names of files in a log directory, and how such files are read."""
+"""Names of files in a log directory, and the reading of such files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FileKind(StrEnum):
 
 
 class FileState(StrEnum):
-    """Fate of a file when the broker starts, or later."""
+    """The broker's next action on a file, when it starts or later."""
 
     IN_USE = ""
     DELETED = "deleted"
@@ -60,10 +60,7 @@ class FileState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionDirectory:
-    """The parts of a directory's name.
-
-    :param unique: distinguishes directories of the same log; "" for the log itself.
-    """
+    """The parts of a directory's name. ``unique`` tells directories of a log apart; "" for the log itself."""
 
     topic: str
     partition: int
@@ -72,7 +69,6 @@ class PartitionDirectory:
 
     @property
     def log(self) -> str:
-        """Return ``<topic>-<partition>``."""
         return f"{self.topic}-{self.partition}"
 
     @property
@@ -81,10 +77,7 @@ class PartitionDirectory:
 
 
 class LogFile(NamedTuple):
-    """The parts of the name of a log's file.
-
-    :param offset: offset of the segment's first record. A snapshot has the producers of all records below.
-    """
+    """The parts of a file's name. ``offset`` is the segment's; a snapshot has the producers below it."""
 
     offset: int
     kind: FileKind
@@ -106,8 +99,7 @@ _MAX_OFFSET = (1 << 63) - 1
 
 
 def partition_directory(name: str) -> PartitionDirectory | None:
-    """Return the partition that a directory's name stands for (LocalLog#parseTopicPartitionName); None: it is
-    no log's directory."""
+    """Parse the name of a log's directory (LocalLog#parseTopicPartitionName); None for other names."""
     aside = _ASIDE.match(name) if name.endswith(_ASIDE_ENDINGS) else None
     log = aside["log"] if aside else name
     topic, _, number = log.rpartition("-")
@@ -121,19 +113,19 @@ def partition_directory(name: str) -> PartitionDirectory | None:
 
 
 def log_file(name: str) -> LogFile | None:
-    """Return the parts of the name of a segment's file (LogFileUtils); None: it is no segment's file."""
+    """Return the parts of the name of a segment's file (LogFileUtils); None if it is no segment's file."""
     parsed = kind_and_state(name)
     offset = offset_of(name[:OFFSET_DIGITS])
     return None if parsed is None or offset is None else LogFile(offset, *parsed)
 
 
 def kind_and_state(name: str) -> tuple[FileKind, FileState] | None:
-    """Return a file's kind and state, by its name after the :data:`OFFSET_DIGITS`; None: no file of a log."""
+    """Return a file's kind and state, by its name's suffix; None if it is no file of a log."""
     return _SUFFIXES.get(name[OFFSET_DIGITS:])
 
 
 def offset_of(digits: str) -> int | None:
-    """Return the offset at the start of a file's name; None: the name begins with no offset."""
+    """Return the offset at the start of a file's name; None if the name begins with no offset."""
     if not (digits.isascii() and digits.isdecimal()):
         return None
     offset = int(digits)
@@ -154,9 +146,9 @@ def read_stored(path: str | Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
 
 
 def check_entries(size_bytes: int, entry_bytes: int, path: str, remedy: str) -> None:
-    """Make sure that a file's size is a multiple of an entry's size.
+    """Make sure that a file contains only whole entries.
 
-    :raises CorruptFileError: it isn't.
+    :raises CorruptFileError: its size isn't a multiple of an entry's size.
     """
     rest = size_bytes % entry_bytes
     if rest:
@@ -164,10 +156,7 @@ def check_entries(size_bytes: int, entry_bytes: int, path: str, remedy: str) -> 
 
 
 def corrupt(path: str | Path, at: int, expected: str, found: str, remedy: str) -> CorruptFileError:
-    """Make the error for a damaged file.
-
-    :param at: position of the first unexpected byte.
-    """
+    """Make the error for a damaged file. ``at`` is the position of the first unexpected byte."""
     return CorruptFileError(
         f"{path}: at byte {at} expected {expected}, found {found}. Nothing was changed. {remedy}"
     )

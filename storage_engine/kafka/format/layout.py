@@ -1,7 +1,4 @@
-"""A node's log directories: their directories and files.
-
-Reads names, facts about files, and a directory's small files.
-"""
+"""A node's log directories: their logs and files. Reads names, file facts, and a directory's small files."""
 
 from __future__ import annotations
 
@@ -48,7 +45,6 @@ class LivePartition:
 
     :param topic_id: id of the topic that has the name now. Files with another id are of a deleted topic.
     :param leader: node that leads the partition. All offsets are those of its log, not of a follower's.
-    :param log_start: first offset of the log.
     :param high_watermark: the end for consumers that also read uncommitted records.
     :param last_stable_offset: the end for consumers that read only committed records.
     :param topic_settings: all settings in effect, by Kafka's names, including the node's and defaults.
@@ -77,7 +73,7 @@ class LiveFacts:
     """A running cluster's answers.
 
     :param cluster_id: the cluster's id. Files with another id are of another cluster.
-    :param partitions: facts by ``<topic>-<partition>``. For a missing partition there was no answer.
+    :param partitions: facts by ``<topic>-<partition>``. A partition without an answer is left out.
     """
 
     asked_at_ms: int
@@ -85,16 +81,16 @@ class LiveFacts:
     partitions: Mapping[str, LivePartition]
 
 
-Found = TypeVar("Found")
+Content = TypeVar("Content")
 LAST_OFFSET = (1 << 63) - 1
 
 
 class SegmentFiles(NamedTuple):
     """The files of a segment.
 
-    :param time_index: its path; None: it has none.
-    :param offset_index: likewise.
-    :param companions: its transaction index and producer snapshot, which can't be made again.
+    :param time_index: path of its time index; None if it has none.
+    :param offset_index: path of its offset index; None if it has none.
+    :param companions: its transaction index and producer snapshot, which can't be created again.
     """
 
     base_offset: int
@@ -108,12 +104,11 @@ class SegmentFiles(NamedTuple):
 class PartitionLog:
     """The directory of a log.
 
-    :param directory: its path.
     :param snapshots: producer snapshots, oldest first. The newest may be at the log's end, where no segment
         begins.
-    :param left_over: files that the broker will remove or rename, with what it will do.
-    :param links: symbolic links, which we don't follow. For a log aside: its directory, or files in it. For a
-        log in use: files other than segments.
+    :param left_over: files that the broker will remove or rename, each with its state.
+    :param links: symbolic links, which we don't follow: in a log in use, files other than segments; of a log
+        set aside, its directory or files in it.
     """
 
     directory: str
@@ -129,13 +124,16 @@ class PartitionLog:
 
     @property
     def is_link(self) -> bool:
-        """Return whether the log's directory is a symbolic link."""
         return self.directory in self.links
 
     @property
     def size_bytes(self) -> int:
         """Return the size of the log's segment files. ``retention.bytes`` limits this size."""
         return sum(segment.log.size_bytes for segment in self.segments)
+
+    @property
+    def left_over_bytes(self) -> int:
+        return sum(facts.size_bytes for _, facts in self.left_over)
 
     def has_lost_files(self) -> bool:
         """Return whether files that can't be made again have vanished since the log was listed."""
@@ -152,14 +150,13 @@ class PartitionLog:
 class LogDirectory:
     """One of a node's log directories.
 
-    :param meta: None: the directory was never formatted, or is a plain copy of logs.
-    :param stopped_cleanly: it contains the marker of a clean stop. A broker that starts removes this marker
-        first.
-    :param broker_epoch: the broker's epoch when it stopped; None: no marker contains it.
+    :param meta: None if the directory was never formatted, or is a plain copy of logs.
+    :param stopped_cleanly: it contains the marker of a clean stop. A broker that starts first removes it.
+    :param broker_epoch: the broker's epoch when it stopped; None if no marker contains it.
     :param cleaned_to: for each compacted log, the offset up to which it is cleaned.
     :param aside: logs that are deleted, copied or set aside.
-    :param fault: the fault of its small files. A broker goes on without such a directory, and we decide
-        nothing about its logs.
+    :param fault: a fault of its small files; "" without one. A broker continues without a directory that has
+        a fault, and we decide nothing about its logs.
     :param cleaned_unknown: the cleaner's own checkpoint can't be read.
     :param stable_offsets: for each log, the offset below which a running cluster has no open transaction.
     :param reading: a shared lock that shows other processes that this process reads the directory.
@@ -180,18 +177,12 @@ class LogDirectory:
     reading: SharedLock = field(default_factory=SharedLock, repr=False, compare=False)
 
     def cleaned_offset(self, log: str) -> int:
-        """Return the offset below which a log's records may be cleaned.
-
-        If it is unknown, that may be all of them.
-        """
+        """Return the offset below which a log's records may be cleaned. If unknown, all of them may be."""
         return LAST_OFFSET if self.cleaned_unknown else self.cleaned_to.get(log, 0)
 
     @property
     def left_uncleanly(self) -> bool:
-        """Return whether the marker of a clean stop is missing.
-
-        A broker makes no marker in a directory that contains only the cluster's metadata.
-        """
+        """Return whether the marker of a clean stop is missing. The cluster's metadata alone need none."""
         marked = any(log.name.topic != METADATA_TOPIC for log in (*self.logs, *self.aside))
         return marked and not self.stopped_cleanly
 
@@ -201,8 +192,8 @@ class Node:
     """A node's directories, or one of them alone.
 
     :param root: the path by which the node was named: its ``server.properties``, or a log directory.
-    :param properties: its settings; None: only a log directory is known.
-    :param live: its running cluster's answers; None: it was not asked.
+    :param properties: its settings; None if only a log directory is known.
+    :param live: its running cluster's answers; None if it was not asked.
     :param failed: reasons why directories can't be read, by path. Only a hold is kept without them.
     """
 
@@ -224,31 +215,25 @@ class Node:
 
     @property
     def broker_epochs(self) -> frozenset[int]:
-        """Return the broker's epochs in the markers of a clean stop: a single one if all are of one stop."""
+        """Return the broker's epochs in the markers of a clean stop: one epoch if all are of one stop."""
         return frozenset(d.broker_epoch for d in self.directories if d.broker_epoch is not None)
 
     @property
     def left_uncleanly(self) -> bool:
         """Return whether a marker of a clean stop is missing, or markers are of different stops (KIP-966).
 
-        True: the broker runs, or its last stop was unclean. Never true for a node that is only a controller.
+        Then the broker runs, or its last stop was unclean. A node that is only a controller has no marker.
         """
         return len(self.broker_epochs) > 1 or any(directory.left_uncleanly for directory in self.directories)
 
     @property
     def zookeeper(self) -> bool:
-        """Return whether the cluster keeps its topics in ZooKeeper.
-
-        Then their settings aren't on this disk.
-        """
+        """Return whether the cluster keeps its topics in ZooKeeper, so their settings aren't on this disk."""
         return any(directory.meta is not None and directory.meta.zookeeper for directory in self.directories)
 
 
 def store_around(path: Path) -> Path | None:
-    """Return the store that ``path`` belongs to: the node's file itself, or a log directory at or around it.
-
-    None: there is neither.
-    """
+    """Return the node's file at ``path``, or else the log directory at or around it; None without either."""
     real = Path(os.path.realpath(path))
     if is_server_properties(real):
         return real
@@ -256,10 +241,7 @@ def store_around(path: Path) -> Path | None:
 
 
 def node_name(root: Path) -> str:
-    """Return a node's default name, by its number and cluster.
-
-    If these can't be read, or for a single log directory, it is named by its path.
-    """
+    """Return a node's default name by its id and cluster, or else by its path."""
     if root.is_dir():
         return root.name
     try:
@@ -269,13 +251,13 @@ def node_name(root: Path) -> str:
                 if meta.cluster_id and meta.node_id is not None:
                     return f"node-{meta.node_id}-of-{meta.cluster_id}"
     except (StorageEngineError, OSError):
-        # Which file can't be read, is told by the command that needs it.
+        # The command that needs the file reports the error.
         pass
     return f"{root.parent.name}-{root.name}"
 
 
 def data_paths(root: Path) -> tuple[Path, ...]:
-    """Return a node's directories, from its file or from one of them.
+    """Return a node's directories, as its file names them. A log directory is returned alone.
 
     :raises BadInputError: the file can't be read.
     """
@@ -303,9 +285,9 @@ def read_node(root: Path) -> Node:
 
 
 def read_what_is_left(root: Path) -> Node:
-    """Read a node whose broker goes on without a failed directory (LogDirFailureChannel).
+    """Read a node whose broker continues without a failed directory (LogDirFailureChannel).
 
-    :return: the node with its readable directories. ``failed`` contains the others.
+    :return: the node with its readable directories. ``failed`` names all other directories.
     :raises StorageEngineError: no directory can be read; see :func:`read_node`.
     """
     directories: list[LogDirectory] = []
@@ -343,7 +325,7 @@ def _check(node: Node) -> Node:
         first = logs.setdefault(log.name.log, log)
         if first is not log:
             for place in (first, log):
-                # A broker moves it to another of its directories just now: that ends with the one gone.
+                # If a broker has just moved the log to another directory, the first one is gone by now.
                 place.path.stat()
             raise StoreLayoutError(
                 f"{root}: log {log.name.log}: expected one directory, found {first.path} and {log.path}. "
@@ -360,11 +342,11 @@ def _read_directory(path: Path) -> LogDirectory:
             "log.dirs. For a broker in a container, name a copy of server.properties with this host's "
             "paths."
         )
-    # Not the directory: who writes our stamp into it locks that whole.
+    # The directory itself isn't locked: a process that writes our stamp into it locks it.
     reading = SharedLock([path / meta_properties.NAME])
     logs: list[PartitionLog] = []
     aside: list[PartitionLog] = []
-    for entry in sorted(os.scandir(path), key=lambda one: one.name):
+    for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
         name = partition_directory(entry.name)
         if name is None:
             continue
@@ -378,18 +360,18 @@ def _read_directory(path: Path) -> LogDirectory:
     try:
         stopped_cleanly, broker_epoch = True, meta_properties.read_clean_shutdown(marker)
     except (CorruptFileError, FileNotFoundError):
-        # One that isn't whole is none: a controller takes such a stop for an unclean one.
+        # An incomplete marker doesn't count: a controller treats such a stop as unclean.
         stopped_cleanly, broker_epoch = False, None
     faults: list[str] = []
-    # What the recovery points are matters to the broker alone.
+    # Only the broker needs recovery points, but a damaged file takes the directory offline.
     _read_small(path / checkpoints.RECOVERY_POINT, checkpoints.read_offsets, faults)
     high_watermarks, log_starts = (
         _read_small(path / name, checkpoints.read_offsets, faults) or {}
         for name in (checkpoints.HIGH_WATERMARK, checkpoints.LOG_START)
     )
-    of_cleaner: list[str] = []
-    cleaned_to = _read_small(path / checkpoints.CLEANER, checkpoints.read_offsets, of_cleaner) or {}
-    faults += of_cleaner
+    cleaner_faults: list[str] = []
+    cleaned_to = _read_small(path / checkpoints.CLEANER, checkpoints.read_offsets, cleaner_faults) or {}
+    faults += cleaner_faults
     return LogDirectory(
         path,
         _read_small(path / meta_properties.NAME, meta_properties.read_meta_properties, faults),
@@ -401,15 +383,15 @@ def _read_directory(path: Path) -> LogDirectory:
         tuple(logs),
         tuple(aside),
         next(iter(faults), ""),
-        cleaned_unknown=bool(of_cleaner),
+        cleaned_unknown=bool(cleaner_faults),
         reading=reading,
     )
 
 
-def _read_small(path: Path, read: Callable[[Path], Found], faults: list[str]) -> Found | None:
-    """Read a directory's checkpoint or identity; None: the file is missing or damaged.
+def _read_small(path: Path, read: Callable[[Path], Content], faults: list[str]) -> Content | None:
+    """Read a directory's checkpoint or identity. Return None if the file is missing or damaged.
 
-    A broker takes the whole directory offline if such a file is damaged, and goes on with its other
+    If such a file is damaged, a broker takes the whole directory offline, and continues with its other
     directories (OffsetCheckpointFile, MetaPropertiesEnsemble#verify).
 
     :param faults: receives the fault of a damaged file.
@@ -424,13 +406,15 @@ def _read_small(path: Path, read: Callable[[Path], Found], faults: list[str]) ->
 
 
 _READINGS = 20
-"""How often a log or a node is read again while its files vanish: more often than a broker deletes."""
+"""Number of attempts to read a log or a node while files vanish: more than a broker deletes meanwhile."""
 
 
-def read_again(log: PartitionLog, read: Callable[[PartitionLog], Found]) -> tuple[PartitionLog, Found] | None:
+def read_again(
+    log: PartitionLog, read: Callable[[PartitionLog], Content]
+) -> tuple[PartitionLog, Content] | None:
     """Call ``read`` with a log. If one of its files has vanished, list the log again and repeat.
 
-    :return: the log as it was read, and the result of ``read``; None: its directory was removed.
+    :return: the log as it was read, and the result of ``read``; None if its directory was removed.
     :raises FileNotFoundError: files of it vanish each time.
     """
     for _ in range(_READINGS):
@@ -451,7 +435,7 @@ _INDEXES = (FileKind.TIME_INDEX, FileKind.OFFSET_INDEX)
 def _read_log(path: str, name: PartitionDirectory, readings: int = _READINGS) -> PartitionLog:
     """List a log's files, by the digits of their names. A file that vanishes meanwhile is left out.
 
-    :param readings: how often the log is listed at most, if segments vanish each time.
+    :param readings: largest number of listings, if segments vanish each time.
     """
     with_facts: dict[FileKind, dict[str, FileFacts]] = {kind: {} for kind in _WITH_FACTS}
     logs, snapshots, transaction_indexes = with_facts.values()
@@ -466,7 +450,7 @@ def _read_log(path: str, name: PartitionDirectory, readings: int = _READINGS) ->
         kind, state = parsed
         digits = file_name[:OFFSET_DIGITS]
         is_file = entry.is_file(follow_symlinks=False)
-        # Nothing is asked of indexes but where they are, and a node may have 100,000.
+        # Of indexes only the paths are needed, and a node may have 100,000: they get no stat call.
         if is_file and state is _IN_USE and kind in indexes:
             indexes[kind][digits] = entry.path
             continue
@@ -482,21 +466,21 @@ def _read_log(path: str, name: PartitionDirectory, readings: int = _READINGS) ->
             facts = FileFacts.of_stat(entry.path, entry.stat(follow_symlinks=False))
         except FileNotFoundError:
             if kind is FileKind.LOG and state is _IN_USE and readings > 1:
-                # Others that were listed before it may be gone, too: there would be a hole.
+                # Segments that were listed before it may have vanished, too: that would look like a hole.
                 return _read_log(path, name, readings - 1)
             continue
         if state is _IN_USE:
             with_facts[kind][digits] = facts
         else:
             left_over.append((state, facts))
-    # All have as many digits, so their order is that of the offsets.
+    # All names have the same number of digits, so their order is that of the offsets.
     segments = [
         SegmentFiles(
             int(digits),
             logs[digits],
             time_indexes.get(digits),
             offset_indexes.get(digits),
-            tuple([of[digits] for of in (transaction_indexes, snapshots) if digits in of]),
+            tuple([files[digits] for files in (transaction_indexes, snapshots) if digits in files]),
         )
         for digits in sorted(logs)
     ]

@@ -1,4 +1,4 @@
-"""The end of a log and the time of its newest records, read from as few bytes as possible."""
+"""The end of a log and the times of its newest records, read from as few bytes as possible."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _MILLION = 1_000_000
 class LogEnd(NamedTuple):
     """The end of a log.
 
-    :param offset: offset after the last whole batch; 0: the log has no segments.
-    :param first_ms: largest timestamp of the active segment's first batch; -1: it has none.
+    :param offset: offset after the last whole batch; 0 if the log has no segments.
+    :param first_ms: largest timestamp of the active segment's first batch; -1 if it has none.
     :param unread: why the active segment can't be read, as a clause. Then the log ends at ``offset`` or
         later.
     """
@@ -47,7 +47,7 @@ def log_end(log: PartitionLog) -> LogEnd:
         first = next(batch_heads(descriptor, 0), None)
         if first is not None:
             end, first_ms = first.last_offset + 1, first.newest_ms
-            # Of a log that is hardly written to, nothing is behind the first, and no index has to be opened.
+            # An active segment with a single batch needs no index: many logs are hardly written to.
             if first.end_position < active.log.size_bytes:
                 behind = _last_position(active) or first.end_position
                 for head in _heads(descriptor, active, behind):
@@ -58,9 +58,7 @@ def log_end(log: PartitionLog) -> LogEnd:
 
 
 def known_end(directory: LogDirectory, log: PartitionLog) -> LogEnd:
-    """Find the end of a log.
-
-    If its active segment can't be read, find the least offset that the end can have.
+    """Find the end of a log. If its active segment can't be read, return the lowest possible end.
 
     :raises FileNotFoundError: one of its files vanished.
     """
@@ -74,7 +72,7 @@ def known_end(directory: LogDirectory, log: PartitionLog) -> LogEnd:
 
 
 def end_offset(log: PartitionLog) -> int:
-    """Return the offset after a log's last whole batch; 0: the log has no segments.
+    """Return the offset after a log's last whole batch; 0 if the log has no segments.
 
     :raises OSError: a file can't be read.
     """
@@ -87,7 +85,7 @@ def segment_end(segment: SegmentFiles) -> int:
     :raises OSError: a file can't be read.
     """
     end = segment.base_offset
-    # A small file is read at once, and what its index has is no shorter way.
+    # One read gets all of a small file, so its index would save nothing.
     small = segment.log.size_bytes < BLOCK_BYTES
     with opened(segment.log.path) as descriptor:
         for head in _heads(descriptor, segment, 0 if small else _last_position(segment)):
@@ -99,7 +97,7 @@ def segment_facts(segment: SegmentFiles, *, active: bool) -> SegmentFacts:
     """Return the facts of a segment that the rules need (LogSegment#largestTimestamp).
 
     The time index contains the largest timestamp of a closed segment. The headers are read if the segment is
-    active, or if the index is missing: a broker that starts makes it again.
+    active, or if the index is missing, which a broker that starts creates again.
 
     :raises OSError: a file can't be read.
     """
@@ -117,7 +115,7 @@ def segment_facts(segment: SegmentFiles, *, active: bool) -> SegmentFacts:
 
 
 def first_batch_ms(segment: SegmentFiles) -> int | None:
-    """Return the largest timestamp of a segment's first batch; None: it has none.
+    """Return the largest timestamp of a segment's first batch; None if it has none.
 
     :raises OSError: the file can't be read.
     """
@@ -127,10 +125,7 @@ def first_batch_ms(segment: SegmentFiles) -> int | None:
 
 
 def _heads(descriptor: int, segment: SegmentFiles, position: int) -> Iterator[BatchHead]:
-    """Yield the batches from the position on that an index names.
-
-    If no batch is there, yield all batches of the segment.
-    """
+    """Yield the batches from a position in an index on. If no batch is there, yield all of the segment's."""
     heads = batch_heads(descriptor, position)
     first = next(heads, None)
     if position and (first is None or first.base_offset < segment.base_offset):
@@ -141,16 +136,13 @@ def _heads(descriptor: int, segment: SegmentFiles, position: int) -> Iterator[Ba
 
 
 def _last_position(segment: SegmentFiles) -> int:
-    """Return the position in the last entry of a segment's index; 0: it has no entry."""
+    """Return the position in the last entry of a segment's index; 0 if it has no entry."""
     entry = _last_entry(segment.offset_index, _INDEX_ENTRY)
     return 0 if entry is None or not 0 <= entry[1] < segment.log.size_bytes else entry[1]
 
 
 def _last_entry(path: str | None, entry: struct.Struct) -> tuple[int, int] | None:
-    """Return the last entry that a broker has written to an index.
-
-    The rest of a preallocated file is zero.
-    """
+    """Return the last entry that a broker has written to an index; None if it has none, or is missing."""
     if path is None:
         return None
     try:
@@ -164,10 +156,13 @@ def _last_entry(path: str | None, entry: struct.Struct) -> tuple[int, int] | Non
 
 
 def _last_used(descriptor: int, entry: struct.Struct) -> tuple[int, int] | None:
-    """Return the last entry that isn't zero. Used entries come first, and only the very first may be zero."""
+    """Return the last entry that isn't zero. Used entries come first, and only the very first may be zero.
+
+    The rest of a preallocated file is zero.
+    """
 
     def read(place: int) -> tuple[int, int]:
-        # A file that is cut meanwhile has no entry there any more.
+        # If the file is truncated meanwhile, a missing entry counts as zero.
         data = os.pread(descriptor, entry.size, place * entry.size).ljust(entry.size, b"\0")
         first, second = entry.unpack(data)
         return int(first), int(second)
@@ -183,7 +178,7 @@ def _last_used(descriptor: int, entry: struct.Struct) -> tuple[int, int] | None:
     high = os.fstat(descriptor).st_size // entry.size - 1
     if any(last := read(high)):
         return last
-    # Of an active segment 10 MiB are preallocated, and mostly zero.
+    # An active segment's index has 10 MiB preallocated, mostly zeros: search by bisection.
     while low + 1 < high:
         middle = (low + high) // 2
         low, high = (middle, high) if any(read(middle)) else (low, middle)

@@ -23,8 +23,8 @@ _REMEDY = "Bring it back from a backup: a broker doesn't start without it."
 class MetaProperties:
     """The node and the cluster that a log directory belongs to (MetaProperties).
 
-    :param version: 0 in a cluster with ZooKeeper, 1 in one with controllers of its own.
-    :param directory_id: id of the directory within its node; None: it was formatted before Kafka 3.7.
+    :param version: 0 in a cluster with ZooKeeper, 1 in a cluster with KRaft.
+    :param directory_id: id of the directory within its node; None if it was formatted before Kafka 3.7.
     """
 
     version: int
@@ -48,11 +48,7 @@ def read_meta_properties(path: Path) -> MetaProperties:
 
 
 def parse_meta_properties(data: bytes, path: str) -> MetaProperties:
-    """Return a log directory's identity.
-
-    :param path: for messages.
-    :raises CorruptFileError: the file contains no identity.
-    """
+    """Return the identity in a file's bytes; see :func:`read_meta_properties`."""
     values = parse_properties(data, path)
     version = _whole_number(values, "version", path)
     if version not in (ZOOKEEPER_VERSION, KRAFT_VERSION):
@@ -69,7 +65,6 @@ def parse_meta_properties(data: bytes, path: str) -> MetaProperties:
 def parse_properties(data: bytes, path: str) -> Mapping[str, str]:
     """Return the entries of a Java properties file.
 
-    :param path: for messages.
     :raises CorruptFileError: it is no Java properties file.
     """
     try:
@@ -88,20 +83,16 @@ def _whole_number(values: Mapping[str, str], name: str, path: str) -> int | None
 
 
 def read_clean_shutdown(path: Path) -> int | None:
-    """Return the broker's epoch when it stopped; None: the marker is empty, as before Kafka 3.7.
+    """Return the broker's epoch when it stopped; None if the marker is empty, as before Kafka 3.7.
 
-    :raises CorruptFileError: the marker isn't empty, and isn't what a broker writes.
+    :raises CorruptFileError: the marker is neither empty nor in the form that a broker writes.
     :raises OSError: it can't be read. If it is missing, the broker runs or did not stop cleanly.
     """
     return parse_clean_shutdown(read_stored(path), str(path))
 
 
 def parse_clean_shutdown(data: bytes, path: str) -> int | None:
-    """Return the broker's epoch when it stopped; None: the marker is empty.
-
-    :param path: for messages.
-    :raises CorruptFileError: the marker isn't empty, and isn't what a broker writes.
-    """
+    """Return the epoch in a marker's bytes; see :func:`read_clean_shutdown`."""
     if not data.strip():
         return None
     remedy = "Leave it: a broker treats the stop as unclean, and reads its logs again."

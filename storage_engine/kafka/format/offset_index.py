@@ -1,7 +1,4 @@
-"""A segment's ``.index``: positions of batches by offset (OffsetIndex).
-
-It can be made again from the segment.
-"""
+"""A segment's ``.index``: positions of batches by offset (OffsetIndex). It can be created again."""
 
 from __future__ import annotations
 
@@ -32,8 +29,7 @@ class OffsetIndex:
 def parse_offset_index(data: bytes | memoryview, base_offset: int, path: str) -> OffsetIndex:
     """Read an index.
 
-    :param base_offset: the segment's base offset.
-    :param path: for messages.
+    :param base_offset: the segment's base offset, from which the entries count.
     :raises CorruptFileError: entries aren't whole, or don't grow.
     """
     check_entries(len(data), ENTRY_BYTES, path, _REMEDY)

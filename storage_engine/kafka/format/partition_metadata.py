@@ -33,7 +33,7 @@ def read_topic_id(path: str | Path) -> uuid.UUID:
 
 
 def has_topic_id(path: str, topic_id: uuid.UUID) -> bool:
-    """Return whether a file is, byte for byte, the file that a broker writes for a topic.
+    """Return whether a file has exactly the bytes that a broker writes for a topic.
 
     This is a fast check for tens of thousands of logs. If it fails, :func:`read_topic_id` tells the reason.
 
@@ -48,11 +48,7 @@ def has_topic_id(path: str, topic_id: uuid.UUID) -> bool:
 
 
 def parse_topic_id(data: bytes, path: str) -> uuid.UUID:
-    """Return the id of a log's topic.
-
-    :param path: for messages.
-    :raises CorruptFileError: the file contains no topic id.
-    """
+    """Return the id in a file's bytes; see :func:`read_topic_id`."""
     lines = data.split(b"\n")
     if lines[0].strip() != b"version: 0":
         raise corrupt(path, 0, "'version: 0'", repr(lines[0][:60]), _REMEDY)
@@ -67,7 +63,6 @@ def parse_topic_id(data: bytes, path: str) -> uuid.UUID:
 
 @lru_cache(maxsize=256)
 def partition_metadata_text(topic_id: uuid.UUID) -> bytes:
-    """Return the text of the file for a topic's logs."""
     return f"version: 0\ntopic_id: {text_of(topic_id)}".encode()
 
 
@@ -80,7 +75,7 @@ def uuid_of(text: str, path: str, at: int) -> uuid.UUID:
         raise corrupt(path, at, "an id of 22 characters of base64", repr(text[:60]), _REMEDY)
     value = uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
     if not value.int:
-        raise corrupt(path, at, "an id", "the one that stands for none", _REMEDY)
+        raise corrupt(path, at, "an id", "the id that means no topic", _REMEDY)
     return value
 
 
@@ -90,12 +85,11 @@ def text_of(topic_id: uuid.UUID) -> str:
 
 
 def log_id_text(cluster_id: str | None, topic_id: uuid.UUID, partition: int) -> str:
-    """Return a log's identity in its cluster, in the form of ``Receipt.log_id``."""
+    """Return a log's identity: cluster, topic id and partition, in the form of ``Receipt.log_id``."""
     return f"{cluster_id}/{text_of(topic_id)}/{partition}"
 
 
 def cluster_of(log_id: str) -> str:
-    """Return the cluster in a log's identity."""
     return log_id.split("/")[0]
 
 

@@ -1,6 +1,6 @@
 """``<offset>.snapshot``: the state of a log's producers below an offset (ProducerStateManager).
 
-Once the first segments of a transaction are deleted, only this file tells that it is open.
+Once the first segments of a transaction are deleted, only this file tells that the transaction is open.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ _REMEDY = "Leave it where it is: the broker ignores it and reads the log. Compar
 class Producer:
     """A producer's last write.
 
-    :param last_sequence: sequence number of its last record; -1: only its markers are left.
+    :param last_sequence: sequence number of its last record; -1 if only its markers are left.
     :param offset_delta: distance from the first to the last record of its last batch.
-    :param transaction_first_offset: offset at which its open transaction begins; None: it has no open
-        transaction.
+    :param transaction_first_offset: first offset of its open transaction; None without one.
     """
 
     producer_id: int
@@ -44,7 +43,6 @@ class Producer:
 def parse_producer_snapshot(data: bytes, path: str) -> tuple[Producer, ...]:
     """Read a snapshot.
 
-    :param path: for messages.
     :raises CorruptFileError: the version, CRC or size is wrong.
     """
     if len(data) < _HEADER.size:
@@ -65,17 +63,16 @@ def parse_producer_snapshot(data: bytes, path: str) -> tuple[Producer, ...]:
 def same_producers(left: bytes, right: bytes, path: str) -> bool:
     """Return whether two snapshots at the same offset of a log have the same producers.
 
-    A broker that recovers makes snapshots again from the log (UnifiedLog#rebuildProducerState). Their order
-    may differ, and producers that have expired since are missing (ProducerStateManager#isProducerExpired). So
-    a producer that is in only one snapshot makes no difference, unless its transaction is open.
+    A broker that recovers writes snapshots again from the log (UnifiedLog#rebuildProducerState). The order of
+    producers may differ, and expired producers are missing (ProducerStateManager#isProducerExpired). So a
+    producer that is in only one snapshot makes no difference, unless its transaction is open.
 
-    :param path: for messages.
     :return: False also if a snapshot can't be read.
     """
     try:
         producers = [
-            {producer.producer_id: producer for producer in parse_producer_snapshot(d, path)}
-            for d in (left, right)
+            {producer.producer_id: producer for producer in parse_producer_snapshot(data, path)}
+            for data in (left, right)
         ]
     except CorruptFileError:
         return False

@@ -22,9 +22,9 @@ _PLACEHOLDER_REMEDY = (
     "A broker fills this in from its config.providers when it starts, but we don't ask them. Write the "
     "value into a copy of the file, and name the copy as STORE."
 )
-_HOUR_MS, _MINUTE_MS = HOUR_MS, 60_000
+_MINUTE_MS = 60_000
 _OWN_SEGMENT_BYTES = "internal.segment.bytes"
-"""Setting that wins over others: it may be smaller than Kafka 4 otherwise allows."""
+"""Setting that wins over segment.bytes. It may be smaller than Kafka 4 allows for segment.bytes."""
 
 RETENTION_SETTINGS = frozenset(
     {
@@ -37,17 +37,12 @@ RETENTION_SETTINGS = frozenset(
         "log.local.retention.bytes",
     }
 )
-"""Settings of a node that decide how long segments stay, if the topic has no setting of its own."""
+"""Settings of a node that decide how long the segments of a topic without own settings stay."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerProperties:
-    """A node's own server.properties.
-
-    :param values: all entries, as the file contains them.
-    :param log_dirs: the log directories, in the file's order.
-    :param metadata_dir: directory of the cluster's metadata, on a node with controllers or brokers of KRaft.
-    """
+    """A node's ``server.properties``. ``metadata_dir`` has the cluster's metadata, on a node of KRaft."""
 
     path: Path
     values: Mapping[str, str]
@@ -56,15 +51,12 @@ class ServerProperties:
 
     @property
     def node_id(self) -> str:
-        """Return the node's id; "": ZooKeeper assigns it."""
+        """Return the node's id; "" if ZooKeeper assigns it."""
         return self.values.get("node.id", self.values.get("broker.id", ""))
 
     @property
     def client_address(self) -> str:
-        """Return the address for the node's clients, as host:port.
-
-        HOST and PORT stand for parts that the file doesn't contain.
-        """
+        """Return the address for the node's clients, as host:port, with HOST or PORT for a missing part."""
         listeners = self.values.get("advertised.listeners") or self.values.get("listeners", "")
         controllers = self.values.get("controller.listener.names", "").split(",")
         for listener in filter(None, map(str.strip, listeners.split(","))):
@@ -76,7 +68,7 @@ class ServerProperties:
 
 
 def is_server_properties(path: Path) -> bool:
-    """Return whether a file is a node's server.properties: it names roles, or log directories and an id."""
+    """Return whether a file is a node's: it names roles, or log directories and an id or ZooKeeper."""
     if path.suffix != ".properties" or not path.is_file():
         return False
     try:
@@ -104,15 +96,12 @@ def read_server_properties(path: Path) -> ServerProperties:
     directories = tuple(dict.fromkeys(Path(name.strip()) for name in listed.split(",") if name.strip()))
     metadata = Path(values.get("metadata.log.dir") or next(iter(directories), Path()))
     if fault := _directories_fault(dict.fromkeys((*directories, metadata)) if directories else ()):
-        raise BadInputError(
-            f"{path}: log.dirs: expected absolute directories, found {fault}. Nothing was "
-            "changed. Name a copy of the file that has them."
-        )
+        raise BadInputError(f"{path}: log.dirs: expected absolute directories, found {fault}")
     return ServerProperties(path, values, directories, metadata)
 
 
 def _directories_fault(directories: Collection[Path]) -> str:
-    """Return the fault of a node's directories and the remedy; "": there is no fault."""
+    """Return the fault of a node's directories and the remedy, as sentences; "" if there is no fault."""
     relative = [str(path) for path in directories if not path.is_absolute()]
     if not directories:
         return (
@@ -122,15 +111,18 @@ def _directories_fault(directories: Collection[Path]) -> str:
         )
     if not relative:
         return ""
-    started = "A broker resolves a relative path from its working directory: name it in full."
-    remedy = _PLACEHOLDER_REMEDY if any(_PLACEHOLDER in name for name in relative) else started
+    remedy = (
+        "A broker resolves a relative path from its working directory: write the full path into a copy of "
+        "the file, and name the copy as STORE."
+    )
+    if any(_PLACEHOLDER in name for name in relative):
+        remedy = _PLACEHOLDER_REMEDY
     return f"{', '.join(relative)}. Nothing was changed. {remedy}"
 
 
 def retention_settings(node: Mapping[str, str], topic: Mapping[str, str]) -> RetentionSettings:
     """Return how long a topic's segments stay (KafkaConfig, LogConfig).
 
-    :param node: settings of the node.
     :param topic: settings of the topic itself. They win over the node's.
     :raises BrokerConfigError: a setting has a value that the broker would refuse.
     """
@@ -175,15 +167,15 @@ def _is_true(topic: Mapping[str, str], name: str) -> bool:
 def _default_retention_ms(node: Mapping[str, str]) -> int:
     """Return the value of ``log.retention.ms`` if it isn't set (KafkaConfig#logRetentionTimeMillis)."""
     if "log.retention.minutes" in node:
-        value, unit_ms = _number("log.retention.minutes", node["log.retention.minutes"]), _MINUTE_MS
-        return UNLIMITED if value < 0 else value * unit_ms
+        value = _number("log.retention.minutes", node["log.retention.minutes"])
+        return UNLIMITED if value < 0 else value * _MINUTE_MS
     return _hours_ms(node, "log.retention.hours")
 
 
 def _hours_ms(node: Mapping[str, str], name: str) -> int:
     """Return the value of a setting in hours; a week if it isn't set."""
     value = _number(name, node.get(name, "168"))
-    return UNLIMITED if value < 0 else value * _HOUR_MS
+    return UNLIMITED if value < 0 else value * HOUR_MS
 
 
 def _number(name: str, text: str) -> int:

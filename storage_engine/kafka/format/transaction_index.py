@@ -1,6 +1,6 @@
 """A segment's ``.txnindex``: its aborted transactions (TransactionIndex).
 
-It can't be made again once older segments are deleted.
+It can't be created again once older segments are deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class AbortedTransaction:
     """An aborted transaction. Consumers of committed records skip its records [first_offset, last_offset].
 
     :param last_offset: offset of its marker, which is in the index's segment.
-    :param last_stable_offset: when this transaction ended, no transaction below this offset was open.
+    :param last_stable_offset: when this transaction ended, no other transaction was open below this offset.
     """
 
     producer_id: int
@@ -33,7 +33,6 @@ class AbortedTransaction:
 def parse_transaction_index(data: bytes, path: str) -> tuple[AbortedTransaction, ...]:
     """Read an index.
 
-    :param path: for messages.
     :raises CorruptFileError: entries aren't whole, don't grow, or have another version.
     """
     check_entries(len(data), _ENTRY.size, path, _REMEDY)

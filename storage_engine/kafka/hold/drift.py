@@ -1,7 +1,4 @@
-"""Drift of held topics: differences from the remembered state that other programs or time have caused.
-
-Pure.
-"""
+"""Drift of held topics: differences from the remembered state that other programs have caused. Pure."""
 
 from __future__ import annotations
 
@@ -18,21 +15,20 @@ from storage_engine.kafka.hold.needed_retention import let_go_by_others, set_by_
 from storage_engine.model.hold import Drift, DriftKind
 
 FoundSettings = Mapping[str, Mapping[str, TopicSetting]]
-"""Settings by topic and key, as the cluster answered. For a missing topic there was no answer."""
+"""Settings by topic and key, as the cluster answered. A topic without an answer is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundLogs:
     """The present state of held logs.
 
-    :param told: the cluster's facts about them; for a missing log there was no answer.
+    :param told: the cluster's facts about these logs. A log without an answer is left out.
     :param here: names of the logs that have a directory on this node.
     :param elsewhere: the cluster's facts about remembered logs that aren't on this node.
-    :param epochs: for logs whose leader has changed, the leaders' epochs from this node's file; text: why
-        they aren't known.
+    :param epochs: for logs whose leader has changed, the leaders' epochs from this node's file, or a text
+        that says why they aren't known.
     :param failed: faults of the node's failed log directories, as clauses, by path.
-    :param node_id: None: not known.
-    :param cluster_id: "": not known.
+    :param cluster_id: "" if not known.
     """
 
     told: Mapping[str, LivePartition]
@@ -45,7 +41,7 @@ class FoundLogs:
 
     @property
     def topic_ids(self) -> Mapping[str, str]:
-        """Return the ids of topics by their names, as far as the cluster tells them."""
+        """Return the ids of topics by name. Ids that the cluster doesn't tell are left out."""
         logs = {**self.elsewhere, **self.told}.items()
         return {
             name.rpartition("-")[0]: str(partition.topic_id)
@@ -53,25 +49,20 @@ class FoundLogs:
             if partition.topic_id is not None
         }
 
-    def may_be_in_failed(self, name: str, known: KnownLog) -> bool:
-        """Return whether a missing log may be in a directory that can't be read."""
+    def may_be_in_failed(self, name: str, log: KnownLog) -> bool:
+        """Return whether a missing log may lie in a failed directory."""
         live = self.elsewhere.get(name)
         if not self.failed:
             return False
         if live is None or live.topic_id is None:
             return True
-        return str(live.topic_id) == known.topic_id and self.node_id in (None, *live.replicas)
+        return str(live.topic_id) == log.topic_id and self.node_id in (None, *live.replicas)
 
 
 def all_drift(
-    state: HoldState,
-    logs: FoundLogs,
-    settings: FoundSettings,
-    now_ms: int,
-    others: Sequence[HoldState] = (),
+    state: HoldState, logs: FoundLogs, settings: FoundSettings, now_ms: int, others: Sequence[HoldState] = ()
 ) -> Iterator[Drift]:
-    """Yield differences between the remembered and the present state. Without an answer of the cluster there
-    is no difference.
+    """Yield differences between the remembered and the present state, where the cluster has answered.
 
     :param others: the remembered holds of the journal's other stores. Their changes are no drift.
     """
@@ -79,7 +70,7 @@ def all_drift(
         setting = settings.get(held.topic, {}).get(held.key)
         if setting is None or held.is_ours(setting) or set_by_another(others, held, setting):
             continue
-        # The settings of a topic that was made again are its maker's: nobody changed what is held.
+        # A topic that was created again has settings of its own: no held setting was changed.
         if logs.topic_ids.get(held.topic, held.topic_id) != held.topic_id:
             continue
         if held.is_left and setting == held.original:
@@ -90,8 +81,7 @@ def all_drift(
             f"topic {held.topic}: {held.key}: expected {held.ours[-1]}, which the hold has set, found "
             f"{setting.value}, {whose}: another program set it between {time_text(state.looked_at_ms)} and "
             f"{time_text(now_ms)}. Find out which program does: an operator that applies what is declared "
-            "sets it "
-            "again each time. Declare the value that the hold sets, or leave the key out there.",
+            "sets it again each time. Declare the value that the hold sets, or leave the key out there.",
             log=held.topic,
         )
     when = f"between {time_text(state.looked_at_ms)} and {time_text(now_ms)}"
@@ -156,7 +146,7 @@ def _remade_topic(name: str, log: KnownLog, live: LivePartition, cluster_id: str
 
 
 def _deleted_topic(name: str, log: KnownLog, cluster_id: str, text: str) -> Drift:
-    """Return the drift of a log whose topic was deleted, with the offsets that it had at the last look."""
+    """Return the drift of a log whose topic was deleted, with the log's offsets at the last look."""
     first, end = max(log.log_start, log.let_go), log.high_watermark
     had = f"had records of offsets [{first}, {end})" if first < end else "had no records"
     return Drift(
@@ -170,7 +160,7 @@ def _deleted_topic(name: str, log: KnownLog, cluster_id: str, text: str) -> Drif
 
 
 def _log_id(name: str, log: KnownLog, cluster_id: str) -> str:
-    """Return the log's identity, in the form of ``Receipt.log_id``; "": the cluster is unknown."""
+    """Return the log's identity, in the form of ``Receipt.log_id``; "" if the cluster is unknown."""
     partition = int(name.rpartition("-")[2])
     return log_id_text(cluster_id, uuid.UUID(log.topic_id), partition) if cluster_id else ""
 
@@ -217,8 +207,10 @@ def _log_drift(name: str, log: KnownLog, live: LivePartition, cluster_id: str, w
 def _epoch_drift(
     name: str, log: KnownLog, live: LivePartition, epochs: tuple[LeaderEpoch, ...] | str, when: str
 ) -> Iterator[Drift]:
-    """Yield drift if a later leader appended records below the end that all replicas had before, so that
-    records were lost; or if the leaders' epochs can't be read."""
+    """Yield drift if a later leader's records begin below the high watermark of the last look.
+
+    Then records were lost. Also yield drift if the leaders' epochs can't be read.
+    """
     if live.topic_id is None or str(live.topic_id) != log.topic_id:
         return
     if isinstance(epochs, str):
@@ -257,14 +249,14 @@ def _nodes(replicas: tuple[int, ...]) -> str:
     return ", ".join(map(str, replicas)) or "none"
 
 
-def as_found(
+def state_after_drift(
     state: HoldState, logs: FoundLogs, settings: FoundSettings, others: Sequence[HoldState] = ()
 ) -> HoldState:
     """Return the state to continue with, after its drift was recorded.
 
     If another program changed a setting, the setting is no longer ours, and its new value stays after the
-    hold. If a topic was made again, all its settings are no longer ours. A log that is no longer on this node
-    stays known while its topic is held.
+    hold. If a topic was created again, none of its settings is ours any more. A log that is no longer on this
+    node stays remembered while its topic is held.
     """
     ids, kept = logs.topic_ids, []
     for held in state.settings:
@@ -290,10 +282,7 @@ def as_found(
 
 
 def known_log(live: LivePartition, before: KnownLog | None) -> KnownLog | None:
-    """Return the log's state to remember from now on.
-
-    If too little of the present state is known, return the state before; None: there is none.
-    """
+    """Return the log's state to remember from now on; the previous state if the present one isn't known."""
     if live.topic_id is None or live.leader is None or live.log_start is None or live.high_watermark is None:
         return before
     return KnownLog(

@@ -1,12 +1,12 @@
-"""Unproven segments of a node's logs: when its broker deletes them, and which went without a proof. Pure.
+"""Unproven segments of a node's logs: when its broker deletes them, and which it deleted without a proof.
 
-The active segment is included. By age, the time of a deletion is known. By size, it follows from the log's
-latest growth; if the growth isn't known, the time isn't either. A segment that isn't certainly safe counts as
-due, also above the high watermark, because that rises.
+The active segment is included. The rule for age gives the time of a deletion. The rule for size gives it only
+if the log's latest growth is known. A segment that isn't certainly safe counts as due, even above the high
+watermark, because the watermark rises.
 
 Also the decision about a topic whose settings we have raised, on a node whose broker deletes by its own
-rules. Its settings are restored only if everything is known: each log of it that was ever held was judged at
-this look. If a fact isn't known, the settings stay raised, and a person is told.
+rules. Its settings are restored only if each of its logs that was ever held was judged at this look.
+Otherwise the settings stay raised, and a person is told.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from storage_engine.core.wording import bytes_text, reason_text, time_text
 from storage_engine.kafka.hold.drift import FoundLogs
 from storage_engine.kafka.hold.hold_state import HoldState, KnownLog, Written, with_first_settings
-from storage_engine.kafka.hold.needed_retention import looks_at, needed_by_others
+from storage_engine.kafka.hold.needed_retention import is_judged_elsewhere, needed_by_others
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.retention_rules import LogFacts, RetentionSettings, SegmentFacts
 from storage_engine.kafka.store.plan import SeenLog, SeenNode, log_facts
@@ -36,12 +36,11 @@ class DueLog:
     """Unproven segments of a log.
 
     :param unproven: segments with records that no lake proves, including the active segment.
-    :param at_ms: when the rules delete each segment, by base offset; None: never, or not known.
-    :param span_ms: for how long the rules keep a record; None: for ever, or not known.
+    :param at_ms: when the rules delete each segment, by base offset; None if never, or if not known.
+    :param span_ms: for how long the rules keep a record; None means for ever, or not known.
     :param unknown_size: retention.bytes deletes some of the segments, at an unknown time.
     :param written: the present end, from which the next look measures growth.
-    :param unknown: why settings or ages aren't known, so that all segments count as due now; "": they are
-        known.
+    :param unknown: why settings or ages aren't known, so that all segments count as due now; "" if known.
     """
 
     topic: str
@@ -53,10 +52,7 @@ class DueLog:
     unknown: str = ""
 
     def going(self, now_ms: int, margin_ms: float, times: float = 1) -> tuple[Segment, ...]:
-        """Return the segments that will be deleted within a margin, or half of the retention time if less.
-
-        :param times: number of margins.
-        """
+        """Return the segments that are deleted within some margins, each at most half of the retention."""
         until_ms = now_ms + times * (margin_ms if self.span_ms is None else min(margin_ms, self.span_ms / 2))
         return self._due_segments(until_ms)
 
@@ -65,23 +61,19 @@ class DueLog:
         return tuple(segment for segment, at_ms in moments if at_ms is not None and at_ms <= until_ms)
 
     def taken(self, until_ms: int) -> tuple[Segment, ...]:
-        """Return the segments that will be deleted by a given time.
-
-        Return all of them if size counts and the time is unknown.
-        """
+        """Return the segments that are deleted by a given time; all segments if the times aren't known."""
         return self.unproven if self.unknown_size else self._due_segments(until_ms)
 
     @property
     def ranges(self) -> Ranges:
-        """Return the offset ranges of the unproven segments."""
-        return joined((segment.base_offset, segment.end_offset) for segment in self.unproven)
+        return join_ranges((segment.base_offset, segment.end_offset) for segment in self.unproven)
 
 
 @dataclass(frozen=True, slots=True)
 class DueLogs:
     """Results of one look at a node's logs.
 
-    :param of: unproven segments of each log, by its name, without the logs that never go into the lake.
+    :param of: unproven segments of each log, by name. Logs that are never archived are left out.
     :param gone: logs that lost a file while they were read: nothing about them is known.
     """
 
@@ -98,7 +90,6 @@ def due_logs(
 ) -> DueLogs:
     """Return the unproven segments of each log, with the time of deletion by the settings before the hold.
 
-    :param others: the remembered holds of the journal's other stores.
     :param proven: the proven segments and their files. Another topic of the same name has other files.
     """
     settings = read_topic_settings(with_first_settings(seen.node, (state, *others)))
@@ -109,7 +100,7 @@ def due_logs(
         topic = seen_log.log.name.topic
         kept = settings.of(topic)
         if topic in changed and topic not in settings.live:
-            # The node's own metadata have what a hold has set.
+            # The node's own copy of the metadata contains the values that a hold has set.
             kept = "the cluster doesn't tell them, and a hold has changed them"
         if not isinstance(kept, str) and (kept.compact or kept.is_copied):
             continue
@@ -126,7 +117,7 @@ def due_logs(
 
 
 def _is_proven(segment: Segment, proven: Mapping[SegmentId, FileFacts]) -> bool:
-    """Return whether a lake contains a segment, proven from the same file that is now on disk."""
+    """Return whether a lake proves a segment, from the same file that is now on disk."""
     proof, here = proven.get(segment.id), segment.facts
     return proof is not None and (proof.device, proof.inode, proof.size_bytes) == (
         here.device,
@@ -142,7 +133,7 @@ def _due_log(
     known_log: KnownLog | None,
     now_ms: int,
 ) -> DueLog:
-    # Above the high watermark, too, as that rises.
+    # Segments above the high watermark count, too, because it rises.
     whole = replace(
         seen_log,
         directory=replace(seen_log.directory, high_watermarks={seen_log.seen.name: seen_log.end.offset}),
@@ -153,7 +144,7 @@ def _due_log(
         if segment.facts.size_bytes
         and (
             segment.end_offset > seen_log.start_offset
-            # Where that can't be read, nobody knows that it holds nothing.
+            # An active segment that can't be read may contain records.
             or (seen_log.end.unread and segment.state is SegmentState.ACTIVE)
         )
         and not _is_proven(segment, proven)
@@ -181,12 +172,11 @@ def _due_log(
 def active_and_expired(
     seen: SeenNode, state: HoldState, others: Sequence[HoldState], kept: Collection[str], now_ms: int
 ) -> Iterator[str]:
-    """Name the active segments that a broker closes and deletes at once when the hold ends.
+    """Yield a notice about each active segment that a broker closes and deletes at once when the hold ends.
 
     No lake can contain these segments before they are closed.
 
-    :param others: memories of other stores of the journal.
-    :param kept: topics that stay held all the same.
+    :param kept: topics that stay held, because another store needs that.
     """
     for name, log in due_logs(seen, state, others, {}, now_ms).of.items():
         last = () if log.unknown or log.topic in kept else log.unproven[-1:]
@@ -198,7 +188,7 @@ def active_and_expired(
             )
 
 
-def joined(ranges: Iterator[tuple[int, int]]) -> Ranges:
+def join_ranges(ranges: Iterator[tuple[int, int]]) -> Ranges:
     """Return ranges in order. Ranges that touch or overlap are joined."""
     spans: list[tuple[int, int]] = []
     for first, end in sorted(ranges):
@@ -210,10 +200,11 @@ def joined(ranges: Iterator[tuple[int, int]]) -> Ranges:
 
 
 def gone_unproven(drift: Sequence[Drift], state: HoldState) -> Iterator[Drift]:
-    """Yield the drift of a node whose broker deletes by its own rules. Of deleted records, report only those
-    that no lake proved. Leave out changes of leaders.
+    """Yield the drift of a node whose broker deletes by its own rules, without changes of leaders.
 
-    :param state: as it was before the look that found the drift.
+    Deleted records are reported only if no lake proved them.
+
+    :param state: the state before the look that found the drift.
     """
     for change in drift:
         if change.kind is DriftKind.LEADER_MOVED:
@@ -222,9 +213,9 @@ def gone_unproven(drift: Sequence[Drift], state: HoldState) -> Iterator[Drift]:
             yield change
             continue
         log = state.logs[change.log]
-        # What was written since the last look and went before this one, nobody has seen.
+        # Nobody has seen records that were written and deleted between two looks.
         unseen = (log.high_watermark, max(change.end_offset, log.high_watermark))
-        for first, end in joined(iter((*log.unproven, unseen))):
+        for first, end in join_ranges(iter((*log.unproven, unseen))):
             lost = max(first, change.start_offset), min(end, change.end_offset)
             if lost[0] < lost[1]:
                 yield replace(
@@ -240,12 +231,12 @@ def gone_unproven(drift: Sequence[Drift], state: HoldState) -> Iterator[Drift]:
 def expiry(
     facts: LogFacts, settings: RetentionSettings, now_ms: int, bytes_per_ms: float | None
 ) -> Mapping[int, int | None]:
-    """Return the time at which the rules delete each segment, by base offset; None: never, as far as known.
+    """Return the time at which the rules delete each segment, by base offset; None if never, as far as known.
 
-    A segment is deleted no earlier than older segments. An active segment can expire by age after all others:
-    then the broker closes and deletes it (UnifiedLog#deleteOldSegments).
+    A segment is deleted no earlier than older segments. Once all other segments have expired, the active
+    segment can expire by age: the broker closes and deletes it (UnifiedLog#deleteOldSegments).
 
-    :param bytes_per_ms: the log's growth; None: not known, so size is ignored.
+    :param bytes_per_ms: the log's growth; None if not known, so size is ignored.
     """
     if settings.compact or settings.is_copied or not settings.delete:
         return {segment.base_offset: None for segment in facts.segments}
@@ -254,44 +245,28 @@ def expiry(
     before_ms: int | None = now_ms
     for segment in facts.segments:
         behind_bytes -= segment.size_bytes
-        moments = [
-            _expiry_by_age(segment, settings, now_ms),
-            _expiry_by_size(behind_bytes, settings, now_ms, bytes_per_ms),
-        ]
-        times = [at_ms for at_ms in moments if at_ms is not None]
+        times = []
+        if settings.kept_ms >= 0:
+            times.append(max(now_ms, segment.largest_timestamp_ms + settings.kept_ms + 1))
+        if 0 <= settings.kept_bytes <= behind_bytes:
+            times.append(now_ms)
+        elif settings.kept_bytes >= 0 and bytes_per_ms:
+            times.append(now_ms + int((settings.kept_bytes - behind_bytes) / bytes_per_ms))
         before_ms = max(before_ms, min(times)) if times and before_ms is not None else None
         expiries[segment.base_offset] = before_ms
     return expiries
 
 
 def kept_span_ms(settings: RetentionSettings, bytes_per_ms: float | None) -> float | None:
-    """Return the time for which the rules keep a record; None: for ever, or not known."""
+    """Return the time for which the rules keep a record; None means for ever, or not known."""
     spans = [float(settings.kept_ms)] if settings.kept_ms >= 0 else []
     if settings.kept_bytes >= 0 and bytes_per_ms:
         spans.append(settings.kept_bytes / bytes_per_ms)
     return min(spans, default=None)
 
 
-def _expiry_by_age(segment: SegmentFacts, settings: RetentionSettings, now_ms: int) -> int | None:
-    if settings.kept_ms < 0:
-        return None
-    return max(now_ms, segment.largest_timestamp_ms + settings.kept_ms + 1)
-
-
-def _expiry_by_size(
-    behind_bytes: int, settings: RetentionSettings, now_ms: int, bytes_per_ms: float | None
-) -> int | None:
-    """Return the time from which on a segment is deleted by size; None: never, or not known."""
-    left_bytes = settings.kept_bytes - behind_bytes
-    if settings.kept_bytes < 0:
-        return None
-    if left_bytes <= 0:
-        return now_ms
-    return now_ms + int(left_bytes / bytes_per_ms) if bytes_per_ms else None
-
-
 def grown_bytes(segments: Sequence[SegmentFacts], since: Written) -> int | None:
-    """Return the bytes written to a log since a given time; None: its active segment of then is gone."""
+    """Return the bytes written to a log since a look; None if the segment that was active then is deleted."""
     later = [segment for segment in segments if segment.base_offset >= since.base_offset]
     if not later or later[0].base_offset != since.base_offset:
         return None
@@ -299,7 +274,7 @@ def grown_bytes(segments: Sequence[SegmentFacts], since: Written) -> int | None:
 
 
 def growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> float | None:
-    """Return a log's growth in bytes a millisecond since it was remembered; None: not known."""
+    """Return a log's growth in bytes a millisecond since it was remembered; None if not known."""
     since = None if known is None else known.written
     if since is None or now_ms <= since.at_ms or (grown := grown_bytes(segments, since)) is None:
         return None
@@ -307,9 +282,9 @@ def growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int
 
 
 def least_growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> float | None:
-    """Return a log's least growth rate if its remembered segment is gone: all bytes were written since.
+    """Return a log's least growth in bytes a millisecond; None if not known.
 
-    :return: bytes a millisecond; None: not known.
+    Its remembered segment is deleted, so all present bytes were written since.
     """
     since = None if known is None else known.written
     if since is None or now_ms <= since.at_ms:
@@ -327,12 +302,9 @@ def written(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: in
 
 @dataclass(frozen=True, slots=True)
 class HoldLook:
-    """The knowledge of one look.
+    """All that one look at a node has shown.
 
-    :param logs: unproven segments of the node's logs.
-    :param found: the present state of held logs.
     :param deleted: topics that no longer exist in the cluster.
-    :param others: the remembered holds of the journal's other stores.
     """
 
     now_ms: int
@@ -347,7 +319,7 @@ class HoldDecision:
     """The decision about a topic whose settings we have raised.
 
     :param stays: the settings stay raised; otherwise they are restored.
-    :param alarm: a problem that a person has to solve; "": none.
+    :param alarm: a problem that a person has to solve; "" if none.
     """
 
     stays: bool
@@ -381,7 +353,7 @@ def _decide(topic: str, state: HoldState, is_wanted: bool, look: HoldLook, margi
 
 
 def unjudged_reasons(topic: str, state: HoldState, look: HoldLook) -> Iterator[str]:
-    """Yield reasons why a topic can't be judged at this look: the state of one of its logs is unknown."""
+    """Yield reasons why the state of one of a topic's logs is unknown at this look."""
     if look.found.failed:
         paths = ", ".join(look.found.failed)
         yield f"log directory {paths} has failed. Mend the disk, or take the directory out of log.dirs"
@@ -395,7 +367,7 @@ def unjudged_reasons(topic: str, state: HoldState, look: HoldLook) -> Iterator[s
 
 def _absence_reasons(name: str, log: KnownLog, look: HoldLook) -> Iterator[str]:
     live = look.found.elsewhere.get(name)
-    if looks_at(look.others, name, log.topic_id, look.now_ms):
+    if is_judged_elsewhere(look.others, name, log.topic_id, look.now_ms):
         return
     if live is None or live.topic_id is None:
         yield (
@@ -411,7 +383,7 @@ def _absence_reasons(name: str, log: KnownLog, look: HoldLook) -> Iterator[str]:
 
 
 def _long_hold_alarm(topic: str, state: HoldState, look: HoldLook, margin_ms: int) -> str:
-    """Return an alarm about a topic that is held longer than a margin after its records were due; "": none.
+    """Return an alarm about a topic that has been held for more than two margins; "" if there is none.
 
     An active segment can't be archived yet, so it alone causes no alarm.
     """
@@ -434,10 +406,10 @@ def _long_hold_alarm(topic: str, state: HoldState, look: HoldLook, margin_ms: in
 
 
 def unheld_segments(state: HoldState, look: HoldLook, until_ms: int) -> UnheldSegments:
-    """Return the segments of each log that will be deleted, also the active one, once it is closed. Pure.
+    """Return the segments that will be deleted by a given time once our settings are restored.
 
-    If another store of the journal still needs a topic's raised settings, they stay raised. If size counts
-    and a log's growth isn't known, all of its segments count.
+    The active segment of a log counts, too. If another store of the journal still needs a topic's raised
+    settings, they stay raised. If a log's growth isn't known and its size counts, all of its segments count.
 
     :param look: a look for which no segment counts as proven.
     """

@@ -25,11 +25,7 @@ UNLIMITED: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class TopicSetting:
-    """A topic's setting, as the cluster reports it.
-
-    :param value: the value in effect.
-    :param is_own: the topic itself has the setting; otherwise the value is its brokers'.
-    """
+    """A topic's setting, as the cluster reports it. If not ``is_own``, the value comes from its brokers."""
 
     value: int
     is_own: bool
@@ -41,15 +37,15 @@ class HeldSetting:
 
     :param topic_id: the topic's id. A topic with the same name and another id is another topic, which we
         never changed.
-    :param original: the value in effect before. If it wasn't the topic's own, it is restored by deleting
-        ours.
+    :param original: the value in effect before. If it wasn't the topic's own, our value is deleted to restore
+        it.
     :param ours: values that we have set. The last one is the wanted value.
     :param is_set: the cluster has confirmed the change. Otherwise the old value may still be in effect.
-    :param counts_from_ms: time from which on the change is certainly in effect: brokers apply a change later
+    :param counts_from_ms: time from which the change is certainly in effect: brokers apply a change later
         than they show it.
     :param is_left: we no longer need the change. It is undone once no other store of the journal needs it.
-    :param since_ms: time since which we need the change; 0: not known.
-    :param until_then: the least value that brokers may apply until the change is in effect; None: the
+    :param since_ms: time since which we need the change; 0 if not known.
+    :param until_then: the least value that brokers may apply until the change is in effect. None means the
         original value.
     """
 
@@ -64,33 +60,29 @@ class HeldSetting:
     since_ms: int = 0
     until_then: int | None = None
 
-    def least_value(self, found: int, now_ms: int) -> int:
-        """Return the smallest value that a broker may still apply while the cluster shows ``found``."""
+    def least_value(self, shown: int, now_ms: int) -> int:
+        """Return the smallest value that a broker may still apply while the cluster shows ``shown``."""
         if now_ms >= self.counts_from_ms:
-            return found
-        return lesser(found, self.original.value if self.until_then is None else self.until_then)
+            return shown
+        return lesser(shown, self.original.value if self.until_then is None else self.until_then)
 
-    def has_set(self, found: TopicSetting) -> bool:
-        """Return whether we have set this value, or are about to set it."""
-        return found.is_own and found.value in self.ours
+    def has_set(self, setting: TopicSetting) -> bool:
+        """Return whether the value is one that we have set, or are about to set."""
+        return setting.is_own and setting.value in self.ours
 
-    def is_ours(self, found: TopicSetting) -> bool:
+    def is_ours(self, setting: TopicSetting) -> bool:
         """Return whether nobody but us has changed the setting."""
-        return self.has_set(found) or (not self.is_set and found == self.original)
+        return self.has_set(setting) or (not self.is_set and setting == self.original)
 
 
-def lesser(one: int, other: int) -> int:
+def lesser(*values: int) -> int:
     """Return the value that keeps fewer records."""
-    return min(one, other, key=lambda value: (value == UNLIMITED, value))
+    return min(values, key=lambda value: (value == UNLIMITED, value))
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The end of a log at one moment.
-
-    :param base_offset: base offset of its active segment.
-    :param size_bytes: size of that segment.
-    """
+    """The end of a log at one moment: base offset and size of its active segment."""
 
     at_ms: int
     base_offset: int
@@ -101,9 +93,9 @@ class Written:
 class KnownLog:
     """A held log at the last look. The offsets are its leader's.
 
-    :param let_go: offset up to which we have released the log, or are about to; -1: we have released nothing.
+    :param let_go: offset up to which we have deleted records of the log, or are about to; -1 if we have not.
     :param unproven: ranges of offsets that no lake proved; only if its broker deletes by its own rules.
-    :param written: the log's end, from which growth is measured; None: not known.
+    :param written: the log's end, from which growth is measured; None if not known.
     :param is_away: the log is no longer on this node, and drift has reported that. Its unproven ranges are
         unknown.
     """
@@ -124,8 +116,7 @@ class KnownLog:
 class HoldState:
     """Everything that must still be known after a kill.
 
-    :param logs: held logs, by name.
-    :param holds_for_ms: for how long raised settings keep records after the look; 0: for ever, or not known.
+    :param holds_for_ms: how long raised settings keep records after the look; 0 means for ever, or not known.
     """
 
     looked_at_ms: int = 0
@@ -135,7 +126,7 @@ class HoldState:
 
     @property
     def ends_at_ms(self) -> int | None:
-        """Return when the hold ends by itself if it isn't renewed; None: never, or not known."""
+        """Return when the hold ends by itself if it isn't renewed; None if never, or not known."""
         return self.looked_at_ms + self.holds_for_ms if self.holds_for_ms else None
 
     def has_ended(self, now_ms: int) -> bool:
@@ -143,35 +134,35 @@ class HoldState:
         return self.ends_at_ms is not None and self.ends_at_ms < now_ms
 
     def has_settings(self, topic: str) -> bool:
-        """Return whether we changed a setting of a topic."""
         return any(setting.topic == topic for setting in self.settings)
 
     def setting(self, topic: str, key: str) -> HeldSetting | None:
-        """Return our change of a setting; None: we didn't change it."""
+        """Return our change of a setting; None if we didn't change it."""
         return next(
             (setting for setting in self.settings if (setting.topic, setting.key) == (topic, key)), None
         )
 
 
 def load_state(memory: HoldMemory | None) -> HoldState | None:
-    """
-    :raises GateRefusedError: the remembered state isn't in this release's form.
+    """Return the remembered state; None if the store isn't held.
+
+    :raises GateRefusedError: the state isn't in this release's form.
     """
     return load_hold(memory, HoldState)
 
 
 def save_state(memory: HoldMemory, state: HoldState | None) -> None:
-    """Store the state. It is durable when this returns."""
+    """Store the state durably."""
     save_hold(memory, state)
 
 
 def with_live(node: Node, facts: LiveFacts, address: str) -> Node:
-    """Return a node as its running cluster knows it.
+    """Return a node with offsets and settings from its running cluster's answers.
 
-    If a log's topic has another id by now, answers about it are ignored: its files belong to a deleted topic.
+    If a log's topic has another id by now, the answers about it are ignored: the log's files belong to a
+    deleted topic.
 
-    :param address: of the cluster, for a message.
-    :raises NotOnBrokerError: the directories are of another cluster.
+    :raises NotOnBrokerError: the directories belong to another cluster.
     """
     check_cluster(node, facts.cluster_id, address)
     same = {
@@ -186,7 +177,6 @@ def with_live(node: Node, facts: LiveFacts, address: str) -> Node:
 def check_cluster(node: Node, cluster_id: str, address: str) -> None:
     """Make sure that a node's directories belong to a cluster.
 
-    :param address: of the cluster, for a message.
     :raises NotOnBrokerError: they belong to another cluster.
     """
     if others := node.cluster_ids - {cluster_id}:
@@ -197,9 +187,9 @@ def check_cluster(node: Node, cluster_id: str, address: str) -> None:
 
 
 def with_first_settings(node: Node, states: Sequence[HoldState]) -> Node:
-    """Return a node with the topics' settings from before the hold. These settings decide what has expired.
+    """Return a node with the topics' settings from before the hold. They decide which records have expired.
 
-    :param states: of all stores of the journal: any of them may have changed a topic's settings.
+    :param states: holds of all stores of the journal: any store may have changed a topic's settings.
     """
     if not states or node.live is None:
         return node
@@ -220,10 +210,7 @@ def with_first_settings(node: Node, states: Sequence[HoldState]) -> Node:
 
 
 def from_their_starts(node: Node) -> Node:
-    """Return a node without the segments below their leaders' log starts.
-
-    These segments are deleted, though the broker removes their files later.
-    """
+    """Return a node without segments below the leaders' log starts: they are deleted, though files remain."""
 
     def cut_log(log: PartitionLog, start: int | None) -> PartitionLog:
         if start is None:
@@ -242,12 +229,12 @@ def from_their_starts(node: Node) -> Node:
     )
 
 
-def is_same_topic(log: PartitionLog, known: LivePartition) -> bool:
-    """Return whether a log may belong to the topic that now has its name: nothing contradicts it."""
-    if known.topic_id is None:
+def is_same_topic(log: PartitionLog, live: LivePartition) -> bool:
+    """Return whether a log may belong to the present topic of its name: no topic id contradicts that."""
+    if live.topic_id is None:
         return True
     try:
-        return read_topic_id(log.path / PARTITION_METADATA) == known.topic_id
+        return read_topic_id(log.path / PARTITION_METADATA) == live.topic_id
     except FileNotFoundError:
         return True
     except (StorageEngineError, OSError):
@@ -255,14 +242,14 @@ def is_same_topic(log: PartitionLog, known: LivePartition) -> bool:
 
 
 def _directory(directory: LogDirectory, partitions: Mapping[str, LivePartition]) -> LogDirectory:
-    def offsets(one: Callable[[LivePartition], int | None]) -> dict[str, int]:
+    def offsets(offset_of: Callable[[LivePartition], int | None]) -> dict[str, int]:
         names = (log.name.log for log in directory.logs)
-        pairs = ((name, one(partitions[name])) for name in names if name in partitions)
+        pairs = ((name, offset_of(partitions[name])) for name in names if name in partitions)
         return {name: offset for name, offset in pairs if offset is not None}
 
     return replace(
         directory,
-        high_watermarks={**directory.high_watermarks, **offsets(lambda one: one.high_watermark)},
-        log_starts={**directory.log_starts, **offsets(lambda one: one.log_start)},
-        stable_offsets=offsets(lambda one: one.last_stable_offset),
+        high_watermarks={**directory.high_watermarks, **offsets(lambda live: live.high_watermark)},
+        log_starts={**directory.log_starts, **offsets(lambda live: live.log_start)},
+        stable_offsets=offsets(lambda live: live.last_stable_offset),
     )

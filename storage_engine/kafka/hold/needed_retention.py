@@ -1,12 +1,11 @@
 """The retention that a topic needs so that its brokers delete no record before a given time.
 
-A setting is only ever raised. It is raised only if it wouldn't keep the present records for half of the
-wanted time. So a topic with young records isn't changed, and no setting is raised at each look.
+A hold only raises a setting, and only if the present value would keep the present records for less than half
+of the wanted time. So a topic with young records isn't changed, and a setting isn't raised at each look.
 
-All replicas of a log share their topic's settings. So the stores of a journal remember their holds of the
-same topics together: a setting that another store has changed or released is no drift. A topic's first value
-is the value that the first of these stores found. A store with another journal is unknown here, and all its
-changes are drift.
+All replicas of a log share their topic's settings. So all stores of a journal see each other's holds: a
+setting that another store has changed or restored is no drift. A topic's first value is the value that the
+first of these stores found. Changes by a store with another journal are drift.
 """
 
 from __future__ import annotations
@@ -35,12 +34,11 @@ TopicSettings = Mapping[str, TopicSetting]
 class LogAge:
     """Facts on which a log's expiry depends.
 
-    :param oldest_ms: the smallest of its segments' largest timestamps; None: it has no segments with an age.
-    :param grown_bytes: bytes written to it within ``span_ms``.
-    :param latest_bytes: largest number of bytes that were written to it within the time that a change needs
-        to take effect.
+    :param oldest_ms: the smallest of its segments' largest timestamps; None if no segment could be read.
+    :param grown_bytes: size of its files that were written to within ``span_ms``.
+    :param latest_bytes: size of its files that were written to within the time that a change of settings
+        needs to take effect.
     :param segment_bytes: size at which its segments are closed.
-    :param log: its name.
     """
 
     oldest_ms: int | None
@@ -52,10 +50,10 @@ class LogAge:
     log: str
 
     def growth_bytes(self, for_ms: int) -> int:
-        """Return by how many bytes the log may grow within some time.
+        """Return by how many bytes the log may grow within a time.
 
-        Twice its average growth is expected, because the future is unknown, but no more than all its growth
-        within ``span_ms``. It is no less than its latest growth: a log that grows fast may continue.
+        The result is twice its average growth, but at most its whole growth within ``span_ms``, and another
+        segment. It is at least its latest growth, because a log that grows fast may continue to do so.
         """
         average = min(2 * self.grown_bytes * for_ms // self.span_ms, self.grown_bytes)
         return max(average + self.segment_bytes, self.latest_bytes)
@@ -74,7 +72,7 @@ class TopicAge:
 def least_retention(key: str, logs: Collection[LogAge], now_ms: int, kept_ms: int) -> int:
     """Return the smallest value of a setting that keeps the logs' present records for another ``kept_ms``.
 
-    For ``retention.bytes``, it allows for twice the growth until now, and for two more segments.
+    A value of ``retention.bytes`` has room for twice the past growth, and for two more segments.
     """
     if key == RETENTION_MS:
         oldest = [log.oldest_ms for log in logs if log.oldest_ms is not None]
@@ -86,10 +84,7 @@ def least_retention(key: str, logs: Collection[LogAge], now_ms: int, kept_ms: in
 
 
 def protects(key: str, value: int, logs: Collection[LogAge], now_ms: int, for_ms: int) -> bool:
-    """Return whether a value keeps all present records for some time.
-
-    Size is judged by the present growth.
-    """
+    """Return whether a value keeps all present records for a time, at the logs' present growth."""
     if value == UNLIMITED or not logs:
         return True
     if key == RETENTION_MS:
@@ -111,8 +106,8 @@ def raise_values(
 
     :param kept_ms: for how long no record may expire.
     :param interval_ms: time after which brokers apply a change.
-    :param first_margin_ms: a setting that isn't ours yet is raised if it keeps records for less than this;
-        None: for less than half of ``kept_ms``, the limit for settings that are ours.
+    :param first_margin_ms: a setting that we haven't raised yet is raised if it keeps records for less than
+        this. None means half of ``kept_ms``, the limit for settings that we have raised.
     """
     for key in HELD_SETTINGS:
         setting, held = topic.settings[key], state.setting(topic.topic, key)
@@ -127,39 +122,24 @@ def raise_values(
         safe = protects(key, setting.value, topic.logs, now_ms, 2 * interval_ms)
         counts_from_ms = now_ms if safe else now_ms + interval_ms
         until_then = setting.value
+        before: tuple[int, ...] = ()
         if held is not None:
-            # Of what isn't applied yet the cluster shows the new value all the same.
+            # The cluster shows a new value before the brokers apply it.
             counts_from_ms = max(counts_from_ms, held.counts_from_ms)
             until_then = held.least_value(setting.value, now_ms)
-        if held is None:
-            yield HeldSetting(
-                topic.topic,
-                topic.topic_id,
-                key,
-                setting,
-                (to,),
-                is_set=False,
-                counts_from_ms=counts_from_ms,
-                since_ms=now_ms,
-                until_then=until_then,
-            )
-        else:
-            # Until the cluster says that it took the new one, it may have the one before.
-            before = (
-                (setting.value,) if setting.is_own and held.is_ours(setting) and setting.value != to else ()
-            )
-            before = () if setting == held.original else before
-            yield replace(
-                held,
-                ours=(*before, to),
-                is_set=False,
-                counts_from_ms=counts_from_ms,
-                until_then=until_then,
-            )
+            if setting.is_own and held.is_ours(setting) and setting.value != to and setting != held.original:
+                # Until the cluster confirms the new value, the previous value may be in effect.
+                before = (setting.value,)
+        change = held or HeldSetting(
+            topic.topic, topic.topic_id, key, setting, (), False, counts_from_ms, since_ms=now_ms
+        )
+        yield replace(
+            change, ours=(*before, to), is_set=False, counts_from_ms=counts_from_ms, until_then=until_then
+        )
 
 
 def ends_at_ms(topics: Collection[TopicAge]) -> int | None:
-    """Return when the brokers' rules begin to delete by age, as settings are; None: never, or unknown."""
+    """Return when the brokers begin to delete by age with the present settings; None if never, or unknown."""
     times = [
         log.oldest_ms + topic.settings[RETENTION_MS].value + 1
         for topic in topics
@@ -171,10 +151,10 @@ def ends_at_ms(topics: Collection[TopicAge]) -> int | None:
 
 
 def bearable_ms(kept_ms: int, rooms: Collection[tuple[int, int]]) -> int:
-    """Return the time for which disks have room if no record is deleted. It is at most ``kept_ms``.
+    """Return the time for which disks have room if no record is deleted, at most ``kept_ms``.
 
-    :param rooms: for each disk, the bytes that may be filled, and the bytes written within ``kept_ms``. The
-        latter count twice, because the future is unknown.
+    :param rooms: for each disk, the bytes that may be filled, and the bytes written within ``kept_ms``, of
+        which twice as many are expected.
     """
     times = [fills_in_ms(room, 2 * grown, kept_ms) for room, grown in rooms if grown]
     return min((kept_ms, *(ms for ms in times if ms is not None)))
@@ -203,13 +183,13 @@ def same_setting(others: Sequence[HoldState], topic_id: str, key: str) -> Iterat
                 yield setting
 
 
-def set_by_another(others: Sequence[HoldState], held: HeldSetting, found: TopicSetting) -> bool:
-    """Return whether another store has set a setting to its present value."""
-    return any(change.has_set(found) for change in same_setting(others, held.topic_id, held.key))
+def set_by_another(others: Sequence[HoldState], held: HeldSetting, setting: TopicSetting) -> bool:
+    """Return whether another store has set a setting to this value."""
+    return any(change.has_set(setting) for change in same_setting(others, held.topic_id, held.key))
 
 
 def with_first_value(others: Sequence[HoldState], change: HeldSetting) -> HeldSetting:
-    """Return a setting that is about to be changed, with its value before another store's change."""
+    """Return a planned change, with the value from before another store's change as its original value."""
     for setting in same_setting(others, change.topic_id, change.key):
         if setting.has_set(change.original):
             return replace(change, original=setting.original)
@@ -219,9 +199,9 @@ def with_first_value(others: Sequence[HoldState], change: HeldSetting) -> HeldSe
 def relied_on(
     topic: TopicAge, state: HoldState, others: Sequence[HoldState], now_ms: int
 ) -> Iterator[HeldSetting]:
-    """Yield settings that another store has changed and on which a topic's hold relies from now on.
+    """Yield the settings that another store has raised and that a topic's hold needs from now on.
 
-    They are remembered as ours too. So they stay until no store needs them, and the last store undoes them.
+    They are also remembered as ours. So they stay until no store needs them; the last store restores them.
     """
     for key in HELD_SETTINGS:
         setting, held = topic.settings[key], state.setting(topic.topic, key)
@@ -241,13 +221,13 @@ def relied_on(
 
 
 def let_go_by_others(others: Sequence[HoldState], log: str, topic_id: str) -> int:
-    """Return the end offset up to which other stores released a log, or are about to; -1: none did."""
+    """Return the offset up to which other stores deleted records of a log, or are about to; -1 if none."""
     logs = [state.logs[log] for state in others if log in state.logs]
     return max((entry.let_go for entry in logs if entry.topic_id == topic_id), default=-1)
 
 
-def looks_at(others: Sequence[HoldState], log: str, topic_id: str, now_ms: int) -> bool:
-    """Return whether another store has a replica of a log, and so judges the unproven segments itself."""
+def is_judged_elsewhere(others: Sequence[HoldState], log: str, topic_id: str, now_ms: int) -> bool:
+    """Return whether another held store has a replica of a log, and judges the unproven segments itself."""
     return any(
         (known_log := state.logs.get(log)) is not None
         and known_log.topic_id == topic_id
@@ -260,10 +240,10 @@ def looks_at(others: Sequence[HoldState], log: str, topic_id: str, now_ms: int) 
 def needed_by_others(
     others: Sequence[HoldState], held: HeldSetting, now_ms: int
 ) -> tuple[list[HeldSetting], list[HoldState]]:
-    """Return which other stores still need a raised setting. The last store that needs it undoes it.
+    """Return which other stores still need a raised setting. The last store that needs it restores it.
 
-    :return: their changes of the setting, and the states of stores that needed it but whose hold has ended
-        without a renewal.
+    :return: changes of the setting by stores that need it, and the states of stores that needed it until
+        their holds ended without a renewal.
     """
     needing: list[HeldSetting] = []
     ended: list[HoldState] = []

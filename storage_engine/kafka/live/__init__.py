@@ -1,4 +1,1 @@
-"""A node beside its running cluster.
-
-All requests to the cluster, also to hold topics and to delete, go through confluent-kafka.
-"""
+"""A node with its running cluster. All requests to the cluster go through confluent-kafka."""

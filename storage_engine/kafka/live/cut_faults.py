@@ -1,6 +1,7 @@
-"""Reasons why a log's leader must not delete up to the end of given segments. Reads only small files.
+"""Reasons why a log's leader must not delete records up to the end of given segments.
 
-Kafka's own call checks little. The rest is checked here, and an unknown fact forbids the deletion.
+Kafka's own call checks little. All other facts are checked here, and an unknown fact forbids the deletion.
+Only small files are read.
 """
 
 from __future__ import annotations
@@ -22,10 +23,7 @@ from storage_engine.model.store import FileFacts, Segment
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The segments of a log that are to be deleted.
-
-    :param segments: the log's first segments, oldest first.
-    """
+    """A log's first segments, oldest first, that are to be deleted."""
 
     name: PartitionDirectory
     directory: LogDirectory
@@ -42,10 +40,9 @@ class Prefix:
 
 
 def log_fault(prefix: Prefix, live: LivePartition | None, cluster_id: str) -> str:
-    """Return why no record of a log may be deleted through its leader, whichever node's files were proven;
-    "": nothing forbids it.
+    """Return why no record of a log may be deleted through its leader; "" if nothing forbids it.
 
-    :param live: the cluster's present facts about the log.
+    These reasons hold for whichever node's files were proven.
     """
     if prefix.name.is_internal:
         return "it belongs to an internal topic"
@@ -58,7 +55,7 @@ def log_fault(prefix: Prefix, live: LivePartition | None, cluster_id: str) -> st
 
 
 def leader_fault(live: LivePartition | None) -> str:
-    """Return why no leader can delete records of a log; "": a leader is known."""
+    """Return why no leader can delete records of a log; "" if a leader is known."""
     if live is None or live.refused:
         return "the cluster doesn't tell all of it" + (f": {live.refused[0]}" if live else "")
     return "no replica leads it" if live.leader is None else ""
@@ -74,11 +71,11 @@ def cut_to_held(plan: LogPlan, unheld: Mapping[str, str], live: LiveFacts | None
     partition = None if live is None else live.partitions.get(plan.log)
     if not (reason := unheld.get(plan.log, "") or leader_fault(partition)):
         return plan
-    return plan.with_going(lambda one: replace(one, reason=Reason.NOT_HELD, detail=reason))
+    return plan.with_going(lambda going: replace(going, reason=Reason.NOT_HELD, detail=reason))
 
 
 def boundary_fault(prefix: Prefix, live: LivePartition) -> str:
-    """Return why a log may not be cut at the end of its first segments; "": nothing forbids it."""
+    """Return why a log may not be cut at the end of its first segments; "" if nothing forbids it."""
     if fault := beginning_fault(prefix, live):
         return fault
     if prefix.boundary > limit_of(live):
@@ -87,11 +84,11 @@ def boundary_fault(prefix: Prefix, live: LivePartition) -> str:
 
 
 def beginning_fault(prefix: Prefix, live: LivePartition) -> str:
-    """Return why a log may not be cut at any offset; "": nothing forbids it.
+    """Return why a log may not be cut at any offset; "" if nothing forbids it.
 
-    This node's files prove nothing about the leader's records before their first segment. They also prove
+    This node's files prove nothing about the leader's records before the first segment here. They also prove
     nothing about records that a cleaner removed here: each node has its own cleaner, so the leader may still
-    have them.
+    have such records.
     """
     if live.log_start is None or live.high_watermark is None or live.last_stable_offset is None:
         return "its leader doesn't tell its log start, high watermark or last stable offset"
@@ -105,23 +102,22 @@ def beginning_fault(prefix: Prefix, live: LivePartition) -> str:
     node = None if prefix.directory.meta is None else prefix.directory.meta.node_id
     if first < cleaned_to and live.leader != node:
         return (
-            f"a cleaner took records below offset {cleaned_to} on this node, and its leader, node "
+            f"a cleaner removed records below offset {cleaned_to} on this node, and its leader, node "
             f"{live.leader}, may still have them: this node's files don't prove the leader's records"
         )
     return ""
 
 
 def limit_of(live: LivePartition) -> int:
-    """Return the offset above which a log may not be cut; -1: not known.
+    """Return the offset above which a log may not be cut; -1 if not known.
 
-    It is the lesser of high watermark and last stable offset. Kafka itself checks only one of them.
+    It is the lesser of high watermark and last stable offset. Kafka itself checks only the high watermark.
     """
     offsets = (live.high_watermark, live.last_stable_offset)
     return min(-1 if offset is None else offset for offset in offsets)
 
 
 def above_limit(boundary: int, live: LivePartition) -> str:
-    """Return a clause that says that a boundary is too high."""
     return (
         f"offset {boundary} lies above the high watermark {live.high_watermark} or the last stable offset "
         f"{live.last_stable_offset}"
@@ -151,7 +147,7 @@ def _other_policy(live: LivePartition) -> str:
 
 
 def files_fault(prefix: Prefix) -> str:
-    """Return the fault of segments that should be the log's first ones; "": there is no fault."""
+    """Return why the segments to delete aren't the log's unchanged first segments; "" if they are."""
     bases = [files.base_offset for files in prefix.log.segments]
     going = [segment.base_offset for segment in prefix.segments]
     if bases[: len(going)] != going or len(bases) <= len(going):

@@ -1,4 +1,4 @@
-"""Findings about a node beside its running cluster: from its files, corrected by the cluster's answers."""
+"""Findings about a node whose broker runs, from its files and its cluster's answers."""
 
 from __future__ import annotations
 

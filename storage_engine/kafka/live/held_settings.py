@@ -1,7 +1,4 @@
-"""The settings that a hold raises and restores.
-
-Each change is remembered before the cluster is asked for it.
-"""
+"""The settings that a hold raises and restores. Each change is remembered before the cluster gets it."""
 
 from __future__ import annotations
 
@@ -34,14 +31,13 @@ from storage_engine.model.hold import HoldMemory
 StillAlone = Callable[[], None]
 
 _SHORTEST_INTERVALS: Final = 4
-"""Shortest useful hold, in intervals of the brokers' retention check. If disks don't have room for longer,
-topics aren't held."""
+"""Shortest useful hold, in intervals of the brokers' retention check. Topics aren't held for less."""
 
 
 def rely_on_others(
     memory: HoldMemory, state: HoldState, topics: Sequence[TopicAge], others: Sequence[HoldState], now_ms: int
 ) -> HoldState:
-    """Remember that topics need their present settings, even if another store has set them."""
+    """Remember that topics need their present settings, including those that other stores have set."""
     added = {
         (setting.topic, setting.key): setting
         for topic in topics
@@ -66,9 +62,8 @@ class Raised:
     """The result of raising settings.
 
     :param state: the hold's state with the settings that the cluster has now.
-    :param refused: reasons of the cluster for refusing changes, by topic.
-    :param too_short: reasons why a hold would be too short, by topic: its disks have no room for longer, or
-        it was set so.
+    :param refused: why the cluster refused changes, by topic.
+    :param too_short: why a hold would be too short, by topic.
     """
 
     state: HoldState
@@ -80,7 +75,7 @@ def raise_settings(
     cluster: Cluster,
     memory: HoldMemory,
     state: HoldState,
-    found: ObservedNode,
+    node: ObservedNode,
     still_alone: StillAlone,
     *,
     strict: bool,
@@ -89,28 +84,28 @@ def raise_settings(
     """Raise the settings that must be raised, after the change is remembered.
 
     :param still_alone: the check that :meth:`storage_engine.model.hold.HoldMemory.alone` returned.
-    :param first_margin_ms: a setting that isn't ours yet is raised if it keeps records for less than this;
-        None: for less than half of the hold, as for our own settings.
+    :param first_margin_ms: a setting that we haven't raised yet is raised if it keeps records for less than
+        this. None means half of the hold, the limit for settings that we have raised.
     :raises StoreBusyError: another store changes settings of the cluster.
     :raises BrokerError: the cluster doesn't answer. It may have accepted a part of the changes.
     """
     changes: list[HeldSetting] = []
     too_short: dict[str, str] = {}
-    for topic in found.topics:
-        bears = found.bears[topic.topic]
+    for topic in node.topics:
+        bears = node.bears[topic.topic]
         of_topic = raise_values(
             topic,
             state,
-            found.at_ms,
+            node.at_ms,
             bears.kept_ms,
             strict=strict,
-            interval_ms=found.interval_ms,
+            interval_ms=node.interval_ms,
             first_margin_ms=None if first_margin_ms is None else min(first_margin_ms, bears.kept_ms),
         )
-        if strict or bears.kept_ms >= _SHORTEST_INTERVALS * found.interval_ms:
+        if strict or bears.kept_ms >= _SHORTEST_INTERVALS * node.interval_ms:
             changes += of_topic
         elif any(of_topic):
-            too_short[topic.topic] = _too_short(bears, found.interval_ms)
+            too_short[topic.topic] = _too_short(bears, node.interval_ms)
     if not changes:
         return Raised(state, {}, too_short)
     others = states_of_others(memory)
@@ -126,8 +121,7 @@ def raise_settings(
     answers = read_settings(cluster, list(values))
     return Raised(
         replace(
-            state,
-            settings=tuple(_confirm(setting, answers.get(setting.topic)) for setting in state.settings),
+            state, settings=tuple(_confirm(setting, answers.get(setting.topic)) for setting in state.settings)
         ),
         {topic: f"the cluster doesn't let us set it: {error.remark}" for topic, error in refused.items()},
         too_short,
@@ -135,7 +129,7 @@ def raise_settings(
 
 
 def _too_short(bears: Bearable, interval_ms: int) -> str:
-    """Return why a hold would end before its change takes effect: its wanted length, or a disk's room."""
+    """Return why a hold would end before its change takes effect: ``hold_hours``, or the room on a disk."""
     least_ms = _SHORTEST_INTERVALS * interval_ms
     least = (
         f"{duration_text(least_ms)}, four of the brokers' rounds "
@@ -168,9 +162,9 @@ class SettingsPutBack:
     """The result of restoring settings.
 
     :param kept: settings that aren't restored. Their first values must stay remembered.
-    :param unsettled: reasons why a topic needs a person, by topic. Some of its settings are in ``kept``.
-    :param notices: settings that another program has changed, or that another store still needs.
-    :param ended: stores that we don't wait for, because their holds were not renewed.
+    :param unsettled: why a person has to act, by topic. Such a topic has settings in ``kept``.
+    :param notices: notices about settings that another program has changed or another store still needs.
+    :param ended: notices about stores that we don't wait for, because their holds were not renewed.
     """
 
     kept: tuple[HeldSetting, ...]
@@ -190,11 +184,11 @@ def put_back(
 ) -> SettingsPutBack:
     """Restore settings, after it is remembered that we no longer need them.
 
-    If another program has changed a setting, its value stays. If another store of the journal still needs a
-    setting, it stays as well, and that store restores it. A first value is forgotten once it is restored, or
-    once its topic is deleted.
+    A value that another program has set stays. A setting that another store of the journal still needs stays,
+    too, and that store restores it. A first value is forgotten once it is restored, or once its topic is
+    deleted.
 
-    :param topic_ids: the topics' present ids, as far as the cluster tells.
+    :param topic_ids: the topics' present ids, as far as the cluster tells them.
     :param still_alone: the check that :meth:`storage_engine.model.hold.HoldMemory.alone` returned.
     :raises StoreBusyError: another store changes settings of the cluster.
     :raises BrokerError: the cluster doesn't answer. It may have accepted a part of the changes.
@@ -230,8 +224,7 @@ def put_back(
         if not (held.is_ours(setting) or set_by_another(others, held, setting)):
             notices.append(
                 f"topic {held.topic}: {held.key} is {setting.value}: another program set it, so it wasn't "
-                "put back to "
-                f"{held.original.value}"
+                f"put back to {held.original.value}"
             )
             continue
         needing, ended = needed_by_others(others, held, now_ms)

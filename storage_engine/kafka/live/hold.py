@@ -1,23 +1,23 @@
-"""Hold the topics of a running node: their records don't expire until released, as long as we renew the hold.
+"""Hold the topics of a running node: no record expires before we delete it, as long as we renew the hold.
 
 A topic's retention.ms and retention.bytes are raised as far as the hold needs, but no further than the disks
 have room. So a hold that nobody renews ends by the brokers' own rules. Each change of a setting is remembered
 before it is made.
 
-Some topics are never held, and we never delete from them: those of which the cleaner or remote storage
-deletes by other rules.
+If the cleaner or remote storage deletes records of a topic by other rules, the topic is never held, and we
+never delete from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import count_text, duration_text, time_text
 from storage_engine.exceptions import BadInputError, BrokerRefusedError, GateRefusedError, StoreBusyError
-from storage_engine.kafka.hold.drift import FoundLogs, all_drift, as_found, known_log
+from storage_engine.kafka.hold.drift import FoundLogs, all_drift, known_log, state_after_drift
 from storage_engine.kafka.hold.due_logs import (
     DueLog,
     DueLogs,
@@ -33,8 +33,8 @@ from storage_engine.kafka.hold.due_logs import (
 from storage_engine.kafka.hold.hold_state import (
     HELD_SETTINGS,
     HoldState,
-    KnownLog,
     TopicSetting,
+    lesser,
     load_state,
     save_state,
 )
@@ -92,10 +92,18 @@ def _renew(
 ) -> HoldStatus:
     others = states_of_others(memory)
     drift = drift_of(state, node, memory)
-    # First: what goes by what is remembered from here on doesn't find it any more.
+    # Recorded first: the state that is remembered from here on no longer shows this drift.
     memory.record_drift(drift)
-    state = as_found(state, node.of_logs, node.settings, others)
-    state = looked_at(live_node, replace(state, logs=_known_logs(state, node, seen_node)), node.at_ms)
+    state = state_after_drift(state, node.of_logs, node.settings, others)
+    logs = dict(state.logs)
+    for name, live in node.of_logs.told.items():
+        before = state.logs.get(name)
+        if (log := known_log(live, before)) is not None:
+            # The growth shows what retention.bytes will delete once the log isn't held.
+            files = seen_node.known[name].log.segments if name in seen_node.known else ()
+            segments = [SegmentFacts(segment.base_offset, segment.log.size_bytes, 0) for segment in files]
+            logs[name] = replace(log, written=written(segments, before, node.at_ms))
+    state = looked_at(live_node, replace(state, logs=logs), node.at_ms)
     state = rely_on_others(memory, state, node.topics, others, node.at_ms)
     strict = live_node.live.hold == STRICT
     raised = raise_settings(live_node.asked, memory, state, node, still_alone, strict=strict)
@@ -117,7 +125,7 @@ def _renew(
 def memory_of(live_node: LiveNode) -> HoldMemory:
     """Return the memory of a hold.
 
-    :raises GateRefusedError: there is no journal, so no topic may be held.
+    :raises GateRefusedError: without a journal, no topic may be held.
     :raises BadInputError: the hold is shorter than an hour.
     """
     if live_node.memory is None:
@@ -141,18 +149,6 @@ def looked_at(live_node: LiveNode, state: HoldState, now_ms: int) -> HoldState:
     return replace(state, looked_at_ms=now_ms, holds_for_ms=holds_for_ms)
 
 
-def _known_logs(state: HoldState, node: ObservedNode, seen_node: SeenNode) -> Mapping[str, KnownLog]:
-    logs = dict(state.logs)
-    for name, live in node.of_logs.told.items():
-        before = state.logs.get(name)
-        if (log := known_log(live, before)) is not None:
-            # How fast it grows tells what retention.bytes takes once it isn't held.
-            files = seen_node.known[name].log.segments if name in seen_node.known else ()
-            segments = [SegmentFacts(segment.base_offset, segment.log.size_bytes, 0) for segment in files]
-            logs[name] = replace(log, written=written(segments, before, node.at_ms))
-    return logs
-
-
 def look(live_node: LiveNode, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker.broker_store.StoreHold.status`."""
     memory, state = live_node.memory, load_state(live_node.memory)
@@ -162,8 +158,8 @@ def look(live_node: LiveNode, now_ms: int) -> HoldStatus:
     return _status(live_node, state, node, drift_of(state, node, memory), {})
 
 
-def drift_of(state: HoldState, found: ObservedNode, memory: HoldMemory) -> tuple[Drift, ...]:
-    return tuple(all_drift(state, found.of_logs, found.settings, found.at_ms, states_of_others(memory)))
+def drift_of(state: HoldState, node: ObservedNode, memory: HoldMemory) -> tuple[Drift, ...]:
+    return tuple(all_drift(state, node.of_logs, node.settings, node.at_ms, states_of_others(memory)))
 
 
 def _status(
@@ -173,11 +169,11 @@ def _status(
     drift: tuple[Drift, ...],
     too_short: Mapping[str, str],
 ) -> HoldStatus:
-    """Return the status of a hold, from the settings at the look and those that were set since.
+    """Return the status of a hold, from the settings at the look and the settings that were set since.
 
-    Each log is judged by itself. The store plans nothing for logs that aren't held.
+    Each log is judged separately. The store plans no deletion from logs that aren't held.
 
-    :param too_short: reasons why the hold of topics can't be made longer, by topic.
+    :param too_short: why the hold of a topic can't be made longer, by topic.
     """
     topics = [replace(topic, settings=in_effect(topic, state)) for topic in node.topics]
     open_logs = {**node.unread, **dict(_open_logs(topics, state, node))}
@@ -186,7 +182,9 @@ def _status(
     ]
     held = [topic for topic in held if topic.logs]
     short = tuple(f"topic {topic} can't be held for longer: {reason}" for topic, reason in too_short.items())
-    live_node.unheld = {**_values_by_log(node.unheld, node.of_logs.here), **open_logs}
+    topics_of = {log: log.rpartition("-")[0] for log in node.of_logs.here}
+    unheld = {log: node.unheld[topic] for log, topic in topics_of.items() if topic in node.unheld}
+    live_node.unheld = {**unheld, **open_logs}
     settings = [setting for setting in state.settings if setting.topic in node.settings]
     is_held = bool(held) or not open_logs
     ends = ends_at_ms(held) if is_held else None
@@ -225,8 +223,7 @@ def _open_logs(topics: Sequence[TopicAge], state: HoldState, node: ObservedNode)
                     counts_from = time_text(held.counts_from_ms)
                     reason = (
                         f"the hold counts from {counts_from} on, since brokers apply a change of settings "
-                        "later "
-                        "than they show it: run the same again then"
+                        "later than they show it: run the same again then"
                     )
                 else:
                     reason = f"its {key} is {value}, so that the brokers may delete records of it"
@@ -242,13 +239,8 @@ def _open_notices(open_logs: Mapping[str, str]) -> Iterator[str]:
         yield f"we delete nothing of logs that aren't held now, {named_in_short(logs)}: {reason}"
 
 
-def _values_by_log(topics: Mapping[str, str], logs: Collection[str]) -> Mapping[str, str]:
-    """Return the topics' values by the names of their logs."""
-    return {log: topics[topic] for log in logs if (topic := log.rpartition("-")[0]) in topics}
-
-
 def in_effect(topic: TopicAge, state: HoldState) -> Mapping[str, TopicSetting]:
-    """Return a topic's settings, updated by those that were set since the cluster was asked."""
+    """Return a topic's settings, with the higher values that were set since the cluster was asked."""
     set_now = {
         setting.key: setting.ours[-1]
         for setting in state.settings
@@ -256,14 +248,10 @@ def in_effect(topic: TopicAge, state: HoldState) -> Mapping[str, TopicSetting]:
     }
     return {
         key: TopicSetting(set_now[key], is_own=True)
-        if key in set_now and _is_higher(set_now[key], setting.value)
+        if key in set_now and lesser(set_now[key], setting.value) != set_now[key]
         else setting
         for key, setting in topic.settings.items()
     }
-
-
-def _is_higher(value: int, than: int) -> bool:
-    return than >= 0 and (value < 0 or value > than)
 
 
 def end_hold(live_node: LiveNode, now_ms: int) -> HoldStatus:
@@ -272,7 +260,7 @@ def end_hold(live_node: LiveNode, now_ms: int) -> HoldStatus:
     Values that another program has set meanwhile stay.
 
     :raises StoreBusyError: another store changes settings of the cluster.
-    :raises BrokerError: the cluster doesn't answer, or refuses to change a setting. The other settings are
+    :raises BrokerError: the cluster doesn't answer, or refuses to change a setting. All other settings are
         restored.
     """
     memory, state = live_node.memory, load_state(live_node.memory)
@@ -291,8 +279,9 @@ def end_hold(live_node: LiveNode, now_ms: int) -> HoldStatus:
         topic, reason = next(iter(result.unsettled.items()))
         raise BrokerRefusedError(
             f"topic {topic}: expected it as it was before the hold, found that it can't be put back: "
-            f"{reason}. Settings of {named_in_short(sorted(result.unsettled))} are still ours; the others "
-            "are as they were. Grant DescribeConfigs and AlterConfigs on them, and unmanage the store again.",
+            f"{reason}. Settings of {named_in_short(sorted(result.unsettled))} are still ours; all other "
+            "settings are as they were. Grant DescribeConfigs and AlterConfigs on these topics, and unmanage "
+            "the store again.",
             remark=reason,
         )
     kept = {held.topic for held in result.kept}
@@ -303,7 +292,7 @@ def end_hold(live_node: LiveNode, now_ms: int) -> HoldStatus:
 _TIMES = 1.25
 """A topic stays held while records are due within this many margins, so that settings don't oscillate."""
 LOOKS = 3
-"""How often a node is read again while its files vanish, or while other stores change its settings."""
+"""Number of attempts to read a node while its files vanish, or while other stores change its settings."""
 NOT_HELD = "no topic is held: no unarchived segment will be deleted soon"
 
 
@@ -328,11 +317,11 @@ def hold_due(
             if [hold.settings for hold in others] == [hold.settings for hold in states_of_others(memory)]:
                 judged = _Judged(live_node, memory, state, others, seen_node, logs, margin_ms, now_ms)
                 return _hold_due(judged, still_alone)
-        # What it was judged by is another store's by now.
+        # Another store has changed settings since they were judged.
         if not looks_left:
             raise StoreBusyError(
                 f"{live_node.root}: expected no changes of topics' settings while they were judged, found "
-                "changes by other stores of the journal. Nothing was changed. Hold it again."
+                "changes by other stores of the journal. Nothing was changed. Run this again."
             )
 
 
@@ -358,7 +347,7 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
     near = {
         log.topic
         for log in logs.values()
-        # Held for longer before it goes, it would only fill its disk.
+        # A hold longer than its disks can bear would only fill them.
         if log.going(now_ms, min(margin_ms, bears[log.topic].kept_ms)) or log.unknown_size
     }
     still = {log.topic for log in logs.values() if log.going(now_ms, margin_ms, _TIMES)}
@@ -368,14 +357,14 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
     partitions = {} if seen_node.node.live is None else seen_node.node.live.partitions
     of_logs = found_logs(store, seen_node.node, partitions, state.logs, now_ms)
     drift = tuple(gone_unproven(tuple(all_drift(state, of_logs, node.settings, now_ms, others)), state))
-    # First: what goes by what is remembered from here on doesn't find it any more.
+    # Recorded first: the state that is remembered from here on no longer shows this drift.
     memory.record_drift(drift)
-    state = as_found(state, of_logs, node.settings, others)
+    state = state_after_drift(state, of_logs, node.settings, others)
     deleted = deleted_topics(store, state, of_logs)
     remembered = {name: log for name, log in state.logs.items() if name.rpartition("-")[0] not in deleted}
     for name, live in partitions.items():
         if (live_log := known_log(live, state.logs.get(name))) is not None and name in logs:
-            remembered[name] = _with_due(live_log, logs[name])
+            remembered[name] = replace(live_log, unproven=logs[name].ranges, written=logs[name].written)
     state = looked_at(store, replace(state, logs=remembered), now_ms)
     raising = replace(node, topics=tuple(topic for topic in node.topics if topic.topic in needed))
     state = rely_on_others(memory, state, raising.topics, others, now_ms)
@@ -413,18 +402,18 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
         described(state),
         disturbances=drift,
         due=tuple(_due(logs, state, (now_ms, margin_ms), unheld, node.unread, ends)),
-        notices=(*bears_notices(bears), *_notices(logs), *back.notices),
+        notices=(*bears_notices(bears), *_unknown_growth(logs), *back.notices),
         ends_at_ms=min(ends.values(), default=None),
         lasts_ms=min((bears[topic].kept_ms for topic in ends), default=None),
         alarms=tuple(_alarms(decisions, judged.logs, back)),
     )
 
 
-def deleted_topics(live_node: LiveNode, state: HoldState, found: FoundLogs) -> frozenset[str]:
+def deleted_topics(live_node: LiveNode, state: HoldState, logs: FoundLogs) -> frozenset[str]:
     """Return the topics of remembered logs that no longer exist in the cluster."""
     unknown = {
-        name.rpartition("-")[0] for name in state.logs if name not in found.here
-    } - found.topic_ids.keys()
+        name.rpartition("-")[0] for name in state.logs if name not in logs.here
+    } - logs.topic_ids.keys()
     answers = read_settings(live_node.asked, sorted(unknown)) if unknown else {}
     return frozenset(topic for topic, answer in answers.items() if is_deleted(answer))
 
@@ -448,16 +437,12 @@ def described(state: HoldState | None) -> HoldStatus:
     text = f"held until their unarchived segments are archived: {named_in_short(list(topics))}"
     description = text if topics else NOT_HELD
     if unneeded:
-        description += f"; raised still, and not needed to be: {named_in_short(list(unneeded))}"
+        description += f"; still raised, though no longer needed: {named_in_short(list(unneeded))}"
     ends_at_ms = None if state is None or not topics else state.ends_at_ms
     lasts_ms = None if ends_at_ms is None or state is None else state.holds_for_ms
     return HoldStatus(
         held=False, left_to_broker=True, described=description, ends_at_ms=ends_at_ms, lasts_ms=lasts_ms
     )
-
-
-def _with_due(known: KnownLog, log: DueLog) -> KnownLog:
-    return replace(known, unproven=log.ranges, written=log.written)
 
 
 def _due(
@@ -468,11 +453,11 @@ def _due(
     unread: Mapping[str, str],
     ends: Mapping[str, int],
 ) -> Iterator[DueRange]:
-    """Yield segments that will be deleted and that no lake has, log by log.
+    """Yield, for each log, the segments that will be deleted within a margin in spite of a hold.
 
     :param within: the present time, and a margin.
-    :param unheld: reasons why topics can't be held, or not for longer.
-    :param unread: reasons why the time for which logs are held is unknown, by name.
+    :param unheld: why topics can't be held, or not for longer, by topic.
+    :param unread: why it is unknown how long logs are held, by log.
     :param ends: end of the hold of each held topic.
     """
     counts: dict[str, int] = {}
@@ -480,7 +465,7 @@ def _due(
         counts[held.topic] = max(counts.get(held.topic, 0), held.counts_from_ms)
     for name, log in logs.items():
         reason = unheld.get(log.topic, "") or unread.get(name, "")
-        # How fast it grows isn't known: it may go at once.
+        # If its growth isn't known, all of it may be deleted at once.
         going = log.unproven if reason and log.unknown_size else log.going(*within)
         if not going:
             continue
@@ -497,7 +482,7 @@ def _due(
             yield DueRange(name, going[0].base_offset, going[-1].end_offset, size, at_ms, reason)
 
 
-def _notices(logs: Mapping[str, DueLog]) -> Iterator[str]:
+def _unknown_growth(logs: Mapping[str, DueLog]) -> Iterator[str]:
     unknown = [name for name, log in logs.items() if log.unknown_size]
     if unknown:
         yield (

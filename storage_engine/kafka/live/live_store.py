@@ -1,7 +1,7 @@
-"""A node beside its running cluster, as retention sees it. Facts come from the files where they contain them,
-and otherwise from the cluster.
+"""A node with its running cluster, as a store for retention. Facts that files don't contain come from the
+cluster.
 
-Its topics are held and its segments deleted by us if its settings say that we delete.
+If the store's settings say that we delete, we hold the topics and delete segments.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from storage_engine.kafka.hold.hold_state import load_state
 from storage_engine.kafka.live import hold, release
 from storage_engine.kafka.live.cut_faults import cut_to_held
 from storage_engine.kafka.live.observe import LiveNode
-from storage_engine.kafka.store.plan import as_asked
-from storage_engine.kafka.store.store import KafkaStore, open_store
+from storage_engine.kafka.store.store import DISKS, KafkaStore, open_store
 from storage_engine.model.broker.broker_store import (
     LockedStore,
     Remove,
@@ -31,16 +30,13 @@ from storage_engine.model.broker.broker_store import (
 )
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
 from storage_engine.model.hold import HoldMemory, HoldStatus
-from storage_engine.model.plan import Plan, PlanRequest
+from storage_engine.model.plan import Plan, PlanRequest, limit_plans
 from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsHold(StoreHold):
-    """A hold by the topics' settings.
-
-    All topics are held if we delete; otherwise only topics with segments that are due.
-    """
+    """A hold by the topics' settings. All topics are held if we delete; otherwise those with due segments."""
 
     node: LiveNode
 
@@ -60,7 +56,7 @@ class TopicsHold(StoreHold):
         try:
             state = load_state(self.node.memory)
         except GateRefusedError:
-            # Another release's: it may hold any of them.
+            # Another release's hold may hold any log.
             return True
         return state is not None and state.has_settings(log.rpartition("-")[0])
 
@@ -73,7 +69,7 @@ class TopicsHold(StoreHold):
 
 @dataclass(frozen=True, slots=True)
 class LockedTopics(LockedStore):
-    """A node whose hold is in effect. Segments below the logs' starts are deleted, by the logs' leaders."""
+    """A node whose hold is in effect. The logs' leaders delete the segments below the log starts."""
 
     node: LiveNode = field(kw_only=True)
 
@@ -83,7 +79,7 @@ class LockedTopics(LockedStore):
 
 @dataclass(slots=True)
 class LiveKafkaStore(KafkaStore):
-    """A node whose broker runs, as retention sees it."""
+    """A node whose broker runs, as a store for retention."""
 
     node: LiveNode
 
@@ -96,21 +92,19 @@ class LiveKafkaStore(KafkaStore):
         return TopicsHold(self.node)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the snapshot.
-
-        The files tell which segments are sealed; the leader tells how far they are replicated.
+        """Return the snapshot. Files tell which segments are sealed; leaders tell how far they are copied.
 
         :raises BrokerError: the cluster doesn't answer.
         :raises NotOnBrokerError: the directories belong to another cluster.
         """
-        # Not the base class's: a dataclass with slots is another class than the one that super() knows.
+        # super() fails here: a dataclass with slots replaces the class that super() refers to.
         return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
 
     @contextmanager
     def lock(self) -> Iterator[LockedTopics]:
-        """Renew the hold before any decision.
+        """Renew the hold before any decision. The hold stays after the block.
 
-        The hold stays after the block. A log that isn't held doesn't prevent deletions from other logs.
+        A log that isn't held doesn't prevent deletions from other logs.
 
         :raises GateRefusedError: the store can't be held, or its broker deletes by its own rules.
         """
@@ -129,14 +123,14 @@ class LiveKafkaStore(KafkaStore):
         release.delete_segments(self.node, segments, meanwhile)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        """Decide as the broker would. If we delete, delete only segments that may be archived."""
+        """Decide as the broker would. If we delete, the plan deletes only segments that may be archived."""
         decided = KafkaStore.plan(self, snapshot, now_ms, request)
         if not self.node.is_ours:
             return decided
         logs = self.cut_to_archivable(snapshot, decided.logs)
         live = self.node.node_of(snapshot, now_ms).live
         logs = tuple(cut_to_held(log, self.node.unheld, live) for log in logs)
-        return replace(decided, logs=as_asked(logs, snapshot, request))
+        return replace(decided, logs=limit_plans(logs, request, snapshot.disks, DISKS))
 
     @property
     def dependents(self) -> None:
@@ -147,9 +141,9 @@ _LEFT_TO_ITS_BROKER = "its broker deletes by its own rules, so nothing is delete
 
 
 def open_live(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | None = None) -> LiveKafkaStore:
-    """Open a node beside its running cluster.
+    """Open a node with its running cluster.
 
-    The cluster is asked later: only then are bad client settings, or a missing client, errors.
+    The cluster is asked later: bad client settings, or a missing client, are errors only then.
 
     :raises BadInputError: there is no node.
     """

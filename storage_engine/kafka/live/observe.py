@@ -1,15 +1,15 @@
 """A node of a running cluster, and one look at the cluster's answers about its partitions. Changes nothing.
 
-A fact that the cluster refuses is unknown, and is reported. If no broker answers, the whole look fails.
+A fact that the cluster refuses to tell is unknown, and is reported. If no broker answers, the look fails.
 
-Also findings about a node that only its running cluster can tell. Of the files, only topics' ids are read.
+Also findings from the running cluster's answers. For them, only the topics' ids are read from files.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -42,37 +42,43 @@ def observe(cluster: Cluster, partitions: Collection[PartitionDirectory], now_ms
 
     :param partitions: partitions of a node's logs, including internal topics.
     :raises BrokerUnavailableError: no broker answers.
-    :raises BrokerRefusedError: the account may not even ask which cluster it is.
+    :raises BrokerRefusedError: the account may not even ask for the cluster's id.
     """
     described = cluster.described()
     topics = _topics(cluster, sorted({partition.topic for partition in partitions}))
-    answers = {
-        partition.log: _live_partition(topics[partition.topic], partition.partition)
-        for partition in partitions
-        if partition.partition in topics[partition.topic].partitions or topics[partition.topic].refused
-    }
+    answers: dict[str, LivePartition] = {}
+    for partition in partitions:
+        topic = topics[partition.topic]
+        if partition.partition in topic.partitions or topic.refused:
+            leader, replicas, in_sync = topic.partitions.get(partition.partition, (None, (), ()))
+            answers[partition.log] = LivePartition(
+                topic_id=topic.topic_id,
+                leader=leader,
+                topic_settings=topic.settings,
+                own_settings=topic.own_settings,
+                replicas=replicas,
+                in_sync=in_sync,
+                refused=topic.refused,
+            )
     led = [
         partition
         for partition in partitions
         if (live := answers.get(partition.log)) and live.leader is not None
     ]
-    for name, refused, offsets, epochs in _offsets(cluster, led):
-        for log, offset in offsets.items():
-            answers[log] = replace(answers[log], **{name: offset})  # type: ignore[arg-type]
-        if name == "high_watermark":
-            for log, epoch in epochs.items():
-                answers[log] = replace(answers[log], leader_epoch=epoch)
-        for log, reason in refused.items():
-            answers[log] = replace(answers[log], refused=(*answers[log].refused, f"{name}: {reason}"))
+    for kind, log, answer in _offsets(cluster, led):
+        if isinstance(answer, BrokerRefusedError):
+            reasons = (*answers[log].refused, f"{kind}: {answer.remark}")
+            answers[log] = replace(answers[log], refused=reasons)
+            continue
+        answers[log] = replace(answers[log], **{kind: answer.offset})
+        if kind == "high_watermark" and answer.leader_epoch is not None:
+            answers[log] = replace(answers[log], leader_epoch=answer.leader_epoch)
     return LiveFacts(now_ms, described.cluster_id or "", answers)
 
 
 @dataclass(slots=True)
 class _Topic:
-    """A cluster's facts about a topic.
-
-    :param partitions: leader, replicas and replicas in sync of each partition.
-    """
+    """A cluster's facts about a topic: ``partitions`` has their leaders, replicas and replicas in sync."""
 
     topic_id: uuid.UUID | None = None
     partitions: dict[int, tuple[int | None, tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
@@ -107,21 +113,8 @@ def _topics(cluster: Cluster, names: Sequence[str]) -> dict[str, _Topic]:
     return topics
 
 
-def _live_partition(topic: _Topic, partition: int) -> LivePartition:
-    leader, replicas, in_sync = topic.partitions.get(partition, (None, (), ()))
-    return LivePartition(
-        topic_id=topic.topic_id,
-        leader=leader,
-        topic_settings=topic.settings,
-        own_settings=topic.own_settings,
-        replicas=replicas,
-        in_sync=in_sync,
-        refused=topic.refused,
-    )
-
-
 def _uuid(answer: Any) -> uuid.UUID | None:
-    """Return a topic's id; None: the cluster is older than 2.8, or doesn't tell it."""
+    """Return a topic's id; None if the cluster is older than 2.8 or doesn't tell the id."""
     bits = ((answer.get_most_significant_bits() & _MASK) << 64) | (
         answer.get_least_significant_bits() & _MASK
     )
@@ -133,10 +126,10 @@ _MASK = (1 << 64) - 1
 
 def _offsets(
     cluster: Cluster, partitions: Sequence[PartitionDirectory]
-) -> Iterable[tuple[str, Mapping[str, str], Mapping[str, int], Mapping[str, int]]]:
-    """Yield, for each kind of offset: its name, refusals' reasons, offsets and leaders' epochs, each by log.
+) -> Iterator[tuple[str, str, Any | BrokerRefusedError]]:
+    """Yield the leaders' answers for each kind of offset and each log.
 
-    The log's start is asked for last. It only grows, so all records below it are certainly deleted.
+    The log start is asked for last. It only grows, so all records below it are certainly deleted.
     """
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import OffsetSpec
@@ -154,32 +147,19 @@ def _offsets(
                 dict.fromkeys(some, spec), isolation_level=isolation, request_timeout=TIMEOUT_SECONDS
             )
 
-        refused: dict[str, str] = {}
-        offsets: dict[str, int] = {}
-        epochs: dict[str, int] = {}
         for key, answer in cluster.answers("offsets of partitions", keys, ask):
-            log = f"{key.topic}-{key.partition}"
-            if isinstance(answer, BrokerRefusedError):
-                refused[log] = answer.remark
-            else:
-                offsets[log] = answer.offset
-                if answer.leader_epoch is not None:
-                    epochs[log] = answer.leader_epoch
-        yield name, refused, offsets, epochs
+            yield name, f"{key.topic}-{key.partition}", answer
 
 
 @dataclass(frozen=True, slots=True)
 class LeadersWord:
-    """A cluster's answers at one moment.
-
-    :param running: brokers that are registered with the controller, and not fenced.
-    """
+    """A cluster's answers at one moment. ``running`` are the registered brokers that aren't fenced."""
 
     facts: LiveFacts
     running: frozenset[int]
 
     def of(self, log: str) -> LivePartition | None:
-        """Return the facts about a log; None: there are none."""
+        """Return the facts about a log; None if there are none."""
         return self.facts.partitions.get(log)
 
 
@@ -187,10 +167,10 @@ def ask_leaders(cluster: Cluster, logs: Collection[PartitionDirectory], now_ms: 
     """Ask a cluster for the leaders of logs, and then for its running brokers.
 
     :raises BrokerUnavailableError: no broker answers.
-    :raises BrokerRefusedError: the account may not even ask which cluster it is.
+    :raises BrokerRefusedError: the account may not even ask for the cluster's id.
     """
     facts = observe(cluster, logs, now_ms)
-    # Last: a broker that has started since, and doesn't lead yet, is among them.
+    # Asked last, so that a broker that has started meanwhile, and doesn't lead yet, counts as running.
     return LeadersWord(facts, frozenset(node.id for node in cluster.described().nodes))
 
 
@@ -198,10 +178,7 @@ NOT_SERVED = "its broker serves none of its logs, and serves those of other dire
 
 
 def live_findings(node: Node, facts: LiveFacts) -> Iterator[Finding]:
-    """Yield the cluster's findings about a node's partitions that a person should look at.
-
-    :param facts: the cluster's own answers, not corrected by the node's files.
-    """
+    """Yield findings about a node's partitions from its cluster's answers, not corrected by its files."""
     node_id = node_id_of(node)
     for _, log in node.logs:
         partition = facts.partitions.get(log.name.log)
@@ -225,7 +202,7 @@ def _partition(name: str, partition: LivePartition, node_id: int | None) -> Iter
         yield Finding(
             Severity.URGENT,
             "no-leader",
-            f"log {name}: no replica leads it: nothing is written, and how far it is replicated isn't known",
+            f"log {name}: no replica leads it: nothing is written, and the high watermark isn't known",
             "start one of its replicas: " + ", ".join(map(str, partition.replicas)),
         )
     behind = [replica for replica in partition.replicas if replica not in partition.in_sync]
@@ -236,14 +213,15 @@ def _partition(name: str, partition: LivePartition, node_id: int | None) -> Iter
             "not-in-sync",
             f"log {name}: its replica on {nodes} isn't in sync with leader {partition.leader}: the high "
             "watermark may be left behind, and nothing above it is deleted",
-            f"look at the broker of {nodes}: is it running, and does it reach the leader?",
+            f"check that the broker of {nodes} runs and reaches the leader",
         )
     if node_id is not None and node_id not in partition.replicas:
         yield Finding(
             Severity.WARNING,
             "no-replica",
-            f"log {name}: by the cluster's answer node {node_id} has no replica of it, only "
-            f"{', '.join(map(str, partition.replicas))}: it deletes the directory when it notices",
+            f"log {name}: by the cluster's answer its replicas are on nodes "
+            f"{', '.join(map(str, partition.replicas))}, not on node {node_id}, whose broker will delete the "
+            "directory",
         )
 
 
@@ -273,27 +251,19 @@ def offline_findings(node: Node) -> Iterator[Finding]:
             Severity.URGENT,
             "directory-offline",
             f"{path}: {NOT_SERVED}",
-            "look into its disk, and into the broker's log for the error; start the broker again then",
+            "look for the error of its disk in the broker's log, mend the disk, and start the broker again",
         )
 
 
 def waiting_files(node: Node) -> Iterator[Finding]:
-    """Yield a finding about files below the leaders' log starts.
-
-    Their records are deleted, but the files still exist.
-
-    :param node: with its cluster's answers.
-    """
-    starts = (
-        {}
-        if node.live is None
-        else {name: partition.log_start for name, partition in node.live.partitions.items()}
-    )
+    """Yield a finding about files below the leaders' log starts: only their records are deleted yet."""
+    partitions = {} if node.live is None else node.live.partitions
     waiting = [
         (log.name.log, files.log.size_bytes)
         for _, log in node.logs
+        if (live := partitions.get(log.name.log)) is not None and live.log_start is not None
         for files, following in pairwise(log.segments)
-        if (start := starts.get(log.name.log)) is not None and following.base_offset <= start
+        if following.base_offset <= live.log_start
     ]
     if waiting:
         names = list(dict.fromkeys(name for name, _ in waiting))
@@ -320,7 +290,7 @@ def _unknown(facts: LiveFacts) -> Iterator[Finding]:
 
 
 def node_id_of(node: Node) -> int | None:
-    """Return the node's own id; None: no directory contains it."""
+    """Return the node's own id; None if no directory contains it."""
     ids = (directory.meta.node_id for directory in node.directories if directory.meta is not None)
     return next((node_id for node_id in ids if node_id is not None), None)
 
@@ -329,8 +299,7 @@ def node_id_of(node: Node) -> int | None:
 class LiveNode(OpenNode):
     """A node whose broker runs: its files, its cluster, and the remembered hold.
 
-    :param live: how to reach its cluster.
-    :param unheld: reasons why logs weren't held at the last look, by name. No record of them is deleted.
+    :param unheld: reasons why logs weren't held at the last look, by name. We delete no record of these logs.
     """
 
     live: LiveBroker = field(default_factory=LiveBroker)
@@ -346,7 +315,7 @@ class LiveNode(OpenNode):
     def look(self, now_ms: int) -> SeenNode:
         """Read the node's logs for a hold. The facts of an earlier snapshot stay.
 
-        A failed directory doesn't prevent a hold of the others, because it doesn't stop the broker.
+        A failed directory doesn't stop the broker, so it doesn't prevent a hold of logs in other directories.
         """
         return self.see(now_ms, lambda at_ms: self._with_live(read_what_is_left(self.root), at_ms))
 

@@ -1,17 +1,15 @@
-"""Delete exactly the approved segments through the running cluster: the leaders' log starts move to their
+"""Delete exactly the approved segments through the running cluster: each leader moves its log start to their
 end, and no further.
 
 Kafka's own call (DeleteRecords) checks little. It deletes records of open transactions, and whatever records
 the leader has, even if the proven files belong to another log. So all of that is checked first, for each log
-by itself. A log whose leader, replicas or topic are unknown is left alone.
+separately. A log whose leader, replicas or topic are unknown is left alone.
 
-The files are deleted later, when each node's broker does its next round. Records below the leader's log start
-count as deleted.
+Each node's broker deletes the files in its next round. Records below the leader's log start count as deleted.
 
-The call is made after it was remembered that we are about to make it. After a time-out, the leader's log
-start shows the result. The call names no epoch, so any leader carries it out. Therefore the leaders' epochs
-are read right before and after the call. A leader that has changed in between must show that it has the
-proven records.
+Before the call, the coming deletion is remembered durably. After a time-out, the leader's log start shows the
+result. The call names no epoch, so any leader carries it out. Therefore the leaders' epochs are read right
+before and after the call. A leader that has changed in between must show that it has the proven records.
 
 A single batch shows, by offset and epoch, whether a log's leader has the same records as a node's files. A
 leader numbers its batches with its epoch, and each replica copies them in order from one leader at a time. So
@@ -68,11 +66,10 @@ def delete_segments(
 ) -> None:
     """Delete the records of these segments through the cluster. They are the first segments of their logs.
 
-    :param meanwhile: called now and then while it waits.
-    :raises ChangedUnderUsError: a log may not be cut, or its leader refused; the first such log is named. The
+    :raises ChangedUnderUsError: a log may not be cut, or its leader refused; the first such log is named. All
         other logs were cut, as their leaders' log starts show.
     :raises GateRefusedError: the store isn't held; nothing was done.
-    :raises BrokerError: the cluster doesn't answer, or its actions are unknown; all segments may be deleted.
+    :raises BrokerError: the cluster doesn't answer, or its actions are unknown: any segment may be deleted.
     :raises ReleasedTooMuchError: more records than these are deleted, or may be.
     """
     if not segments:
@@ -93,7 +90,7 @@ def delete_segments(
         live = facts.partitions.get(prefix.name.log)
         try:
             if reason := find_cut_fault(prefix, live, state, node_id, facts.cluster_id):
-                raise refused(prefix, reason)
+                raise cut_error(prefix, reason)
             assert live is not None
             assert live.high_watermark is not None
             witnesses[prefix.key] = witness_of(prefix, prefix.boundary, live.high_watermark)
@@ -101,8 +98,10 @@ def delete_segments(
             refusals.append(error)
             continue
         cuts.append(Cut(prefix, live))
-    differences = other_than(live_node.asked, witnesses, meanwhile)
-    refusals += [refused(prefix, differences[prefix.key]) for prefix in prefixes if prefix.key in differences]
+    differences = find_differences(live_node.asked, witnesses, meanwhile)
+    refusals += [
+        cut_error(prefix, differences[prefix.key]) for prefix in prefixes if prefix.key in differences
+    ]
     if cuts := [log_cut for log_cut in cuts if log_cut.prefix.key not in differences]:
         cut_logs(live_node.asked, live_node.root, live_node.memory, cuts, meanwhile, is_held=True)
     if refusals:
@@ -110,10 +109,9 @@ def delete_segments(
 
 
 def find_below_start(live_node: LiveNode, segments: Sequence[Segment]) -> frozenset[SegmentId]:
-    """Return the segments that are wholly below their leaders' log starts. Their records are deleted, even if
-    files still exist.
+    """Return the segments below their leaders' log starts: their records are deleted, even if files remain.
 
-    If the leader of a log that we never cut doesn't answer, none of its segments counts as deleted.
+    If the leader of a log that we never cut doesn't answer, none of the log's segments counts as deleted.
 
     :raises BrokerError: the cluster doesn't answer, or doesn't tell the start of a log that we have cut.
     """
@@ -126,8 +124,8 @@ def find_below_start(live_node: LiveNode, segments: Sequence[Segment]) -> frozen
         if was_cut and name not in starts:
             raise BrokerUnavailableError(
                 f"{live_node.asked.address}: asked where log {name} begins, expected its leader's answer, "
-                "found none. It is unknown which of its records are deleted. Run the same command again, "
-                "which finds out.",
+                "found none. It is unknown which of its records are deleted. Run the same command again to "
+                "find out.",
                 may_have_acted=True,
             )
     return frozenset(segment.id for segment in segments if segment.end_offset <= starts.get(segment.log, -1))
@@ -138,7 +136,7 @@ def _prefixes(live_node: LiveNode, segments: Sequence[Segment]) -> Iterator[Pref
 
 
 def prefixes_of(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
-    """Yield the prefix to delete of each of a node's logs.
+    """Yield, for each log, the first segments that are to be deleted.
 
     :param segments: the first segments of their logs, oldest first in each log.
     :raises ChangedUnderUsError: the node no longer has a log.
@@ -157,9 +155,8 @@ def prefixes_of(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]
 def find_cut_fault(
     prefix: Prefix, live: LivePartition | None, state: HoldState, node_id: int | None, cluster_id: str
 ) -> str:
-    """Return why a log may not be cut at its boundary; "": nothing forbids it. Reads only small files.
+    """Return why a log may not be cut at its boundary; "" if nothing forbids it. Only small files are read.
 
-    :param live: the cluster's present facts about the log.
     :param node_id: id of the node whose files were proven.
     """
     if fault := log_fault(prefix, live, cluster_id):
@@ -169,7 +166,7 @@ def find_cut_fault(
     if log is None:
         return "it isn't held"
     if str(live.topic_id) != log.topic_id:
-        return f"its topic has id {live.topic_id} by now, and {log.topic_id} was held"
+        return f"its topic now has id {live.topic_id}, and the topic with id {log.topic_id} was held"
     if node_id is None or node_id not in live.in_sync:
         return (
             f"its replica on this node, {node_id}, isn't in sync with leader {live.leader}: the leader's "
@@ -185,7 +182,7 @@ def find_cut_fault(
 def witness_of(prefix: Prefix, offset: int, high_watermark: int) -> Witness:
     """Return a batch at or after an offset, by which a log's leader can show that it has the same records.
 
-    :param offset: records below it must be the same.
+    :param offset: the leader's records below it must be the same.
     :raises ChangedUnderUsError: there is no such batch, or a file can't be read.
     """
     segments = [files for files in prefix.log.segments if files.base_offset >= prefix.segments[0].base_offset]
@@ -193,28 +190,25 @@ def witness_of(prefix: Prefix, offset: int, high_watermark: int) -> Witness:
     try:
         witness = find_witness(segments[begun[-1] if begun else 0 :], offset, high_watermark)
     except OSError as error:
-        raise refused(prefix, f"a file can't be read: {reason_text(error)}") from error
+        raise cut_error(prefix, f"a file can't be read: {reason_text(error)}") from error
     if witness is None:
-        raise refused(
+        raise cut_error(
             prefix,
-            "there is no record at its end or later by which its leader could show that it has the same "
-            "records: it is deleted once there is one",
+            f"no record at or after offset {offset} exists by which its leader could show that it has the "
+            "same records: the segments are deleted once such a record exists",
         )
     return witness
 
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """A leader's facts about its log at one moment.
-
-    :param epoch: None: the leader doesn't tell it.
-    """
+    """A leader's facts about its log at one moment. ``epoch`` is None if the leader doesn't tell it."""
 
     epoch: int | None
     high_watermark: int
 
 
-def refused(prefix: Prefix, why: str, left: str = "Nothing of it was deleted.") -> ChangedUnderUsError:
+def cut_error(prefix: Prefix, why: str, left: str = "Nothing of it was deleted.") -> ChangedUnderUsError:
     """Return the error for a log from which nothing more may be deleted. It names the log's first segment.
 
     :param left: the present state of the log.
@@ -247,14 +241,14 @@ def cut(cluster: Cluster, prefixes: Sequence[Prefix]) -> Mapping[tuple[str, int]
             if isinstance(answer, BrokerRefusedError):
                 refused[key.topic, key.partition] = answer
     except BrokerUnavailableError as error:
-        # A lost answer may be that of a leader which did it: its start tells.
+        # A leader whose answer is lost may have deleted the records: its log start shows it.
         lost = BrokerRefusedError(str(error), code=_TIMED_OUT, remark="no answer in time")
         refused |= {prefix.key: lost for prefix in prefixes if prefix.key not in refused}
     return refused
 
 
 _TIMED_OUT: Final = 7
-"""REQUEST_TIMED_OUT: the leader has carried it out, or hasn't, or will do so later."""
+"""REQUEST_TIMED_OUT: the leader has carried out the request, or hasn't, or will do so later."""
 _DONE_NOTHING: Final = frozenset({1, 17, 29, 31, 44})
 """OFFSET_OUT_OF_RANGE, INVALID_TOPIC_EXCEPTION, TOPIC_ and CLUSTER_AUTHORIZATION_FAILED, POLICY_VIOLATION:
 the leader refused before it did anything. After any other error the log start shows the result: a leader that
@@ -267,9 +261,9 @@ def settled_starts(
     refused: Mapping[tuple[str, int], BrokerRefusedError],
     meanwhile: Callable[[], object],
 ) -> Mapping[str, int]:
-    """Return each log's start offset, as soon as it is certain.
+    """Return each log's start offset once it is certain.
 
-    :raises BrokerUnavailableError: it isn't certain in time. The records may still be deleted at any time.
+    :raises BrokerUnavailableError: a start isn't certain in time. Records may still be deleted at any time.
     """
     ends = time.monotonic() + UNKNOWN_SECONDS
     while True:
@@ -293,8 +287,8 @@ def settled_starts(
                 f"{cluster.address}: log {first.name.log}: expected its leader to begin at offset "
                 f"{first.boundary}, found {starts.get(first.name.log, 'no answer')} after "
                 f"{UNKNOWN_SECONDS:.0f} s{f' ({answer.remark})' if answer else ''}. Records from that offset "
-                "on stay. Records below it may be deleted at any time. Run the same command again, which "
-                "continues.",
+                "on stay. Records below it may be deleted at any time. Run the same command again to "
+                "continue.",
                 may_have_acted=True,
             )
         meanwhile()
@@ -341,7 +335,7 @@ def _offsets(cluster: Cluster, prefixes: Sequence[Prefix], subject: str, spec: A
 def check_not_too_far(root: Path, prefixes: Sequence[Prefix], starts: Mapping[str, int]) -> None:
     """Make sure that no leader's log start is after the segments to delete.
 
-    :raises ReleasedTooMuchError: a log start is.
+    :raises ReleasedTooMuchError: a log start is after them.
     """
     for prefix in prefixes:
         if starts[prefix.name.log] > prefix.boundary:
@@ -356,7 +350,7 @@ def check_not_too_far(root: Path, prefixes: Sequence[Prefix], starts: Mapping[st
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A log that is to be cut, and the cluster's facts about it by which that was allowed."""
+    """A log that is to be cut, and the cluster's facts that allow it."""
 
     prefix: Prefix
     live: LivePartition
@@ -373,12 +367,11 @@ def cut_logs(
 ) -> None:
     """Remember the request, ask leaders to move their log starts to the boundaries, and check the result.
 
-    :param root: the store's, for messages.
-    :param memory: memory of the request: without it, other stores would report the deletion as another
-        program's. None: it isn't remembered.
-    :param meanwhile: called now and then while it waits.
+    :param root: the store's root, for messages.
+    :param memory: memory of the request, so that other stores don't report the deletion as another program's.
+        None if the request isn't remembered.
     :param is_held: the logs are held, so the brokers' own rules delete none of their records now.
-    :raises ChangedUnderUsError: a log's leader has changed, or the cluster refuses; names the log.
+    :raises ChangedUnderUsError: a log's leader has changed, or the cluster refuses. The error names the log.
     :raises BrokerUnavailableError: the cluster's actions are unknown.
     :raises ReleasedTooMuchError: the leader of a held log begins after the boundary, or a leader may have had
         other records.
@@ -387,7 +380,7 @@ def cut_logs(
     led = leaders_of(cluster, prefixes)
     for log_cut in cuts:
         if reason := find_leader_change(log_cut, led.get(log_cut.prefix.name.log)):
-            raise refused(log_cut.prefix, reason)
+            raise cut_error(log_cut.prefix, reason)
     state = load_state(memory) or HoldState()
     _remember(memory, state, cuts)
     refusals = cut(cluster, prefixes)
@@ -400,15 +393,15 @@ def cut_logs(
     _check_cut_as_proven(cluster, root, moved_cuts, meanwhile)
     if undone:
         _remember(memory, state, moved_cuts)
-        raise refused(undone[0].prefix, f"the cluster refuses: {refusals[undone[0].prefix.key].remark}")
+        raise cut_error(undone[0].prefix, f"the cluster refuses: {refusals[undone[0].prefix.key].remark}")
 
 
-def find_leader_change(one: Cut, led: Led | None) -> str:
-    """Return the difference between a log's leader now and at the last look; "": there is no difference."""
+def find_leader_change(log_cut: Cut, led: Led | None) -> str:
+    """Return how a log's leader differs from the leader at the last look; "" if it is the same."""
     if led is None:
         return "its leader doesn't answer"
-    if led.epoch != one.live.leader_epoch:
-        return f"its leader's epoch is {led.epoch} by now, and it was {one.live.leader_epoch}"
+    if led.epoch != log_cut.live.leader_epoch:
+        return f"its leader's epoch is {led.epoch} by now, and it was {log_cut.live.leader_epoch}"
     return ""
 
 
@@ -426,7 +419,7 @@ def _remember(memory: HoldMemory | None, state: HoldState, cuts: Sequence[Cut]) 
 def _check_cut_as_proven(
     cluster: Cluster, root: Path, cuts: Sequence[Cut], meanwhile: Callable[[], object]
 ) -> None:
-    """Make sure that logs were cut by the same leaders as before, or by new leaders with the same records.
+    """Make sure that logs were cut by the same leaders as before, or by leaders with the same records.
 
     :raises ReleasedTooMuchError: a new leader may have had other records.
     """
@@ -441,38 +434,34 @@ def _check_cut_as_proven(
     for key, (log_cut, reason) in changed.items():
         leader = led.get(log_cut.prefix.name.log)
         try:
-            # Records below the boundary can't be read any more: the first one behind it tells.
+            # Records below the boundary can't be read any more, so a later record has to be compared.
             witnesses[key] = witness_of(
                 log_cut.prefix, log_cut.prefix.boundary + 1, -1 if leader is None else leader.high_watermark
             )
         except ChangedUnderUsError:
             faults[key] = reason
-    faults |= other_than(cluster, witnesses, meanwhile)
+    faults |= find_differences(cluster, witnesses, meanwhile)
     for key, fault in faults.items():
         log_cut, reason = changed[key]
         raise ReleasedTooMuchError(
             f"{root}: log {log_cut.prefix.name.log}: expected its leader of epoch "
             f"{log_cut.live.leader_epoch} to begin at offset {log_cut.prefix.boundary}, found that {reason}, "
             f"and no record shows that it had the proven records ({fault}). Its records below offset "
-            f"{log_cut.prefix.boundary} are deleted. Compare the lake with what producers sent, and look for "
-            "an unclean election."
+            f"{log_cut.prefix.boundary} are deleted. Look for an unclean election, and compare the lake with "
+            "the records that producers sent."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A batch of a log that isn't a marker.
-
-    :param offset: of its last record.
-    :param epoch: of the leader that appended it.
-    """
+    """A batch that is no marker: the offset of its last record, and the epoch of the leader that wrote it."""
 
     offset: int
     epoch: int
 
 
 def find_witness(segments: Sequence[SegmentFiles], boundary: int, high_watermark: int) -> Witness | None:
-    """Return the first batch that ends at or after a boundary and that consumers get; None: there is none.
+    """Return the first batch that consumers get and that ends at or after a boundary; None if there is none.
 
     :param segments: segments of a log, from the segment that ends at the boundary on.
     :raises OSError: a file can't be read.
@@ -491,14 +480,12 @@ def find_witness(segments: Sequence[SegmentFiles], boundary: int, high_watermark
     return None
 
 
-def other_than(
+def find_differences(
     cluster: Cluster, witnesses: Mapping[tuple[str, int], Witness], meanwhile: Callable[[], object]
 ) -> Mapping[tuple[str, int], str]:
-    """Read records from leaders. Return why logs may differ from the leaders', by topic and partition.
+    """Read records from leaders. Return why leaders may have other records, by topic and partition.
 
     No offset is committed, and no group is joined.
-
-    :param meanwhile: called now and then while it waits.
     """
     from confluent_kafka import Consumer, TopicPartition
 
@@ -524,7 +511,8 @@ def other_than(
             witness = pending.pop(key, None)
             if witness is None:
                 continue
-            record = Witness(int(message.offset() or 0), _epoch_of(message.leader_epoch()))
+            epoch = message.leader_epoch()
+            record = Witness(int(message.offset() or 0), -1 if epoch is None else epoch)
             if record == witness:
                 del reasons[key]
             else:
@@ -544,7 +532,3 @@ def _logs_of_error(
     """Return the logs that an error concerns. An error about a whole topic names no partition."""
     is_whole = partition is None or partition < 0
     return [key for key in pending if key[0] == topic and (is_whole or key[1] == partition)]
-
-
-def _epoch_of(epoch: int | None) -> int:
-    return -1 if epoch is None else epoch

@@ -38,11 +38,10 @@ _DEFAULT_INTERVAL_MS = 300_000
 
 
 _NO_SUCH_TOPIC = 3
-"""UNKNOWN_TOPIC_OR_PARTITION of Kafka's protocol (Errors). Without the right to know, the code is another."""
+"""UNKNOWN_TOPIC_OR_PARTITION of Kafka's protocol (Errors). A lack of rights has another code."""
 
 
 def is_deleted(answer: object) -> bool:
-    """Return whether the cluster answers that it has no such topic."""
     return isinstance(answer, BrokerRefusedError) and answer.code == _NO_SUCH_TOPIC
 
 
@@ -51,8 +50,7 @@ def read_settings(
 ) -> Mapping[str, Mapping[str, TopicSetting] | BrokerRefusedError]:
     """Ask for the settings that decide when topics' records expire.
 
-    Return the error for a topic that is refused.
-
+    :return: settings by topic, or the error if the cluster refuses a topic.
     :raises BrokerUnavailableError: no broker answers.
     """
     settings: dict[str, Mapping[str, TopicSetting] | BrokerRefusedError] = {}
@@ -80,7 +78,7 @@ def change_settings(
 ) -> Mapping[str, BrokerRefusedError]:
     """Change settings of topics. Other settings of these topics stay.
 
-    :param wanted: values by topic and key; None: remove the topic's own value, so that its brokers' value
+    :param wanted: values by topic and key. None removes the topic's own value, so that its brokers' value
         applies.
     :return: the cluster's refusals, by topic. The settings of other topics are changed.
     :raises BrokerUnavailableError: no broker answers; some settings may have been changed.
@@ -111,7 +109,7 @@ def change_settings(
 
 
 def check_interval_ms(cluster: Cluster, node_id: int | None, properties: Mapping[str, str]) -> int:
-    """Return the interval of a node's retention check. If it isn't set, return Kafka's default.
+    """Return the interval of a node's retention check, or Kafka's default if it isn't set.
 
     :param properties: settings in the node's own file.
     :raises BrokerUnavailableError: no broker answers.
@@ -126,10 +124,10 @@ _KEPT_FREE_PERCENT: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class DiskLimit:
-    """The disk that limits the length of a hold, and the facts that limit it.
+    """The disk that limits the length of a hold.
 
     :param free_bytes: bytes that the broker may write.
-    :param fillable_bytes: bytes of these that a hold may fill; 0 or less: none.
+    :param fillable_bytes: the part of these bytes that a hold may fill. 0 or less means none.
     :param grown_bytes: size of the log files that were written to within ``span_ms``.
     """
 
@@ -152,10 +150,8 @@ class DiskLimit:
 class Bearable:
     """Time for which disks have room if nothing is deleted.
 
-    :param wanted_ms: the wanted length of the hold.
-    :param notices: notices about the time, for a person.
-    :param limit: why ``kept_ms`` is less than ``wanted_ms``; None: it isn't less, or no disk could be
-        measured.
+    :param limit: the disk because of which ``kept_ms`` is less than ``wanted_ms``; None if there is none, or
+        if a disk couldn't be measured.
     """
 
     kept_ms: int
@@ -169,9 +165,9 @@ class ObservedNode:
     """One look at a node and its cluster.
 
     :param topics: topics that can be held.
-    :param of_logs: their logs, and the present place of remembered logs.
-    :param unheld: reasons why other topics can't be held, by topic.
-    :param unread: reasons why the age of some logs of ``topics`` is unknown, by name. These logs aren't held.
+    :param of_logs: the present state of these topics' logs, and of remembered logs.
+    :param unheld: why other topics can't be held, by topic.
+    :param unread: why the age of some logs of ``topics`` is unknown, by log. These logs aren't held.
     :param interval_ms: time after which brokers apply a change.
     :param bears: for each topic, the time for which its disks have room if none of its records expires.
     """
@@ -200,11 +196,10 @@ def observe(
 ) -> ObservedNode:
     """Look at a node's topics, and at the cluster's facts about them.
 
-    :param remembered: logs of an earlier look.
-    :param seen: the node as it was just read; None: it is read here.
-    :param topics: the wanted topics; None: all.
-    :param kept_from: for each log, the base offset of the first segment that must stay; None: all segments
-        must stay.
+    :param seen: the node as it was just read; None to read it here.
+    :param topics: the wanted topics; None means all.
+    :param kept_from: for each log, the base offset of the first segment that must stay. None means that all
+        segments must stay.
     :raises BrokerError: the cluster doesn't answer.
     """
     seen = seen or live_node.look(now_ms)
@@ -268,9 +263,8 @@ def found_logs(
     remembered: Mapping[str, KnownLog],
     now_ms: int,
 ) -> FoundLogs:
-    """Find out what happened to logs since they were remembered.
+    """Find out how logs have changed since they were remembered.
 
-    :param told: the cluster's facts about the node's logs.
     :raises BrokerError: the cluster doesn't answer.
     """
     here = {log.name.log: log for _, log in node.logs}
@@ -287,25 +281,18 @@ def found_logs(
             epochs[name] = read_leader_epochs(here[name].path / LEADER_EPOCHS)
         except (StorageEngineError, OSError) as error:
             epochs[name] = reason_of(error)
-    cluster_id = "" if node.live is None else node.live.cluster_id
-    return FoundLogs(
-        told, frozenset(here), elsewhere, epochs, _find_failed(node), node_id_of(node), cluster_id
-    )
-
-
-def _find_failed(node: Node) -> Mapping[str, str]:
-    """Return the faults of directories that can't be read, or that their broker no longer serves."""
-    unread = {
+    failed = {
         path: f"it can't be read: {reason}. What its logs have is unknown, and nothing of the node is "
         "planned, archived or deleted until it is back"
         for path, reason in node.failed.items()
     }
-    offline = {str(path): f"{NOT_SERVED}. Nothing of these is deleted" for path in offline_directories(node)}
-    return {**unread, **offline}
+    failed |= {str(path): f"{NOT_SERVED}. Nothing of these is deleted" for path in offline_directories(node)}
+    cluster_id = "" if node.live is None else node.live.cluster_id
+    return FoundLogs(told, frozenset(here), elsewhere, epochs, failed, node_id_of(node), cluster_id)
 
 
 def _cannot_be_held(kept: RetentionSettings | str, live: LivePartition | None) -> str:
-    """Return why a topic can't be held; "": it can be held."""
+    """Return why a topic can't be held; "" if it can be held."""
     if isinstance(kept, str):
         return f"its settings aren't known: {kept}"
     if kept.compact:
@@ -331,15 +318,18 @@ def _from(log: PartitionLog, kept_from: Mapping[str, int] | None) -> PartitionLo
 def _age(
     log: PartitionLog, replicas: int, segment_bytes: int, now_ms: int, spans_ms: tuple[int, int]
 ) -> LogAge:
-    """:param spans_ms: the spans in which growth is measured: the length of the hold, and the time until a
-    change takes effect."""
+    """Measure a log's age and growth.
+
+    :param spans_ms: the spans in which growth is measured: the hold's length, and the time until a change
+        takes effect.
+    """
     segments = log.segments
     ages = []
     for files in segments:
-        # What its broker deletes just now, before it is held, has no age any more.
+        # A segment that its broker has just deleted, before the hold, has no age.
         with suppress(FileNotFoundError):
             ages.append(segment_facts(files, active=files is segments[-1]).largest_timestamp_ms)
-    # Another replica may have cut the same records into other segments, and its first one may be older.
+    # Segments of another replica may begin at other offsets, and its first segment may be older.
     with suppress(FileNotFoundError):
         if replicas > 1 and (first_ms := first_batch_ms(segments[0])) is not None:
             ages.append(first_ms)
@@ -355,7 +345,7 @@ def _written_bytes(log: PartitionLog, since_ms: int) -> int:
 
 
 def bearable(seen: SeenNode, now_ms: int, wanted_ms: int) -> Mapping[str, Bearable]:
-    """Find out, for each topic, for how long its disks have room if none of its records is deleted."""
+    """Return, for each topic, for how long its disks have room if none of its records is deleted."""
     grown: dict[int | None, int] = {}
     disks: dict[int | None, DiskUsage] = {}
     devices: dict[str, set[int | None]] = {}
@@ -369,7 +359,7 @@ def bearable(seen: SeenNode, now_ms: int, wanted_ms: int) -> Mapping[str, Bearab
 
 
 def _limit(disk: DiskUsage, grown_bytes: int, wanted_ms: int) -> DiskLimit | None:
-    """Return the limit of a hold; None: the disk's level is unknown."""
+    """Return the limit of a hold; None if the disk's level is unknown."""
     if disk.total_bytes is None or disk.usable_bytes is None:
         return None
     fillable = disk.usable_bytes - disk.total_bytes * _KEPT_FREE_PERCENT // 100
@@ -377,9 +367,9 @@ def _limit(disk: DiskUsage, grown_bytes: int, wanted_ms: int) -> DiskLimit | Non
 
 
 def shortest(wanted_ms: int, limits: Collection[DiskLimit | None]) -> Bearable:
-    """Return the time for which all disks have room, and the disk with the least.
+    """Return the time for which all disks have room, and the disk with the least room.
 
-    :param limits: of each disk; None: its level is unknown.
+    :param limits: the limit of each disk; None if the disk's level is unknown.
     """
     known_limits = [limit for limit in limits if limit is not None]
     if len(known_limits) < len(limits):
@@ -390,16 +380,15 @@ def shortest(wanted_ms: int, limits: Collection[DiskLimit | None]) -> Bearable:
     times = [
         (bearable_ms(wanted_ms, [(limit.fillable_bytes, limit.grown_bytes)]), limit) for limit in known_limits
     ]
-    kept_ms, limit = min(times, key=lambda one: one[0], default=(wanted_ms, None))
+    kept_ms, limit = min(times, key=lambda pair: pair[0], default=(wanted_ms, None))
     if limit is None or kept_ms == wanted_ms:
         return Bearable(wanted_ms, wanted_ms)
     notice = (
-        f"the hold lasts only {duration_text(kept_ms)}, because its disk, that of {limit.path}, has no "
-        f"room for {duration_text(wanted_ms)}"
+        f"the hold lasts only {duration_text(kept_ms)}, because the disk of {limit.path} has no room for "
+        f"{duration_text(wanted_ms)}"
     )
     return Bearable(kept_ms, wanted_ms, (notice,), limit)
 
 
 def bears_notices(bears: Mapping[str, Bearable]) -> tuple[str, ...]:
-    """Return the notices about the room for holds, each sentence once."""
     return tuple(dict.fromkeys(notice for room in bears.values() for notice in room.notices))

@@ -4,13 +4,13 @@ Only the records of topics, settings and, on request, partitions are read. So th
 doesn't matter.
 
 A copy is the log ``__cluster_metadata-0`` and the snapshots beside it. Its offsets have no holes, and its
-oldest segments are deleted only after a snapshot contains them (KafkaMetadataLog#maybeClean). With a lost
-record an existing topic could look deleted, so a hole is an error. A whole copy may be old: that can't be
-detected.
+oldest segments are deleted only after a snapshot contains them (KafkaMetadataLog#maybeClean). If a record is
+lost, an existing topic may look deleted, so a hole is an error. It can't be detected that a complete copy
+is outdated.
 
-Also whether a log of a stopped node has replicas on other nodes. Once a replica that begins later than the
-others leads, all of them lose their earlier records. So a log may only lose segments here if no other node
-has a replica, or if all the others are stopped. If that is unknown, nothing is deleted.
+Also whether a log of a stopped node has replicas on other nodes. Once the replica with the latest log start
+leads, all other replicas lose their earlier records. So segments of a log are deleted here only if no other
+node has a replica, or if all such nodes are stopped. If that is unknown, nothing is deleted.
 """
 
 from __future__ import annotations
@@ -45,9 +45,8 @@ _Values = Generator[tuple[Path, bytes], None, tuple[int, str | None]]
 def metadata_values(directory: Path) -> Iterator[tuple[Path, bytes]]:
     """Yield the values of the newest snapshot's records and of later records, each with its file.
 
-    Only a caller that has read to the end knows that the copy is whole.
+    Only a caller that reads to the end knows that the copy is complete.
 
-    :param directory: the log's directory.
     :raises CorruptFileError: a file is damaged, or ends within a batch, as after an unclean stop; or records
         are missing before the first segment, between two segments, or at the end.
     :raises OSError: a file can't be read.
@@ -84,18 +83,15 @@ def metadata_values(directory: Path) -> Iterator[tuple[Path, bytes]]:
 
 
 def _values(path: Path, base: int, begin: int) -> _Values:
-    """Yield the values of a file's records from offset ``begin`` on.
-
-    :param base: offset of its first record.
-    """
-    # Arrow takes longer to load than many a store takes to be looked at.
+    """Yield the values of a file's records from offset ``begin`` on. ``base`` is its first offset."""
+    # Loading Arrow takes longer than reading many a store.
     from storage_engine.kafka.codec.codec import CODEC
 
     end, last = base, None
     for rows, damages in CODEC.decode(memoryview(read_stored(path, _MAX_BYTES)), 0):
         for damage in damages:
             raise corrupt(path, damage.offset, damage.expected, damage.found, REMEDY)
-        # A batch alone has all of these, its records don't.
+        # Only a batch's own row has all of these columns.
         batches = rows.select(["physical_offset", "base_offset", "last_offset_delta"]).drop_null()
         for at, first, delta in zip(*(column.to_pylist() for column in batches.columns), strict=True):
             if first != end:
@@ -115,7 +111,7 @@ _PARTITION_CHANGE = 5
 _NEWEST_PARTITION = 2
 _LEADER_TAG, _REPLICAS_TAG, _REMOVING_TAG, _ADDING_TAG, _SAME_LEADER = 1, 2, 3, 4, -2
 _VERSION_FEATURE, _NEWEST_VERSION = "metadata.version", 33
-"""The newest version of Kafka 4.4 (MetadataVersion). Later ones may keep settings in other records."""
+"""The newest version of Kafka 4.4 (MetadataVersion). Later versions may keep settings in other records."""
 _ALWAYS = frozenset({_TOPIC, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL})
 _OF_PARTITIONS = frozenset({_PARTITION, _PARTITION_CHANGE})
 _OF_BROKER, _OF_TOPIC = 4, 2
@@ -126,11 +122,7 @@ _SEVERAL_BYTES = 0x80
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """A partition's replicas, and its leader's epoch.
-
-    :param removing: replicas that a reassignment removes.
-    :param adding: replicas that it adds.
-    """
+    """A partition's replicas, its leader's epoch, and the replicas that a reassignment removes or adds."""
 
     replicas: tuple[int, ...]
     leader_epoch: int
@@ -143,9 +135,8 @@ class ClusterMetadata:
     """Topics and settings, as of the end of this node's copy.
 
     :param partition_states: by the topic's id and the partition's number; only on request.
-    :param topic_settings: by topic.
-    :param node_settings: settings that were made while the cluster ran, by node; "": for all nodes.
-    :param partitions: numbers of a topic's partitions in the whole cluster, by its id.
+    :param node_settings: dynamic settings by node, made while the cluster ran; "" means all nodes.
+    :param partitions: numbers of a topic's partitions in the whole cluster, by the topic's id.
     """
 
     topic_ids: dict[str, uuid.UUID] = field(default_factory=dict)
@@ -160,17 +151,13 @@ class ClusterMetadata:
         return frozenset() if topic_id is None else frozenset(self.partitions.get(topic_id, ()))
 
     def settings_of_node(self, node_id: str) -> Mapping[str, str]:
-        """Return the settings that were made for a node while the cluster ran.
-
-        The node's own settings win over settings for all nodes.
-        """
+        """Return a node's dynamic settings. Its own settings win over settings for all nodes."""
         return {**self.node_settings.get("", {}), **self.node_settings.get(node_id, {})}
 
 
 def read_cluster_metadata(directory: Path, *, partition_states: bool = False) -> ClusterMetadata:
     """Read a node's copy of the cluster's metadata.
 
-    :param directory: the log's directory.
     :param partition_states: also read the states of partitions. There are many, and few callers need them.
     :raises CorruptFileError: bytes are no record of the metadata, or records are missing
         (:func:`metadata_values`).
@@ -183,7 +170,7 @@ def read_cluster_metadata(directory: Path, *, partition_states: bool = False) ->
         if len(value) < _BEGIN.size or value[1] != _PARTITION or max(value[:3]) >= _SEVERAL_BYTES:
             _apply(metadata, kinds, value, path)
             continue
-        # Nearly all are of a partition, and begin alike.
+        # Nearly all records are of a partition and begin with the same fields.
         _, _, version, number, topic_id = _BEGIN.unpack_from(value)
         _put(metadata, kinds, version, number, _uuid_of(topic_id), value[_BEGIN.size :], path)
     return metadata
@@ -211,7 +198,7 @@ class _Reader:
         return part
 
     def varint(self) -> int:
-        # Of a node's 100,000 partitions nearly all numbers have one byte.
+        # A node may have 100,000 partitions, and nearly all of their numbers have one byte.
         if self._at < len(self._data) and self._data[self._at] < 0x80:
             self._at += 1
             return self._data[self._at - 1]
@@ -254,7 +241,7 @@ def _apply(metadata: ClusterMetadata, kinds: Set[int], value: bytes, path: Path)
     reader.varint()
     kind, version = reader.varint(), reader.varint()
     if kind in _OF_PARTITIONS:
-        # Whatever their version, they begin with these.
+        # All versions of these records begin with these fields.
         number, topic_id = reader.number(), reader.id()
     if kind == _PARTITION:
         _put(metadata, kinds, version, number, topic_id, *reader.rest())
@@ -301,10 +288,7 @@ def _put(
     data: bytes,
     path: Path,
 ) -> None:
-    """Apply a PartitionRecord.
-
-    :param data: the bytes behind the topic's id.
-    """
+    """Apply a PartitionRecord. ``data`` are its bytes after the topic's id."""
     metadata.partitions.setdefault(topic_id, set()).add(number)
     if _PARTITION in kinds:
         _check_version(_PARTITION, version, path)
@@ -322,10 +306,7 @@ def _check_version(kind: int, version: int, path: Path) -> None:
 
 @lru_cache(maxsize=4096)
 def _parse_partition(data: bytes, path: Path) -> PartitionState:
-    """Parse the fields after the partition's id in a PartitionRecord.
-
-    They are cached: many partitions have the same.
-    """
+    """Parse the fields after the topic's id in a PartitionRecord. Many partitions have equal fields."""
     reader = _Reader(data, path)
     replicas, _, removing, adding = (reader.numbers() for _ in ("replicas", "isr", "removing", "adding"))
     reader.number()
@@ -333,7 +314,7 @@ def _parse_partition(data: bytes, path: Path) -> PartitionState:
 
 
 def _parse_change(reader: _Reader, before: PartitionState) -> PartitionState:
-    """Parse the fields after the partition's id in a PartitionChangeRecord (PartitionRegistration#merge)."""
+    """Parse the fields after the topic's id in a PartitionChangeRecord (PartitionRegistration#merge)."""
     state = before
     for tag, value in reader.tagged():
         if tag == _REPLICAS_TAG:
@@ -350,12 +331,12 @@ def _parse_change(reader: _Reader, before: PartitionState) -> PartitionState:
 def replica_fault(
     metadata: ClusterMetadata, topic_id: uuid.UUID, partition: int, node_id: int, replicas_stopped: str
 ) -> tuple[Reason, str] | None:
-    """Return why no segment of a log may be deleted because of its replicas; None: nothing forbids it.
+    """Return why a log's replicas forbid to delete segments of it; None if they don't.
 
     :param metadata: with the states of partitions.
     :param node_id: id of the node that has the log.
-    :param replicas_stopped: a person's statement that all other nodes with a replica are stopped; "": there
-        is none.
+    :param replicas_stopped: a person's statement that all other nodes with a replica are stopped; "" without
+        a statement.
     """
     state = metadata.partition_states.get((topic_id, partition))
     if state is None or not state.replicas:
@@ -366,10 +347,9 @@ def replica_fault(
             f"{node_id}: its broker would set it aside"
         )
     if state.removing or state.adding:
-        return (
-            Reason.UNKNOWN,
-            f"its replicas are being reassigned ({_moving_text(state)}): wait until that is done",
-        )
+        moves = [("added", state.adding), ("removed", state.removing)]
+        text = ", ".join(f"{nodes_text(nodes)} {verb}" for verb, nodes in moves if nodes)
+        return Reason.UNKNOWN, f"its replicas are being reassigned ({text}): wait until that is done"
     others = tuple(node for node in state.replicas if node != node_id)
     if others and not replicas_stopped.strip():
         return Reason.REPLICAS_ELSEWHERE, (
@@ -381,11 +361,5 @@ def replica_fault(
 
 
 def nodes_text(nodes: tuple[int, ...]) -> str:
-    """Name nodes by their numbers."""
     numbers = [str(number) for number in sorted(nodes)]
     return f"node {numbers[0]}" if len(numbers) == 1 else f"nodes {', '.join(numbers[:-1])} and {numbers[-1]}"
-
-
-def _moving_text(state: PartitionState) -> str:
-    moves = [("added", state.adding), ("removed", state.removing)]
-    return ", ".join(f"{nodes_text(nodes)} {verb}" for verb, nodes in moves if nodes)

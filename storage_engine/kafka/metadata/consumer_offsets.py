@@ -24,7 +24,7 @@ from storage_engine.kafka.format.layout import LogDirectory, PartitionLog
 from storage_engine.kafka.metadata.log_faults import holes
 from storage_engine.model.report.diagnosis import named_in_short, reason_of
 
-# Its stubs know no text beside a column.
+# The stubs of pyarrow.compute accept no text beside a column.
 pc: Any = pyarrow.compute
 
 TOPIC = "__consumer_offsets"
@@ -45,8 +45,8 @@ _REMEDY = "Start the broker, which reads the topic itself, and ask the broker: -
 class CommittedOffsets:
     """The newest positions in the records.
 
-    :param offsets: by group, topic and partition; None: the group's partition can't be read to its end, so
-        there may be a newer position.
+    :param offsets: by group, topic and partition; None if a newer position may exist, because the group's
+        records can't be read to their end.
     :param groups: existing groups, including groups that have committed no offset.
     :param unknown: partitions of the topic that can't be read to their end, and why.
     """
@@ -61,13 +61,13 @@ def read_consumer_offsets(
 ) -> CommittedOffsets:
     """Read partitions of the topic.
 
-    Unreadable bytes, or a record of an unknown version, may have been a newer position of any group in the
-    partition. So may records that are missing before its last segment, unless the cleaner has removed them.
-    Then the positions in that partition are unknown.
+    Unreadable bytes, missing records before the last segment, or a record of an unknown version may have been
+    a newer position of any group in the partition. Then all positions in that partition are unknown. Records
+    that the cleaner has removed don't count as missing.
 
     :param logs: partitions, each with its log directory.
     :param may_be_torn: a broker may be writing the ends of the logs, or didn't stop cleanly. Then an
-        incomplete batch at an end is no fault: it was never acknowledged.
+        incomplete batch at the end is no fault: it was never acknowledged.
     """
     offsets = CommittedOffsets()
     for directory, log in logs:
@@ -78,8 +78,7 @@ def read_consumer_offsets(
         except (CorruptFileError, OSError) as error:
             newest = {}
             faults.append(reason_of(error))
-        of_log = CommittedOffsets()
-        path = log.path
+        of_log, path = CommittedOffsets(), log.path
         for key, value in newest.items():
             try:
                 _take(of_log, key, value, path)
@@ -105,7 +104,7 @@ def _newest(log: PartitionLog, faults: list[str], *, may_be_torn: bool) -> Mappi
     key, value = pa.concat_arrays(keys), pa.concat_arrays(values)
     coded = key.dictionary_encode()
     last = np.empty(len(coded.dictionary), np.int64)
-    # Records are in their log's order, so that each key keeps the place of its last one.
+    # Records are in their log's order, so each key gets the place of its last record.
     last[np.asarray(coded.indices)] = np.arange(len(coded))
     order = np.argsort(last)
     by_age: Any = pa.array(order)

@@ -1,4 +1,4 @@
-"""Faults in a log's files because of which nothing may be decided from them. Reads only."""
+"""Faults in a log's files. Nothing may be decided from files with a fault. Only reads files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storage_engine.model.report.diagnosis import reason_of
 
 
 def link_fault(log: PartitionLog) -> str:
-    """Return the fault of a symbolic link among the files that the broker uses; "": there is none.
+    """Return the fault of a symbolic link among the files that the broker uses; "" if there is none.
 
     A broker follows a link, but we don't: we would miss the files behind it.
     """
@@ -34,7 +34,7 @@ def link_fault(log: PartitionLog) -> str:
 
 
 def topic_fault(log: PartitionLog, topics: TopicSettings) -> str:
-    """Return why a log isn't of the topic that now has its name; "": it is, or the topic's id is unknown."""
+    """Return why a log doesn't belong to the present topic of its name; "" if it does, or may do so."""
     topic_id = topics.metadata.topic_ids.get(log.name.topic)
     if topic_id is None:
         return ""
@@ -55,7 +55,7 @@ def topic_fault(log: PartitionLog, topics: TopicSettings) -> str:
 
 
 def start_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
-    """Return the fault of a log's start in the checkpoint; "": there is none."""
+    """Return the fault of a log's start in the checkpoint; "" if there is none."""
     start = directory.log_starts.get(log.name.log)
     if start is None or start <= end:
         return ""
@@ -66,10 +66,10 @@ def start_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
 
 
 def epochs_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
-    """Return the fault of a log's ``leader-epoch-checkpoint``; "": there is none.
+    """Return the fault of a log's ``leader-epoch-checkpoint``; "" if there is none.
 
     A broker writes an epoch before the epoch's first record. So the newest epoch may begin at the log's end.
-    If the broker stopped cleanly, no epoch begins above it (LogLoader#load cuts those off).
+    If the broker stopped cleanly, no epoch begins above the end (LogLoader#load cuts such epochs off).
 
     :raises OSError: a file can't be read.
     """
@@ -103,7 +103,7 @@ def _names_leader(log: PartitionLog) -> bool:
 
 
 def find_emptied(directory: LogDirectory, log: PartitionLog) -> Iterator[str]:
-    """Yield closed segments that are empty though no cleaner has removed their records."""
+    """Yield a fault for each closed segment that is empty though no cleaner has removed its records."""
     cleaned_to = directory.cleaned_offset(log.name.log)
     for segment, following in pairwise(log.segments):
         if not segment.log.size_bytes and following.base_offset > cleaned_to:
@@ -114,9 +114,11 @@ def find_emptied(directory: LogDirectory, log: PartitionLog) -> Iterator[str]:
 
 
 def own_ends(directory: LogDirectory, log: PartitionLog, bases: Collection[int]) -> dict[int, int]:
-    """Return the ends of segments after which offsets are missing before the next segment, by base offset.
+    """Return the end offsets of segments that end before the next segment begins, by base offset.
 
-    :param bases: of the segments to look at.
+    Gaps that the cleaner leaves don't count.
+
+    :param bases: base offsets of the segments to look at.
     :raises OSError: a segment can't be read.
     """
     ends = {}
@@ -129,18 +131,15 @@ def own_ends(directory: LogDirectory, log: PartitionLog, bases: Collection[int])
 
 
 def _is_whole(directory: LogDirectory, log: PartitionLog, end: int, following: SegmentFiles) -> bool:
-    """Return whether no offset is missing or repeated between a segment's end and the next segment.
-
-    Gaps that the cleaner leaves are allowed.
-    """
+    """Return whether a segment ends at the next segment's base offset, or only the cleaner left a gap."""
     cleaned_to = directory.cleaned_offset(log.name.log)
     return end == following.base_offset or end < following.base_offset <= cleaned_to
 
 
 def holes(directory: LogDirectory, log: PartitionLog, segments: Sequence[SegmentFiles]) -> Iterator[str]:
-    """Yield faults where a segment doesn't end at the next segment's base offset.
+    """Yield a fault for each segment that doesn't end at the next segment's base offset.
 
-    The cleaner leaves such gaps in the records that it has cleaned. They are no faults.
+    Gaps that the cleaner leaves are no faults.
 
     :param segments: consecutive segments of the log, oldest first.
     :raises OSError: a segment can't be read.

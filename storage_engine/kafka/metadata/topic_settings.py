@@ -1,4 +1,4 @@
-"""Retention of each topic's segments, from all of a node's files; or the reason why it is unknown."""
+"""Retention of each topic's segments from a node's files, or the reason why it is unknown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage_engine.kafka.metadata.cluster_metadata import LOG, ClusterMetadata,
 from storage_engine.kafka.retention_rules import RetentionSettings
 from storage_engine.model.report.diagnosis import reason_of
 
-_UNREAD = "the cluster's metadata weren't read for them"
+_UNREAD = "the replicas weren't read from the cluster's metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class TopicSettings:
     """Settings of topics.
 
     :param node: settings that apply if a topic has none of its own.
-    :param unknown: why topics' own settings aren't known; "": they are known.
+    :param unknown: why topics' own settings aren't known; "" if they are known.
     :param live: all settings of topics as their running cluster reports them, by topic. They win.
-    :param replicas_unknown: why the metadata don't tell which nodes have a partition; "": they tell it.
+    :param replicas_unknown: why the metadata don't tell which nodes have a partition; "" if they tell it.
     :param only_replicas: logs of the node that are known to have no replica on another node.
     """
 
@@ -39,20 +39,19 @@ class TopicSettings:
     )
 
     def of(self, topic: str) -> RetentionSettings | str:
-        """Return how long a topic's segments stay; text: why that is unknown."""
-        # Asked of each log, and a topic may have thousands.
-        if (settings := self._known.get(topic)) is None:
-            settings = self._known[topic] = self._of(topic)
-        return settings
-
-    def _of(self, topic: str) -> RetentionSettings | str:
+        """Return how long a topic's segments stay, or a text that says why that is unknown."""
+        # Cached, because a topic may have thousands of logs.
+        if topic in self._known:
+            return self._known[topic]
+        settings: RetentionSettings | str = "the cluster's metadata on this node have no such topic"
         if topic in self.live:
-            return _read({}, self.live[topic])
-        if self.unknown:
-            return self.unknown
-        if topic not in self.metadata.topic_ids:
-            return "the cluster's metadata on this node have no such topic"
-        return _read(self.node, self.metadata.topic_settings.get(topic, {}))
+            settings = _read({}, self.live[topic])
+        elif self.unknown:
+            settings = self.unknown
+        elif topic in self.metadata.topic_ids:
+            settings = _read(self.node, self.metadata.topic_settings.get(topic, {}))
+        self._known[topic] = settings
+        return settings
 
     def has_remote(self, log: str) -> bool:
         """Return whether a log's topic is known to use remote storage, even if copying is disabled."""
@@ -60,7 +59,7 @@ class TopicSettings:
         return not isinstance(topic, str) and topic.remote
 
     def values(self, topic: str) -> Mapping[str, str]:
-        """Return a topic's settings by Kafka's names: all if its cluster reports them, else its own."""
+        """Return a topic's settings by Kafka's names: all that its cluster reports, or else its own."""
         return self.live.get(topic) or self.metadata.topic_settings.get(topic, {})
 
 
@@ -72,10 +71,7 @@ def _read(node: Mapping[str, str], topic: Mapping[str, str]) -> RetentionSetting
 
 
 def read_topic_settings(node: Node) -> TopicSettings:
-    """Read the topics' settings from a node's disk.
-
-    If they can't be read, they are unknown; that is no error.
-    """
+    """Read the topics' settings from a node's disk. Settings that can't be read are unknown: no error."""
     properties, metadata, unknown = node.properties, ClusterMetadata(), ""
     replicas_unknown = _UNREAD
     if properties is None:
@@ -93,13 +89,15 @@ def read_topic_settings(node: Node) -> TopicSettings:
                 unknown = f"the cluster's metadata can't be read: {reason_text(error)}"
     node_settings = {} if properties is None else properties.values
     while_running = metadata.settings_of_node(properties.node_id) if properties is not None else {}
-    live = _live(node)
-    if node.live is not None:
-        topics = {log.name.log: log.name.topic for _, log in node.logs}
-        partitions = node.live.partitions.items()
-        metadata.topic_ids |= {
-            topics[log]: partition.topic_id for log, partition in partitions if partition.topic_id is not None
-        }
+    live: dict[str, Mapping[str, str]] = {}
+    partitions = {} if node.live is None else node.live.partitions
+    for _, log in node.logs:
+        if (partition := partitions.get(log.name.log)) is None:
+            continue
+        if partition.topic_settings is not None:
+            live[log.name.topic] = partition.topic_settings
+        if partition.topic_id is not None:
+            metadata.topic_ids[log.name.topic] = partition.topic_id
     if live and all(log.name.topic in live or log.name.is_internal for _, log in node.logs):
         unknown = ""
     only = frozenset(_only_replicas(node, metadata))
@@ -122,20 +120,9 @@ def read_replicas(directory: Path) -> tuple[ClusterMetadata, str]:
     """Read a node's copy of the cluster's metadata with the replicas of each partition.
 
     :param directory: the metadata log's directory.
-    :return: its content, and why it can't be read; "": it was read.
+    :return: its content, and why it can't be read; "" if it was read.
     """
     try:
         return read_cluster_metadata(directory, partition_states=True), ""
     except (StorageEngineError, OSError) as error:
         return ClusterMetadata(), f"the cluster's metadata can't be read: {reason_of(error)}"
-
-
-def _live(node: Node) -> dict[str, Mapping[str, str]]:
-    """Return the topics' settings that a running cluster reports."""
-    if node.live is None:
-        return {}
-    return {
-        log.name.topic: partition.topic_settings
-        for _, log in node.logs
-        if (partition := node.live.partitions.get(log.name.log)) and partition.topic_settings is not None
-    }

@@ -1,7 +1,7 @@
-"""State of the broker's log cleaner, from its files. A dead cleaner leaves only one line in a log as a sign.
+"""State of the broker's log cleaner, from its files. A dead cleaner leaves no other sign than a line of log.
 
-The cleaner writes a checkpoint after each log that it has cleaned. So it isn't at work if logs have been due
-for longer than since the last checkpoint.
+The cleaner writes a checkpoint after each log that it has cleaned. So it is dead if it has written none since
+a log became due, and the log has been due for an hour.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from storage_engine.kafka.metadata.topic_settings import TopicSettings
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
 
 _PATIENCE_MS = HOUR_MS
-"""Time for which a log may be due without a finding. Cleaning a large log takes minutes, and the cleaner
-looks for work every 15 seconds."""
+"""How long a log may be due without a finding: the cleaner looks for work every 15 seconds, and cleans a
+large log within minutes."""
 _SKIPPED_MS = DAY_MS
 _MILLION = 1_000_000
 _FOREVER = (1 << 63) - 1
@@ -32,7 +32,7 @@ class CleanerSettings:
     """Settings that decide when a compacted log is due (LogCleanerManager#grabFilthiestCompactedLog).
 
     :param dirty_ratio: uncleaned share from which on the log is due.
-    :param lag_ms: younger records aren't cleaned.
+    :param lag_ms: records younger than this aren't cleaned.
     :param max_lag_ms: a record of this age makes its log due.
     """
 
@@ -43,11 +43,7 @@ class CleanerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A compacted log that the cleaner should clean.
-
-    :param dirty_bytes: size of segments that were closed since the log was last cleaned.
-    :param since_ms: when it became due.
-    """
+    """A compacted log that is due since ``since_ms``, with ``dirty_bytes`` in segments not yet cleaned."""
 
     log: str
     dirty_bytes: int
@@ -78,10 +74,10 @@ def cleaner_settings(node: Mapping[str, str], topic: Mapping[str, str]) -> Clean
 
 
 def due(log: PartitionLog, cleaned_to: int, settings: CleanerSettings, first_open: int | None) -> Due | None:
-    """Return since when a compacted log should have been cleaned; None: it isn't due.
+    """Return the part of a compacted log that the cleaner should have cleaned; None if the log isn't due.
 
     :param cleaned_to: offset up to which the log is clean.
-    :param first_open: start of the oldest open transaction. The cleaner stops there. None: there is none.
+    :param first_open: first offset of the oldest open transaction, where the cleaner stops; None without one.
     :raises OSError: a segment can't be read.
     """
     closed = log.segments[:-1]
@@ -111,11 +107,17 @@ def cleaner_findings(
 ) -> Iterator[Finding]:
     """Yield findings that the cleaner is dead or off, or that it skips a log.
 
-    :param first_open: start of the oldest open transaction, by log.
+    :param first_open: first offset of the oldest open transaction, by log.
     :param at_ms: now, or for a stopped node the time of its last activity.
     """
     for directory in node.directories:
-        logs = [log for log in directory.logs if log.segments and _is_compacted(log, topics)]
+        logs = [
+            log
+            for log in directory.logs
+            if log.segments
+            and not isinstance(settings := topics.of(log.name.topic), str)
+            and settings.compact
+        ]
         if not logs:
             continue
         if topics.node.get("log.cleaner.enable", "true").lower() == "false":
@@ -126,8 +128,8 @@ def cleaner_findings(
                 "compacted topics grow without bound",
                 "set it to true: internal topics need it, too",
             )
-            continue
-        yield from _directory_findings(directory, logs, topics, first_open, at_ms)
+        elif not directory.fault:
+            yield from _directory_findings(directory, logs, topics, first_open, at_ms)
 
 
 def _directory_findings(
@@ -137,8 +139,6 @@ def _directory_findings(
     first_open: Mapping[str, int],
     at_ms: int,
 ) -> Iterator[Finding]:
-    if directory.fault:
-        return
     overdue: list[Due] = []
     for log in logs:
         cleaned_to = directory.cleaned_to.get(log.name.log, log.segments[0].base_offset)
@@ -146,11 +146,17 @@ def _directory_findings(
             settings = cleaner_settings(topics.node, topics.values(log.name.topic))
             log_due = due(log, cleaned_to, settings, first_open.get(log.name.log))
         except (BrokerConfigError, FileNotFoundError):
-            # The broker takes its own, or is just deleting: nothing is due for certain.
+            # The broker refuses this setting, or is deleting the log: whether the log is due isn't certain.
             continue
         if log_due is not None and at_ms - log_due.since_ms > _PATIENCE_MS:
             overdue.append(log_due)
-    if not overdue or _is_at_work(logs, at_ms):
+    # The cleaner is at work if it has written a new segment of a log within the last hour.
+    is_at_work = any(
+        state is FileState.CLEANED and at_ms - facts.mtime_ns // _MILLION < _PATIENCE_MS
+        for log in logs
+        for state, facts in log.left_over
+    )
+    if not overdue or is_at_work:
         return
     checkpoint = directory.path / checkpoints.CLEANER
     wrote_ms = checkpoint.stat().st_mtime_ns // _MILLION if checkpoint.exists() else None
@@ -168,7 +174,7 @@ def _directory_findings(
             "restart it cleans again until the same error occurs",
         )
     skipped = [late for late in overdue if late not in dead and at_ms - late.since_ms > _SKIPPED_MS]
-    for log_due in sorted(skipped, key=lambda one: -one.dirty_bytes)[:3]:
+    for log_due in sorted(skipped, key=lambda log_due: -log_due.dirty_bytes)[:3]:
         yield Finding(
             Severity.WARNING,
             "cleaner-skips",
@@ -181,18 +187,4 @@ def _directory_findings(
 def _text(log_due: Due) -> str:
     return (
         f"{log_due.log} ({bytes_text(log_due.dirty_bytes)} of {bytes_text(log_due.size_bytes)} not cleaned)"
-    )
-
-
-def _is_compacted(log: PartitionLog, topics: TopicSettings) -> bool:
-    settings = topics.of(log.name.topic)
-    return not isinstance(settings, str) and settings.compact
-
-
-def _is_at_work(logs: list[PartitionLog], at_ms: int) -> bool:
-    """Return whether the cleaner has lately written a part of a log."""
-    return any(
-        state is FileState.CLEANED and at_ms - facts.mtime_ns // _MILLION < _PATIENCE_MS
-        for log in logs
-        for state, facts in log.left_over
     )

@@ -1,9 +1,9 @@
-"""The five background tasks of a broker (LogManager#startup): what they have done, and what they left undone.
+"""The five background tasks of a broker (LogManager#startup): their results, and the work that they left.
 
 The tasks of a running broker are only observed, in its files and, on request, in its cluster's answers.
 
 A clean stop flushes all logs and writes all checkpoints (LogManager#shutdown). So for a stopped broker, three
-tasks are only verified. The other two remove files: a cleanup may remove the files that they left.
+tasks are only verified. The other two tasks remove files: a cleanup may remove the files that they left.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ TOPIC_IS_GONE = "its topic was deleted"
 _OWN = (FileKind.LOG, FileKind.TRANSACTION_INDEX, FileKind.SNAPSHOT)
 _UNFINISHED = (FileState.SWAP, FileState.CLEANED)
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-Found = tuple[list[LeftOver], list[str]]
-"""The files that may be deleted, and clauses about files that stay and why."""
+_Removable = tuple[list[LeftOver], list[str]]
+"""The files that may be removed, and clauses that say which files stay and why."""
 
 
-def deleted_segments(node: Node, delays_ms: Callable[[str], int | None], now_ms: int) -> Found:
+def deleted_segments(node: Node, delays_ms: Callable[[str], int | None], now_ms: int) -> _Removable:
     """Find the ``.deleted`` files of logs whose delay is over, grouped by segment.
 
-    :param delays_ms: returns a topic's ``file.delete.delay.ms``; None: not known.
+    :param delays_ms: returns a topic's ``file.delete.delay.ms``; None if not known.
     """
     may, kept = list[LeftOver](), list[str]()
     for _, log in node.logs:
@@ -109,11 +109,13 @@ def _left_file(log: PartitionLog, facts: FileFacts) -> LeftFile:
     return LeftFile(facts, segment, name.removesuffix(f".{FileState.DELETED.value}"))
 
 
-def deleted_logs(node: Node, metadata: ClusterMetadata | str, delay_ms: int | None, now_ms: int) -> Found:
+def deleted_logs(
+    node: Node, metadata: ClusterMetadata | str, delay_ms: int | None, now_ms: int
+) -> _Removable:
     """Find the ``-delete`` directories of deleted topics whose delay is over.
 
-    :param metadata: the cluster's metadata; text: why they aren't known.
-    :param delay_ms: delay after which directories are deleted; None: not known.
+    :param metadata: the cluster's metadata, or a text that says why they aren't known.
+    :param delay_ms: delay after which directories are deleted; None if not known.
     """
     may, kept = list[LeftOver](), list[str]()
     for log in deleted_directories(node):
@@ -128,7 +130,7 @@ def deleted_logs(node: Node, metadata: ClusterMetadata | str, delay_ms: int | No
         if reason:
             kept.append(f"{log.path}: {reason}")
             continue
-        ordered = sorted(files, key=lambda one: (one.path.endswith(PARTITION_METADATA), *_order(one)))
+        ordered = sorted(files, key=lambda facts: (facts.path.endswith(PARTITION_METADATA), *_order(facts)))
         proven = tuple(_left_file(log, facts) for facts in ordered)
         may.append(LeftOver(str(log.path), proven, str(log.path), TOPIC_IS_GONE, log.name.topic))
     return may, kept
@@ -148,7 +150,7 @@ def deleted_directories(node: Node) -> Iterator[PartitionLog]:
 
 
 def _all_files(path: Path) -> tuple[list[FileFacts], str]:
-    """Return the files of a directory, and why it isn't a broker's log; "": it is one."""
+    """Return the files of a directory, and why it isn't only a log's directory; "" if it is."""
     files = []
     with os.scandir(path) as entries:
         for entry in entries:
@@ -161,7 +163,7 @@ def _all_files(path: Path) -> tuple[list[FileFacts], str]:
 
 
 def still_known(log: PartitionLog, metadata: ClusterMetadata | str) -> str:
-    """Return why a log's topic may still exist; "": it is certainly deleted."""
+    """Return why a log's topic may still exist; "" if it is certainly deleted."""
     if isinstance(metadata, str):
         return metadata
     try:
@@ -169,12 +171,12 @@ def still_known(log: PartitionLog, metadata: ClusterMetadata | str) -> str:
     except (StorageEngineError, OSError) as error:
         return f"its topic isn't certain: {reason_of(error)}"
     if topic_id in metadata.topic_ids.values() or topic_id in metadata.partitions:
-        return f"its topic {text_of(topic_id)} is there still, so only its broker knows why it is deleted"
+        return f"its topic {text_of(topic_id)} still exists, so only its broker knows why the log is deleted"
     return ""
 
 
 def remove(left: LeftOver, check: Callable[[], None], meanwhile: Callable[[], object]) -> None:
-    """Remove files and, if it is to be removed, their directory. Durable when it returns.
+    """Remove left-over files and, if ``left`` names it, their directory. Durable when it returns.
 
     :param check: makes sure that brokers are still kept away.
     :raises ChangedUnderUsError: a file has changed since it was read, or a lock was removed.
@@ -205,17 +207,16 @@ def _unlink(facts: FileFacts, directory: int) -> None:
 
 
 def renamed_ms(facts: FileFacts) -> int:
-    """Return when a file got its name, in milliseconds since the epoch."""
+    """Return when a file was renamed, in milliseconds since the epoch."""
     return facts.ctime_ns // 1_000_000
 
 
-def delays(topics: Mapping[str, str], topic: Mapping[str, str]) -> int | None:
-    """Return the delay, in milliseconds, after which a topic's deleted files are removed; None: unreadable.
+def delays(node: Mapping[str, str], topic: Mapping[str, str]) -> int | None:
+    """Return the delay, in milliseconds, after which a topic's deleted files are removed; None if unreadable.
 
-    :param topics: settings of the node.
-    :param topic: settings of the topic. They win.
+    :param topic: settings of the topic. They win over the node's.
     """
-    text = topic.get("file.delete.delay.ms", topics.get("log.segment.delete.delay.ms", str(DELETE_DELAY_MS)))
+    text = topic.get("file.delete.delay.ms", node.get("log.segment.delete.delay.ms", str(DELETE_DELAY_MS)))
     return int(text) if text.strip().isdecimal() else None
 
 
@@ -227,9 +228,10 @@ def _files_text(files: list[FileFacts]) -> str:
     return f"{len(files)} .deleted files"
 
 
-def words_for_nothing(node: Node, topics: Collection[str]) -> Iterator[str]:
-    """Yield sentences about persons' decisions that have no effect.
+def ineffective_decisions(node: Node, topics: Collection[str]) -> Iterator[str]:
+    """Yield sentences about decisions of a person that have no effect.
 
+    :param topics: topics that a person calls deleted.
     :raises BadInputError: a topic still exists, so the decision about it is wrong.
     """
     if topics and runs(node):
@@ -241,7 +243,7 @@ def words_for_nothing(node: Node, topics: Collection[str]) -> Iterator[str]:
     settings = read_topic_settings(node)
     for topic in topics:
         logs = [log for log in deleted_directories(node) if log.name.topic == topic]
-        # Where it isn't known whether it is gone, nothing goes, and the task says so.
+        # If the topic's deletion isn't certain, nothing is removed, and the task reports the reason.
         if any(settings.unknown or not still_known(log, settings.metadata) for log in logs):
             continue
         if place := _place_of_topic(node, settings, topic):
@@ -259,7 +261,7 @@ def words_for_nothing(node: Node, topics: Collection[str]) -> Iterator[str]:
 
 
 def _place_of_topic(node: Node, settings: TopicSettings, topic: str) -> str:
-    """Return where a topic still exists, as a clause; "": it doesn't exist, as far as is known."""
+    """Return where a topic still exists, as a clause; "" if it doesn't exist, as far as is known."""
     if (topic_id := settings.metadata.topic_ids.get(topic)) is not None:
         return f"the cluster's metadata have it, with id {text_of(topic_id)}"
     here = next((log for _, log in node.logs if log.name.topic == topic), None)
@@ -267,7 +269,8 @@ def _place_of_topic(node: Node, settings: TopicSettings, topic: str) -> str:
 
 
 OVERDUE_MS = HOUR_MS
-"""Grace after the delay of a minute. A later removal has failed; the broker's log tells the reason."""
+"""Grace after the delay. A file that is still there after it couldn't be removed: the broker's log says why.
+"""
 _LOOK = "Look into the broker's log for why"
 CLEANUP_LOGS = "cleanupLogs"
 FLUSH_DIRTY_LOGS = "flushDirtyLogs"
@@ -304,7 +307,7 @@ def observed_tasks(
     return (
         _cleanup(node, topics, now_ms),
         _flush(node, topics, limits),
-        _checkpoint(node, CHECKPOINT_RECOVERY, (RECOVERY_POINT,), now_ms, limits),
+        _checkpoint(node, CHECKPOINT_RECOVERY, RECOVERY_POINT, now_ms, limits),
         _starts(node, now_ms, limits),
         _deleted_logs(node, topics, now_ms),
     )
@@ -335,15 +338,15 @@ def _cleanup(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
 
 
 def _flush(node: Node, topics: TopicSettings, limits: TaskLimits) -> BrokerTask:
-    """Measure the bytes after recovery points.
-
-    A log's recovery point moves when a segment is closed, or by ``flush.ms`` and ``flush.messages`` if set.
-    """
-    behind = sorted(((_unflushed(directory, log), log) for directory, log in managed_logs(node)), key=_size)
+    """Measure bytes after recovery points. These move with each new segment, flush.ms and flush.messages."""
+    points = _offsets_of(node, RECOVERY_POINT)
+    sizes = ((_unflushed(log, points.get(log.name.log)), log) for _, log in managed_logs(node))
+    behind = sorted(sizes, key=lambda pair: pair[0])
     total = sum(size for size, _ in behind)
     overdue = []
     for size, log in reversed(behind):
-        most = limits.unflushed_bytes + _segment_bytes(topics, log.name.topic)
+        settings = topics.of(log.name.topic)
+        most = limits.unflushed_bytes + (0 if isinstance(settings, str) else settings.segment_bytes)
         if size > most:
             overdue.append(
                 f"{log.path}: expected at most {bytes_text(most)} behind its recovery point, found "
@@ -352,16 +355,11 @@ def _flush(node: Node, topics: TopicSettings, limits: TaskLimits) -> BrokerTask:
     return BrokerTask(FLUSH_DIRTY_LOGS, (f"{bytes_text(total)} behind recovery points",), tuple(overdue[:1]))
 
 
-def _size(pair: tuple[int, PartitionLog]) -> int:
-    return pair[0]
+def _unflushed(log: PartitionLog, point: int | None) -> int:
+    """Return the size of a log's segments that end after its recovery point, the first as a whole.
 
-
-def _unflushed(directory: LogDirectory, log: PartitionLog) -> int:
-    """Return the size of a log's segments that end after its recovery point; 0: it has no recovery point yet.
-
-    The segment that contains the recovery point counts as a whole.
+    :param point: the recovery point. Return 0 if the log has none yet.
     """
-    point = offsets_in(directory, RECOVERY_POINT).get(log.name.log)
     if point is None:
         return 0
     bases = [segment.base_offset for segment in log.segments]
@@ -369,13 +367,13 @@ def _unflushed(directory: LogDirectory, log: PartitionLog) -> int:
     return sum(segment.log.size_bytes for segment in log.segments[first:])
 
 
-def _segment_bytes(topics: TopicSettings, topic: str) -> int:
-    settings = topics.of(topic)
-    return 0 if isinstance(settings, str) else settings.segment_bytes
-
-
-def _checkpoint(node: Node, task: str, names: tuple[str, ...], now_ms: int, limits: TaskLimits) -> BrokerTask:
-    ages = dict(_ages(node, names, now_ms))
+def _checkpoint(node: Node, task: str, name: str, now_ms: int, limits: TaskLimits) -> BrokerTask:
+    ages = {
+        path: now_ms - path.stat().st_mtime_ns // 1_000_000
+        for directory in node.directories
+        if any(log.name.log in directory.high_watermarks for log in directory.logs)
+        and (path := directory.path / name).exists()
+    }
     oldest = max(ages.values(), default=None)
     overdue = tuple(
         f"{path}: expected it written within {duration_text(limits.checkpoint_ms)}, found it written "
@@ -387,28 +385,17 @@ def _checkpoint(node: Node, task: str, names: tuple[str, ...], now_ms: int, limi
     return BrokerTask(task, (age_text,), overdue)
 
 
-def _ages(node: Node, names: tuple[str, ...], now_ms: int) -> Iterator[tuple[str, int]]:
-    for directory in node.directories:
-        if any(log.name.log in directory.high_watermarks for log in directory.logs):
-            for name in names:
-                path = directory.path / name
-                if path.exists():
-                    yield str(path), now_ms - path.stat().st_mtime_ns // 1_000_000
-
-
 def _starts(node: Node, now_ms: int, limits: TaskLimits) -> BrokerTask:
-    """Compare log starts in checkpoints with the leaders' log starts.
-
-    A checkpoint is written within a minute.
-    """
-    task = _checkpoint(node, CHECKPOINT_STARTS, (LOG_START,), now_ms, limits)
+    """Compare log starts in checkpoints with the leaders' log starts. Checkpoints are written each minute."""
+    task = _checkpoint(node, CHECKPOINT_STARTS, LOG_START, now_ms, limits)
     live = {} if node.live is None else node.live.partitions
+    starts = _offsets_of(node, LOG_START) if live else {}
     behind, records = 0, 0
-    for directory, log in managed_logs(node):
+    for _, log in managed_logs(node):
         partition = live.get(log.name.log)
         if partition is None or partition.log_start is None or not log.segments:
             continue
-        start = max(offsets_in(directory, LOG_START).get(log.name.log, 0), log.segments[0].base_offset)
+        start = max(starts.get(log.name.log, 0), log.segments[0].base_offset)
         behind += start < partition.log_start
         records += max(partition.log_start - start, 0)
     if node.live is None:
@@ -438,7 +425,7 @@ def _deleted_logs(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
 def stopped_tasks(
     node: Node, topics: TopicSettings, now_ms: int, stopped: StoppedNode | Fault
 ) -> tuple[BrokerTask, ...]:
-    """Return the state of each task when the node's broker stopped, and the files that it left.
+    """Return the state of each task when the node's broker stopped, and the files that the broker left.
 
     :param node: the node with those log directories that are to be read.
     :param stopped: the state of all of its directories, or why no file may be deleted.
@@ -465,20 +452,20 @@ def managed_logs(node: Node) -> list[tuple[LogDirectory, PartitionLog]]:
 
 
 def delay_of(topics: TopicSettings, topic: str) -> int | None:
-    """Return the delay, in milliseconds, after which a topic's deleted files are removed; None: not known."""
+    """Return a topic's delay as :func:`delays` does; None also if the topic's settings aren't known."""
     if topics.unknown and topic not in topics.live:
         return None
     return delays(topics.node, topics.values(topic))
 
 
-def _removal_task(name: str, left_over: Found, kind: str, reason: str) -> BrokerTask:
+def _removal_task(name: str, left_over: _Removable, kind: str, reason: str) -> BrokerTask:
     may, kept = left_over
     size_bytes = sum(item.size_bytes for item in may)
-    text = f"no {kind} goes now" if kept else f"no {kind} is left over"
+    text = f"no {kind} may be removed now" if kept else f"no {kind} is left over"
     if may:
         text = f"{count_text(len(may), kind)} left, {bytes_text(size_bytes)}"
     if reason and may:
-        return BrokerTask(name, (text,), kept=(*kept, f"nothing goes: {reason}"))
+        return BrokerTask(name, (text,), kept=(*kept, f"nothing is removed: {reason}"))
     return BrokerTask(name, (text,), left=tuple(may), kept=tuple(kept))
 
 
@@ -492,9 +479,9 @@ def _stopped_flush(node: Node) -> BrokerTask:
 
 def _recovery(node: Node, ends: Mapping[str, int]) -> BrokerTask:
     """Compare recovery points with the logs' ends. After a clean stop they are equal."""
-    wrong = []
+    wrong, points = [], _offsets_of(node, RECOVERY_POINT)
     for directory, log in managed_logs(node):
-        point = offsets_in(directory, RECOVERY_POINT).get(log.name.log)
+        point = points.get(log.name.log)
         if log.name.log in ends and point != ends[log.name.log]:
             point_text = "none" if point is None else str(point)
             wrong.append(
@@ -503,20 +490,17 @@ def _recovery(node: Node, ends: Mapping[str, int]) -> BrokerTask:
             )
     count = len(ends)
     summary = (f"{count - len(wrong)} of {count_text(count, 'recovery point')} at the log's end",)
-    # After another stop the broker reads all above its recovery points again.
+    # After an unclean stop the broker recovers all records above the recovery points.
     overdue = () if node.left_uncleanly else _first(wrong)
     return BrokerTask(CHECKPOINT_RECOVERY, summary, overdue)
 
 
 def _stopped_starts(node: Node, ends: Mapping[str, int]) -> BrokerTask:
-    """Compare log starts in checkpoints with the logs' ends.
-
-    If a start is above the end, a broker deletes all of the log.
-    """
+    """Compare log starts in checkpoints with the logs' ends. A start above the end deletes the whole log."""
     wrong, entries, inside = [], 0, 0
+    starts = _offsets_of(node, LOG_START)
     for directory, log in managed_logs(node):
-        start = offsets_in(directory, LOG_START).get(log.name.log)
-        if start is None:
+        if (start := starts.get(log.name.log)) is None:
             continue
         entries += 1
         inside += bool(log.segments) and start > log.segments[0].base_offset
@@ -537,10 +521,12 @@ def _first(sentences: Sequence[str]) -> tuple[str, ...]:
     return (*sentences[:MOST_NAMED], *((f"{rest} more logs like these",) if rest > 0 else ()))
 
 
-_NO_OFFSETS: Mapping[str, int] = {}
-
-
-def offsets_in(directory: LogDirectory, name: str) -> Mapping[str, int]:
-    """Return the values in one of a directory's checkpoints, by log. A missing file has no values."""
-    path = directory.path / name
-    return read_offsets(path) if path.exists() else _NO_OFFSETS
+def _offsets_of(node: Node, name: str) -> Mapping[str, int]:
+    """Return the values of one checkpoint in all directories, by log. Each file is read once."""
+    offsets: dict[str, int] = {}
+    for directory in node.directories:
+        if (path := directory.path / name).exists():
+            values = read_offsets(path)
+            names = (log.name.log for log in directory.logs)
+            offsets |= {log: values[log] for log in names if log in values}
+    return offsets

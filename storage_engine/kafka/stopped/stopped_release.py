@@ -1,11 +1,11 @@
-"""Deletion of a stopped node's oldest segments, and the part of its broker's plan for which this is safe.
+"""Deletion of a stopped node's oldest segments, and the deletions of a plan that are safe without its broker.
 
 No checkpoint is written. If a log has lost its first segments, a broker takes the first remaining segment as
 the log's start, even if ``log-start-offset-checkpoint`` contains a lower offset. If we raised that entry
 first, the broker would also delete segments whose deletion we refuse a moment later.
 
 The rules of retention tell which segments have expired. A running broker also knows facts that its files
-don't contain. So if any such fact about a log is in doubt, the whole log stays, and the doubt is the reason.
+don't contain. If such a fact about a log isn't certain, the whole log stays, with that as the reason.
 """
 
 from __future__ import annotations
@@ -56,8 +56,6 @@ def delete_oldest(
 ) -> None:
     """Delete the oldest segments of logs, each with its producers' snapshot and its transaction index.
 
-    :param held: the node's directories.
-    :param root: the store's root.
     :param segments: oldest first in each log.
     :param meanwhile: called before each segment.
     :raises ChangedUnderUsError: another process changes the node's files, or has removed a lock. The named
@@ -67,7 +65,7 @@ def delete_oldest(
         meanwhile()
         held.check()
         _check_is_oldest(segment)
-        # What a killed run removed may come back by a power loss. Then it would lie before a hole.
+        # A power loss may bring back a segment that a killed run removed. It would lie before a hole.
         durable.fsync_path(Path(segment.facts.path).parent)
         remove_unchanged(segment, root, remove)
 
@@ -75,7 +73,7 @@ def delete_oldest(
 def _check_is_oldest(segment: Segment) -> None:
     """Make sure that a segment is the oldest of its log, and that the next segment exists.
 
-    :raises ChangedUnderUsError: it isn't, or the next segment is missing.
+    :raises ChangedUnderUsError: an older segment exists, or the next segment is missing.
     """
     path = Path(segment.facts.path)
     offsets = sorted(offset for offset, kind, _ in _files_in_use(path.parent) if kind is FileKind.LOG)
@@ -91,7 +89,7 @@ def _check_is_oldest(segment: Segment) -> None:
 
 
 def indexes_below(node: Node, min_offsets: Mapping[str, int]) -> Iterator[DependentFile]:
-    """Yield the indexes of segments below given offsets. A broker removes indexes without a segment, too.
+    """Yield the indexes of segments below given offsets. A broker also removes indexes without a segment.
 
     :param min_offsets: the offsets, by the name of the log.
     :raises OSError: a directory can't be read.
@@ -140,7 +138,7 @@ def signs_of_a_run(log_directories: Sequence[Path], logs: Iterable[Path]) -> Ite
     yield from (path / name for path in log_directories for name in _NODE_SIGNS)
     for log in logs:
         yield from (log / name for name in _LOG_SIGNS)
-        # The broker writes to this one.
+        # The broker writes to the newest segment.
         newest = max((file for file in _files_in_use(log) if file[1] is FileKind.LOG), default=None)
         if newest is not None:
             yield Path(newest[2])
@@ -162,7 +160,6 @@ _UNFINISHED = (FileState.SWAP, FileState.CLEANED)
 class StoppedNode:
     """State of a stopped node by its files.
 
-    :param metadata: its copy of the cluster's metadata.
     :param copied: logs that its broker copies to another log directory.
     """
 
@@ -176,9 +173,8 @@ def cut_to_stopped(
 ) -> tuple[LogPlan, ...]:
     """Keep all segments of logs in which nothing can be deleted while the node's broker is stopped.
 
-    :param plans: plans by the rules of retention.
-    :param replicas_stopped: a person's statement that all other nodes with a replica are stopped; "": there
-        is none.
+    :param replicas_stopped: a person's statement that all other nodes with a replica are stopped; "" without
+        a statement.
     """
     if not any(plan.to_delete for plan in plans):
         return tuple(plans)
@@ -204,7 +200,7 @@ def cut_to_stopped(
 
 _CRASHED: Fault = (
     Reason.STORE_CRASHED,
-    "its broker did not stop cleanly, so where its logs end is not certain: start it, let it recover, and "
+    "its broker did not stop cleanly, so the ends of its logs are not certain: start it, let it recover, and "
     "stop it cleanly",
 )
 
@@ -228,12 +224,12 @@ def read_stopped(node: Node, topics: TopicSettings | None = None) -> StoppedNode
                 Reason.UNKNOWN,
                 f"no broker starts without the directory of its metadata: {directory.fault}",
             )
-    # Nothing of a directory that its broker goes on without is deleted, whosever it is.
+    # Nothing is deleted from a directory with a fault, so it needn't belong to this node.
     metas = [directory.meta for directory in node.directories if not directory.fault]
     ids = {(meta.cluster_id, meta.node_id) if meta is not None else None for meta in metas}
     first, *others = ids or {None}
     if others or first is None or first[1] is None or str(first[1]) != node.properties.node_id:
-        why = "its log directories don't say, all alike, which node of which cluster they are of"
+        why = "its log directories don't all name one cluster and the node.id of server.properties"
         return Reason.UNKNOWN, why
     if topics is None or node.live is not None:
         metadata, unknown = read_replicas(node.properties.metadata_dir / LOG)
@@ -242,7 +238,10 @@ def read_stopped(node: Node, topics: TopicSettings | None = None) -> StoppedNode
     if unknown:
         return Reason.UNKNOWN, unknown
     copied = frozenset(
-        log.name.log for directory in node.directories for log in directory.aside if _is_copy(log)
+        log.name.log
+        for directory in node.directories
+        for log in directory.aside
+        if log.name.state is DirectoryState.FUTURE
     )
     return StoppedNode(first[1], metadata, copied)
 
@@ -262,13 +261,11 @@ def topic_or_fault(log: PartitionLog, stopped: StoppedNode) -> uuid.UUID | Fault
     return topic_id
 
 
-def _is_copy(log: PartitionLog) -> bool:
-    return log.name.state is DirectoryState.FUTURE
-
-
 def keep_all(plan: LogPlan, fault: Fault) -> LogPlan:
     """Return a log's plan without deletions. The fault becomes the reason to keep each segment."""
     reason, detail = fault
     return plan.with_going(
-        lambda one: replace(one, reason=reason, detail=f"{detail} (by its broker's rules: {one.detail})")
+        lambda going: replace(
+            going, reason=reason, detail=f"{detail} (by its broker's rules: {going.detail})"
+        )
     )

@@ -1,12 +1,12 @@
-"""Locks that keep brokers away from a stopped node's log directories: those that a broker takes itself.
+"""Locks that keep brokers away from a stopped node's log directories: the same locks that a broker takes.
 
 A broker that starts takes a POSIX lock on the whole file ``.lock`` in each of its directories (FileLock).
-When it stops, it first releases the lock and then removes the file. So a locked file may have no name any
-more, and keeps nobody out. Therefore the name is checked after locking, and again before each deletion.
+When it stops, it first releases the lock and then removes the file. A lock on a removed file keeps no broker
+away. So the file's name is checked after locking, and again before each deletion.
 
 We take a lock of the open file description, which conflicts with a broker's lock. It isn't released if
 another descriptor of the file is closed. The file stays when the block ends: a broker may have opened it
-without locking it yet. If we removed it, that broker would run on a file without a name, unseen.
+without locking it yet. If we removed the file, that broker would lock a removed file, which nobody sees.
 """
 
 from __future__ import annotations
@@ -46,10 +46,7 @@ held_here: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class LockedDirectories(LockedStore):
-    """Log directories that are locked until the block ends.
-
-    :param files: each lock file with its open descriptor.
-    """
+    """Log directories that are locked until the block ends, with the lock files' open descriptors."""
 
     files: tuple[tuple[Path, int], ...] = field(kw_only=True)
 
@@ -99,7 +96,7 @@ def _hold_lock(directory: Path) -> Iterator[int]:
         try:
             yield descriptor
         finally:
-            # A fork of this process has the same open file: closing it here alone would not end the lock.
+            # A fork of this process shares the open file: closing it only here would not release the lock.
             whole_file(descriptor, fcntl.F_OFD_SETLK, fcntl.F_UNLCK)
             os.close(descriptor)
     finally:
@@ -136,8 +133,8 @@ def _take(directory: Path) -> int:
         os.close(descriptor)
         time.sleep(_PAUSE_SECONDS)
     raise StoreBusyError(
-        f"{path}: expected it to stay while it is locked, found it removed each of {_LOOKS} times. Nothing "
-        "was changed. Wait until the broker has stopped."
+        f"{path}: expected a lock file that stays, found that it was removed in each of {_LOOKS} attempts. "
+        "Nothing was changed. Wait until the broker has stopped."
     )
 
 
@@ -163,23 +160,24 @@ def _open(directory: Path) -> int:
 
 
 def _remedy(error: OSError) -> str:
-    """Return the remedy for a lock file that can't be opened."""
     if error.errno == errno.EROFS:
         return (
-            "Its disk is mounted read-only, as after an error of the disk: look into the kernel's log, check "
-            "the file system, and mount it for writing (mount -o remount,rw). Then run this again."
+            "Its disk is mounted read-only, as after a disk error: look into the kernel's log, check the "
+            "file system, and mount it for writing (mount -o remount,rw). Then run this again."
         )
     if error.errno in (errno.EACCES, errno.EPERM):
-        return "Run this as the broker's user or as root, on the broker's host; or give the file back to it."
+        return "Run this as the broker's user or as root on the broker's host, or give that user the file."
     if error.errno == errno.ELOOP:
-        return "It is a symbolic link: remove it while the broker is stopped, which makes its own."
+        return (
+            "It is a symbolic link: remove it while the broker is stopped. The broker creates its own file."
+        )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "No room is left for a new file: free some in the directory. Then run this again."
-    return "Look at what has that name: remove it while the broker is stopped, which makes its own."
+    return "Find out what it is, and remove it while the broker is stopped. The broker creates its own file."
 
 
 def _settle(descriptor: int, directory: Path) -> None:
-    """Give a lock file that root makes to the broker's user: a broker that starts must be able to open it."""
+    """If root created a lock file, give it to the broker's user, so that a broker can open it."""
     try:
         owner = (directory / meta_properties.NAME).lstat()
     except FileNotFoundError:
@@ -198,7 +196,7 @@ def _has_name(path: Path, descriptor: int) -> bool:
 
 
 def _check_nobody_else(directories: Sequence[Path]) -> tuple[str, ...]:
-    """Make sure that no other process uses the node's files: a broker goes on without its lock file.
+    """Make sure that no other process uses the node's files: a broker runs on if its lock file is removed.
 
     :return: notices about processes that can't be checked.
     :raises StoreBusyError: another process uses the files, or may use them.
@@ -226,7 +224,7 @@ def _check_nobody_else(directories: Sequence[Path]) -> tuple[str, ...]:
 
 
 def lock_holder(directory: Path) -> int | None:
-    """Return the other process that has locked the directory; None: no process has. Takes no lock.
+    """Return the other process that has locked the directory; None if no process has. Takes no lock.
 
     0 stands for a process that can't be seen from here, for example on another host.
 
@@ -243,7 +241,7 @@ def lock_holder(directory: Path) -> int | None:
 
 
 def holder_text(directory: Path) -> str:
-    """Return a clause about the directory's lock and the other process that has it; "": no process has it."""
+    """Return a clause that names the other process that has locked the directory; "" if no process has."""
     if (holder := lock_holder(directory)) is None:
         return ""
     return f"{directory / LOCK} is locked by {process_text(holder)}"
@@ -255,14 +253,14 @@ def is_locked_by_us(directory: Path) -> bool:
     Our lock belongs to the open file description. A broker's lock belongs to its process
     (FileChannel#tryLock).
 
-    :raises OSError: the file can't be looked at.
+    :raises OSError: the lock file is missing, or its facts can't be read.
     """
     inode = str((directory / LOCK).lstat().st_ino)
     try:
         locks = _LOCKS.read_text()
     except OSError:
         return False
-    # "1: OFDLCK ADVISORY  WRITE -1 08:01:131074 0 EOF"; one that waits has "->" in it
+    # "1: OFDLCK ADVISORY  WRITE -1 08:01:131074 0 EOF"; a waiting lock has "->" after the number.
     return any(
         fields[1] == "OFDLCK" and fields[5].rpartition(":")[2] == inode
         for fields in map(str.split, locks.splitlines())
@@ -272,10 +270,10 @@ def is_locked_by_us(directory: Path) -> bool:
 def whole_file(descriptor: int, operation: int, kind: int) -> tuple[int, int]:
     """Test or take a lock on a whole file, as a broker does.
 
-    :param operation: of fcntl.
-    :param kind: of the lock.
-    :return: the kind of the conflicting lock, and the process that has it; below 1: a process that can't be
-        seen.
+    :param operation: F_GETLK or F_OFD_SETLK of fcntl.
+    :param kind: type of the lock, such as F_WRLCK.
+    :return: the kind of the conflicting lock, and the process that has it. A number below 1 means a process
+        that can't be seen.
     """
     request = _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0)
     conflict, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(descriptor, operation, request))

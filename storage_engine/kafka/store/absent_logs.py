@@ -3,8 +3,7 @@
 The copy tells which topics exist, and which nodes have their partitions. If it can't be read, or ends earlier
 than before, nothing is known about missing logs.
 
-Also logs that a node should have by the cluster's metadata but that are in none of its log directories.
-Nobody looks at a directory that was taken out of ``log.dirs``, and no file tells that it is missing.
+A missing log may lie in a directory that was taken out of ``log.dirs``. Nobody reads such a directory.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ def _identity(directory: LogDirectory, log: PartitionLog, told_at: int) -> LogId
 
 
 def aside_path(node: Node, name: str, log_id: str) -> str:
-    """Return the path of the directory that a broker made of a log when it set the log aside; "": it didn't.
+    """Return the path of the directory as which a broker has set a log aside; "" if it has not.
 
-    :param log_id: the log's id. If it or a directory's id is unknown, the name decides.
+    :param log_id: the log's id. If this id or a directory's id is unknown, the name decides.
     """
     for directory in node.directories:
         for log in directory.aside:
@@ -63,14 +62,13 @@ def aside_path(node: Node, name: str, log_id: str) -> str:
 
 
 def _metadata_end(node: Node) -> int:
-    """Return the end offset of a node's copy of the cluster's metadata; 0: it has none."""
+    """Return the end offset of a node's copy of the cluster's metadata; 0 if it has none."""
     return next((end_offset(log) for _, log in node.logs if log.name.log == LOG), 0)
 
 
 def absences(node: Node, logs: Mapping[str, LogIdentity]) -> dict[str, Absence]:
     """Return why logs that were on this node have no directory now.
 
-    :param logs: their identities at an earlier look, by name.
     :raises OSError: a file can't be read.
     """
     metadata, end = _metadata(node), _metadata_end(node)
@@ -87,8 +85,8 @@ def absences(node: Node, logs: Mapping[str, LogIdentity]) -> dict[str, Absence]:
             return _unknown(f"{_UNTOLD}: {metadata}")
         if end < log.told_at:
             return _unknown(
-                f"{_UNTOLD}: the node's copy of the metadata ends at {end}, and reached {log.told_at} "
-                "before, so it is another one or an older one"
+                f"{_UNTOLD}: the node's copy of the metadata ends at {end}, and ended at {log.told_at} "
+                "before, so it is another copy or an older one"
             )
         topic, _, number = name.rpartition("-")
         if not log.log_id:
@@ -111,7 +109,7 @@ def _unknown(reason: str) -> Absence:
 
 
 def _metadata(node: Node) -> ClusterMetadata | str:
-    """Return the metadata in a node's copy; text: the reason why they can't be read."""
+    """Return the metadata in a node's copy, or a text that says why they can't be read."""
     if node.properties is None or node.zookeeper:
         return "only a node of a cluster without ZooKeeper has a copy of its metadata"
     if not str(node.properties.node_id).isdecimal():
@@ -131,7 +129,7 @@ def _judge_by_replicas(node: Node, metadata: ClusterMetadata, topic_id: uuid.UUI
 
 
 def missing_logs(node: Node, topics: TopicSettings) -> tuple[str, ...]:
-    """Return the names of logs without a directory on a node, though its own metadata have a replica here.
+    """Return the names of logs that have no directory on a node, though its metadata place a replica there.
 
     Return none if that is unknown or if directories have failed, which is reported elsewhere. A log that its
     broker has set aside is not missing.
@@ -148,17 +146,14 @@ def missing_logs(node: Node, topics: TopicSettings) -> tuple[str, ...]:
         name
         for name, (topic_id, partition) in sorted(_expected_logs(topics.metadata, node_id).items())
         if name not in here
-        # A topic that was made just now has its directory by now.
+        # The directory of a new topic may have been created since the node was read.
         and not any((directory.path / name).is_dir() for directory in node.directories)
         and not aside_path(node, name, log_id_text(cluster_id, topic_id, partition))
     )
 
 
 def _expected_logs(metadata: ClusterMetadata, node_id: int | None) -> dict[str, tuple[uuid.UUID, int]]:
-    """Return the logs that a node should have a replica of, by its copy of the metadata.
-
-    A replica that is being added or removed doesn't count.
-    """
+    """Return the logs that a node should have by its metadata, without replicas being added or removed."""
     topics = {topic_id: name for name, topic_id in metadata.topic_ids.items()}
     return {
         f"{topics[topic_id]}-{partition}": (topic_id, partition)
@@ -170,7 +165,6 @@ def _expected_logs(metadata: ClusterMetadata, node_id: int | None) -> dict[str, 
 
 
 def missing_text(missing: tuple[str, ...]) -> str:
-    """Name the missing logs, as a clause."""
     return (
         f"no directory of log.dirs has {count_text(len(missing), 'log')} that this node should have by the "
         f"cluster's metadata, {named_in_short(list(missing))}: a directory was taken out of log.dirs, or "

@@ -1,14 +1,14 @@
 """The segments of a node that may be archived, with facts about them that their files don't contain.
 
 Records above the high watermark or the last stable offset are not archived. So all records in the lake are
-replicated, and each of their transactions has ended. If a fact isn't known, the log stays out.
+replicated, and each of their transactions has ended. If a fact about a log isn't known, it is not archived.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,7 @@ from storage_engine.kafka.metadata.log_faults import (
 )
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
 from storage_engine.kafka.stopped.store_lock import lock_holder
-from storage_engine.kafka.transactions import (
-    OpenTransaction,
-    forgotten_below,
-    mapped,
-    open_transactions,
-)
+from storage_engine.kafka.transactions import OpenTransaction, forgotten_below, mapped, open_transactions
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.store import WENT, Archivable, LogSnapshot, Segment, SegmentContext, SegmentId
@@ -56,8 +51,8 @@ def archivable_segments(
 ) -> tuple[tuple[Segment, ...], str]:
     """Return the segments of a log that may be archived now, and why other sealed segments may not.
 
-    :return: the segments, and the reason; "": all sealed segments may be archived.
-    :raises StoreLayoutError: the log has a fault, or a fact about it isn't known: a person has to act.
+    :return: the segments, and the reason with until when it holds; "" if all sealed segments may be archived.
+    :raises StoreLayoutError: a person has to act: the log has a fault, or a fact about it isn't known.
     """
     if not seen.sealed:
         return (), ""
@@ -93,22 +88,14 @@ def archivable_segments(
         by = f" of producer {txn.producer_id}" if txn and txn.first_offset == first_open else ""
         return stable, f"a transaction{by} is open from offset {first_open} on, until it ends"
     if len(below) < len(sealed):
-        return (
-            stable,
-            f"the rest reaches above the high watermark {watermark}, until all replicas in sync have it",
-        )
+        why = f"later records lie above the high watermark {watermark}, until all replicas in sync have them"
+        return stable, why
     return stable, ""
 
 
-def archivable_of_logs(
-    seen: Iterable[LogSnapshot],
-    logs: Mapping[str, tuple[LogDirectory, PartitionLog]],
-    settings: TopicSettings,
-) -> Archivable:
-    """Return the segments of some logs that may be archived now. A log with a fault keeps no other log out.
-
-    :param logs: the present logs with their directories, by name. It may contain more logs.
-    """
+def archivable_of_node(node: Node, topics: TopicSettings, seen: Iterable[LogSnapshot]) -> Archivable:
+    """Return the segments of a node's logs that may be archived now, and why other segments may not."""
+    logs = {log.name.log: (directory, log) for directory, log in _logs_by_own_marks(node)}
     segments: list[Segment] = []
     kept_out: dict[str, str] = {}
     refused: dict[str, str] = {}
@@ -117,9 +104,9 @@ def archivable_of_logs(
             kept_out[log.name] = WENT
             continue
         try:
-            chosen, reason = archivable_segments(log, *logs[log.name], settings)
+            chosen, reason = archivable_segments(log, *logs[log.name], topics)
         except (StoreLayoutError, FileNotFoundError) as error:
-            # What is wrong with a log that its broker deletes from just now may be wrong for that alone.
+            # The fault may come from a deletion by the broker at this moment.
             if logs[log.name][1].has_lost_files():
                 kept_out[log.name] = WENT
             else:
@@ -132,17 +119,17 @@ def archivable_of_logs(
 
 
 def _kept_out(log: PartitionLog, settings: TopicSettings) -> str:
-    """Return why a log isn't archived as long as its settings are like this; "": it may be archived."""
+    """Return why, and how long, a log's settings keep it out of the lake; "" if they don't."""
     topic = settings.of(log.name.topic)
     if isinstance(topic, str):
         return ""
     if topic.compact:
-        return "cleanup.policy contains compact, and the cleaner rewrites its segments: as long as it does"
+        return "its cleanup.policy contains compact, so the cleaner rewrites its segments: as long as it does"
     return "its segments are copied to remote storage: as long as they are" if topic.is_copied else ""
 
 
 def _fault(directory: LogDirectory, log: PartitionLog, settings: TopicSettings, end: int) -> str:
-    """Return the fault or the unknown fact of a log because of which it isn't archived; "": there is none."""
+    """Return the fault or the unknown fact that keeps a log from being archived; "" if there is none."""
     if directory.fault:
         return f"log {log.name.log}: {directory.fault}"
     topic = settings.of(log.name.topic)
@@ -151,7 +138,7 @@ def _fault(directory: LogDirectory, log: PartitionLog, settings: TopicSettings, 
     if directory.meta is None or not directory.meta.cluster_id:
         return f"log {log.name.log}: expected the id of its cluster in {directory.path}, found none"
     try:
-        # Where nothing tells which topic it is of, no receipt could.
+        # Without a topic id, a receipt couldn't name the log's topic.
         return (
             link_fault(log)
             or topic_fault(log, settings)
@@ -171,17 +158,14 @@ def _topic_id_fault(log: PartitionLog) -> str:
 
 
 def _oldest_open(log: PartitionLog, end: int, log_end: int) -> OpenTransaction | None:
-    """Return the oldest transaction that is open now and has records below an offset; None: there is none.
+    """Return the oldest transaction that is open now and has records below an offset; None if there is none.
 
-    Mostly the snapshot at that offset shows that no transaction was open there. Then nothing else is read.
+    In most cases the snapshot at that offset has no open transaction. Then nothing else is read.
     """
     has_snapshot = any(snapshot.path.endswith(f"/{end:020d}.snapshot") for snapshot in log.snapshots)
     if has_snapshot and not open_transactions(log, end):
         return None
-    return next(
-        (txn for txn in open_transactions(log, log_end) if txn.first_offset < end),
-        None,
-    )
+    return next((txn for txn in open_transactions(log, log_end) if txn.first_offset < end), None)
 
 
 def contexts_of(
@@ -198,37 +182,33 @@ def contexts_of(
     """
     log_id = log_id_of(directory, log)
     by_offset = {files.base_offset: place for place, files in enumerate(log.segments)}
-    # With what was archived before them, so that nothing is missing in between either.
     for segment in segments:
         if segment.base_offset not in by_offset:
             raise went_meanwhile(segment.facts.path)
     begin, behind = by_offset[segments[0].base_offset], by_offset[segments[-1].base_offset] + 2
+    # The segment before them is included, so that a hole after it is found, too.
     if begin and Path(log.segments[begin - 1].log.path).exists():
         begin -= 1
     if hole := next(holes(directory, log, log.segments[begin:behind]), ""):
         raise StoreLayoutError(
-            f"log {log.name.log}: expected segments back to back, found that {hole}. Nothing of it was "
-            "archived. Restore the segment, or let its broker copy the log from a replica."
+            f"log {log.name.log}: expected segments without holes between them, found that {hole}. Nothing "
+            "of it was archived. Restore the segment, or let its broker copy the log from a replica."
         )
     epochs, log_start = _epochs(log), directory.log_starts.get(log.name.log, 0)
     for segment in segments:
         first, end = segment.base_offset, segment.end_offset
         open_before = tuple((txn.producer_id, txn.first_offset) for txn in open_transactions(log, first))
         _check_transaction_index(segment, open_before, forgotten_below(log, first))
-        yield (
-            segment.id,
-            SegmentContext(
-                log_id,
-                _evidence(epochs_in(epochs, first, end), first, end, log_start),
-                SegmentTransactions(
-                    log.name.topic,
-                    log.name.partition,
-                    end,
-                    open_before,
-                    tuple(_aborted_later(log, end)),
-                ).as_text(),
-            ),
+        in_force = epochs_in(epochs, first, end)
+        evidence: dict[str, Any] = {
+            "leader_epochs": [[epoch.epoch, epoch.start_offset] for epoch in in_force]
+        }
+        if first < log_start < end:
+            evidence[START_EVIDENCE] = log_start
+        transactions = SegmentTransactions(
+            log.name.topic, log.name.partition, end, open_before, tuple(_aborted_later(log, end))
         )
+        yield segment.id, SegmentContext(log_id, evidence, transactions.as_text())
 
 
 def went_meanwhile(path: str) -> FileNotFoundError:
@@ -241,11 +221,11 @@ def _check_transaction_index(
 ) -> None:
     """Compare a segment's transaction index, which is archived with it, with the segment's markers.
 
-    A broker makes the index again only after an unclean stop. With a damaged index, consumers of committed
-    records get aborted records. A missing or empty index isn't compared: then only the markers count.
+    With a damaged index, consumers of committed records get aborted records. A broker creates the index again
+    only after an unclean stop. A missing or empty index isn't compared: then only the markers count.
 
     :param open_before: transactions that were open at the segment's start.
-    :param forgotten: if a transaction began below this offset, only the index tells where.
+    :param forgotten: for a transaction that began below this offset, only the index contains its beginning.
     :raises CorruptFileError: index and markers differ.
     """
     indexes = (file for file in segment.companions if file.path.endswith(_INDEX_SUFFIX) and file.size_bytes)
@@ -261,13 +241,6 @@ def _check_transaction_index(
     with mapped(segment.facts.path) as data:
         transactions = transactions.continued(data, segment.end_offset)
     check_transaction_index(entries, transactions, segment.base_offset, index.path)
-
-
-def _evidence(epochs: Sequence[LeaderEpoch], first: int, end: int, log_start: int) -> dict[str, Any]:
-    """Return a segment's evidence for its receipt, beside its bytes: the leaders' epochs, and the log's start
-    if it is inside the segment."""
-    evidence: dict[str, Any] = {"leader_epochs": [[epoch.epoch, epoch.start_offset] for epoch in epochs]}
-    return {**evidence, START_EVIDENCE: log_start} if first < log_start < end else evidence
 
 
 def log_id_of(directory: LogDirectory, log: PartitionLog) -> str:
@@ -286,18 +259,17 @@ def _epochs(log: PartitionLog) -> tuple[LeaderEpoch, ...]:
 
 
 def epochs_in(epochs: Sequence[LeaderEpoch], first: int, end: int) -> tuple[LeaderEpoch, ...]:
-    """Return the epochs of the offsets [first, end): the one at the first offset, and later ones."""
+    """Return the epochs of the offsets [first, end): the epoch at the first offset, and later epochs."""
     before = [epoch for epoch in epochs if epoch.start_offset <= first]
     return (*before[-1:], *(epoch for epoch in epochs if first < epoch.start_offset < end))
 
 
 def contradiction_of(log: PartitionLog, log_id: str, log_end: int, receipts: Sequence[Receipt]) -> str:
-    """Return the contradiction between a log and the receipts of that name; "": there is none.
+    """Return the contradiction between a log and the receipts of its name; "" if there is none.
 
     The log may belong to another topic of that name. It may have lost archived records, for example by an
     unclean election. Or other leaders may have written other records at the same offsets.
 
-    :param log_end: offset after its last record.
     :raises CorruptFileError: its epochs can't be read.
     """
     for receipt in receipts:
@@ -305,13 +277,13 @@ def contradiction_of(log: PartitionLog, log_id: str, log_end: int, receipts: Seq
             return (
                 f"it is log {log_id} (cluster, topic id, partition), and the archived log is {receipt.log_id}"
             )
-    last = max(receipts, key=lambda one: one.end, default=None)
-    if last is not None and last.end > log_end:
-        return f"it ends at {log_end}, and offsets up to {last.end} are archived"
+    archived_to = max((receipt.end for receipt in receipts), default=0)
+    if archived_to > log_end:
+        return f"it ends at {log_end}, and offsets up to {archived_to} are archived"
     epochs = _epochs(log)
     for receipt in receipts:
         archived = [LeaderEpoch(*words) for words in receipt.known.get("leader_epochs", ())]
-        # What lies below the log's first epoch was deleted, and is told by nobody.
+        # Below the log's first epoch, records were deleted, and no file tells their epochs.
         first = max(receipt.base_offset, epochs[0].start_offset if epochs else receipt.end)
         if first < receipt.end and _steps(archived, first, receipt.end) != _steps(epochs, first, receipt.end):
             return (
@@ -323,7 +295,7 @@ def contradiction_of(log: PartitionLog, log_id: str, log_end: int, receipts: Seq
 
 
 def _steps(epochs: Sequence[LeaderEpoch], first: int, end: int) -> list[tuple[int, int]]:
-    """Return the epochs of [first, end), each with the offset from which on it was in force."""
+    """Return the epochs of the offsets [first, end), each with its first offset in this range."""
     return [(epoch.epoch, max(epoch.start_offset, first)) for epoch in epochs_in(epochs, first, end)]
 
 
@@ -335,11 +307,11 @@ def _epochs_text(epochs: Sequence[LeaderEpoch], first: int, end: int) -> str:
 def _aborted_later(log: PartitionLog, end: int) -> Iterator[tuple[int, int, int]]:
     """Yield transactions that were open at an offset and aborted after it: producer, first and last offset.
 
-    Mostly the snapshot at that offset shows that no transaction was open. Then nothing is read.
+    In most cases the snapshot at that offset has no open transaction. Then no segment is read.
     """
     if not (open_there := open_transactions(log, end)):
         return
-    # NumPy and the kernels, which a log without transactions needs for nothing here.
+    # NumPy and the kernels, which a log without transactions doesn't need here.
     from storage_engine.kafka.codec.transaction_states import UncommittedTransactions
 
     transactions = UncommittedTransactions.of_open(
@@ -356,17 +328,11 @@ def _aborted_later(log: PartitionLog, end: int) -> Iterator[tuple[int, int, int]
     yield from (entry for entry in transactions.aborted if entry[1] < end)
 
 
-def archivable_of_node(node: Node, topics: TopicSettings, seen: Iterable[LogSnapshot]) -> Archivable:
-    """Return the segments of a node's logs that may be archived now, and why other segments may not."""
-    logs = {log.name.log: (directory, log) for directory, log in _logs_by_own_marks(node)}
-    return archivable_of_logs(seen, logs, topics)
-
-
 def _logs_by_own_marks(node: Node) -> Iterator[tuple[LogDirectory, PartitionLog]]:
-    """Yield logs with their directories. A stopped broker's high watermarks are those of its own checkpoint.
+    """Yield logs with their directories. A stopped broker's high watermarks come from its own checkpoint.
 
-    Its leaders' high watermarks don't apply to this copy: the end of the copy may differ from the leader's
-    log, and is cut off at the next start.
+    The leaders' high watermarks don't apply to this replica: its end may differ from the leader's log, and is
+    cut off at the next start.
     """
     by_path: dict[Path, LogDirectory] = {}
     if node.live is not None:

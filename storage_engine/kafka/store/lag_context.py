@@ -1,4 +1,4 @@
-"""The logs that a node's consumer lag is measured against, with the times until age allows each deletion."""
+"""The logs that a node's consumer lag is measured in, with the times until age allows each deletion."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from types import MappingProxyType
 
 from storage_engine.kafka.format.layout import Node
 from storage_engine.kafka.format.log_end import segment_facts
-from storage_engine.kafka.lag import (
-    LagContext,
-    LogOfLag,
-    SegmentOfLag,
-)
+from storage_engine.kafka.lag import LagContext, LogOfLag, SegmentOfLag
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.retention_rules import RetentionSettings
 from storage_engine.kafka.store.plan import SeenLog, SeenNode, deletes_at_ms, log_facts, logs_of
@@ -20,13 +16,9 @@ from storage_engine.model.store import SegmentId, StoreSnapshot
 
 
 def lag_context(
-    seen: SeenNode,
-    snapshot: StoreSnapshot,
-    read: Collection[str],
-    going: frozenset[SegmentId],
-    now_ms: int,
+    seen: SeenNode, snapshot: StoreSnapshot, read: Collection[str], going: frozenset[SegmentId], now_ms: int
 ) -> LagContext:
-    """Return the logs that lag is measured against.
+    """Return the logs that lag is measured in.
 
     :param read: names of the logs that a group reads.
     :param going: the segments that a plan deletes.
@@ -41,14 +33,11 @@ def lag_context(
 
 def reading_context(seen: SeenNode, snapshot: StoreSnapshot, read: Collection[str]) -> LagContext:
     """Return the logs in which offsets are looked up, without the times until age allows deletions."""
-    seen_logs = {
-        log.name: replace(seen.known[log.name], seen=log) for log in snapshot.logs if log.name in seen.known
-    }
     return LagContext(
         {
-            name: _log(seen_log, seen.node)
-            for name, seen_log in seen_logs.items()
-            if name in read and seen_log.log.segments
+            log.name: _log(replace(seen_log, seen=log), seen.node)
+            for log in snapshot.logs
+            if log.name in read and (seen_log := seen.known.get(log.name)) and seen_log.log.segments
         }
     )
 
@@ -64,12 +53,12 @@ def _times(
     except FileNotFoundError:
         raise
     except OSError:
-        # Of what can't be read nothing is known, and the lag of other logs is measured all the same.
+        # Nothing is known of a log that can't be read. The lag in all other logs is still measured.
         return {}, newest_ms
 
 
 def _newest_ms(seen_log: SeenLog) -> int | None:
-    """Return the timestamp of a log's newest record; None: it has none."""
+    """Return the timestamp of a log's newest record; None if it has none."""
     segments = seen_log.log.segments
     for files in reversed(segments):
         if files.log.size_bytes:
@@ -86,16 +75,11 @@ def _log(
 ) -> LogOfLag:
     name = seen_log.seen.name
     partition = None if node.live is None else node.live.partitions.get(name)
-    is_told = partition is not None and partition.high_watermark is not None
-    end = (
-        partition.high_watermark
-        if partition is not None and partition.high_watermark is not None
-        else seen_log.end.offset
-    )
+    watermark = None if partition is None else partition.high_watermark
     return LogOfLag(
         name,
         seen_log.start_offset,
-        end,
+        seen_log.end.offset if watermark is None else watermark,
         newest_ms,
         tuple(
             SegmentOfLag(
@@ -108,7 +92,7 @@ def _log(
             )
             for files in seen_log.log.segments
         ),
-        is_end_known=is_told or not seen_log.end.unread,
+        is_end_known=watermark is not None or not seen_log.end.unread,
     )
 
 

@@ -1,17 +1,14 @@
-"""The reason why each segment of a log is deleted by its broker, or stays.
-
-Pure, except that indexes are read.
-"""
+"""Plans of logs: why the broker deletes each segment, or keeps it. Only reads files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from storage_engine.commands import Command, Text
 from storage_engine.core.wording import bytes_text, duration_text, time_text
 from storage_engine.exceptions import BrokerConfigError, CorruptFileError
-from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog, SegmentFiles
+from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog
 from storage_engine.kafka.format.log_end import LogEnd, segment_facts
 from storage_engine.kafka.metadata.log_faults import epochs_fault, holes, link_fault, start_fault, topic_fault
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
@@ -29,7 +26,7 @@ from storage_engine.kafka.retention_rules import (
 from storage_engine.kafka.stopped.cleaner import cleaner_settings, due
 from storage_engine.kafka.store.absent_logs import ADVICE, missing_logs, missing_text
 from storage_engine.kafka.transactions import oldest_open
-from storage_engine.model.plan import Decision, LogPlan, PlanRequest, Reason, limit_plans
+from storage_engine.model.plan import Decision, LogPlan, Reason
 from storage_engine.model.report.diagnosis import named_in_short, reason_of
 from storage_engine.model.store import (
     Archivable,
@@ -48,7 +45,7 @@ DELETED_BY = {
 
 
 def active_text(end: LogEnd, log: PartitionLog, settings: RetentionSettings, now_ms: int) -> str:
-    """Return what closes a log's active segment (LogSegment#shouldRoll). Until then, all its records stay.
+    """Return what will close a log's active segment (LogSegment#shouldRoll). Until then, its records stay.
 
     Time alone doesn't close a segment: the broker checks the time only when a record arrives.
     """
@@ -68,36 +65,34 @@ def active_text(end: LogEnd, log: PartitionLog, settings: RetentionSettings, now
 
 def remote_text(settings: RetentionSettings) -> str:
     """Explain that local retention deletes a segment that remote storage has."""
+    text = "the broker deletes it once remote storage has it, but files don't tell whether it has"
     if settings.local_without_delete:
-        return (
-            "the broker deletes it once remote storage has it, but files don't tell whether it has; with "
-            "an empty cleanup.policy only Kafka 4.3 and newer do so"
-        )
-    return "the broker deletes it once remote storage has it, but files don't tell whether it has"
+        text += "; with an empty cleanup.policy only Kafka 4.3 and newer do so"
+    return text
 
 
 def kept_because(
     fact: SegmentFacts,
     facts: LogFacts,
     settings: RetentionSettings,
-    found: RetentionPass,
+    result: RetentionPass,
     *,
     is_only_replica: bool,
 ) -> tuple[Reason, str]:
-    """Return why the first segment that stays in a log does so.
+    """Return why the first remaining segment of a log stays.
 
-    :param is_only_replica: no other node has a replica: a high watermark below the end is only outdated.
+    :param is_only_replica: no other node has a replica, so a high watermark below the end is only outdated.
     """
-    at_start, by_size, by_age = found.halts
-    if is_only_replica and Stop.HIGH_WATERMARK in {halt.stop for halt in found.halts}:
+    at_start, by_size, by_age = result.halts
+    if is_only_replica and Stop.HIGH_WATERMARK in {halt.stop for halt in result.halts}:
         return Reason.UNKNOWN, (
             f"its high watermark isn't known: the last written value, {facts.high_watermark}, is older "
             "than the segment. The broker has the only replica, and sets it when it starts"
         )
-    # What keeps a segment by its time tells more than the size that it may have.
+    # The age comes before the size, because it tells more.
     halts = (at_start, by_age, by_size)
-    sentences = [text for halt in halts if (text := _sentence(halt, fact, facts, settings, found))]
-    return _reason(found, settings), "; ".join(dict.fromkeys(sentences))
+    sentences = [text for halt in halts if (text := _sentence(halt, fact, facts, settings, result))]
+    return _reason(result, settings), "; ".join(dict.fromkeys(sentences))
 
 
 def _reason(result: RetentionPass, settings: RetentionSettings) -> Reason:
@@ -108,21 +103,19 @@ def _reason(result: RetentionPass, settings: RetentionSettings) -> Reason:
         return Reason.NOT_REPLICATED
     if stops[-1] is Stop.FUTURE:
         return Reason.FUTURE_TIMESTAMP
-    by_age = settings.delete and settings.kept_ms >= 0
-    by_size = settings.delete and settings.kept_bytes >= 0
-    if by_age:
+    if settings.delete and settings.kept_ms >= 0:
         return Reason.NOT_EXPIRED
-    return Reason.SIZE_NOT_REACHED if by_size else Reason.UNLIMITED
+    return Reason.SIZE_NOT_REACHED if settings.delete and settings.kept_bytes >= 0 else Reason.UNLIMITED
 
 
 def _sentence(
     halt: Halt, fact: SegmentFacts, facts: LogFacts, settings: RetentionSettings, result: RetentionPass
 ) -> str:
-    """Return a clause about why a rule stops at a segment; "": there is nothing to say."""
+    """Return a clause about why a rule stops at a segment; "" if there is nothing to say."""
     if halt.stop is Stop.UNKNOWN:
-        return "its high watermark isn't known: no checkpoint has one of this log"
+        return "its high watermark isn't known: no checkpoint contains it"
     if halt.stop is Stop.HIGH_WATERMARK:
-        return f"it reaches above the high watermark {facts.high_watermark}: a replica hasn't got it yet"
+        return f"it reaches above the high watermark {facts.high_watermark}: a replica hasn't copied it yet"
     if halt.stop is Stop.POLICY:
         return "cleanup.policy has no delete"
     if halt.rule is Rule.LOG_START:
@@ -153,7 +146,7 @@ def _size_text(
     if left_bytes < settings.kept_bytes:
         return f"{bound} isn't reached: the log has {bytes_text(left_bytes)}"
     without = bytes_text(left_bytes - fact.size_bytes)
-    return f"{bound}: the log has {bytes_text(left_bytes)}, and {without} without it"
+    return f"{bound}: the log has {bytes_text(left_bytes)}, and {without} without this segment"
 
 
 _ACTIVE = "the broker writes to it"
@@ -161,7 +154,7 @@ _ACTIVE = "the broker writes to it"
 
 @dataclass(frozen=True, slots=True)
 class SeenLog:
-    """A log with all facts from which its plan is made."""
+    """A log with all facts from which its plan is made. ``seen`` is the log in the contract's form."""
 
     seen: LogSnapshot
     directory: LogDirectory
@@ -170,7 +163,7 @@ class SeenLog:
 
     @property
     def high_watermark(self) -> int | None:
-        """Return the offset below which all replicas in sync have the records; None: not known."""
+        """Return the offset below which all replicas in sync have the records; None if not known."""
         watermark = self.directory.high_watermarks.get(self.seen.name)
         return None if watermark is None else min(watermark, self.end.offset)
 
@@ -181,84 +174,79 @@ class SeenLog:
         return max(self.directory.log_starts.get(self.seen.name, first), first)
 
 
-def plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | str, now_ms: int) -> LogPlan:
+def plan_log(
+    seen_log: SeenLog, topics: TopicSettings, settings: RetentionSettings | str, now_ms: int
+) -> LogPlan:
     """Decide about a log's segments as its broker would in a pass at this moment.
 
-    :param settings: settings of its topic; text: why they aren't known.
+    :param settings: settings of its topic, or a text that says why they aren't known.
     :raises OSError: a file can't be read.
     """
-    if one.end.unread:
-        return undecided(one.seen, Reason.UNKNOWN, one.end.unread)
-    if one.directory.fault:
-        return undecided(one.seen, Reason.REFUSED, one.directory.fault)
+    if seen_log.end.unread:
+        return undecided(seen_log.seen, Reason.UNKNOWN, seen_log.end.unread)
+    if seen_log.directory.fault:
+        return undecided(seen_log.seen, Reason.REFUSED, seen_log.directory.fault)
     if (
-        fault := link_fault(one.log)
-        or topic_fault(one.log, topics)
-        or start_fault(one.directory, one.log, one.end.offset)
+        fault := link_fault(seen_log.log)
+        or topic_fault(seen_log.log, topics)
+        or start_fault(seen_log.directory, seen_log.log, seen_log.end.offset)
     ):
-        return undecided(one.seen, Reason.REFUSED, fault)
+        return undecided(seen_log.seen, Reason.REFUSED, fault)
     if isinstance(settings, str):
         reason = f"how long the topic's segments stay isn't known: {settings}"
-        return undecided(one.seen, Reason.UNKNOWN, reason)
-    active = f"{_ACTIVE}; {active_text(one.end, one.log, settings, now_ms)}"
+        return undecided(seen_log.seen, Reason.UNKNOWN, reason)
+    active = f"{_ACTIVE}; {active_text(seen_log.end, seen_log.log, settings, now_ms)}"
     if settings.compact:
-        return undecided(one.seen, Reason.COMPACTED, _compaction(one, settings, topics, now_ms), active)
-    if not one.log.segments:
-        return LogPlan(one.seen.name, ())
+        return undecided(
+            seen_log.seen, Reason.COMPACTED, _compaction(seen_log, settings, topics, now_ms), active
+        )
+    if not seen_log.log.segments:
+        return LogPlan(seen_log.seen.name, ())
     if settings.local_without_delete:
         settings = replace(settings, delete=True)
-    facts = log_facts(one, settings, now_ms)
+    facts = log_facts(seen_log, settings, now_ms)
     result = retention_pass(facts, settings, now_ms)
-    going = len([each for each in result.deletions if each.base_offset != facts.segments[-1].base_offset])
-    # Only of a log that loses something: a node may have thousands.
+    active_base = facts.segments[-1].base_offset
+    going = sum(deletion.base_offset != active_base for deletion in result.deletions)
+    # Checked only if the log loses segments: a node may have thousands of logs.
     if going and (
-        fault := next(holes(one.directory, one.log, one.log.segments[: going + 1]), "")
-        or epochs_fault(one.directory, one.log, one.end.offset)
+        fault := next(holes(seen_log.directory, seen_log.log, seen_log.log.segments[: going + 1]), "")
+        or epochs_fault(seen_log.directory, seen_log.log, seen_log.end.offset)
     ):
-        return undecided(one.seen, Reason.REFUSED, fault, active)
-    remote = f"{remote_text(settings)}{_open_text(one, 'it is copied')[1]}" if settings.is_copied else ""
-    only = one.seen.name in topics.only_replicas
-    return LogPlan(one.seen.name, tuple(_decisions(one.seen, facts, settings, result, active, remote, only)))
+        return undecided(seen_log.seen, Reason.REFUSED, fault, active)
+    remote = f"{remote_text(settings)}{_open_text(seen_log, 'it is copied')[1]}" if settings.is_copied else ""
+    only = seen_log.seen.name in topics.only_replicas
+    return LogPlan(
+        seen_log.seen.name, tuple(_decisions(seen_log.seen, facts, settings, result, active, remote, only))
+    )
 
 
-def log_facts(one: SeenLog, settings: RetentionSettings, now_ms: int, *, until_kept: bool = True) -> LogFacts:
+def log_facts(
+    seen_log: SeenLog, settings: RetentionSettings, now_ms: int, *, until_kept: bool = True
+) -> LogFacts:
     """Return the facts about a log that the rules need.
 
-    To read a timestamp, an index must be opened. So no timestamp is read of segments that are deleted
-    whatever their age.
+    To read a segment's timestamp, its index must be opened. So the timestamps of segments that are deleted
+    whatever their age are not read.
 
-    :param until_kept: also read no timestamp after the first segment that its age keeps, because the rule
-        stops there.
+    :param until_kept: read no timestamp after the first segment that its age keeps: the rule stops there.
     :raises OSError: an index can't be read.
     """
-    segments = one.log.segments
-    start, watermark = one.start_offset, one.high_watermark
+    segments = seen_log.log.segments
+    start, watermark = seen_log.start_offset, seen_log.high_watermark
     unread = [SegmentFacts(files.base_offset, files.log.size_bytes, now_ms) for files in segments]
-    whole = LogFacts(tuple(unread), start, watermark, one.end.offset)
+    whole = LogFacts(tuple(unread), start, watermark, seen_log.end.offset)
     if not segments or not settings.delete or settings.kept_ms < 0 or watermark is None:
         return whole
     going = 0
     if settings.kept_bytes >= 0 or start > segments[0].base_offset:
         ageless = replace(settings, retention_ms=-1, local_retention_ms=-1)
         going = len(delete_old_segments(whole, ageless, now_ms).deletions)
-    kept_since_ms = now_ms - settings.kept_ms if until_kept else None
-    for place, facts in enumerate(_with_times(segments[going:], segments[-1], kept_since_ms), going):
-        unread[place] = facts
-    return LogFacts(tuple(unread), start, watermark, one.end.offset)
-
-
-def _with_times(
-    segments: Sequence[SegmentFiles], active: SegmentFiles, kept_since_ms: int | None
-) -> Iterator[SegmentFacts]:
-    """Yield segments with the times of their newest records, up to the first segment that is kept.
-
-    :param kept_since_ms: records from this time on are kept; None: yield all segments.
-    """
-    for files in segments:
-        facts = segment_facts(files, active=files is active)
-        yield facts
-        if kept_since_ms is not None and facts.largest_timestamp_ms >= kept_since_ms:
-            return
+    for place in range(going, len(segments)):
+        unread[place] = segment_facts(segments[place], active=place + 1 == len(segments))
+        if until_kept and unread[place].largest_timestamp_ms >= now_ms - settings.kept_ms:
+            break
+    return LogFacts(tuple(unread), start, watermark, seen_log.end.offset)
 
 
 def _compaction(seen_log: SeenLog, settings: RetentionSettings, topics: TopicSettings, now_ms: int) -> str:
@@ -291,7 +279,7 @@ def _open_text(seen_log: SeenLog, action: str) -> tuple[int | None, str]:
 
 
 def _due_text(seen_log: SeenLog, topics: TopicSettings, first_open: int | None, now_ms: int) -> str:
-    """Return since when the cleaner should have cleaned a log, as a clause; "": it isn't due."""
+    """Return since when the cleaner should have cleaned a log, as a clause; "" if it isn't due."""
     cleaned_to = seen_log.directory.cleaned_to.get(seen_log.seen.name, seen_log.seen.min_offset)
     try:
         settings = cleaner_settings(topics.node, topics.values(seen_log.log.name.topic))
@@ -351,7 +339,7 @@ def _decisions(
 def cut_to_archivable(
     plan: LogPlan, archivable: Archivable, may: Set[SegmentId], *, has_remote: bool
 ) -> LogPlan:
-    """Return a log's plan for our deletions, without segments that may not be archived and all newer ones.
+    """Return a log's plan for our deletions that keeps segments from the first non-archivable one on.
 
     :param may: ids of the segments in ``archivable``, of all logs.
     :param has_remote: its topic uses remote storage, though no segment may be copied to it now.
@@ -359,15 +347,19 @@ def cut_to_archivable(
     if not plan.to_delete:
         return plan
     if has_remote:
-        return _leave_to_broker(plan)
+        # A higher log start makes its broker delete segments in the remote storage, too (RemoteLogManager).
+        reason = (
+            "remote storage is on, though no segment is copied to it now: only its broker may delete records "
+            "of this log"
+        )
+        return plan.with_going(lambda going: replace(going, reason=Reason.REMOTE_STORAGE, detail=reason))
     return cut_from(
-        plan,
-        lambda one: None if one.segment.id in may else _not_archivable(one.segment, archivable),
+        plan, lambda going: None if going.segment.id in may else _not_archivable(going.segment, archivable)
     )
 
 
 def cut_from(plan: LogPlan, fault_of: Callable[[Decision], tuple[Reason, str] | None]) -> LogPlan:
-    """Return a log's plan that deletes nothing from the first segment on that has a fault."""
+    """Return a log's plan that keeps all segments from the first segment with a fault on."""
 
     def decide_all() -> Iterator[Decision]:
         stops = False
@@ -385,26 +377,13 @@ def cut_from(plan: LogPlan, fault_of: Callable[[Decision], tuple[Reason, str] | 
     return LogPlan(plan.log, tuple(decide_all()))
 
 
-def _leave_to_broker(plan: LogPlan) -> LogPlan:
-    """Return a log's plan without our deletions, because its topic uses remote storage.
-
-    If its log start were raised, its broker would also delete segments in the remote storage (UnifiedLog,
-    RemoteLogManager).
-    """
-    reason = (
-        "remote storage is on, though no segment is copied to it now: only its broker may delete records "
-        "of this log"
-    )
-    return plan.with_going(lambda one: replace(one, reason=Reason.REMOTE_STORAGE, detail=reason))
-
-
 def _not_archivable(segment: Segment, archivable: Archivable) -> tuple[Reason, str]:
-    """Return why an expired segment that may not be archived stays."""
+    """Return why an expired segment stays that may not be archived."""
     if why := archivable.refused.get(segment.log):
         return Reason.REFUSED, why
     why = archivable.kept_out.get(segment.log, "its broker doesn't say that it may be archived")
     if not segment.facts.size_bytes:
-        why = "the cleaner has left it empty, so it has no bytes to prove: its broker deletes it once it runs"
+        why = "the cleaner has left it empty, so it has no bytes to prove: its broker deletes it when it runs"
     return Reason.NOT_ARCHIVABLE, f"it may not be archived yet: {why}"
 
 
@@ -435,21 +414,11 @@ def plan_notices(node: Node, settings: TopicSettings, *, forced: bool = False) -
     return tuple(notices)
 
 
-def as_asked(plans: Sequence[LogPlan], snapshot: StoreSnapshot, request: PlanRequest) -> tuple[LogPlan, ...]:
-    """Return the plans for our deletions, limited to a person's request.
-
-    :raises BadInputError: the request isn't possible.
-    """
-    # The last directory's stands for that of dependents, which a node has none of.
-    disks = snapshot.disks
-    return limit_plans(plans, request, disks, "log directory's disk")
-
-
 def deletes_at_ms(facts: LogFacts, settings: RetentionSettings, now_ms: int) -> Mapping[int, int | None]:
-    """Return when the rules allow each segment's deletion, by base offset; None: never because of its age.
+    """Return when the rules allow each segment's deletion, by base offset; None if never because of its age.
 
-    A segment is deleted no earlier than older segments. Segments above the high watermark are left out,
-    because nobody knows when it rises. So is the active segment, because nobody knows when it is closed.
+    A segment is deleted no earlier than older segments. Segments above the high watermark and the active
+    segment are left out, because it isn't known when the watermark rises or the segment is closed.
     """
     going = {deletion.base_offset for deletion in retention_pass(facts, settings, now_ms).deletions}
     moments: dict[int, int | None] = {}
@@ -468,10 +437,7 @@ def deletes_at_ms(facts: LogFacts, settings: RetentionSettings, now_ms: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class SeenNode:
-    """The facts from which a snapshot was made.
-
-    :param known: logs with all facts about each, by name.
-    """
+    """The facts from which a snapshot was made. ``known`` has all facts about each log, by name."""
 
     logs: tuple[LogSnapshot, ...]
     node: Node
@@ -481,13 +447,8 @@ class SeenNode:
 def logs_of(
     seen: SeenNode, snapshot: StoreSnapshot, topics: TopicSettings
 ) -> Iterator[tuple[SeenLog, RetentionSettings | str]]:
-    """Yield a snapshot's logs, each with its topic's retention."""
-    of_topics: dict[str, RetentionSettings | str] = {}
+    """Yield a snapshot's logs, each with its topic's retention, or why that is unknown."""
     for log in snapshot.logs:
-        seen_log = seen.known.get(log.name)
-        if seen_log is None:
-            continue
-        topic = seen_log.log.name.topic
-        if topic not in of_topics:
-            of_topics[topic] = topics.of(topic)
-        yield seen_log if seen_log.seen is log else replace(seen_log, seen=log), of_topics[topic]
+        if (seen_log := seen.known.get(log.name)) is not None:
+            settings = topics.of(seen_log.log.name.topic)
+            yield seen_log if seen_log.seen is log else replace(seen_log, seen=log), settings

@@ -1,4 +1,4 @@
-"""A node as retention sees it. Only a stopped node is changed: its oldest segments are deleted."""
+"""A node as a store for retention. Only a stopped node is changed: its oldest segments are deleted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,8 +28,8 @@ from storage_engine.kafka.format.log_end import LogEnd, first_batch_ms, known_en
 from storage_engine.kafka.metadata.log_faults import own_ends
 from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.kafka.retention_rules import RetentionSettings
+from storage_engine.kafka.stopped.observed_tasks import ineffective_decisions, tasks_of
 from storage_engine.kafka.stopped.observed_tasks import remove as remove_left_over
-from storage_engine.kafka.stopped.observed_tasks import tasks_of, words_for_nothing
 from storage_engine.kafka.stopped.stopped_release import (
     cut_to_stopped,
     delete_indexes,
@@ -50,7 +49,6 @@ from storage_engine.kafka.store.archiving import (
 from storage_engine.kafka.store.plan import (
     SeenLog,
     SeenNode,
-    as_asked,
     cut_to_archivable,
     deletes_at_ms,
     log_facts,
@@ -78,7 +76,7 @@ from storage_engine.model.broker.broker_tasks import BackgroundTasks, BrokerTask
 from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.lag import Unread
-from storage_engine.model.plan import DependentFile, LogPlan, Plan, PlanRequest, Reason
+from storage_engine.model.plan import DependentFile, LogPlan, Plan, PlanRequest, Reason, limit_plans
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store import (
     Absence,
@@ -107,24 +105,18 @@ def log_snapshot(directory: LogDirectory, log: PartitionLog, end: LogEnd) -> Log
     """
     name = log.name.log
     watermark = min(directory.high_watermarks.get(name, 0), end.offset)
-    return LogSnapshot(name, tuple(_segments(log, end.offset)), end.offset, watermark, end.unread)
-
-
-def _segments(log: PartitionLog, end: int) -> Iterator[Segment]:
-    name = log.name.log
-    for files, following in pairwise(log.segments):
-        yield Segment(
+    segments = tuple(
+        Segment(
             name,
             files.base_offset,
             files.log,
-            SegmentState.SEALED,
-            end=following.base_offset,
+            SegmentState.ACTIVE if files is log.segments[-1] else SegmentState.SEALED,
+            end=segment_end,
             companions=files.companions,
         )
-    for files in log.segments[-1:]:
-        yield Segment(
-            name, files.base_offset, files.log, SegmentState.ACTIVE, end=end, companions=files.companions
-        )
+        for files, segment_end in log.with_ends(end.offset)
+    )
+    return LogSnapshot(name, segments, end.offset, watermark, end.unread)
 
 
 @dataclass(slots=True)
@@ -133,9 +125,7 @@ class OpenNode:
 
     :param root: its ``server.properties``, or one of its log directories.
     :param seen: the last snapshot's logs, and the facts from which they were made.
-    :param held: the directories, while they are locked.
-    :param cluster: the cluster, while there is a connection.
-    :param memory: memory of the node's hold; None: no hold is remembered.
+    :param memory: memory of the node's hold; None if no hold is remembered.
     """
 
     root: Path
@@ -146,7 +136,7 @@ class OpenNode:
 
     @property
     def asked(self) -> Cluster | None:
-        """Return the running cluster that is asked in addition to the files; None: no cluster is asked."""
+        """Return the running cluster that is asked in addition to the files; None if no cluster is asked."""
         return None
 
     @property
@@ -163,14 +153,10 @@ class OpenNode:
         return self.held
 
     def read(self, now_ms: int) -> Node:
-        """Read the node's log directories."""
         return read_node(self.root)
 
     def see(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
-        """Read the node's logs.
-
-        A log is read again if one of its files has vanished, because its broker may delete.
-        """
+        """Read the node's logs. A log is read again if a file has vanished, because its broker may delete."""
         return _see_node((read or self.read)(now_ms))
 
     def last(self) -> Node:
@@ -194,7 +180,7 @@ class NodeTasks(BackgroundTasks):
         return tasks_of(self.node.read(now_ms), now_ms, limits)
 
     def check_deleted_topics(self, topics: Collection[str]) -> tuple[str, ...]:
-        return tuple(words_for_nothing(read_node(self.node.root), topics))
+        return tuple(ineffective_decisions(read_node(self.node.root), topics))
 
     def delete_left_over(self, left: LeftOver, meanwhile: Callable[[], object]) -> None:
         remove_left_over(left, self.node.locked.check, meanwhile)
@@ -220,7 +206,7 @@ class NodeLogs(IdentifiedLogs):
         offsets: dict[SegmentId, int] = {}
         for directory, log in node.logs:
             bases = {segment.base_offset for segment in of_logs.get(log.name.log, ())}
-            # Of a log that its running broker deletes from just now, the next look knows.
+            # If its running broker is deleting from a log, the next look finds the log's ends.
             with suppress(OSError):
                 ends = own_ends(directory, log, bases)
                 offsets |= {SegmentId(log.name.log, base): end for base, end in ends.items()}
@@ -237,7 +223,7 @@ class NodeLogs(IdentifiedLogs):
 
 @dataclass(frozen=True, slots=True)
 class NodeReplicas(StoreReplicas):
-    """Comparison of a node's logs with replicas on other nodes."""
+    """Facts by which a node's logs are compared with replicas on other nodes."""
 
     node: OpenNode
 
@@ -265,7 +251,7 @@ class NodeConsumers(StoreConsumers):
     def unread(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
     ) -> Unread:
-        # It reads what records hold, which a plan of segments needs for nothing.
+        # Lag needs NumPy and Arrow, which a plan doesn't.
         from storage_engine.kafka.lag import unread_records
 
         consumers, context = self._consumption(snapshot, new_min_offsets)
@@ -298,10 +284,10 @@ class NodeCourse(StoreCourse):
         seen_node = self.node.seen_of(snapshot, snapshot.taken_at_ms)
         times: dict[SegmentId, int | None] = {}
         for log, settings in logs_of(seen_node, snapshot, read_topic_settings(seen_node.node)):
-            # What goes once remote storage has it, goes nobody knows when.
+            # Nobody knows when remote storage has a segment, and so when it is deleted.
             if isinstance(settings, str) or settings.is_copied or not log.seen.sealed:
                 continue
-            # Of a log that its running broker deletes from just now, or that can't be read, nothing is known.
+            # Nothing is known of a log that can't be read, or from which its running broker is deleting.
             with suppress(OSError):
                 facts = log_facts(log, settings, now_ms, until_kept=False)
                 moments = deletes_at_ms(facts, settings, now_ms)
@@ -333,13 +319,12 @@ class NodeProcess(StoreProcess):
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndexes(StoreDependents):
-    """The indexes of a stopped node, which its broker can make again."""
+    """The indexes of a stopped node, which its broker can create again."""
 
     node: OpenNode
 
     def find(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        node = self.node.last()
-        return tuple(indexes_below(node, min_offsets))
+        return tuple(indexes_below(self.node.last(), min_offsets))
 
     def delete(
         self,
@@ -352,6 +337,8 @@ class SegmentIndexes(StoreDependents):
 
 
 NAME = "kafka"
+DISKS = "log directory's disk"
+"""Name of a snapshot's disks for messages. The last directory's disk counts as that of dependents."""
 
 
 @dataclass(slots=True)
@@ -383,9 +370,9 @@ class KafkaStore(BrokerStore):
         )
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        """Decide as the broker would. Indexes and the cluster's metadata are read here.
+        """Decide as the broker would, from indexes and the cluster's metadata.
 
-        On a stopped node, only segments are deleted that may be deleted without its broker.
+        A stopped node's plan deletes only segments that may be deleted without its broker.
         """
         seen_node = self.node.seen_of(snapshot, now_ms)
         topics = read_topic_settings(seen_node.node)
@@ -396,8 +383,9 @@ class KafkaStore(BrokerStore):
         notices = plan_notices(seen_node.node, topics, forced=request.forced)
         if not runs(seen_node.node):
             plans = cut_to_stopped(seen_node.node, plans, topics, request.replicas_stopped)
-            # A running broker decides by itself, and deletes what no lake has, too.
-            plans = as_asked(self.cut_to_archivable(snapshot, plans, topics), snapshot, request)
+            # A running broker decides by itself, and also deletes segments that no lake has.
+            plans = self.cut_to_archivable(snapshot, plans, topics)
+            plans = limit_plans(plans, request, snapshot.disks, DISKS)
             if request.replicas_stopped:
                 notice = f"a person says that all other nodes are stopped: {request.replicas_stopped}"
                 notices = (*notices, notice)
@@ -444,8 +432,8 @@ class KafkaStore(BrokerStore):
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
         """Return the archivable segments.
 
-        None is of a compacted log, or of a log whose segments are copied to remote storage. A segment must be
-        fully replicated, and end before the first offset of an open transaction.
+        They are fully replicated, and end at or before the first offset of an open transaction. No segment of
+        a compacted log, or of a log whose segments are copied to remote storage, is archivable.
         """
         node = self.node.node_of(snapshot, snapshot.taken_at_ms)
         return archivable_of_node(node, read_topic_settings(node), snapshot.logs)
@@ -457,7 +445,7 @@ class KafkaStore(BrokerStore):
 
         A whole log is kept if its topic uses remote storage, even if its segments may be archived.
 
-        :param topics: None: they are read.
+        :param topics: the topics' settings; None to read them.
         """
         going = {plan.log for plan in plans if plan.to_delete}
         if not going:
@@ -478,7 +466,7 @@ class KafkaStore(BrokerStore):
         :raises BadInputError: only a single log directory is named.
         :raises StoreBusyError: a broker runs, or another run has locked the node.
         """
-        # psutil, which looking at a node needs for nothing.
+        # psutil, which reading a node doesn't need.
         from storage_engine.kafka.stopped.store_lock import lock
 
         check_manageable(self)
@@ -507,21 +495,21 @@ def open_store(settings: StoreSettings) -> KafkaStore:
             "Name that file as STORE."
         )
     store = KafkaStore(OpenNode(Path(settings.root)))
-    store.data_paths  # noqa: B018  says at once what is wrong with the file
+    store.data_paths  # noqa: B018  raises if the file has a fault
     return store
 
 
 def plan_of_log(
-    one: SeenLog, topics: TopicSettings, settings: RetentionSettings | str, now_ms: int
+    seen_log: SeenLog, topics: TopicSettings, settings: RetentionSettings | str, now_ms: int
 ) -> LogPlan:
-    """Decide about a log. If a file of it can't be read, all of it stays."""
+    """Decide about a log. If one of its files can't be read, all of its segments stay."""
     try:
-        return plan_log(one, topics, settings, now_ms)
+        return plan_log(seen_log, topics, settings, now_ms)
     except FileNotFoundError:
-        # Beside its files a running broker deletes: the next look knows what is left.
-        return undecided(one.seen, Reason.UNKNOWN, "a segment vanished while it was read: plan again")
+        # Its running broker is deleting: the next look shows the remaining segments.
+        return undecided(seen_log.seen, Reason.UNKNOWN, "a segment vanished while it was read: plan again")
     except OSError as error:
-        return undecided(one.seen, Reason.UNKNOWN, f"a file can't be read: {reason_text(error)}")
+        return undecided(seen_log.seen, Reason.UNKNOWN, f"a file can't be read: {reason_text(error)}")
 
 
 def _see_node(node: Node) -> SeenNode:
@@ -529,13 +517,12 @@ def _see_node(node: Node) -> SeenNode:
     for directory, listed in node.logs:
         if listed.name.is_internal:
             continue
-        # A file of one log that can't be read keeps no other log from being looked at.
+        # A log with a file that can't be read doesn't keep other logs from being read.
         if (log_and_end := read_again(listed, partial(known_end, directory))) is not None:
             log, end = log_and_end
             seen_logs[log.name.log] = SeenLog(log_snapshot(directory, log, end), directory, log, end)
-    return SeenNode(
-        tuple(seen_log.seen for seen_log in seen_logs.values()), _with_seen_logs(node, seen_logs), seen_logs
-    )
+    snapshots = tuple(seen_log.seen for seen_log in seen_logs.values())
+    return SeenNode(snapshots, _with_seen_logs(node, seen_logs), seen_logs)
 
 
 def _with_seen_logs(node: Node, seen_logs: Mapping[str, SeenLog]) -> Node:

@@ -98,7 +98,7 @@ def test_what_brokers_accept_is_accepted() -> None:
         (parse_topic_id, b"version: 1\ntopic_id: x", 0, "version: 0", "version: 1"),
         (parse_topic_id, b"version: 0", 10, "one line with the topic_id", "b''"),
         (parse_topic_id, b"version: 0\ntopic_id: short", 11, "22 characters of base64", "'short'"),
-        (parse_topic_id, b"version: 0\ntopic_id: " + b"A" * 22, 11, "an id", "stands for none"),
+        (parse_topic_id, b"version: 0\ntopic_id: " + b"A" * 22, 11, "an id", "means no topic"),
         (parse_meta_properties, b"version=2\n", 0, "version 0 or 1", "2"),
         (parse_meta_properties, b"version=one\n", 0, "version as a whole number", "'one'"),
         (parse_meta_properties, b"version=1\nnode.id=1\n", 0, "cluster.id and node.id", "version, node.id"),

@@ -91,8 +91,9 @@ def test_directories_that_the_file_leaves_open_are_told_with_what_to_do(
     file = tmp_path / "server.properties"
     file.write_text(f"process.roles=broker\nnode.id=3\n{lines}\n")
     assert is_server_properties(file)
-    with pytest.raises(BadInputError, match=said):
+    with pytest.raises(BadInputError, match=said) as refused:
         read_server_properties(file)
+    assert str(refused.value).count("Nothing was changed.") == 1
     (told,) = BROKER.inspection.diagnose(StoreSettings(str(file)), None, 0).findings
     assert told.advice.startswith(("A broker", "A relative"))
 

@@ -76,10 +76,10 @@ def test_a_mechanism_that_somebody_said_stays() -> None:
 @pytest.mark.parametrize(
     ("live", "said"),
     [
-        (LiveBroker(name_servers="n:9876", broker_name="b"), "n:9876: expected only the address of a broker"),
+        (LiveBroker(name_servers="n:9876", broker_name="b"), "n:9876: expected only a broker's address"),
         (
             LiveBroker("a:1", tls=True, tls_server_name="internal"),
-            "internal: expected only the address of a broker",
+            "internal: expected only a broker's address",
         ),
         (LiveBroker(client={"client.id": "x"}), "expected bootstrap.servers among the settings"),
         (LiveBroker(client_config="/no/such/file"), "/no/such/file: expected settings of librdkafka"),

@@ -9,7 +9,7 @@ import pytest
 
 from storage_engine.kafka.format.checkpoints import LeaderEpoch
 from storage_engine.kafka.format.layout import LivePartition
-from storage_engine.kafka.hold.drift import FoundLogs, all_drift, as_found, known_log
+from storage_engine.kafka.hold.drift import FoundLogs, all_drift, known_log, state_after_drift
 from storage_engine.kafka.hold.hold_state import (
     RETENTION_MS,
     HeldSetting,
@@ -125,11 +125,11 @@ def test_what_we_let_go_is_our_doing_and_no_more() -> None:
 def test_a_log_that_is_not_here_any_more_is_named_once() -> None:
     (one,) = gone(None)
     assert one.kind is DriftKind.TOPIC_REPLACED
-    found = as_found(STATE, FoundLogs({}, set()), {})
+    found = state_after_drift(STATE, FoundLogs({}, set()), {})
     # Known while its topic is held, and named no more.
     assert found.logs == {LOG: replace(KNOWN, is_away=True)}
     assert list(all_drift(found, FoundLogs({}, set()), {}, 2_000_000)) == []
-    assert as_found(replace(STATE, settings=()), FoundLogs({}, set()), {}).logs == {}
+    assert state_after_drift(replace(STATE, settings=()), FoundLogs({}, set()), {}).logs == {}
 
 
 def test_why_a_log_is_not_here_any_more_is_told_by_the_cluster() -> None:
@@ -156,7 +156,7 @@ def test_what_lies_in_a_failed_directory_is_unknown_and_remembered() -> None:
         assert "/disk2" in one.detail
         elsewhere = {} if live is None else {LOG: live}
         found = FoundLogs({}, set(), elsewhere, failed=failed, node_id=1)
-        assert as_found(STATE, found, {}) == STATE
+        assert state_after_drift(STATE, found, {}) == STATE
     # What moved away isn't in it.
     kinds = [one.kind for one in gone(replace(LIVE, replicas=(2, 3)), failed)]
     assert kinds == [DriftKind.DIRECTORY_FAILED, DriftKind.REASSIGNED]
@@ -195,20 +195,20 @@ def test_what_another_store_of_the_journal_did_is_no_drift() -> None:
     # The setting is still ours to put back.
     logs = FoundLogs({LOG: LIVE}, {LOG})
     theirs = {"orders": {RETENTION_MS: TopicSetting(12, is_own=True)}}
-    assert as_found(STATE, logs, theirs, (other,)).settings == (HELD,)
+    assert state_after_drift(STATE, logs, theirs, (other,)).settings == (HELD,)
 
 
 def test_what_is_found_goes_on_and_what_others_set_is_theirs() -> None:
     theirs = {"orders": {RETENTION_MS: TopicSetting(6, is_own=True)}}
     logs = FoundLogs({LOG: LIVE}, {LOG})
-    assert as_found(STATE, logs, theirs).settings == ()
+    assert state_after_drift(STATE, logs, theirs).settings == ()
     unset = replace(STATE, settings=(replace(HELD, ours=(7, 9), is_set=False),))
-    (kept,) = as_found(unset, logs, {"orders": {RETENTION_MS: OURS}}).settings
+    (kept,) = state_after_drift(unset, logs, {"orders": {RETENTION_MS: OURS}}).settings
     assert (kept.is_set, kept.ours) == (True, (9,))
     # Of a topic that isn't answered nothing is forgotten.
-    assert as_found(STATE, FoundLogs({}, {LOG}), {}) == STATE
+    assert state_after_drift(STATE, FoundLogs({}, {LOG}), {}) == STATE
     other = replace(LIVE, topic_id=uuid.UUID(int=8))
-    assert as_found(STATE, FoundLogs({LOG: other}, {LOG}), {}) == HoldState(1_000_000)
+    assert state_after_drift(STATE, FoundLogs({LOG: other}, {LOG}), {}) == HoldState(1_000_000)
 
 
 def test_a_log_is_remembered_only_as_far_as_all_of_it_is_known() -> None:

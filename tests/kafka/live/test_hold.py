@@ -63,7 +63,7 @@ def test_one_store_relies_on_another_ones_hold_and_puts_it_back_last(
     later_ms = NOW_MS + 14 * HOUR_MS
     status = one.due(later_ms, ("orders-0", 0))
     assert cluster.value("orders") == held_ms
-    assert "raised still, and not needed to be: orders" in status.described
+    assert "still raised, though no longer needed: orders" in status.described
     assert status.is_well
     other.due(later_ms + 1, ("orders-1", 0))
     assert cluster.value("orders") == DAY_MS
@@ -279,7 +279,7 @@ def test_a_first_value_is_kept_until_it_is_back(
     status = store.due(NOW_MS + 1, ("orders-0", 0))
     assert not status.is_well
     assert "topic orders isn't needed to be held any more, and can't be put back" in status.alarms[0]
-    assert "raised still, and not needed to be: orders" in status.described
+    assert "still raised, though no longer needed: orders" in status.described
     with pytest.raises(BrokerRefusedError, match="Settings of orders are still ours"):
         hold.end_hold(store, NOW_MS + 2)  # type: ignore[arg-type]
     assert cluster.value("orders") == held_ms

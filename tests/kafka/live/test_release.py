@@ -233,7 +233,7 @@ def test_a_log_that_may_not_be_cut_keeps_no_other(
         cuts.extend(one.prefix.name.log for one in words[3])
 
     monkeypatch.setattr(release, "observe", lambda *_: facts)
-    monkeypatch.setattr(release, "other_than", lambda *_: {})
+    monkeypatch.setattr(release, "find_differences", lambda *_: {})
     monkeypatch.setattr(release, "cut_logs", cut)
     first_ones = [one.segments[0] for one in others]
     with pytest.raises(ChangedUnderUsError, match="no replica leads it") as caught:

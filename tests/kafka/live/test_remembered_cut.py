@@ -31,7 +31,7 @@ class Answers:
         self.cuts = 0
         self.remembered: HoldState | None = None
         self.memory = Memory()
-        for name in ("leaders_of", "cut", "settled_starts", "other_than"):
+        for name in ("leaders_of", "cut", "settled_starts", "find_differences"):
             monkeypatch.setattr(release, name, getattr(self, name))
 
     def leaders_of(self, _: Cluster, prefixes: Sequence[Any]) -> Mapping[str, Led]:
@@ -46,7 +46,7 @@ class Answers:
     def settled_starts(self, _: Cluster, prefixes: Sequence[Any], *__: Any) -> Mapping[str, int]:
         return {one.name.log: one.boundary if self.start < 0 else self.start for one in prefixes}
 
-    def other_than(
+    def find_differences(
         self, _: Cluster, witnesses: Mapping[tuple[str, int], Witness], __: Any
     ) -> Mapping[tuple[str, int], str]:
         self.asked |= witnesses

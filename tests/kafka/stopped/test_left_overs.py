@@ -165,7 +165,7 @@ def test_a_word_for_deleted_topics_lets_no_segment_of_another_topic_go(store: Ma
             lambda gone: (gone / "partition.metadata").write_bytes(
                 (gone.parent / "a-0" / "partition.metadata").read_bytes()
             ),
-            "is there still",
+            "still exists",
         ),
         (
             lambda gone: (gone.parent.parent / "meta/__cluster_metadata-0" / f"{0:020d}.log").rename(

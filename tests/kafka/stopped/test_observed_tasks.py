@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from storage_engine.kafka.format.checkpoints import read_offsets
 from storage_engine.kafka.format.layout import LiveFacts, LivePartition, Node, read_node
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
+from storage_engine.kafka.stopped import observed_tasks as tasks_module
 from storage_engine.kafka.stopped.observed_tasks import OVERDUE_MS, observed_tasks, stopped_tasks, tasks_of
 from storage_engine.kafka.stopped.stopped_release import stopped_node
 from storage_engine.model.broker.broker_tasks import BrokerTask, TaskLimits
@@ -57,6 +60,24 @@ def test_after_a_clean_stop_recovery_points_are_where_logs_end(made: MadeNode) -
     assert stopped(made)["checkpointLogRecoveryOffsets"].overdue == ()
 
 
+@pytest.mark.parametrize("runs", [True, False])
+def test_each_checkpoint_is_read_once_a_task_however_many_logs_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: bool
+) -> None:
+    node = make_node(tmp_path / "node", [f"a-{number}" for number in range(20)])
+    write_recovery_points(node)
+    node.checkpoint("log-start-offset-checkpoint", {})
+    read: list[Path] = []
+
+    def read_one(path: Path) -> Mapping[str, int]:
+        read.append(path)
+        return read_offsets(path)
+
+    monkeypatch.setattr(tasks_module, "read_offsets", read_one)
+    observed(node, now_ms()) if runs else stopped(node)
+    assert 0 < len(read) <= 2 * len(node.directories)
+
+
 def test_of_a_damaged_checkpoint_s_directory_nothing_is_looked_at(made: MadeNode) -> None:
     def directories() -> set[Path]:
         tasks = tasks_of(read_node(made.properties), now_ms() + OVERDUE_MS, LIMITS)
@@ -86,7 +107,7 @@ def test_what_a_damaged_directory_says_of_the_stop_keeps_what_others_have_left(
     tasks = tasks_of(read_node(made.properties), now_ms() + OVERDUE_MS, LIMITS)
     kept = {task.name: task.kept for task in tasks if task.kept}
     assert kept.keys() == {"cleanupLogs", "deleteLogs"}
-    assert all(f"nothing goes: {why}" in said[-1] for said in kept.values())
+    assert all(f"nothing is removed: {why}" in said[-1] for said in kept.values())
     assert not any(task.left for task in tasks)
 
 

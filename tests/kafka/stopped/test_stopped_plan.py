@@ -225,8 +225,8 @@ def zookeeper(made: MadeNode) -> None:
     [
         (unclean, Reason.STORE_CRASHED, "did not stop cleanly"),
         (other_stops, Reason.STORE_CRASHED, "did not stop cleanly"),
-        (no_identity, Reason.UNKNOWN, "which node of which cluster"),
-        (other_node, Reason.UNKNOWN, "which node of which cluster"),
+        (no_identity, Reason.UNKNOWN, "name one cluster and the node.id"),
+        (other_node, Reason.UNKNOWN, "name one cluster and the node.id"),
         (zookeeper, Reason.UNKNOWN, "ZooKeeper"),
     ],
 )

@@ -170,11 +170,11 @@ def test_a_symbolic_link_is_no_lock(directories: list[Path], tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("number", "remedy"),
     [
-        (errno.EROFS, "mounted read-only, as after an error of the disk.*mount -o remount,rw"),
+        (errno.EROFS, "mounted read-only, as after a disk error.*mount -o remount,rw"),
         (errno.EACCES, "Run this as the broker's user or as root"),
         (errno.ELOOP, "It is a symbolic link: remove it while the broker is stopped"),
         (errno.ENOSPC, "free some in the directory"),
-        (errno.EINVAL, "Look at what has that name"),
+        (errno.EINVAL, "Find out what it is"),
     ],
 )
 def test_what_to_do_about_a_lock_file_that_cannot_be_opened_is_said(

@@ -59,7 +59,7 @@ def test_all_sealed_segments_may_be_archived_but_those_of_compacted_topics(node:
     assert len(sealed) > 90
     assert set(found.kept_out) == {"compacted-0"}
     assert found.kept_out["compacted-0"].startswith(
-        "cleanup.policy contains compact, and the cleaner rewrites"
+        "its cleanup.policy contains compact, so the cleaner rewrites"
     )
 
 

@@ -201,7 +201,7 @@ def test_a_log_without_a_checkpointed_high_watermark_keeps_all(copy: Path) -> No
     (copy / "logs" / "replication-offset-checkpoint").write_text("0\n0\n")
     first, *_ = plan_of(copy / "server.properties", "retms-0").decisions
     assert first.reason is Reason.UNKNOWN
-    assert first.detail.startswith("its high watermark isn't known: no checkpoint has one of this log")
+    assert first.detail.startswith("its high watermark isn't known: no checkpoint contains it")
 
 
 def test_a_log_directory_alone_is_read_and_nothing_is_planned(node: Path) -> None:
