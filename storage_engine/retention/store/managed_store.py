@@ -50,13 +50,13 @@ class ManagedStore:
     :param journal_url: SQLAlchemy URL, such as ``sqlite:////var/lib/storage-engine/journal.db``.
     :param report_dir: directory that receives one JSON report and one text report for each run.
     :param broker: the kind of broker, by its registered name.
-    :param broker_conf: the broker's own config file; None: the broker's defaults.
+    :param broker_conf: the broker's own config file; None for the broker's defaults.
     :param overrides: broker settings by the broker's names. They take precedence over ``broker_conf``.
-    :param time_zone: IANA name of deleteWhen's time zone; None: this machine's zone.
+    :param time_zone: IANA name of deleteWhen's time zone; None for this machine's zone.
     :param second_lake: receives segments while ``lake`` can't be reached. Segments in either lake count.
-    :param host: host of the store's disk, by host name or machine id; "*": mounted on every host; None: the
-        host on which the store was first seen.
-    :param live: the broker that runs on the store; None: it is stopped.
+    :param host: host of the store's disk, by host name or machine id; "*" if it is mounted on every host;
+        None for the host on which the store was first seen.
+    :param live: the broker that runs on the store; None if it is stopped.
     :param engine: this package's own engine writes the store, or will. A running engine is asked, a stopped
         one is opened.
     :param named: somebody stated the name, as a connection's id or an option. Otherwise it comes from the
@@ -116,22 +116,18 @@ class ManagedStore:
     @property
     def archives_ahead(self) -> bool:
         """Return whether segments are archived as soon as they are sealed, by policy or kind of broker."""
-        policy = self.policy
-        at_seal = policy.archive_when is ArchiveWhen.SEAL or self._cleanups(None) is not Cleanups.WHEN_DUE
-        return self.archives and at_seal
+        when_due = cleanups_of(self.broker, None) is Cleanups.WHEN_DUE
+        return self.archives and (self.policy.archive_when is ArchiveWhen.SEAL or not when_due)
 
     @property
     def cleans_up(self) -> bool:
         """Return whether the store may be held and deleted from; otherwise it is only archived."""
-        return self._cleanups(self.live) is Cleanups.WHEN_DUE
+        return cleanups_of(self.broker, self.live) is Cleanups.WHEN_DUE
 
     @property
     def cleans_up_on_request(self) -> bool:
         """Return whether a requested cleanup may delete segments from the store."""
-        return self._cleanups(self.live) in (Cleanups.WHEN_DUE, Cleanups.ON_REQUEST)
-
-    def _cleanups(self, live: LiveBroker | None) -> Cleanups:
-        return cleanups_of(self.broker, live)
+        return cleanups_of(self.broker, self.live) in (Cleanups.WHEN_DUE, Cleanups.ON_REQUEST)
 
     @property
     def is_live(self) -> bool:
@@ -165,7 +161,7 @@ class ManagedStore:
 
     @property
     def may_have_journal(self) -> bool:
-        """Return whether its journal may exist. This loads no library that reads a journal."""
+        """Return whether the store's journal may exist, without loading the database's libraries."""
         file = self.journal_url.removeprefix("sqlite:///")
         return bool(file) and (file == self.journal_url or Path(file).exists())
 
@@ -181,7 +177,7 @@ class ManagedStore:
         try:
             data = json.loads(text)
         except ValueError as error:
-            # Not quoted: they may hold credentials.
+            # The error doesn't quote the settings, because they may contain credentials.
             raise BadInputError(f"store settings: expected JSON, found something else ({error})") from None
         return from_jsonable(cls, data, "store settings")
 
@@ -216,7 +212,7 @@ _PREFIX = ".spark-job-"
 def job_directory(parent: Path) -> Iterator[Path]:
     """Make a directory that only this user can read, and remove it at the end.
 
-    It is locked until then: so :func:`sweep_job_files` can tell it from directories of killed processes.
+    It is locked until then, so :func:`sweep_job_files` can tell it from directories of killed processes.
     Those are removed first.
     """
     make_dirs(parent)
@@ -252,7 +248,7 @@ def sweep_job_files(parent: Path, *, dry_run: bool = False) -> tuple[Path, ...]:
 def _locked_directory(parent: Path) -> tuple[Path, int]:
     """Return a new directory and the descriptor that locks it.
 
-    It is made again if a sweep comes between the two.
+    If a sweep removes the directory before it is locked, another one is made.
     """
     while True:
         directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
@@ -265,10 +261,7 @@ def _locked_directory(parent: Path) -> tuple[Path, int]:
 
 
 def _try_lock(directory: Path) -> int | None:
-    """Return the descriptor of a lock on a directory.
-
-    None: another process has the lock, or it isn't ours.
-    """
+    """Lock a directory and return its descriptor, or None if it is locked already or can't be opened."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
