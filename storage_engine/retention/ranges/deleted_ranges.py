@@ -1,8 +1,8 @@
 """Ranges that a run deleted or lost, by its events; the events' SHA-256; and losses that a person accepted.
 
-Witnesses know runs from their deletions. An older copy of the journal lacks all runs after a moment.
-Any other difference was made by another program. An accepted loss is an event of the journal: from then on
-validation warns of it, and doesn't fail.
+Witnesses know runs from their deletions. An older copy of the journal lacks all runs after some moment. Any
+other difference was made by another program. An accepted loss is an event of the journal: from then on
+validation warns of the loss, and doesn't fail.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from storage_engine.retention.proof.history import SegmentRelease
 class AcceptedLoss:
     """Lost bytes [start_offset, end_offset) of a log in one lineage, and the person who accepts that.
 
-    :param log_id: identity of the log, as receipts have it; "": unknown. Another log may get its name.
+    :param log_id: identity of the log, as receipts have it, or "" if unknown. Another log may get its name.
     :param gap: the known facts about the loss, if only a gap between store and lake shows it.
     """
 
@@ -72,7 +72,7 @@ def accepted_gaps(losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:
 
 
 def excused_parts(span: ReleasedSpan, losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:
-    """Cut deleted ranges at the ends of accepted losses.
+    """Cut a deleted range at the ends of accepted losses, and excuse each accepted part.
 
     If several decisions accept a part, the first one counts.
     """
@@ -89,10 +89,8 @@ def excused_parts(span: ReleasedSpan, losses: Sequence[AcceptedLoss]) -> Iterato
     cuts = sorted(ends | {offset for offset in inside if span.start_offset < offset < span.end_offset})
     for start, end in pairwise(cuts):
         by = next((loss for loss in accepted if loss.start_offset <= start and end <= loss.end_offset), None)
-        excused = span.excused or (
-            "" if by is None else f"accepted by {by.person} ({by.reason}): {span.others}"
-        )
-        yield replace(span, start_offset=start, end_offset=end, excused=excused)
+        excuse = "" if by is None else f"accepted by {by.person} ({by.reason}): {span.others}"
+        yield replace(span, start_offset=start, end_offset=end, excused=span.excused or excuse)
 
 
 OURSELVES = "storage-engine"
@@ -106,7 +104,7 @@ class RunHistory:
     """A run as the journal has it.
 
     :param events: the events that ``events_of_deletion`` returns.
-    :param waiver: waiver of its plan; None: nobody waived a proof.
+    :param waiver: waiver of its plan, or None if nobody waived a proof.
     """
 
     store_id: str
@@ -117,16 +115,14 @@ class RunHistory:
     @property
     def digest(self) -> RunDigest:
         """Return the digest up to the last event that records a deletion or a loss."""
-        last_id = self.run.last_id
-        return RunDigest(
-            self.run.run_key, self.run.begun_at_ms, last_id, digests_of(self, (last_id,))[last_id]
-        )
+        run, last_id = self.run, self.run.last_id
+        return RunDigest(run.run_key, run.begun_at_ms, last_id, digests_of(self, (last_id,))[last_id])
 
     def differing(self, witnessed: Collection[RunDigest]) -> dict[RunDigest, str]:
         """Return the witnessed digests that differ from this run's events, each with the events' digest.
 
         A digest may leave out the plan's waiver in two cases: it was taken before the waiver was given; or a
-        proof was waived, since an older release took digests without waivers.
+        proof was waived, because an older release took digests without waivers.
         """
         event_ids = {digest.event_id for digest in witnessed}
         digests = digests_of(self, event_ids)
@@ -146,7 +142,7 @@ class RunHistory:
 
 
 def digests_of(history: RunHistory, event_ids: Collection[int]) -> dict[int, str]:
-    """Return by event the SHA-256, in hex, over the run and its events up to that event.
+    """Return, for each event, the SHA-256 in hex over the run and its events up to that event.
 
     Each part is a line of canonical JSON. The run's line has its store, key, beginning, request and plan
     digest. The line of the plan's waiver, if there is one, has person, reason and time. An event's line has
@@ -181,13 +177,13 @@ def ranges_by_event(history: RunHistory, topic_id_of: Callable[[str], str] | Non
     for event in history.events:
         if event.phase is not Phase.RESULT:
             continue
-        row, log_id = _range(history, event)
+        row, log_id = _read_range(history, event)
         if row is not None:
             yield replace(row, topic_id=topic_id_of(log_id) if topic_id_of and log_id else None)
 
 
-def _range(history: RunHistory, event: Event) -> tuple[DeletedRange | None, str]:
-    """Return the deleted range that an event records, and its log's identity; "": the identity is unknown."""
+def _read_range(history: RunHistory, event: Event) -> tuple[DeletedRange | None, str]:
+    """Return the deleted range that an event records, and its log's identity, or "" if that is unknown."""
     if event.step == Step.RELEASE:
         release = from_jsonable(SegmentRelease, event.payload)
         waived = release.passage is Passage.WAIVED and history.waiver is not None
@@ -197,7 +193,7 @@ def _range(history: RunHistory, event: Event) -> tuple[DeletedRange | None, str]
             detail = f"{release.passage_detail}; {release.reason.value}: {release.reason_detail}"
             facts = (What.RELEASED, release.passage.value, detail, decider)
         elif release.lacks_by_rules:
-            # Its beginning is for what is in no lake at all.
+            # A segment of which a lake has a part keeps the plan's reason as its cause.
             detail = f"{release.reason_detail}; {release.passage_detail}"
             facts = (What.RELEASED, release.reason.value, detail, decider)
         span = (release.log, release.base_offset, release.end_offset)
@@ -276,18 +272,15 @@ def missing_ranges(
 
 
 def _kind(row: DeletedRange) -> tuple[object, ...]:
-    """Return the key of ranges that make one row.
-
-    Within its first four fields each offset is deleted once.
-    """
+    """Return the key of ranges that make one row. For its first four fields, an offset is deleted once."""
     return row.log, row.lineage, row.topic_id, row.what, row.cause, row.who
 
 
 def _unreached_parts(row: DeletedRange, reached: list[tuple[int, int]]) -> Iterator[DeletedRange]:
-    """Yield the parts of a range that are not yet among the given intervals, and add them there."""
+    """Yield the parts of a range that are outside the intervals ``reached``, and add them to it."""
     parts = list(subtract_intervals(row.start_offset, row.end_offset, merge_intervals(reached)))
     reached += parts
-    yield from (replace(row, start_offset=begun, end_offset=ended) for begun, ended in parts)
+    yield from (replace(row, start_offset=start, end_offset=end) for start, end in parts)
 
 
 def with_store_times(rows: Iterable[DeletedRange], receipts: Sequence[Receipt]) -> Iterator[DeletedRange]:
@@ -309,10 +302,7 @@ class Absence(StrEnum):
     """The reason why a journal lacks a run."""
 
     OLDER_COPY = "older-copy"
-    """The journal was put back from before the run, or is a new one.
-
-    It may have recorded other runs since.
-    """
+    """The journal is a new one, or a copy from before the run. It may have recorded other runs since."""
     REMOVED = "removed"
     """The journal has events from before and after the run's events."""
     ALTERED = "altered"
@@ -334,21 +324,17 @@ class AbsentRun:
 
     @property
     def event_id(self) -> int:
-        """Return the number of the run's last witnessed event."""
         return max(digest.event_id for digest in self.digests)
 
     @property
     def at_ms(self) -> int:
-        """Return when that event was recorded, in milliseconds since the epoch.
-
-        It is no earlier than the run's beginning.
-        """
+        """Return the latest time of the run's rows in ms since the epoch, or its beginning if it has none."""
         return max((row.at_ms for row in self.rows), default=self.begun_at_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedAbsence:
-    """:param altered: the run that the journal has in its place; None: there is none, see ``why``."""
+    """:param altered: the run that the journal has in its place, or None if it has none (see ``why``)."""
 
     absent: AbsentRun
     why: Absence
@@ -411,7 +397,7 @@ def explain_absence(
 def _is_altered(absent: AbsentRun, history: RunHistory) -> bool:
     """Return whether a run of the journal is the absent one under another key or beginning.
 
-    No key is begun twice, and no range is released twice.
+    No two runs have one key, and no range is released twice.
     """
     run = history.run
     if run.run_key == absent.run and run.begun_at_ms <= absent.at_ms:
@@ -425,7 +411,7 @@ def _releases_same(rows: Iterable[DeletedRange], history: RunHistory) -> bool:
     try:
         parts = tuple(ranges_by_event(history, None)) if released else ()
     except (BadInputError, *MALFORMED):
-        # What can't be understood is told of the run itself.
+        # Another finding reports that the events of this run can't be understood.
         return False
     return any(
         (part.what, part.log, part.lineage) == (row.what, row.log, row.lineage)

@@ -37,7 +37,7 @@ from storage_engine.retention.ranges.deleted_ranges import (
 )
 
 _NAMED = 3
-"""Number of segments that a text names; of more it gives the number."""
+"""Number of segments that a text names. The others are only counted."""
 _DELETED = "deleted"
 """A segment's fate in a report: it was deleted."""
 _UNDONE = "undone"
@@ -48,13 +48,13 @@ _OF_RELEASE = {
     "sha256": "sha256",
     "data_file": "data_file",
 }
-"""Names of fields of a deleted segment: in a report, and in its event."""
+"""Fields of a deleted segment: name in a report → name in its event."""
 
 
 def find_contradictions(history: RunHistory, record: RunRecord) -> tuple[str, ...]:
     """Return contradictions among a run's records as clauses, each: expected …, found …
 
-    If a run hasn't ended, the records that its end writes aren't expected yet.
+    Records that are written at a run's end are expected only if the run has ended.
     """
     if record.fault:
         return (f"its plan or its report can't be read ({record.fault})",)
@@ -104,7 +104,6 @@ def _compare_plan(history: RunHistory, record: RunRecord, deleted: Collection[st
 
 
 def _compare_columns(report: ReportRecord, content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield differences between the list of runs and the report."""
     count = sum(row["fate"] == _DELETED for row in content["segments"])
     validation, lost_ranges = report.verdict
     expected = {
@@ -116,7 +115,7 @@ def _compare_columns(report: ReportRecord, content: Mapping[str, Any]) -> Iterat
         "lost_ranges": lost_ranges,
     }
     for name, value in report.columns.items():
-        # Journals of before there were the last two have NULL.
+        # Older journals have NULL in the last two columns.
         if value is not None or name not in ("validation", "lost_ranges"):
             yield from _compare(f"{name} in the list of runs, by its report", expected[name], value)
 
@@ -189,7 +188,7 @@ def _compare_subjects(subject: str, expected: Iterable[str], actual: Iterable[st
 
 
 def read_deleting_runs(reader: JournalReader, store_id: str) -> tuple[DeletingRun, ...]:
-    """Return a store's runs that deleted or lost ranges, the last one last.
+    """Return a store's runs that deleted or lost ranges, the newest last.
 
     :raises JournalUnavailableError: the journal can't be read.
     """
@@ -280,6 +279,6 @@ def _add_times(lake: Lake, store_id: str, rows: Collection[DeletedRange]) -> Ite
     span = (min(row.start_offset for row in rows), max(row.end_offset for row in rows) - 1)
     logs = {row.log for row in rows}
     log = logs.pop() if len(logs) == 1 else None
-    # What expired since had its times, too.
+    # Receipts of segments that have expired since have times, too.
     receipts = receipts_in(lake.segments(), store_id, log=log, base_offsets=span, with_ended=True)
     yield from with_store_times(rows, receipts)

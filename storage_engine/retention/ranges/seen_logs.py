@@ -1,4 +1,4 @@
-"""Begin and end of a store's logs at the last look, and ranges that should be here and are missing. Pure.
+"""Begin and end of a store's logs at the last look, and ranges that should be on disk and are missing. Pure.
 
 Deleted files leave no trace, and no lake has a segment that was never archived. So each look that may write
 remembers where logs begin and end. Only logs with an identity of their own are remembered, because others may
@@ -17,10 +17,10 @@ from storage_engine.model.store import Absence, Lineages, LogIdentity, LogSnapsh
 
 @dataclass(frozen=True, slots=True)
 class SeenLog:
-    """A log as it was last looked at.
+    """A log at the last look.
 
     :param start_offset: base offset of its first segment.
-    :param safe_end: offset that its in-sync replicas had reached: no broker cuts the log below it.
+    :param safe_end: offset that its in-sync replicas had reached. No broker cuts the log below it.
     """
 
     log: str
@@ -38,12 +38,12 @@ class SeenLog:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Offsets [start_offset, end_offset) of a log that were here, should still be here, and are missing.
+    """Offsets [start_offset, end_offset) of a log that were on disk, should still be there, and are missing.
 
-    :param why: the known facts about it, as a sentence without its end.
-    :param is_unknown: it is unknown whether the log should be here.
-    :param log_id: identity of the log, as receipts have it; "": unknown.
-    :param is_other: another log has its name by now, so facts about that name say nothing about it.
+    :param why: the known facts about it, as a sentence without a full stop.
+    :param is_unknown: it is unknown whether the log should be on disk.
+    :param log_id: identity of the log, as receipts have it, or "" if it is unknown.
+    :param is_other: another log has its name by now, so facts about that name don't apply to it.
     """
 
     log: str
@@ -90,10 +90,7 @@ def logs_of_snapshot(
 
 
 def logs_of_plan(plan: Plan) -> tuple[SeenLog, ...]:
-    """Return the logs of a plan in that form.
-
-    A plan knows less of them; it serves while nothing is remembered.
-    """
+    """Return the logs of a plan, without identities, for use while the journal remembers none."""
     lineages = Lineages(plan.lineage or 1, plan.log_lineages)
     return tuple(
         SeenLog(
@@ -120,7 +117,7 @@ def merge_logs(
 ) -> tuple[SeenLog, ...]:
     """Return the logs to remember after this look. Rightly deleted logs are forgotten.
 
-    If a log is unchanged, its earlier entry stays: so nothing is written without a change.
+    An unchanged log keeps its earlier entry, so that nothing is written without a change.
 
     :param absences: why the logs of :func:`absent_logs` are missing.
     """
@@ -143,8 +140,8 @@ def missing_ranges(
 ) -> Iterator[Missing]:
     """Yield the ranges of known logs that should be on disk and are missing.
 
-    Another log with the same name doesn't hide them. In a log that still exists only its end can be missing:
-    no broker cuts below the offset that in-sync replicas have. A later begin is expiry.
+    Another log with the same name doesn't hide them. Of a log that still exists only the end can be missing:
+    no broker cuts it below the offset that in-sync replicas have. A later start is expiry.
 
     :param absences: why the logs of :func:`absent_logs` are missing.
     """
