@@ -48,7 +48,7 @@ class Sight:
 
     :param segments: one segment file of each directory, as the driver sees it.
     :param token: a file that the driver has just put into the lake.
-    :param agent: agent that serves the segments; None: executors see them as their own files.
+    :param agent: agent that serves the segments, or None if executors see them as their own files.
     """
 
     driver: str
@@ -259,7 +259,7 @@ def task_groups(jobs: Sequence[SegmentJob], cores: int) -> list[tuple[SegmentJob
 class ArchiveRequest:
     """The job's request: segments of one lake, usually of one store.
 
-    :param agent: agent from which executors read segments; None: they see the store.
+    :param agent: agent from which executors read segments, or None if they see the store.
     """
 
     jobs: tuple[SegmentJob, ...]

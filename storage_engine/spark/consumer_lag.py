@@ -66,7 +66,7 @@ class ConsumerLagRequest:
     """The request to compute lag. It is passed to the job as JSON.
 
     :param settings: settings of the store. Executors must see the store at the same path.
-    :param plan_segments: segments that a plan deletes; empty: there is no plan.
+    :param plan_segments: segments that a plan deletes, or empty if there is no plan.
     :param table_path: directory for the table, as Parquet. Its contents are replaced. Executors must see it
         at the same path.
     :param now_ms: the moment to compute for, in milliseconds since the epoch; None: when the job runs.
@@ -102,8 +102,8 @@ class ConsumerLagRequest:
 @dataclass(frozen=True, slots=True)
 class ConsumerLagResult:
     """:param at_risk: the rows that decide the plan's cost for each group; see ``lag_table.lag_part``.
-    :param logs: the measured logs; None: all logs of the store.
-    :param ran: where the lag was measured; "": not known.
+    :param logs: the measured logs; None for all logs of the store.
+    :param ran: where the lag was measured, or "" if not known.
     """
 
     summary: LagSummary
@@ -230,7 +230,7 @@ class LagInProcess:
 
     @property
     def logs(self) -> tuple[str, ...] | None:
-        """The measured logs; None: all logs of the store."""
+        """The measured logs; None for all logs of the store."""
         return None if self.job is None else self.job.logs
 
     def __iter__(self) -> Iterator[pa.Table]:
@@ -258,8 +258,8 @@ def lag_here(store: ManagedStore, going: Iterable[SegmentId], now_ms: int) -> Co
 def lag_without_spark(request: ConsumerLagRequest, spark: SparkUse | None) -> ConsumerLagResult | None:
     """Compute and write the job's result in this process, so that no Spark has to start.
 
-    :param spark: Spark for large work; None: there is none.
-    :return: the result; None: the work is large, so Spark has to do it.
+    :param spark: Spark for large work, or None if there is none.
+    :return: the result, or None if the work is large, so Spark has to do it.
     :raises BadInputError: a store or its settings can't be read, or the plan is for another store.
     """
     job, source = prepare(request)

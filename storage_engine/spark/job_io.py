@@ -169,7 +169,7 @@ def run_in_session(job: Callable[[SparkSession, Request], Any], spark: SparkSess
 def task_error(error: Exception) -> StorageEngineError | None:
     """Return our error from Spark's text about a failed task, or about an executor that can't start tasks.
 
-    :return: the error; None: the text contains none of this package's errors.
+    :return: the error, or None if the text contains none of this package's errors.
     """
     text = str(error)
     if matches := _IN_TRACEBACK.findall(text):

@@ -39,7 +39,7 @@ def versions() -> str:
 def check_versions(expected: str | None) -> None:
     """Make sure that this interpreter has the versions of the driver.
 
-    :param expected: the driver's versions; None: the session isn't ours.
+    :param expected: the driver's versions, or None if the session isn't ours.
     :raises SparkJobError: this interpreter has other versions.
     """
     if expected not in (None, actual := versions()):

@@ -88,7 +88,7 @@ class RowsMissingError(StorageEngineError):
 class LakeFile:
     """A data file of the lake.
 
-    :param slots: segments whose rows are read from the file; None: all its rows are read.
+    :param slots: segments whose rows are read from the file, or None if all its rows are read.
     """
 
     location: str
@@ -103,8 +103,8 @@ class StoreFile:
     :param sealed_in: root of the store, if another file may get this file's name later; "" otherwise. That
         may happen if the segment is sealed and its offsets don't count bytes.
     :param size_bytes: how many bytes of it are read.
-    :param log_id: id of its log, as in receipts; "": not known.
-    :param end: offset after the last durable row, in Kafka the high watermark; None: all rows were durable.
+    :param log_id: id of its log, as in receipts, or "" if not known.
+    :param end: offset after the last durable row, in Kafka the high watermark, or None if all rows were durable.
     """
 
     facts: FileFacts
@@ -120,7 +120,7 @@ class StoreFile:
 class ReadPlan:
     """Parts of a store that one query reads.
 
-    :param store_id: id of the store; "": it has no id, because no part of it is archived yet.
+    :param store_id: id of the store, or "" if it has no id, because no part of it is archived yet.
     """
 
     store_id: str
@@ -132,7 +132,7 @@ class ReadPlan:
 class StoreLook:
     """A store's files on its disk at a moment.
 
-    :param store_id: id of the store from its stamp, like ``lineages``; None: it has no stamp.
+    :param store_id: id of the store from its stamp, like ``lineages``, or None if it has no stamp.
     :param present: identities of the store's logs, by name.
     :param contexts: function that returns the broker's facts about segments that their files don't have.
     :param absences: function that returns why logs are missing, if the broker knows it.
@@ -212,9 +212,9 @@ def plan_read(
 ) -> ReadPlan:
     """Return the files and segments that a query reads.
 
-    :param look: look at the store, taken before the lake's tables are loaded; None: only the lake is read.
+    :param look: look at the store, taken before the lake's tables are loaded, or None if only the lake is read.
     :param where: filter for the requested rows, by the columns of the table of rows.
-    :param store_id: id of the store to read; None: the store of ``look``, or the only store in the lake.
+    :param store_id: id of the store to read; None for the store of ``look``, or the only store in the lake.
     :param skip_holes: skip expired and lost rows instead of refusing.
     :raises BadInputError: it isn't clear which store is meant.
     :raises RowsMissingError: requested rows may be in no place, or their bytes aren't the proven bytes.

@@ -72,9 +72,9 @@ _NAMES = CELLS.names[:4]
 class RetentionReportRequest:
     """The span of time to count. It is passed to the job as JSON.
 
-    :param first_ms: beginning of the span, by the time at which the broker stored a message; None: the lake's
+    :param first_ms: beginning of the span, by the time at which the broker stored a message; None for the lake's
         first message.
-    :param until_ms: end of the span, which is excluded; None: no end.
+    :param until_ms: end of the span, which is excluded; None for no end.
     :param time_zone: IANA name of the time zone of the broker's hours.
     :param usage_path: the Parquet file to write.
     """
@@ -99,9 +99,9 @@ def retention_report_of(
     """Count the messages of a store's lakes in a span of time; write table and page, and record the advice.
 
     :param run_key: key of the run. This call begins the run.
-    :param first_ms: beginning of the span, by the time at which a message was stored; None: the oldest
+    :param first_ms: beginning of the span, by the time at which a message was stored; None for the oldest
         message.
-    :param until_ms: end of the span, which is excluded; None: no end.
+    :param until_ms: end of the span, which is excluded; None for no end.
     :raises BadInputError: no part of the store is archived, or its broker's rows have no topic or time.
     :raises LakeUnavailableError: no lake can be read.
     """

@@ -73,7 +73,7 @@ def table(
     The executors must have this package, and must see lake and store at these paths.
 
     :param lake: directory of the lake, or directory with its ``lake.json``.
-    :param store: the store's root; None: only rows from the lake.
+    :param store: the store's root; None for only rows from the lake.
     :param options: further options of the data source: see docs/spark.md.
     :raises BadInputError: an option is unknown, or this Spark doesn't support data sources in Python.
     """
@@ -87,7 +87,7 @@ class Options:
     """Options of a query: which data it reads.
 
     :param where: filter for the rows to read, as an expression of PyIceberg.
-    :param columns: columns to read; empty: all columns.
+    :param columns: columns to read; empty for all columns.
     """
 
     lake: str
@@ -131,7 +131,7 @@ class Options:
         )
 
     def run(self, root: str, files: Sequence[StoreFile]) -> AgentRun | None:
-        """Make the named agent serve files of the store; None: executors see the store's disk.
+        """Make the named agent serve files of the store, or None if executors see the store's disk.
 
         :raises StorageEngineError: the agent can't be reached, or it refuses.
         """
@@ -142,7 +142,7 @@ class Options:
         return begin_run(access, {root: [replace(file.facts, size_bytes=file.size_bytes) for file in files]})
 
     def managed(self, lake: LakeConfig) -> ManagedStore | None:
-        """Return the store to read; None: only the lake is read."""
+        """Return the store to read, or None if only the lake is read."""
         if self.store is None:
             return None
         root = Path(self.store).absolute()

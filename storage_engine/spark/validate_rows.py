@@ -63,7 +63,7 @@ class ValidateRowsRequest:
     """The ranges to check. They are passed to the job as JSON.
 
     :param lakes: lakes of the store. Each lake must be right by itself.
-    :param spans: offsets to check, with the neighbouring segments; empty: all segments in the lakes.
+    :param spans: offsets to check, with the neighbouring segments; empty for all segments in the lakes.
     :param directory: directory for the Great Expectations project. Its contents are removed.
     """
 
@@ -93,8 +93,8 @@ def validate_rows_of(
     :param run_key: key of the run whose journal gets the result. This call begins the run. None: no journal
         gets it.
     :param run_job: function that runs :func:`validate_rows`, in this process or on a cluster.
-    :param spans: offsets to check; empty: all.
-    :param output_dir: directory for the results; None: the run's directory.
+    :param spans: offsets to check; empty for all.
+    :param output_dir: directory for the results; None for the run's directory.
     :raises BadInputError: no part of the store is archived, or ``output_dir`` has files of another user.
     :raises LakeUnavailableError: no lake can be read.
     """

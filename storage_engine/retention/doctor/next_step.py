@@ -39,7 +39,7 @@ def unknown_proof_finding(why: UnknownProof, sealed_count: int) -> Finding:
 class NextStep:
     """The next command, and the reason for it.
 
-    :param command: a command of this package, or another as it is typed; "": there is none to type now.
+    :param command: a command of this package, or another one as it is typed; "" if there is none to type now.
     :param why: what the command does, or what to wait for.
     :param options: options to type after those of the store.
     """
@@ -54,22 +54,22 @@ class State:
     """Facts that decide the next step for a store.
 
     :param refused: no command works with the store before a fault is mended.
-    :param cleans_up: a cleanup may delete from the store in its present state; otherwise it is only archived.
+    :param cleans_up: a cleanup may delete from the store in its present state. Otherwise it is only archived.
     :param has_lake: a lake was named.
     :param lake_refused: none of the named lakes can be used.
     :param stamped_lakes: lakes that the store was archived into, by its own stamp.
     :param other_lake: the lake that the store was archived into, if the named lakes have none of it; else "".
-    :param unproven: number of sealed segments that no lake proves and no archive refuses; None: unknown.
+    :param unproven: number of sealed segments that no lake proves and that can be archived; None if unknown.
     :param refused_logs: number of logs that can't be archived as they are, or that the last archive refused.
-    :param unknown_proof: why ``unproven`` is unknown; None: it is known, or a lake is the reason.
+    :param unknown_proof: why ``unproven`` is unknown; None if it is known or a lake is the reason.
     :param due: number of segments that a cleanup would delete now, if a person asked for it.
-    :param due_by_rules: number of segments that are deleted without being asked for.
-    :param replicas_elsewhere: number of segments to delete if a person says that all other nodes stopped.
+    :param due_by_rules: number of segments that a cleanup deletes by the broker's rules, without a request.
+    :param replicas_elsewhere: number of segments to delete if a person says that all other nodes are stopped.
     :param assumes_defaults: no setting says how long the broker keeps its segments.
-    :param running: a broker runs on the store; None: unknown.
+    :param running: a broker runs on the store, or None if unknown.
     :param is_live: the broker was named.
     :param crashed: its broker didn't stop cleanly.
-    :param retention_dag: Airflow's DAG that archives, proves and deletes; "": the store isn't Airflow's.
+    :param retention_dag: Airflow's DAG that archives, proves and deletes, or "" if the store isn't Airflow's.
     :param dag_known: Airflow has parsed that DAG, so that it can be triggered.
     :param by_hand: the broker package's sentence on a cleanup that a person asks for.
     :param kind_option: the option with which a lake for this kind of store is made.

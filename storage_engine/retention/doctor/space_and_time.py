@@ -35,12 +35,9 @@ from storage_engine.retention.plan.deciding import pending_by, with_disk_levels
 from storage_engine.retention.store.broker_answers import propose, take_archivable, take_glance, take_triggers
 
 LEAST_SPAN_MS = HOUR_MS
-"""Least time that samples have to cover, in milliseconds: a shorter time says too little."""
+"""Least time that samples have to cover, in milliseconds. A shorter time doesn't show a day's growth."""
 LEAST_SPREAD_MS = 6 * HOUR_MS
-"""Least time between the oldest and the newest sealed segment, in milliseconds.
-
-Segments that were written in one burst say too little about a day.
-"""
+"""Least time between oldest and newest sealed segment, in milliseconds. A burst shows no day's growth."""
 
 
 class GrowthFrom(StrEnum):
@@ -61,7 +58,7 @@ class Growth:
 
 
 def growth_of(samples: Sequence[tuple[int, int]], logs: Sequence[LogSnapshot], now_ms: int) -> Growth | None:
-    """Return how fast the logs grew in the last day. None: no data tells.
+    """Return how fast the logs grew in the last day, or None if there is too little data.
 
     :param samples: (moment, sum of the logs' max offsets), oldest first.
     """
@@ -80,11 +77,11 @@ def _growth_by_samples(samples: Sequence[tuple[int, int]]) -> int | None:
 
 
 def _growth_by_segments(log: LogSnapshot, now_ms: int) -> int | None:
-    """Return a log's growth in bytes a day, by the segments after the one that was sealed a day ago.
+    """Return a log's growth in bytes a day, by the segments after the last one that was sealed a day ago.
 
-    If all are younger, the oldest is taken.
+    If all segments are younger, those after the oldest count.
 
-    :return: None: the sealed segments cover too short a time.
+    :return: None if the sealed segments cover too short a time.
     """
     sealed = [segment for segment in log.sealed if segment.mtime_ns // 1_000_000 < now_ms]
     if not sealed or (sealed[-1].mtime_ns - sealed[0].mtime_ns) // 1_000_000 < LEAST_SPREAD_MS:
@@ -103,11 +100,12 @@ def _growth_by_segments(log: LogSnapshot, now_ms: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Whole percentages of a disk's use, the lowest at which each kind of deletion begins; None: at none.
+    """Lowest whole percentages of a disk's use at which a kind of deletion begins, or None if it never does.
 
-    :param cleans_percent: from it on the broker deletes expired segments, at any hour.
-    :param forces_percent: from it on the broker deletes the oldest segments, whatever their age.
-    :param urges_percent: from it on the broker would delete segments of any age, if its settings allowed it.
+    :param cleans_percent: from this level on the broker deletes expired segments, at any hour.
+    :param forces_percent: from this level on the broker deletes the oldest segments, whatever their age.
+    :param urges_percent: from this level on the broker would delete segments of any age, if its settings
+        allowed it.
     """
 
     cleans_percent: int | None = None
@@ -116,7 +114,7 @@ class Levels:
 
 
 def levels_of(broker: BrokerStore, snapshot: StoreSnapshot, now_ms: int) -> Levels:
-    """Return the levels, by asking a broker's rules with every percentage on all of its disks."""
+    """Find the levels: ask a broker's rules about each percentage from 0 to 100 on all of its disks."""
     paths = [disk.path for disk in snapshot.disks]
     levels: dict[str, int] = {}
     for percent in range(101):
@@ -133,10 +131,7 @@ def levels_of(broker: BrokerStore, snapshot: StoreSnapshot, now_ms: int) -> Leve
 
 
 HORIZONS_MS = (DAY_MS, 3 * DAY_MS)
-"""Spans of time, in milliseconds.
-
-Consumers' losses are shown for the first span in which a segment is deleted.
-"""
+"""Spans in milliseconds. Consumers' losses are shown for the first one in which a segment is deleted."""
 
 
 _FAR_MS = 365 * DAY_MS
@@ -147,14 +142,14 @@ _FAR_MS = 365 * DAY_MS
 class Figures:
     """Figures that a look at an open store measured.
 
-    :param full_percent: level above which the broker refuses messages; None: there is none.
-    :param deletes_at_ms: by sealed segment, when the broker's rules may delete it by age; None: never.
+    :param full_percent: level above which the broker refuses messages, or None if there is none.
+    :param deletes_at_ms: sealed segment → when the broker's rules may delete it by age, or None if never.
     :param going: segments that the broker's rules delete at this moment.
-    :param replicas_elsewhere: number of expired segments that stay as other nodes have replicas of their log.
+    :param replicas_elsewhere: number of expired segments that stay because other nodes have replicas.
     :param leaving: segments that are deleted within ``leaves_in_ms``.
     :param unread: consumers' losses by the deletion of ``leaving``.
     :param archivable: segments that may be archived by now.
-    :param hold: status of the hold on a running broker's store; None: no broker was named.
+    :param hold: status of the hold on a running broker's store, or None if no broker was named.
     """
 
     now_ms: int
@@ -179,17 +174,16 @@ class Figures:
 
     @property
     def log_bytes(self) -> int:
-        """Return the size of the logs' files."""
         return sum(segment.disk_bytes for log in self.snapshot.logs for segment in log.segments)
 
     @cached_property
     def forces_in_ms(self) -> int | None:
-        """Return the time until the disk makes the broker delete at any age; None: unknown, or never."""
+        """Return the time until the disk makes the broker delete at any age; None if unknown or never."""
         return self._fills_in_ms(self.levels.forces_percent)
 
     @cached_property
     def full_in_ms(self) -> int | None:
-        """Return the time until the broker refuses messages; None: unknown, or never."""
+        """Return the time until the broker refuses messages; None if unknown or never."""
         return self._fills_in_ms(self.full_percent)
 
     def _fills_in_ms(self, percent: int | None) -> int | None:
@@ -204,7 +198,7 @@ class Figures:
 
     @property
     def next_deletion_ms(self) -> int | None:
-        """Return when the broker's rules delete next, by age or by level. None: never, or unknown."""
+        """Return when the broker's rules delete next, by age or by level; None if unknown or never."""
         if self.going:
             return self.now_ms
         by_age = [at_ms for at_ms in self.deletes_at_ms.values() if at_ms is not None]
@@ -246,7 +240,7 @@ def take_figures(
         leaving=leaving,
         leaves_in_ms=span_ms,
         pending=pending_by(broker, snapshot, PendingPolicy.BLOCK),
-        unread=_unread(broker, snapshot, leaving),
+        unread=_read_unread(broker, snapshot, leaving),
         archivable=take_archivable(broker, snapshot),
         hold=hold_of(broker).status(now_ms) if broker.is_live else None,
         replicas_elsewhere=sum(decision.reason is Reason.REPLICAS_ELSEWHERE for decision in plan.decisions),
@@ -259,25 +253,17 @@ def _find_leaving(
     going: Sequence[Segment],
     now_ms: int,
 ) -> tuple[tuple[Segment, ...], int]:
-    """Return the segments that are deleted within the first span in which there are any, and that span."""
-    ids = {segment.id for segment in going}
+    """Return the segments that are deleted within the first span that has any, and that span."""
+    going_ids = {segment.id for segment in going}
     for span_ms in HORIZONS_MS:
-        segments = tuple(
-            segment
-            for log in snapshot.logs
-            for segment in log.sealed
-            if segment.id in ids or _is_before(deletes_at.get(segment.id), now_ms + span_ms)
-        )
-        if segments:
+        due = {key for key, at_ms in deletes_at.items() if at_ms is not None and at_ms <= now_ms + span_ms}
+        sealed = (segment for log in snapshot.logs for segment in log.sealed)
+        if segments := tuple(segment for segment in sealed if segment.id in going_ids | due):
             return segments, span_ms
     return (), HORIZONS_MS[-1]
 
 
-def _is_before(at_ms: int | None, end_ms: int) -> bool:
-    return at_ms is not None and at_ms <= end_ms
-
-
-def _unread(broker: BrokerStore, snapshot: StoreSnapshot, leaving: Sequence[Segment]) -> Unread:
+def _read_unread(broker: BrokerStore, snapshot: StoreSnapshot, leaving: Sequence[Segment]) -> Unread:
     ends: dict[str, int] = {}
     for segment in leaving:
         ends[segment.log] = max(ends.get(segment.log, 0), segment.end_offset)
@@ -304,10 +290,10 @@ def growth_text(growth: Growth | None) -> str:
     return f"it grows {bytes_text(growth.bytes_per_day)} a day, {_FROM[growth.source]}"
 
 
-def space_findings(found: Figures) -> Iterator[Finding]:
+def space_findings(figures: Figures) -> Iterator[Finding]:
     """Yield findings on disks that are full or fill."""
-    disks, levels, full = found.snapshot.log_disks, found.levels, found.full_percent
-    for disk in found.snapshot.disks:
+    disks, levels, full = figures.snapshot.log_disks, figures.levels, figures.full_percent
+    for disk in figures.snapshot.disks:
         if disk.used_percent is None:
             yield Finding.warning(
                 "disk-unknown",
@@ -321,14 +307,16 @@ def space_findings(found: Figures) -> Iterator[Finding]:
         return
     text = f"{fullest.path} is {used} % used"
     if full is not None and used > full:
-        yield Finding.urgent("disk-full", f"{text}: above {full} % the broker refuses messages", _room(found))
+        yield Finding.urgent(
+            "disk-full", f"{text}: above {full} % the broker refuses messages", _room(figures)
+        )
     elif levels.forces_percent is not None and used >= levels.forces_percent:
         yield Finding.urgent(
             "disk-forces",
             f"{text}: from {levels.forces_percent} % on the broker deletes its oldest segments, read or not",
-            _room(found),
+            _room(figures),
         )
-    elif levels.urges_percent is not None and used >= levels.urges_percent and not found.going:
+    elif levels.urges_percent is not None and used >= levels.urges_percent and not figures.going:
         yield Finding.urgent(
             "disk-forces",
             f"{text}: no segment has expired, and the broker may not delete others, so the disk goes on "
@@ -336,7 +324,7 @@ def space_findings(found: Figures) -> Iterator[Finding]:
             "allow it (cleanFileForciblyEnable=true), or add space",
         )
     else:
-        yield from _judge_filling(found, text)
+        yield from _judge_filling(figures, text)
 
 
 def _judge_filling(figures: Figures, disk_text: str) -> Iterator[Finding]:
@@ -370,46 +358,47 @@ def _judge_filling(figures: Figures, disk_text: str) -> Iterator[Finding]:
         )
 
 
-def retention_findings(found: Figures, age_setting: str) -> Iterator[Finding]:
+def retention_findings(figures: Figures, age_setting: str) -> Iterator[Finding]:
     """Yield a finding if the disk, at its present growth, has no room for the broker's retention.
 
-    :param age_setting: the broker's setting of how long segments stay, as ``KEY=VALUE``; "": there is none.
+    :param age_setting: the broker's setting of how long segments stay, as ``KEY=VALUE``, or "" if there is
+        none.
     """
-    kept_ms = _kept_ms(found)
-    level = found.levels.forces_percent or found.full_percent
-    if kept_ms is None or level is None or found.growth is None or not age_setting:
+    kept_ms = _kept_ms(figures)
+    level = figures.levels.forces_percent or figures.full_percent
+    if kept_ms is None or level is None or figures.growth is None or not age_setting:
         return
-    room = room_of_disks(found.snapshot.log_disks, level)
-    needed = found.growth.bytes_per_day * kept_ms // DAY_MS
-    if room is None or needed <= found.log_bytes + room or found.growth.bytes_per_day <= 0:
+    room = room_of_disks(figures.snapshot.log_disks, level)
+    needed = figures.growth.bytes_per_day * kept_ms // DAY_MS
+    if room is None or needed <= figures.log_bytes + room or figures.growth.bytes_per_day <= 0:
         return
-    fits_ms = (found.log_bytes + room) * DAY_MS // found.growth.bytes_per_day
+    fits_ms = (figures.log_bytes + room) * DAY_MS // figures.growth.bytes_per_day
     yield Finding.warning(
         "retention-unreachable",
-        f"{age_setting} can't be reached: {growth_text(found.growth)}, and the disk has room for "
+        f"{age_setting} can't be reached: {growth_text(figures.growth)}, and the disk has room for "
         f"{duration_text(fits_ms)} up to {level} %. Then the broker deletes younger segments",
-        f"lower {age_setting.partition('=')[0]}, or add {bytes_text(needed - found.log_bytes - room)}",
+        f"lower {age_setting.partition('=')[0]}, or add {bytes_text(needed - figures.log_bytes - room)}",
     )
 
 
-def minimum_findings(found: Figures, minimum_hours: int | None) -> Iterator[Finding]:
+def minimum_findings(figures: Figures, minimum_hours: int | None) -> Iterator[Finding]:
     """Yield a finding if the disk has no room for the minimum retention of the store's policy."""
-    if minimum_hours is None or found.growth is None or found.growth.bytes_per_day <= 0:
+    if minimum_hours is None or figures.growth is None or figures.growth.bytes_per_day <= 0:
         return
-    room = room_of_disks(found.snapshot.log_disks, found.full_percent or 100)
-    needed = found.growth.bytes_per_day * minimum_hours // 24
-    if room is not None and needed > found.log_bytes + room:
+    free = room_of_disks(figures.snapshot.log_disks, figures.full_percent or 100)
+    needed = figures.growth.bytes_per_day * minimum_hours // 24
+    if free is not None and needed > (room := figures.log_bytes + free):
         yield Finding.warning(
             "minimum-retention",
             f"minimum_retention_hours {minimum_hours} needs {bytes_text(needed)}, as "
-            f"{growth_text(found.growth)}; the disk has room for {bytes_text(found.log_bytes + room)}, and "
-            "is full before a segment may be deleted",
-            f"lower minimum_retention_hours, or add {bytes_text(needed - found.log_bytes - room)}",
+            f"{growth_text(figures.growth)}; the disk has room for {bytes_text(room)}, and is full before a "
+            "segment may be deleted",
+            f"lower minimum_retention_hours, or add {bytes_text(needed - room)}",
         )
 
 
 def _kept_ms(figures: Figures) -> int | None:
-    """Return the shortest time for which a sealed segment is kept, by its time of deletion; None: unknown."""
+    """Return the shortest time from a sealed segment's last write to its deletion, or None if unknown."""
     ages = [
         at_ms - segment.mtime_ns // 1_000_000
         for segment in figures.sealed
@@ -418,16 +407,16 @@ def _kept_ms(figures: Figures) -> int | None:
     return min(ages, default=None)
 
 
-def deletion_text(found: Figures) -> str:
+def deletion_text(figures: Figures) -> str:
     """Return the text on when the broker's rules delete next."""
-    at_ms = found.next_deletion_ms
-    if found.going:
-        return f"now: {count_text(len(found.going), 'segment')} may be deleted by the broker's rules"
+    at_ms = figures.next_deletion_ms
+    if figures.going:
+        return f"now: {count_text(len(figures.going), 'segment')} may be deleted by the broker's rules"
     if at_ms is None:
-        return "nothing, as far as is known" if found.sealed else "nothing: no segment is sealed"
-    by_space = found.forces_in_ms is not None and at_ms == found.now_ms + found.forces_in_ms
-    reason = f"about then the disk is above {found.levels.forces_percent} %" if by_space else "by age"
-    return f"the next {time_text(at_ms)} (in {duration_text(at_ms - found.now_ms)}), {reason}"
+        return "nothing, as far as is known" if figures.sealed else "nothing: no segment is sealed"
+    by_space = figures.forces_in_ms is not None and at_ms == figures.now_ms + figures.forces_in_ms
+    reason = f"about then the disk is above {figures.levels.forces_percent} %" if by_space else "by age"
+    return f"the next {time_text(at_ms)} (in {duration_text(at_ms - figures.now_ms)}), {reason}"
 
 
 def _room(figures: Figures) -> str:
@@ -443,19 +432,19 @@ def _used_percent(figures: Figures) -> int:
 _NAME_WIDTH = 30
 
 
-def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
+def consumer_findings(figures: Figures, unit: str = "queue") -> Iterator[Finding]:
     """Yield findings on the groups that are about to lose messages.
 
-    :param unit: parts of a topic that have its messages, such as queues.
+    :param unit: the broker's word for the parts of a topic that have its messages, such as queue.
     """
-    severity = Severity.URGENT if found.leaves_in_ms <= DAY_MS else Severity.WARNING
-    unread = found.unread
+    severity = Severity.URGENT if figures.leaves_in_ms <= DAY_MS else Severity.WARNING
+    unread = figures.unread
     if unread.error:
-        # What can't be told may be anything: it is as urgent as a loss.
+        # An unknown loss is as urgent as a known one.
         yield Finding(
             severity,
             "consumers-unknown",
-            f"consumers' losses {_moment(found)} are unknown: {reason_of(unread.error)}",
+            f"consumers' losses {_moment(figures)} are unknown: {reason_of(unread.error)}",
             Text("look closer: ", Command("lag")),
         )
     rows = [row for row in unread.rows if row.messages is not None]
@@ -467,7 +456,7 @@ def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
             severity,
             "consumers-lose",
             f"{count_text(len(groups), 'group')} {'loses' if len(groups) == 1 else 'lose'} "
-            f"{count_text(sum(count for _, count in groups), 'unread message')} {_moment(found)}: "
+            f"{count_text(sum(count for _, count in groups), 'unread message')} {_moment(figures)}: "
             f"{listed}{more}",
             Text(
                 "let the groups catch up, or archive first: then the messages stay readable. Details: ",
@@ -479,7 +468,7 @@ def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
         yield Finding.warning(
             "consumers-unknown",
             f"in some {unit}s {count_text(len(unknown), 'group')} never committed an offset, and may need "
-            f"messages that are deleted {_moment(found)}: "
+            f"messages that are deleted {_moment(figures)}: "
             f"{named_in_short([shorten(group, _NAME_WIDTH) for group in unknown])}",
             Text("find out whether these groups are in use: ", Command("lag")),
         )
@@ -505,9 +494,9 @@ def _first_ms(segments: Sequence[Segment], figures: Figures) -> int:
     return min((at_ms for at_ms in moments if at_ms is not None), default=figures.now_ms)
 
 
-def pending_findings(found: Figures) -> Iterator[Finding]:
+def pending_findings(figures: Figures) -> Iterator[Finding]:
     """Yield findings on messages that the broker still has to deliver or to decide."""
-    unknown = [item for item in found.pending if item.count is None]
+    unknown = [item for item in figures.pending if item.count is None]
     if unknown:
         kinds = " and ".join(item.kind.value for item in unknown)
         yield Finding.warning(
@@ -516,18 +505,19 @@ def pending_findings(found: Figures) -> Iterator[Finding]:
             f"segments: {reason_of(unknown[0].error)}",
             "give cleanups --pending-policy block, which keeps all segments",
         )
-    waiting = [item for item in found.pending if item.count and item.first_offset is not None]
-    leaving = [item for item in waiting if _leaves(item, found)]
+    waiting = [item for item in figures.pending if item.count and item.first_offset is not None]
+    leaving = [item for item in waiting if _leaves(item, figures)]
     if leaving:
         yield Finding(
-            Severity.URGENT if found.leaves_in_ms <= DAY_MS else Severity.WARNING,
+            Severity.URGENT if figures.leaves_in_ms <= DAY_MS else Severity.WARNING,
             "pending-lose",
-            f"{_pending_text(leaving)} in segments that are deleted {_moment(found)}{_consequences(leaving)}",
+            f"{_pending_text(leaving)} in segments that are deleted {_moment(figures)}"
+            f"{_consequences(leaving)}",
             "give cleanups --pending-policy block, which keeps those segments",
         )
     if staying := [item for item in waiting if item not in leaving]:
         yield Finding.note("pending", f"{_pending_text(staying)}{_due_text(staying)}")
-    lost = [item for item in found.pending if item.lost]
+    lost = [item for item in figures.pending if item.lost]
     if lost:
         counts = " and ".join(f"{item.lost} {item.kind.value}" for item in lost)
         yield Finding.note(
@@ -559,7 +549,7 @@ def _consequences(items: Sequence[Pending]) -> str:
 
 
 def unproven_findings(
-    found: Figures,
+    figures: Figures,
     unproven: Sequence[Segment] | None,
     stamped_lakes: Sequence[str],
     *,
@@ -570,21 +560,21 @@ def unproven_findings(
 ) -> Iterator[Finding]:
     """Yield findings on sealed segments that no lake proves, and when they are deleted.
 
-    :param unproven: segments that no lake proves; None: no lake was named, so all count as unproven.
+    :param unproven: segments that no lake proves; None if no lake was named. Then all count as unproven.
     :param stamped_lakes: lakes that the store was archived into, by its own stamp.
-    :param running: a broker runs, which deletes by itself; None: unknown.
-    :param some_unasked: one of two lakes couldn't be asked. It may prove some of them.
+    :param running: a broker runs, which deletes by itself, or None if unknown.
+    :param some_unasked: one of two lakes couldn't be asked. It may prove some of these segments.
     :param refused: logs that can't be archived in their present state.
     :param kind_option: the option with which a lake for this kind of store is made.
     """
-    sealed = found.archivable.segments if unproven is None else tuple(unproven)
+    sealed = figures.archivable.segments if unproven is None else tuple(unproven)
     if kept := [segment for segment in sealed if segment.log in refused]:
         logs = list(dict.fromkeys(segment.log for segment in kept))
         yield Finding(
-            _urgency(kept, found, running),
+            _urgency(kept, figures, running),
             "unproven-refused",
             f"{count_text(len(kept), 'sealed segment')} of logs that can't be archived as they are, "
-            f"{named_in_short(logs)}: {_plural(_span(kept, found, running), len(kept))}",
+            f"{named_in_short(logs)}: {_plural(_span(kept, figures, running), len(kept))}",
             "mend these logs by the other findings here, then archive them",
         )
     segments = [segment for segment in sealed if segment.log not in refused]
@@ -592,7 +582,7 @@ def unproven_findings(
         return
     size = bytes_text(sum(segment.disk_bytes for segment in segments))
     subject = f"{count_text(len(segments), 'sealed segment')} ({size})"
-    span = _span(segments, found, running)
+    span = _span(segments, figures, running)
     if unproven is None:
         proven = f"are proven in no lake that was named; {span}"
         make_options = f"--lake DIRECTORY{kind_option}" if kind_option else ""
@@ -605,7 +595,7 @@ def unproven_findings(
         return
     where = "no lake that could be asked" if some_unasked else "no lake"
     text = _plural(f"are proven in {where}; {span}", len(segments))
-    severity = _urgency(segments, found, running)
+    severity = _urgency(segments, figures, running)
     yield Finding(severity, "unproven", f"{subject} {text}", Text("archive them: ", Command("archive")))
 
 

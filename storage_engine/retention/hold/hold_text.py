@@ -54,7 +54,7 @@ def hold_text(status: HoldStatus) -> str:
 
 
 def _watch_text(watch: WatchLook | None) -> str:
-    """Return the last look of a watch, as a clause. "": no watch looks; a notice says so."""
+    """Return the last look of a watch, as a clause, or "" if no watch looks; a notice says so."""
     if watch is None:
         return ""
     return (
@@ -78,7 +78,7 @@ def watching_text(look: WatchLook) -> str:
 def hold_end_text(status: HoldStatus, unproven: str) -> str:
     """Return when an unrenewed hold ends, and which unproven segments may be deleted within a day after that.
 
-    :param unproven: text on these segments; "": there are none.
+    :param unproven: text on these segments, or "" if there are none.
     """
     ends_ms = status.ends_at_ms or 0
     from_ms = status.deletes_from_ms or ends_ms

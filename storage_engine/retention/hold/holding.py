@@ -199,7 +199,7 @@ def _find_unproven(context: Context, now_ms: int, until_ms: int) -> UnprovenSegm
 
 
 def refusal(left: UnprovenSegments, acceptance: Acceptance | None) -> str:
-    """Return why a hold may not end, without the store's name. "": it may end. Pure."""
+    """Return why a hold may not end, without the store's name, or "" if it may end. Pure."""
     if left.count <= (0 if acceptance is None else acceptance.at_most):
         return ""
     expected = "no segment" if acceptance is None else f"at most {acceptance.at_most}"
@@ -263,7 +263,7 @@ def end_alarms(context: Context, status: HoldStatus | None, now_ms: int) -> tupl
 def record_intent(context: Context, left: UnprovenSegments | None, acceptance: Acceptance | None) -> None:
     """Record durably which unproven segments are about to be left to the broker, and who decided it.
 
-    :param left: these segments. None: nothing is protected any more, so an open intent is a killed call's.
+    :param left: these segments. None if nothing is protected any more, so an open intent is a killed call's.
     """
     if left is None or not (left.count or _open_intent(context)):
         return
@@ -351,7 +351,7 @@ def proven_of_log(lake: Lake, record: StoreRecord, log: str, log_id: str, offset
 
 
 def record_hold_drift(context: Context, status: HoldStatus, run: Run | None = None) -> None:
-    """Record new drift of a hold, under the given run. None: under :data:`WATCH_RUN`."""
+    """Record new drift of a hold, under the given run. None under :data:`WATCH_RUN`."""
     if status.disturbances:
         status = with_rules_word(context, status)
         run = run or begin_background_run(context, WATCH_RUN)
@@ -386,7 +386,7 @@ def alarms_of(context: Context, status: HoldStatus) -> tuple[str, ...]:
 def remove_shield_of(store: ManagedStore, acceptance: Acceptance | None = None) -> tuple[str, ...]:
     """Remove a shield, even if the store's policy wants one.
 
-    :param acceptance: a person's consent that some segments are deleted unproven afterwards; None: there is
+    :param acceptance: a person's consent that some segments are deleted unproven afterwards, or None if there is
         none.
     :return: notices about the rest for a person.
     :raises GateRefusedError: the shield has the only copy of some bytes. Or only the shield protects segments
@@ -495,7 +495,7 @@ def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int
     """Hold segments that the broker would delete unproven within the policy's margin, and end the hold of
     those archived by now.
 
-    :param measured: the lakes' proofs; None: the lakes are asked.
+    :param measured: the lakes' proofs, or None if the lakes are asked.
     :raises GateRefusedError: nothing can be held; the error says why, and what to do.
     :raises BrokerError: the broker can't be asked.
     """
@@ -514,7 +514,7 @@ def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int
 def _find_proven(
     context: Context, measured: MeasuredLag | None
 ) -> tuple[Mapping[SegmentId, FileFacts], tuple[str, ...]]:
-    """Return the segments that lakes prove, with their files, and notes. Empty: the proofs can't be read."""
+    """Return the segments that lakes prove, with their files, and notes, or empty if the proofs can't be read."""
     try:
         measured = measured or measure_lag(context)
     except (StorageEngineError, OSError) as error:
@@ -582,8 +582,8 @@ def hold(
 
     If the broker deletes by its own rules, only segments that it soon deletes and no lake has are held.
 
-    :param now_ms: the moment to decide for; None: this machine's clock.
-    :param measured: the lakes' proofs, for a store whose broker deletes by its own rules; None: the lakes are
+    :param now_ms: the moment to decide for; None for this machine's clock.
+    :param measured: the lakes' proofs, for a store whose broker deletes by its own rules, or None if the lakes are
         asked.
     :param run_key: the run that records the hold's status; it is begun if it doesn't exist. None: only drift
         is recorded, under a run of its own.
@@ -604,7 +604,7 @@ def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance 
 
     The shield is removed as well. Before the first setting is put back, the unproven segments are counted.
 
-    :param acceptance: a person's consent that some segments are deleted unproven; None: there is none.
+    :param acceptance: a person's consent that some segments are deleted unproven, or None if there is none.
     :raises StoreBusyError: another run is working on the store; nothing was changed.
     :raises GateRefusedError: more unproven segments would be deleted within a day than were accepted, or the
         shield has the only copy of some. Nothing was changed.

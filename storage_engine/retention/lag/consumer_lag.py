@@ -98,7 +98,7 @@ class LagQuestion:
 
     :param segments: segments of the plan that are still on disk.
     :param decided_at_ms: moment of the plan, in milliseconds since the epoch.
-    :param answered: recorded lag that is final; None: the lag has to be measured.
+    :param answered: recorded lag that is final, or None if the lag has to be measured.
     """
 
     segments: tuple[SegmentId, ...]
@@ -134,9 +134,9 @@ def record_lag(
     """Record the lag that was measured for the run's plan. The latest one counts.
 
     :param rows: rows of every group and queue. Rows at risk are kept, for the gate and the report.
-    :param logs: names of the measured logs; None: all logs of the store.
-    :param took_ms: duration of the measurement; None: unknown.
-    :param ran: where it was measured; "": unknown.
+    :param logs: names of the measured logs; None for all logs of the store.
+    :param took_ms: duration of the measurement, or None if unknown.
+    :param ran: where it was measured, or "" if unknown.
     :raises RunStateError: there is no such run.
     """
     context = open_context(store)
@@ -153,7 +153,7 @@ def record_lag(
 
 
 def recorded_lag(context: Context, run: Run) -> Lag | None:
-    """Return the latest recorded lag of a run; None: there is none."""
+    """Return the latest recorded lag of a run, or None if there is none."""
     results = context.journal.events(run, Step.LAG, Phase.RESULT)
     if not results:
         return None
@@ -172,7 +172,7 @@ def planned_unread(context: Context, run: Run) -> Unread:
 
 
 def released_unread(context: Context, run: Run) -> Unread | None:
-    """Return consumers' losses as computed right before the deletion; None: they were not computed."""
+    """Return consumers' losses as computed right before the deletion, or None if they were not computed."""
     # An intent: older releases take the last result of this step for the lag.
     events = context.journal.events(run, Step.LAG, Phase.INTENT)
     return from_jsonable(Unread, events[-1].payload) if events else None
@@ -275,7 +275,7 @@ def lag_notices(context: Context, run: Run) -> tuple[str, ...]:
 
 
 def _doubt_text(context: Context, run: Run) -> str:
-    """Return why the recorded lag says nothing about consumers' present positions; "": it is valid."""
+    """Return why the recorded lag says nothing about consumers' present positions, or "" if it is valid."""
     results = context.journal.events(run, Step.LAG, Phase.RESULT)
     if not results:
         return _NONE

@@ -25,7 +25,7 @@ def apply_lag_policy(
 
     :param lags: the lag computed for this plan, to which its ``at_risk`` refers. For each log it has the row
         that decides.
-    :param measured: names of the logs whose lag is known; None: all.
+    :param measured: names of the logs whose lag is known; None for all.
     :param unit: the broker's word for the parts of a topic that have its messages, such as queue.
     """
     if policy is not LagPolicy.BLOCK:

@@ -147,8 +147,8 @@ def merge(
     """Join the summaries of all shares, and return the table's summary and its first rows at risk.
 
     :param parts: summaries of all shares.
-    :param source: where the positions are from; None: the files of a stopped broker's store.
-    :param logs: names of the measured logs; None: all logs of the store.
+    :param source: where the positions are from; None for the files of a stopped broker's store.
+    :param logs: names of the measured logs; None for all logs of the store.
     :return: summary and rows. For each log the rows have the one that decides which segments the lag policy
         keeps.
     """

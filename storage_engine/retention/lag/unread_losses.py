@@ -33,7 +33,7 @@ class ShieldedUnread:
     """Unread messages of consumer groups, in segments that only the shield still has.
 
     :param rows: sorted by the number of messages, the most first.
-    :param error: why they are not known completely; "": they are.
+    :param error: why they are not known completely, or "" if they are.
     :param notices: notices about the groups' positions for a person.
     """
 

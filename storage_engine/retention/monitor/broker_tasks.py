@@ -160,7 +160,7 @@ def _may_exist(path: str) -> bool:
 
 
 def _flush_parents(context: Context, event: Event, lacking: Collection[Path]) -> str:
-    """Flush the directories above removed files. Return why their deletion may not be durable; "": it is."""
+    """Flush the directories above removed files. Return why their deletion may not be durable; "" if it is."""
     path = Path(event.payload["directory"] or event.payload["files"][0]).parent
     home = max((root for root in context.data_paths if path.is_relative_to(root)), key=_depth, default=None)
     if home is None:
@@ -228,8 +228,8 @@ def run_broker_tasks(
 ) -> tuple[TaskResult, ...]:
     """Look after a broker's background tasks, once a run.
 
-    :param only: name of the one task to look after; None: all.
-    :param words: by deleted topic, a person's reason why its unarchived files may go; None: they may not.
+    :param only: name of the one task to look after; None for all.
+    :param words: by deleted topic, a person's reason why its unarchived files may go, or None if they may not.
     :raises BadInputError: a reason is empty, or a topic still exists.
     :raises StoreBusyError: a broker or another run has the store.
     :raises ChangedUnderUsError: a file changes while it is read; other files may already be removed.

@@ -61,7 +61,7 @@ def rules_of(
 ) -> Mapping[str, Any]:
     """Return settings, levels and windows. Only settings that a simulation can change are included.
 
-    :param time_zone: IANA name of the windows' time zone; None: unknown, so the windows are unknown, too.
+    :param time_zone: IANA name of the windows' time zone, or None if unknown, so the windows are unknown, too.
     """
     kind = context.store.broker
     rules = find_broker(kind).rules
@@ -88,7 +88,7 @@ def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[s
 
     An unknown fact is None, and ``page_errors`` says why. A failure here never ends the look.
 
-    :param measured: the lakes' proofs; None: the lakes were not asked, or none could be.
+    :param measured: the lakes' proofs, or None if the lakes were not asked, or none could be.
     """
     errors: list[str] = []
     snapshot = _try_to_read(
@@ -136,7 +136,7 @@ def _due(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
 
 
 def _lost(ranges: Sequence[OffsetRange] | None, unasked: str) -> list[OffsetRange] | None:
-    """Return the lost ranges whose loss no person has accepted. None: unknown.
+    """Return the lost ranges whose loss no person has accepted, or None if unknown.
 
     :param unasked: why a lake can't be asked. It counts even if every known range is on disk or due.
     """
@@ -167,10 +167,10 @@ def _shield(context: Context) -> Mapping[str, Any]:
 class MonitorResult:
     """Result of a look of the monitor.
 
-    :param hold: status of the hold after its renewal; None: no broker runs, or the hold was refused.
+    :param hold: status of the hold after its renewal, or None if no broker runs, or the hold was refused.
     :param alarms: everything that a person should know at once.
-    :param lag_error: why the lag of consumer groups is unknown; "": it is known.
-    :param archive_lag: lag of the archive; None: nothing is archived, or the lag is unknown.
+    :param lag_error: why the lag of consumer groups is unknown, or "" if it is known.
+    :param archive_lag: lag of the archive, or None if nothing is archived, or the lag is unknown.
     """
 
     hold: HoldStatus | None

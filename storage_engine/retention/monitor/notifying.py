@@ -72,7 +72,7 @@ class Notification:
 
     :param store: the store's name for people.
     :param advice: the remedy.
-    :param link: address with more information; "": there is none.
+    :param link: address with more information, or "" if there is none.
     """
 
     store: str
@@ -245,7 +245,7 @@ class Subject:
 
     :param store: the store's name for people.
     :param place: distinguishes the store from others in its journal.
-    :param journal_url: URL of the journal that keeps the sent alarms; "": unknown.
+    :param journal_url: URL of the journal that keeps the sent alarms, or "" if unknown.
     :param source: name of the observer: alarms of one observer say nothing about those of another.
     """
 
@@ -389,7 +389,7 @@ _untold_here: dict[str, tuple[Alarm, ...]] = {}
 
 
 def _read(subject: Subject, means: Means) -> tuple[tuple[Alarm, ...], str]:
-    """Return the present alarms that a receiver was told, and why they are unknown. "": they are known."""
+    """Return the present alarms that a receiver was told, and why they are unknown, or "" if they are known."""
     key, url = subject.key(means), subject.journal_url
     if key in _kept_here or not url or missing_sqlite_file(url):
         return _kept_here.get(key, ()), ""
@@ -404,7 +404,7 @@ def _read(subject: Subject, means: Means) -> tuple[tuple[Alarm, ...], str]:
 
 
 def _write(subject: Subject, means: Means, alarms: Sequence[Alarm]) -> str:
-    """Keep the present alarms that a receiver was told. Return why that failed; "": it succeeded."""
+    """Keep the present alarms that a receiver was told. Return why that failed; "" if it succeeded."""
     key, url = subject.key(means), subject.journal_url
     _kept_here[key] = tuple(alarms)
     if not url or missing_sqlite_file(url):

@@ -60,7 +60,7 @@ def ends_of_segments(
 ) -> Mapping[SegmentId, int]:
     """Return the ends of sealed segments that end before the next segment begins.
 
-    :param measured: the lakes' proofs: proven segments aren't read. None: the proofs are unknown.
+    :param measured: the lakes' proofs: proven segments aren't read. None if the proofs are unknown.
     :raises StorageEngineError: the broker's package can't find them.
     :raises OSError: a file can't be read.
     """
@@ -109,7 +109,7 @@ def look_for_ranges(
     The reason is "" if all lakes could be asked. Only what is new in lakes and journal since the last look is
     read, unless a fact contradicts the memory.
 
-    :param measured: the lakes' proofs; None: the lakes were not asked, or none could be.
+    :param measured: the lakes' proofs, or None if the lakes were not asked, or none could be.
     :raises StorageEngineError: the store, its shield or the journal can't be read.
     :raises OSError: a file can't be read.
     """
@@ -145,7 +145,7 @@ def look_for_ranges(
 
 
 def _with_end(decision: Decision, end: int | None) -> Decision:
-    """Return a decision whose segment ends at the given offset; None: the decision as it is."""
+    """Return a decision whose segment ends at the given offset; None for the decision as it is."""
     return decision if end is None else replace(decision, segment=replace(decision.segment, end=end))
 
 

@@ -162,7 +162,7 @@ class ShieldWatch:
         self._gone: set[str] = set()
         self._has_failed = False
         self.tended_at_ms = 0
-        """When log, lake and shield were last fully looked at, in milliseconds since the epoch; 0: never."""
+        """When log, lake and shield were last fully looked at, in milliseconds since the epoch, or 0 if never."""
 
     @property
     def is_tended(self) -> bool:

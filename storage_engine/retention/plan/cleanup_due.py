@@ -34,8 +34,8 @@ class SenseResult:
     """The causes for a cleanup that hold at one moment, and the state of the disks.
 
     :param levels: level of every disk of the log, then of the dependents' disk.
-    :param progress: the broker's progress; None: no broker runs.
-    :param hold: the hold's status, without a renewal; None: no broker runs.
+    :param progress: the broker's progress, or None if no broker runs.
+    :param hold: the hold's status, without a renewal, or None if no broker runs.
     :param alarms: drift of the hold, and limits of the policy that the broker's lag exceeds.
     """
 
@@ -55,7 +55,7 @@ def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | Non
 
     Drift of a hold is recorded in the journal before anything else is looked at.
 
-    :param now_ms: the moment to decide for; None: this machine's clock.
+    :param now_ms: the moment to decide for; None for this machine's clock.
     :raises BrokerError: the running broker can't be asked.
     :raises BadInputError: the directory isn't its store, or no longer is.
     """
@@ -86,7 +86,7 @@ def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | Non
 
 
 def look_at_hold(context: Context, now_ms: int) -> HoldStatus | None:
-    """Record drift of a hold and return its status; None: no broker runs."""
+    """Record drift of a hold and return its status, or None if no broker runs."""
     if not context.broker.is_live:
         return None
     status = hold_of(context.broker).status(now_ms)
@@ -111,8 +111,8 @@ class DueResult:
     :param sensed: the causes that hold, and the disks' levels.
     :param deletes: number of segments that a run would delete now.
     :param delete_bytes: size of these segments.
-    :param why: sentences on the work that a run would do or report; empty: no cleanup is due.
-    :param stays: why no segment would be deleted though a cause holds; "": some would, or no cause holds.
+    :param why: sentences on the work that a run would do or report, or empty if no cleanup is due.
+    :param stays: why no segment would be deleted though a cause holds, or "" if some would, or no cause holds.
     :param waiting: keys of runs whose plans wait for a second person.
     :param is_asked: the plan that a run would make now already waits for an answer, until a set time. Or so
         many others wait that it is too early for the next question.
@@ -135,7 +135,7 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
     A run that may delete nothing, because the store has crashed or messages are pending, is due as well: it
     reports that. A run that empties a quarantine is due, too.
 
-    :param now_ms: the moment to decide for; None: this machine's clock.
+    :param now_ms: the moment to decide for; None for this machine's clock.
     :raises BrokerError: the running broker can't be asked.
     :raises BadInputError: the store can't be planned or cleaned up, or its files can't be set aside though
         the policy requires it.

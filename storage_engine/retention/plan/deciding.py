@@ -222,7 +222,7 @@ def apply_minimum_retention(
     Only the broker's last write counts, not a time that a hold has set on the file. A time that somebody else
     has set never makes a segment older than its messages. A write in the future is younger than any age.
 
-    :param hours: minimum age in hours. None: the policy sets no minimum, and the plan stays as it is.
+    :param hours: minimum age in hours. None if the policy sets no minimum, and the plan stays as it is.
     :param now_ms: the moment to decide for.
     :param sealed_ms: by segment, time of its last message, as far as it is known.
     """

@@ -41,7 +41,7 @@ class PlanResult:
     :param causes: the causes that hold, such as ``time-up``.
     :param deletes: number of segments to delete.
     :param delete_offsets: their base offsets, oldest first; empty if the plan has several logs.
-    :param new_min_offset: where the log will begin; None: the plan has several logs.
+    :param new_min_offset: where the log will begin, or None if the plan has several logs.
     :param unread_messages: number of messages that some consumer loses, as far as it is known.
     :param unread: lines on consumers' losses, with the command that exports the messages.
     """
@@ -72,8 +72,8 @@ def make_plan(
     """Plan the run. A run that already has a plan keeps it. If a broker runs, the store is held first.
 
     :param run_key: names the run for all its steps: Airflow's run id, or any other unique text.
-    :param now_ms: the moment to decide for; None: this machine's clock.
-    :param starter: the person who begins the run; None: the account of this process.
+    :param now_ms: the moment to decide for; None for this machine's clock.
+    :param starter: the person who begins the run; None for the account of this process.
     :raises RunStateError: the run was begun with another request.
     :raises BadInputError: the store is only archived or can't be planned; files that point into its segments
         couldn't be cleaned up; or its files can't be set aside though the policy requires it.

@@ -28,7 +28,7 @@ def preview(
 ) -> Decided:
     """Decide what a cleanup would delete and why. Nothing is recorded.
 
-    :param now_ms: the moment to decide for; None: this machine's clock.
+    :param now_ms: the moment to decide for; None for this machine's clock.
     :param used_percents: levels to assume, by path; other disks are measured.
     :param hold_back: cuts the plan once more, for example before messages that consumers still have to read.
     :raises BadInputError: a path isn't on one of the store's disks; the store can't be planned or cleaned up;

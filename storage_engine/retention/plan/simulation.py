@@ -78,7 +78,7 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """:param changed: the course with a person's changes; None: no change was asked for."""
+    """:param changed: the course with a person's changes, or None if no change was asked for."""
 
     store: str
     broker: str
