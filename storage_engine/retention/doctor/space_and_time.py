@@ -298,8 +298,7 @@ def space_findings(figures: Figures) -> Iterator[Finding]:
             yield Finding.warning(
                 "disk-unknown",
                 f"the level of a disk is unknown: {disk.error}",
-                "check that it is mounted; for a broker an unknown disk is empty, and it deletes segments "
-                "because of that",
+                "check that it is mounted: the broker may delete segments because of it",
             )
     fullest = max(disks, key=lambda disk: disk.used_percent or -1, default=None)
     used = None if fullest is None else fullest.used_percent

@@ -1,11 +1,11 @@
-"""Care for the background tasks of a store's broker.
-
-If the broker runs, they are watched. If it is stopped, its unfinished tasks are ended.
+"""Care for the background tasks of a store's broker: watch those of a running broker, end those of a stopped
+one.
 
 Files that a broker was about to remove are removed here only if a lake has the same bytes. If no lake has a
 file, a person's decision permits its removal, even if nothing is archived.
 
-The order is: intent, removal, flush of the directory, result. It may be killed at any instant and run again.
+The order is: intent, removal, flush of the directory, result. The step may be killed at any instant and
+repeated.
 
 If a killed run left an intent without a result, the files on disk decide. Missing files don't prove that we
 removed them: a broker that ran meanwhile removes the same files. If the disk itself may be missing, the
@@ -80,7 +80,7 @@ def _has_begun(context: Context, run_key: str) -> bool:
 
 UNKNOWN = "gone, by whom is unknown"
 Notes = Mapping[str, Sequence[str]]
-"""Clauses on settled removals and on open ones, by task."""
+"""Name of a task → clauses on its settled and its open removals."""
 
 
 def open_removals(context: Context, tasks: Collection[str]) -> tuple[Event, ...]:
@@ -91,9 +91,9 @@ def open_removals(context: Context, tasks: Collection[str]) -> tuple[Event, ...]
     for event in events:
         key = (event.run_key, event.subject)
         if event.phase is Phase.INTENT and key not in ended and event.payload["task"] in tasks:
-            # A run that was killed in the middle says less the second time.
+            # The first intent counts, because a repeated one lacks files that are already removed.
             intents.setdefault(key, event)
-    return tuple(event for event in intents.values() if _is_gone(event))
+    return tuple(event for event in intents.values() if _are_files_gone(event))
 
 
 def settle_removals(context: Context, run: Run, tasks: Collection[str], lease: Lease) -> Notes:
@@ -111,20 +111,16 @@ def settle_removals(context: Context, run: Run, tasks: Collection[str], lease: L
             clauses.append(_open_note(event, reason))
             continue
         result = {"size_bytes": event.payload["size_bytes"], "said": UNKNOWN}
-        context.journal.record(
-            context.run(event.run_key),
-            Step.BROKER_TASK,
-            Phase.RESULT,
-            [(event.subject, result)],
-            lease=lease,
-        )
+        removing_run = context.run(event.run_key)
+        rows = [(event.subject, result)]
+        context.journal.record(removing_run, Step.BROKER_TASK, Phase.RESULT, rows, lease=lease)
         if event.run_key != run.run_key:
             clauses.append(f"{event.subject}: {UNKNOWN}: run {event.run_key} was killed during its removal")
     return notes
 
 
 def settle_alone(context: Context, run: Run, tasks: Collection[str], now_ms: int) -> Notes:
-    """Settle open removals if nothing else has to be removed. A hindrance becomes a note, not an error."""
+    """Settle open removals if nothing else has to be removed. If that is impossible, notes say why."""
     broker = context.broker
     if broker.is_live or process_of(broker).user():
         reason = "its broker runs"
@@ -144,9 +140,9 @@ def _open_note(event: Event, reason: str) -> str:
     return f"{event.subject}: it stays unknown whether run {event.run_key} removed it: {reason}"
 
 
-def _is_gone(event: Event) -> bool:
-    directory = event.payload["directory"]
-    return not any(map(_may_exist, (*event.payload["files"], *((directory,) if directory else ()))))
+def _are_files_gone(event: Event) -> bool:
+    paths = filter(None, (*event.payload["files"], event.payload["directory"]))
+    return not any(map(_may_exist, paths))
 
 
 def _may_exist(path: str) -> bool:
@@ -160,9 +156,10 @@ def _may_exist(path: str) -> bool:
 
 
 def _flush_parents(context: Context, event: Event, lacking: Collection[Path]) -> str:
-    """Flush the directories above removed files. Return why their deletion may not be durable; "" if it is."""
+    """Flush the directories above removed files. Return why their deletion may not be durable, or ""."""
     path = Path(event.payload["directory"] or event.payload["files"][0]).parent
-    home = max((root for root in context.data_paths if path.is_relative_to(root)), key=_depth, default=None)
+    homes = [root for root in context.data_paths if path.is_relative_to(root)]
+    home = max(homes, key=lambda root: len(root.parts), default=None)
     if home is None:
         return f"{path} is in no directory of the store any more"
     if not is_present(context.broker, home):
@@ -178,23 +175,20 @@ def _flush_parents(context: Context, event: Event, lacking: Collection[Path]) ->
     return ""
 
 
-def _depth(path: Path) -> int:
-    return len(path.parts)
-
-
 @dataclass(frozen=True, slots=True)
 class TaskResult:
     """Findings and removals of one task of a broker.
 
     :param name: the broker's name for the task.
-    :param found: clauses on what was found.
+    :param found: clauses on the state of the task.
     :param alarms: sentences that a person has to know at once.
-    :param removed_files: number of files that the broker had left and that were removed, without directories.
-    :param gone_files: number of files that a killed run meant to remove and that are gone: unknown by whom.
+    :param removed_files: number of removed files that the broker had left, without directories.
+    :param gone_files: number of missing files that a killed run was to remove. It is unknown who removed
+        them.
     :param gone_bytes: size of these files.
     :param unproven: clauses on files that were deleted only by a person's decision.
     :param kept: clauses on files that stay, with the reason.
-    :param notices: clauses on what a person should look at, such as open removals or a disk without stamp.
+    :param notices: clauses that a person should read, such as on open removals or a disk without stamp.
     """
 
     name: str
@@ -229,7 +223,7 @@ def run_broker_tasks(
     """Look after a broker's background tasks, once a run.
 
     :param only: name of the one task to look after; None for all.
-    :param words: by deleted topic, a person's reason why its unarchived files may go, or None if they may not.
+    :param words: deleted topic → a person's reason why its unarchived files may be deleted.
     :raises BadInputError: a reason is empty, or a topic still exists.
     :raises StoreBusyError: a broker or another run has the store.
     :raises ChangedUnderUsError: a file changes while it is read; other files may already be removed.
@@ -252,9 +246,8 @@ def run_broker_tasks(
                 tasks = [looked[task.name] for task in tasks]
                 for task in tasks:
                     if task.name not in done:
-                        done[task.name] = _end(
-                            context, run, task, held.lease, words, notes.get(task.name, ())
-                        )
+                        task_notes = notes.get(task.name, ())
+                        done[task.name] = _end(context, run, task, held.lease, words, task_notes)
         elif open_removals(context, todo):
             notes = settle_alone(context, run, todo, now_ms)
         for task in tasks:
@@ -277,11 +270,7 @@ def _read_done(context: Context, run: Run) -> dict[str, TaskResult]:
 
 
 def _result(
-    context: Context,
-    run: Run,
-    task: BrokerTask,
-    kept: Sequence[str] = (),
-    notices: Sequence[str] = (),
+    context: Context, run: Run, task: BrokerTask, kept: Sequence[str] = (), notices: Sequence[str] = ()
 ) -> TaskResult:
     removals, vanished = _read_removals(context, run, task.name)
     return TaskResult(
@@ -316,14 +305,14 @@ def _end(
     paths = [file.facts.path for leftover in task.left for file in leftover.files]
     check_inside(context.store.broker, paths, context.data_paths)
     heads = known_heads(context.journal, context.record)
-    proofs = _proofs(context, task.left, heads, lease)
+    proofs = _read_proofs(context, task.left, heads, lease)
     reading = Reading(pace_at(context.bytes_per_second()).spend, lambda: context.journal.renew(lease))
     going, kept = [], []
     for leftover in task.left:
         word = words.get(leftover.topic, "") if leftover.topic else ""
         unproven = _unproven_clause(context, leftover, proofs)
         no_word = f"{unproven}{_permit_hint(leftover)}" if unproven and not word else ""
-        if reason := _silence(leftover, proofs) or no_word or _contradiction(leftover, proofs, reading):
+        if reason := _why_unknown(leftover, proofs) or no_word or _contradiction(leftover, proofs, reading):
             kept.append(f"{leftover.what} stays: {reason}")
         else:
             text = (
@@ -343,7 +332,7 @@ def _permit_hint(leftover: LeftOver) -> str:
     return f"; {leftover.purpose}: --deleted-topic {leftover.topic}=REASON permits its deletion"
 
 
-def _proofs(context: Context, lefts: Sequence[LeftOver], heads: KnownHeads, lease: Lease) -> Proofs:
+def _read_proofs(context: Context, lefts: Sequence[LeftOver], heads: KnownHeads, lease: Lease) -> Proofs:
     segment_ids = {file.segment for leftover in lefts for file in leftover.files if file.segment is not None}
     if not context.store.archives or not segment_ids:
         return Proofs(())
@@ -355,10 +344,7 @@ def _files(leftover: LeftOver) -> Iterator[tuple[LeftFile, SegmentId]]:
 
 
 def _unproven_clause(context: Context, leftover: LeftOver, proofs: Proofs) -> str:
-    """Return a clause on the files that no lake has.
-
-    "": a lake has each file, if perhaps with other bytes.
-    """
+    """Return a clause on the files that no lake has, or "" if lakes have all of them, perhaps altered."""
     lacking = [Path(file.facts.path).name for file, _ in _files(leftover) if not any(_hashes(file, proofs))]
     if not lacking:
         return ""
@@ -366,10 +352,10 @@ def _unproven_clause(context: Context, leftover: LeftOver, proofs: Proofs) -> st
     return f"no lake has {', '.join(lacking)}{', as nothing is archived' if is_off else ''}"
 
 
-def _silence(leftover: LeftOver, proofs: Proofs) -> str:
-    """Return why lakes may have a file that none proves: a lake doesn't answer, or a receipt isn't sound.
+def _why_unknown(leftover: LeftOver, proofs: Proofs) -> str:
+    """Return why it is unknown whether a lake has a file: a lake doesn't answer, or a receipt isn't sound.
 
-    No person's decision permits such a removal.
+    No person's decision permits the removal of such a file.
     """
     for file, segment in _files(leftover):
         if any(_hashes(file, proofs)):
@@ -386,10 +372,7 @@ def _silence(leftover: LeftOver, proofs: Proofs) -> str:
 
 
 def _contradiction(leftover: LeftOver, proofs: Proofs, reading: Reading) -> str:
-    """Return a clause on a file whose bytes differ from the lakes' copy.
-
-    No person's decision permits its removal.
-    """
+    """Return a clause on a file that differs from a lake's copy. No person's decision permits its removal."""
     for file, _ in _files(leftover):
         proven, facts = set(_hashes(file, proofs)), file.facts
         if proven and (settle(facts.path) != facts or digest(facts.path, reading) not in proven):
@@ -432,9 +415,7 @@ def _remove(context: Context, run: Run, task: str, leftover: LeftOver, unproven:
 def _read_removals(
     context: Context, run: Run, task: str
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return the removals of one task by this run, as they were intended.
-
-    Those from before a kill are included.
+    """Return the intents of one task's removals in this run, also those from before a kill.
 
     :return: removals by this run, and removals whose remover is unknown.
     """
@@ -443,7 +424,7 @@ def _read_removals(
     intents: dict[str, Mapping[str, Any]] = {}
     for event in events:
         if event.phase is Phase.INTENT and event.payload["task"] == task and event.subject in ended:
-            # A run that was killed in the middle says less the second time.
+            # The first intent counts, because a repeated one lacks files that are already removed.
             intents.setdefault(event.subject, event.payload)
     own = [payload for subject, payload in intents.items() if "said" not in ended[subject]]
     return own, [payload for subject, payload in intents.items() if "said" in ended[subject]]
