@@ -41,7 +41,7 @@ def register_decompress_body(
     spark.udf.register(name, arrow_udf(_decompress(bodies), BinaryType()))
 
 
-# Spark looks at the inner function's hints, and can't have them more exact.
+# Spark reads the inner function's hints, and accepts no more exact ones.
 def _decompress(bodies: Bodies) -> Callable[..., Any]:
     def parts(
         batches: Iterator[tuple[pa.Array, pa.Array]],  # type: ignore[type-arg]

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MOST_NAMED = 100
-"""The highest number of topics, and of hosts, in a result. The Parquet file has all."""
+"""Greatest number of topics, and of hosts, in a result. The Parquet file has all of them."""
 
 IN_A_BATCH = "in a compressed batch"
 """Size class of a message that the broker stores only as a part of a batch."""
@@ -72,8 +72,8 @@ _NAMES = CELLS.names[:4]
 class RetentionReportRequest:
     """The span of time to count. It is passed to the job as JSON.
 
-    :param first_ms: beginning of the span, by the time at which the broker stored a message; None for the lake's
-        first message.
+    :param first_ms: beginning of the span, by the time at which the broker stored a message; None for the
+        lake's first message.
     :param until_ms: end of the span, which is excluded; None for no end.
     :param time_zone: IANA name of the time zone of the broker's hours.
     :param usage_path: the Parquet file to write.
@@ -96,7 +96,7 @@ def retention_report_of(
     first_ms: int | None = None,
     until_ms: int | None = None,
 ) -> RetentionReport:
-    """Count the messages of a store's lakes in a span of time; write table and page, and record the advice.
+    """Count the messages of a store's lakes in a span of time. Write table and page, and record the advice.
 
     :param run_key: key of the run. This call begins the run.
     :param first_ms: beginning of the span, by the time at which a message was stored; None for the oldest
@@ -139,10 +139,9 @@ def retention_report_of(
 
 def _deletion_hours(context: Context) -> tuple[DeletionHours | None, str]:
     """Return the hours at which the broker deletes by age, and the time zone of these hours."""
-    kind, zone = context.store.broker, context.store.time_zone or tzlocal.get_localzone_name()
-    snapshot = context.snapshot(clock_ms())
-    start = course_of(context.broker).start(snapshot)
-    return deletion_hours(kind, context.broker), start.time_zone if start else zone
+    zone = context.store.time_zone or tzlocal.get_localzone_name()
+    start = course_of(context.broker).start(context.snapshot(clock_ms()))
+    return deletion_hours(context.store.broker, context.broker), start.time_zone if start else zone
 
 
 def retention_report(spark: SparkSession, request: RetentionReportRequest) -> RetentionReport:
@@ -193,16 +192,16 @@ def _usages(cells: DataFrame, name: str) -> tuple[Usage, ...]:
 def _cells(
     spark: SparkSession, config: LakeConfig, request: RetentionReportRequest, counted: set[SegmentIdentity]
 ) -> DataFrame:
-    """Return the counts of one lake. There may be one row for each row group with the same key.
+    """Return the counts of one lake. Row groups may have rows with the same key.
 
-    :param counted: segments that another lake has counted, which are left out. This lake's are added.
+    :param counted: segments that were counted in another lake, which are left out. This lake's are added.
     """
     lake, columns = open_lake(config), find_broker(request.broker).codec.columns
     table = lake.messages()
     rows = [row for row in receipts(lake, request.store_id) if _counts(row, request, counted)]
     counted.update(row.identity for row in rows)
     slots = {(row.lineage, row.log, row.base_offset) for row in rows}
-    # By rows, not by files: another engine may have put rows of several segments into one.
+    # Rows are chosen one by one: another engine may have put rows of several segments into one file.
     files = tuple(live_files_of(table, rows))
     source = StoreFiles(config, table, request.store_id, files)
     first = None if request.first_ms is None else request.first_ms * 1000
@@ -231,11 +230,9 @@ def of_segments(rows: pa.Table, wanted: Set[tuple[int, str, int]]) -> pa.Table:
 def _counts(row: Receipt, request: RetentionReportRequest, counted: Set[SegmentIdentity]) -> bool:
     """Return whether a segment may have messages of the span, and was not counted in an earlier lake."""
     first_ms, last_ms = row.first_store_timestamp_ms, row.last_store_timestamp_ms
-    if row.identity in counted:
-        return False
     is_before = request.first_ms is not None and last_ms is not None and last_ms < request.first_ms
     is_behind = request.until_ms is not None and first_ms is not None and first_ms >= request.until_ms
-    return not is_before and not is_behind
+    return not (row.identity in counted or is_before or is_behind)
 
 
 def columns_counted(columns: Columns) -> tuple[str, ...]:
@@ -286,7 +283,6 @@ def _size_classes(size: Any) -> Any:
 
 
 def _write(rows: Iterable[Any], path: Path) -> None:
-    """Write the counts as Parquet, durably."""
     content = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist([row.asDict() for row in rows], CELLS), content)
     make_dirs(path.parent)

@@ -1,4 +1,4 @@
-"""Recording of consumer lag, and the lag policy: it keeps messages that consumers still have to read."""
+"""Recording of consumer lag, and the lag policy, which keeps messages that consumers still have to read."""
 
 from __future__ import annotations
 
@@ -41,10 +41,9 @@ MOST_POSITIONS = 20_000
 
 
 def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | None:
-    """Measure the lag of a store's groups, by name.
+    """Measure the lag of a store's groups, sorted by name.
 
-    None: its broker doesn't say who consumes, or there are too many positions.
-
+    :return: None if the broker doesn't say who consumes, or if there are too many positions.
     :raises BadInputError: positions or queues can't be read.
     :raises BrokerError: the running broker can't be asked.
     """
@@ -59,7 +58,7 @@ def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | N
 
 
 def sum_up(table: pa.Table) -> tuple[GroupLag, ...]:
-    """Sum up the groups of a table of lags, by name.
+    """Sum up a table of lags by group, sorted by name.
 
     :param table: a table with one row for each :class:`~storage_engine.model.lag.QueueLag`.
     """
@@ -110,7 +109,7 @@ def lag_question(store: AnyStore, run_key: str) -> LagQuestion:
     """Return for which segments the run's lag has to be measured, or the recorded lag that is final.
 
     The lag is measured again as long as every planned segment is on disk. After one is deleted, the recorded
-    lag is final: what was at risk in the deleted segment can't be found out any more.
+    lag is final, because messages at risk in the deleted segment can't be found any more.
 
     :raises RunStateError: there is no such run, or it has no plan.
     """
@@ -131,7 +130,7 @@ def record_lag(
     took_ms: int | None = None,
     ran: str = "",
 ) -> None:
-    """Record the lag that was measured for the run's plan. The latest one counts.
+    """Record the lag that was measured for a run's plan. The latest record counts.
 
     :param rows: rows of every group and queue. Rows at risk are kept, for the gate and the report.
     :param logs: names of the measured logs; None for all logs of the store.
@@ -173,7 +172,7 @@ def planned_unread(context: Context, run: Run) -> Unread:
 
 def released_unread(context: Context, run: Run) -> Unread | None:
     """Return consumers' losses as computed right before the deletion, or None if they were not computed."""
-    # An intent: older releases take the last result of this step for the lag.
+    # The event is an intent, because older releases take the last result of this step as the lag.
     events = context.journal.events(run, Step.LAG, Phase.INTENT)
     return from_jsonable(Unread, events[-1].payload) if events else None
 
@@ -185,7 +184,7 @@ def find_losses(
 
     After the first deletion in a log, its recorded losses are final: they can't be computed again.
 
-    :param new_min_offsets: by the name of a log, where it will begin.
+    :param new_min_offsets: name of a log → where it will begin.
     :return: losses in the logs that may be released, and refusals of logs in which consumers lose messages
         though the policy forbids that.
     """
@@ -236,10 +235,7 @@ def _loss_error(context: Context, run: Run, snapshot: StoreSnapshot, unread: Unr
 
 
 def record_unread(context: Context, run: Run, unread: Unread, lease: Lease) -> None:
-    """Record consumers' losses before the first segment is deleted.
-
-    Losses of the same logs are recorded once.
-    """
+    """Record consumers' losses before the first segment is deleted. The same losses are recorded once."""
     began = bool(context.journal.events(run, Step.RELEASE, Phase.INTENT))
     if not (began and unread == released_unread(context, run)):
         entries = [(UNREAD, to_recorded(unread))]
@@ -275,7 +271,7 @@ def lag_notices(context: Context, run: Run) -> tuple[str, ...]:
 
 
 def _doubt_text(context: Context, run: Run) -> str:
-    """Return why the recorded lag says nothing about consumers' present positions, or "" if it is valid."""
+    """Return why the recorded lag is no longer valid, or "" if it is valid."""
     results = context.journal.events(run, Step.LAG, Phase.RESULT)
     if not results:
         return _NONE

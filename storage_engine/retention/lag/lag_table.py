@@ -1,9 +1,7 @@
 """The table of consumer lag, in files that anyone can query, and its summary.
 
-It has one row for each :class:`QueueLag`.
-
-A large table is made in shares, each of whole queues. Of a share only a :class:`LagPart` is kept in memory:
-its size doesn't depend on the number of queues.
+It has one row for each :class:`QueueLag`. A large table is made in shares, each of whole queues. Only a
+:class:`LagPart` of each share is kept in memory, whose size doesn't depend on the number of queues.
 """
 
 from __future__ import annotations
@@ -37,9 +35,8 @@ Longs = npt.NDArray[np.int64]
 
 @contextmanager
 def new_lag_table(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a directory for the files of a new table.
-
-    It durably replaces the table at ``path`` if the block succeeds.
+    """Yield a directory for the files of a new table, which durably replaces the table at ``path`` at the
+    end.
 
     The former table is deleted then. If the run is killed, the former table is left, or none.
     """
@@ -62,7 +59,7 @@ def new_lag_table(path: str | os.PathLike[str]) -> Iterator[Path]:
 def queue_shares(positions: pa.Table, most_rows: int) -> list[tuple[int, int]]:
     """Cut positions into shares of whole queues. The positions are sorted by queue.
 
-    :param most_rows: greatest number of rows in a share; the rest of its last queue comes on top.
+    :param most_rows: greatest number of rows in a share, not counting the rest of its last queue.
     :return: first row and end row of each share.
     """
     starts = queue_starts(positions)
@@ -92,7 +89,7 @@ def read_lag_table(path: str | os.PathLike[str]) -> pa.Table:
 class LagPart:
     """Summary of one share.
 
-    :param at_risk: the first rows at risk: they decide what the plan costs its groups; see :func:`lag_part`.
+    :param at_risk: the first rows at risk, which show the plan's cost for its groups; see :func:`lag_part`.
     :param worst: the rows that are furthest behind.
     """
 
@@ -202,7 +199,7 @@ def _first_rows(
     """
     rows = np.flatnonzero(chosen)
     first = np.empty(0, dtype=np.int64)
-    if len(rows) > limit:  # most need no sorting
+    if len(rows) > limit:  # most tables are smaller and need no sorting
         if log is not None:
             by_log = rows[np.lexsort((*(key[rows] for key in keys), log[rows]))]
             first = by_log[np.unique(log[by_log], return_index=True)[1]]

@@ -1,4 +1,4 @@
-"""Planning: it decides once which segments a run deletes."""
+"""Planning: the one decision on which segments a run deletes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def make_plan(
     *,
     starter: Starter | None = None,
 ) -> PlanResult:
-    """Plan the run. A run that already has a plan keeps it. If a broker runs, the store is held first.
+    """Plan a run. A run that already has a plan keeps it. If a broker runs, the store is held first.
 
     :param run_key: names the run for all its steps: Airflow's run id, or any other unique text.
     :param now_ms: the moment to decide for; None for this machine's clock.
@@ -100,11 +100,7 @@ def make_plan(
             held = keep_held(context, run, now_ms)
             emptied = tend_quarantines(context, request, now_ms)
             decided = decide(
-                context.broker,
-                request,
-                now_ms,
-                kind=context.store.broker,
-                policy=context.store.policy,
+                context.broker, request, now_ms, kind=context.store.broker, policy=context.store.policy
             )
             _refuse_missing_directories(context, decided.snapshot)
             decided_from: dict[str, Any] = {
@@ -142,8 +138,8 @@ def add_identity(plan: Plan, record: StoreRecord) -> Plan:
 def _refuse_missing_directories(context: Context, snapshot: StoreSnapshot) -> None:
     """Make sure that no directory of a log is missing: without it the log would seem to begin elsewhere.
 
-    This is for logs in several directories. A broker that detects absent logs keeps each log in one
-    directory, and has a stamp in each.
+    This is for logs in several directories. Brokers that name absent logs keep each log in one directory,
+    which has a stamp.
 
     :raises StoreNotFoundError: a directory that had segments at the last plan is now on another disk.
     """
