@@ -66,7 +66,6 @@ def visible_to_executors(
 ) -> Iterator[Sight]:
     """Make sure that executors see store and lake. Paths that don't exist yet are not checked.
 
-    :param agent: see :class:`Sight`.
     :return: paths for a task to check again with :func:`check_sight`.
     :raises StoreNotFoundError: a host doesn't see the store's files, or sees other files at their paths.
     :raises AgentError: a host can't reach the agent.
@@ -198,10 +197,7 @@ def _remove(sight: Sight, location: str) -> None:
 
 def _write(sight: Sight, location: str) -> None:
     file_io = load_file_io(sight.lake.file_io_properties, location)
-    with (
-        lake_errors(location, f"write a file on {_here()}"),
-        file_io.new_output(location).create() as stream,
-    ):
+    with lake_errors(location, f"write a file on {_here()}"), file_io.new_output(location).create() as stream:
         stream.write(sight.content)
 
 
@@ -293,7 +289,6 @@ def archive_segments(
     If a segment disappears meanwhile, the others are still archived. Executors need the store and the lake at
     the paths in the jobs; with an agent, only the lake. Copies that aren't committed are deleted.
 
-    :param agent: agent from which executors read the segments.
     :return: receipts, one for each job, in their order. A job whose file vanished has none.
     :raises StoreNotFoundError: an executor doesn't see the store that the driver sees.
     :raises AgentError: the agent can't be reached, or its data isn't complete.

@@ -76,7 +76,6 @@ class RetentionReportRequest:
         lake's first message.
     :param until_ms: end of the span, which is excluded; None for no end.
     :param time_zone: IANA name of the time zone of the broker's hours.
-    :param usage_path: the Parquet file to write.
     """
 
     lakes: tuple[LakeConfig, ...]

@@ -51,13 +51,7 @@ _COUNTED: dict[str, Any] = {
 }
 
 _SEED = 42
-_PRIMES = (
-    0x9E3779B185EBCA87,
-    0xC2B2AE3D27D4EB4F,
-    0x165667B19E3779F9,
-    0x85EBCA77C2B2AE63,
-    0x27D4EB2F165667C5,
-)
+_PRIMES = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
 
 _COUNTS: list[pa.Field[Any]] = [pa.field(name, pa.int64()) for name in _COUNTED]
 SUMS = pa.schema([*_IDENTITY, pa.field("location", pa.string()), *_COUNTS])
@@ -201,7 +195,6 @@ Fold = Callable[[pa.Table, RowGroup], pa.Table]
 class StoreFiles:
     """A store's data files in one snapshot of its lake.
 
-    :param table: the loaded table of rows.
     :param files: the files as the snapshot lists them. If it lists a file twice, the file is here twice.
     """
 

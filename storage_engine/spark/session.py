@@ -111,7 +111,6 @@ def installed_spark() -> SparkInstallation:
 def named_spark(home: str | None) -> SparkInstallation:
     """Return the Spark at a home, or without one the installed PySpark's.
 
-    :param home: home that a connection names.
     :raises MissingExtraError: no PySpark is installed.
     :raises BadInputError: the Spark can't be used.
     """
@@ -324,7 +323,6 @@ def spark_environment(
     SPARK_HOME of this process is ignored, because it may name another Spark than this interpreter's PySpark.
     A cluster chooses its executors' Python. A local master stays on loopback.
 
-    :param master: Spark's master URL.
     :param spark: installation whose ``spark-submit`` is run; None for that of the installed ``pyspark``.
     :param python: interpreter of the driver, and of a local master's tasks. It must have all modules that a
         task imports.
@@ -351,10 +349,7 @@ def spark_environment(
 
 
 def spark_settings(master: str = LOCAL_MASTER) -> dict[str, str]:
-    """Return the Spark configuration for our jobs, for a session or for ``spark-submit --conf``.
-
-    :param master: Spark's master URL.
-    """
+    """Return the Spark configuration for our jobs, for a session or for ``spark-submit --conf``."""
     log_configuration = Path(__file__).with_name("log4j2.properties").as_uri()
     settings = {
         "spark.ui.enabled": "false",
@@ -393,7 +388,6 @@ def spark_session(
 
     In a script that ``spark-submit`` runs, master and settings come from its command line.
 
-    :param master: Spark's master URL.
     :param settings: Spark configuration in addition to ours.
     :raises SparkJobError: Spark doesn't start, or this process already has a session, which ours would stop.
     :raises MissingExtraError: Spark isn't installed.

@@ -172,7 +172,6 @@ def _split_list(text: str) -> tuple[str, ...]:
 class Scan:
     """A scan's facts that all its tasks share.
 
-    :param schema: schema of the returned rows.
     :param keeps: Arrow's filter for the rows. ``deciding`` are the columns that the filter needs.
     """
 

@@ -83,7 +83,6 @@ class Diagnosis:
 
     :param said: the findings of the broker's package.
     :param figures: None if the store can't be opened; a finding says why.
-    :param lakes: the named lakes.
     :param unproven: sealed segments that no lake proves, or None if no lake was named or it can't be asked.
     :param touched: sealed segments that a lake has, but whose files were touched since.
     :param due: number of segments that a cleanup would delete now, if a person asked for it.
@@ -343,7 +342,6 @@ def _unproven_at_the_end(store: ManagedStore, facts: _Facts, looked: _Looked, *,
 class _Looked:
     """Facts about a store, seen while it was open. If it was open already, the last three aren't looked at.
 
-    :param data_paths: the directories that its broker writes to.
     :param due: number of segments that could be deleted now.
     :param missing: logs that should exist, by the journal's memory.
     :param unheld: segments that may be deleted within a day of a hold's end, or None if the end is far off.
@@ -508,8 +506,6 @@ def clock_findings(
     """Yield findings on times later than now, and on a jump of the clock: both make ages unreliable.
 
     :param segments: segments with the times that they had before a hold.
-    :param newest_message_ms: when the newest message was stored.
-    :param last_sample_ms: when the journal's last sample was taken.
     :param jumped_ms: how far this machine's clock was set forward within a day, in milliseconds.
     """
     latest = now_ms + SLACK_MS

@@ -225,7 +225,6 @@ def lake_findings(
 ) -> Iterator[Finding]:
     """Judge the store's lakes. Pure.
 
-    :param broker: the store's kind.
     :param unproven_bytes: size of the segments that still have to be archived, or None if unknown.
     """
     for lake in lakes:

@@ -125,8 +125,7 @@ def next_step(state: State) -> NextStep:
         return _airflow_step(state)
     if state.unproven:
         return NextStep(
-            Command("archive"),
-            f"copies {count_text(state.unproven, 'segment')} into the lake, with proof",
+            Command("archive"), f"copies {count_text(state.unproven, 'segment')} into the lake, with proof"
         )
     if state.refused_logs:
         logs = count_text(state.refused_logs, "log")
@@ -162,7 +161,6 @@ def in_airflow(finding: Finding, dag_id: str, *, known: bool) -> Finding:
     """Return a finding whose advice names a store's DAG in Airflow instead of the commands that it runs.
 
     :param dag_id: id of the DAG that archives, proves and deletes.
-    :param known: Airflow knows the DAG.
     """
     command = f"airflow dags trigger {dag_id}" if known else f"the DAG {dag_id}, once Airflow knows it"
     advice = Text(finding.advice)

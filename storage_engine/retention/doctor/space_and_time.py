@@ -14,14 +14,7 @@ from functools import cached_property
 
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS, HOUR_MS
-from storage_engine.core.wording import (
-    bytes_text,
-    count_text,
-    duration_text,
-    reason_text,
-    shorten,
-    time_text,
-)
+from storage_engine.core.wording import bytes_text, count_text, duration_text, reason_text, shorten, time_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.broker.broker_store import BrokerStore, Pending, consumers_of, course_of, hold_of
 from storage_engine.model.disk import fills_in_ms, room_of_disks
@@ -47,11 +40,7 @@ class GrowthFrom(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How fast the logs grow.
-
-    :param bytes_per_day: recent growth of the logs.
-    :param source: the data that it was computed from.
-    """
+    """How fast the logs grow."""
 
     bytes_per_day: int
     source: GrowthFrom
@@ -208,11 +197,7 @@ class Figures:
 
 
 def take_figures(
-    broker: BrokerStore,
-    kind: str,
-    now_ms: int,
-    samples: Sequence[tuple[int, int]],
-    full_percent: int | None,
+    broker: BrokerStore, kind: str, now_ms: int, samples: Sequence[tuple[int, int]], full_percent: int | None
 ) -> Figures:
     """Return the figures of an open store.
 
@@ -248,10 +233,7 @@ def take_figures(
 
 
 def _find_leaving(
-    snapshot: StoreSnapshot,
-    deletes_at: Mapping[SegmentId, int | None],
-    going: Sequence[Segment],
-    now_ms: int,
+    snapshot: StoreSnapshot, deletes_at: Mapping[SegmentId, int | None], going: Sequence[Segment], now_ms: int
 ) -> tuple[tuple[Segment, ...], int]:
     """Return the segments that are deleted within the first span that has any, and that span."""
     going_ids = {segment.id for segment in going}
@@ -275,10 +257,7 @@ def _read_unread(broker: BrokerStore, snapshot: StoreSnapshot, leaving: Sequence
         return Unread(error=reason_text(error))
 
 
-_FROM = {
-    GrowthFrom.SAMPLES: "by the journal's samples",
-    GrowthFrom.SEGMENTS: "by the times of its segments",
-}
+_FROM = {GrowthFrom.SAMPLES: "by the journal's samples", GrowthFrom.SEGMENTS: "by the times of its segments"}
 
 
 def growth_text(growth: Growth | None) -> str:

@@ -96,7 +96,6 @@ class LagQuestion:
     """Facts that a run needs about its consumers.
 
     :param segments: segments of the plan that are still on disk.
-    :param decided_at_ms: moment of the plan, in milliseconds since the epoch.
     :param answered: recorded lag that is final, or None if the lag has to be measured.
     """
 
@@ -134,7 +133,6 @@ def record_lag(
 
     :param rows: rows of every group and queue. Rows at risk are kept, for the gate and the report.
     :param logs: names of the measured logs; None for all logs of the store.
-    :param took_ms: duration of the measurement, or None if unknown.
     :param ran: where it was measured, or "" if unknown.
     :raises RunStateError: there is no such run.
     """

@@ -143,7 +143,6 @@ def merge(
 ) -> tuple[LagSummary, tuple[QueueLag, ...]]:
     """Join the summaries of all shares, and return the table's summary and its first rows at risk.
 
-    :param parts: summaries of all shares.
     :param source: where the positions are from; None for the files of a stopped broker's store.
     :param logs: names of the measured logs; None for all logs of the store.
     :return: summary and rows. For each log the rows have the one that decides which segments the lag policy

@@ -174,10 +174,7 @@ def find_unread_by_log(
 
 
 def join_losses(first: Unread, second: Unread) -> Unread:
-    """Add up consumers' losses in two sets of logs, which have no queue in common.
-
-    :param second: the losses that were found later.
-    """
+    """Add up consumers' losses in two sets of logs, which have no queue in common."""
     rows: dict[tuple[str, str], UnreadMessages] = {}
     for row in (*first.rows, *second.rows):
         earlier = rows.get((row.group, row.topic))

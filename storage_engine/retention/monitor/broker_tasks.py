@@ -179,13 +179,11 @@ def _flush_parents(context: Context, event: Event, lacking: Collection[Path]) ->
 class TaskResult:
     """Findings and removals of one task of a broker.
 
-    :param name: the broker's name for the task.
     :param found: clauses on the state of the task.
     :param alarms: sentences that a person has to know at once.
     :param removed_files: number of removed files that the broker had left, without directories.
     :param gone_files: number of missing files that a killed run was to remove. It is unknown who removed
         them.
-    :param gone_bytes: size of these files.
     :param unproven: clauses on files that were deleted only by a person's decision.
     :param kept: clauses on files that stay, with the reason.
     :param notices: clauses that a person should read, such as on open removals or a disk without stamp.

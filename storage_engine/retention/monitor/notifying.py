@@ -70,8 +70,6 @@ class Alarm:
 class Notification:
     """One alarm as it is sent.
 
-    :param store: the store's name for people.
-    :param advice: the remedy.
     :param link: address with more information, or "" if there is none.
     """
 
@@ -112,10 +110,7 @@ class Means(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommandMeans:
-    """A program that reads one notification as JSON from its standard input. It runs without a shell.
-
-    :param words: words of its command line.
-    """
+    """A program that reads one notification as JSON from its standard input. It runs without a shell."""
 
     words: tuple[str, ...]
 
@@ -220,7 +215,6 @@ def means_of(text: str) -> Means:
 def within(seconds: float, work: Callable[[], Any]) -> Any:
     """Call a function that may hang, and return its result.
 
-    :param seconds: longest time to wait.
     :raises StorageEngineError: the function takes longer. It continues in a thread of its own, which ends
         with the process.
     """
@@ -242,7 +236,6 @@ def within(seconds: float, work: Callable[[], Any]) -> Any:
 class Subject:
     """The subject of alarms: a store, seen by one observer.
 
-    :param store: the store's name for people.
     :param place: distinguishes the store from others in its journal.
     :param journal_url: URL of the journal that keeps the sent alarms, or "" if unknown.
     :param source: name of the observer. The alarms of one observer don't end those of another.

@@ -81,7 +81,6 @@ def hole_spans(
     """Yield the holes between segments. Losses that a person has accepted are excused.
 
     :param ends: the result of :func:`ends_of_segments`.
-    :param present: identities of the logs, by name.
     """
     accepted = accepted_losses(context.journal, context.record) if ends else ()
     for segment in (segment for log in snapshot.logs for segment in log.sealed if segment.id in ends):

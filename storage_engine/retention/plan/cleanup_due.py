@@ -105,7 +105,6 @@ _REFUSED_MS = 12 * HOUR_MS
 class DueResult:
     """Work that is due at one moment.
 
-    :param sensed: the causes that hold, and the disks' levels.
     :param deletes: number of segments that a run would delete now.
     :param delete_bytes: size of these segments.
     :param why: sentences on the work that a run would do or report; empty if no cleanup is due.

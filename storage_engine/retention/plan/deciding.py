@@ -128,7 +128,6 @@ def find_dependents(
 ) -> tuple[tuple[DependentFile, ...], Unreadable]:
     """Find the files that point only below these offsets, and the logs whose files can't be found.
 
-    :param snapshot: snapshot of the present store.
     :param min_offsets: name of a log → where it will begin.
     """
     if not min_offsets:
@@ -298,7 +297,6 @@ def decide(
     while every segment is still there. Dependents that can't be read stay if the broker can leave them out.
     Otherwise their log is refused, or the whole call fails if there is no other log.
 
-    :param kind: the broker's name.
     :param used_percents: levels to assume, by path. Other disks are measured.
     :param hold_back: cuts the plan once more, for example before messages that consumers still have to read.
     :param take: takes the snapshot. A caller that only looks passes ``take_glance``.
@@ -360,7 +358,6 @@ def pending_by(
 def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided: Decided) -> None:
     """Make sure that a plan's files can be set aside, if the policy requires it. Changes nothing.
 
-    :param data_paths: the directories that the store's broker writes to.
     :raises BrokerPackageError: a file is outside of the store; nothing was deleted.
     :raises BadInputError: a directory's file system has no place for a quarantine.
     """

@@ -38,7 +38,6 @@ from storage_engine.retention.store.identity import move_notice
 class PlanResult:
     """The plan in short; :func:`recorded_plan` returns the whole plan.
 
-    :param causes: the causes that hold, such as ``time-up``.
     :param deletes: number of segments to delete.
     :param delete_offsets: their base offsets, oldest first; empty if the plan has several logs.
     :param new_min_offset: where the log will begin, or None if the plan has several logs.

@@ -45,7 +45,6 @@ class Change:
     """Changes that a person wants in a simulation. A part that is None stays as it is.
 
     :param settings: settings of the broker, as texts by name.
-    :param ingest_factor: factor for the known ingest.
     :param bytes_per_day: ingest to assume in place of the known one. If none is known, both courses have it.
     """
 
@@ -59,7 +58,6 @@ class Change:
 class Simulated:
     """One course, and the facts that it was computed from.
 
-    :param settings: the broker's settings in effect.
     :param windows: times at which age alone deletes: begin and end of each, in milliseconds since the epoch.
     """
 

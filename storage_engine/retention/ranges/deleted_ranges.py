@@ -55,10 +55,7 @@ def record_loss(journal: Journal, run: Run, loss: AcceptedLoss) -> None:
 
 
 def accepted_losses(journal: Journal, record: StoreRecord) -> tuple[AcceptedLoss, ...]:
-    """Return the accepted losses of the present lineages of a store's logs, oldest decision first.
-
-    :param record: the store's record, with the present lineages.
-    """
+    """Return the accepted losses of the present lineages of a store's logs, oldest decision first."""
     events = journal.store_events(record.store_id, Step.ACCEPT_LOSS, Phase.RESULT)
     losses = (from_jsonable(AcceptedLoss, event.payload["loss"]) for event in events)
     return tuple(loss for loss in losses if loss.lineage == record.lineage_of(loss.log))
@@ -314,7 +311,6 @@ class AbsentRun:
     """A run that witnesses know and the journal lacks.
 
     :param digests: the witnessed digests of the run; at least one.
-    :param rows: the lakes' rows of the run.
     """
 
     run: str
@@ -356,7 +352,6 @@ def find_absent(
 ) -> tuple[AbsentRun, ...]:
     """Return the witnessed runs that a journal doesn't have with the same key and beginning.
 
-    :param runs: the runs of the journal that deleted segments.
     :param rows: the lakes' rows of any run. They are witnesses, too.
     """
     journalled = {(run.run_key, run.begun_at_ms) for run in runs}
@@ -382,7 +377,6 @@ def explain_absence(
     with a lower number is newer than the run. If it has recorded nothing since, no event has a higher number.
 
     :param histories: histories of the journal's runs that may be the absent one.
-    :param around: the events before and after the last witnessed event.
     """
     for history in histories:
         if _is_altered(absent, history):

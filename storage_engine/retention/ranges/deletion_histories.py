@@ -224,7 +224,6 @@ def explain_absent_runs(
     """Return why the journal lacks runs whose deletions were witnessed.
 
     :param runs: the runs that :func:`read_deleting_runs` returns.
-    :param rows: the lakes' rows of the store.
     :raises JournalUnavailableError: the journal can't be read.
     """
     witnesses = (*digests, *(row.digest for row in rows))
@@ -256,7 +255,6 @@ def missing_rows(
     Runs that the lake has with another key or beginning are left out.
 
     :param runs: the runs that :func:`read_deleting_runs` returns.
-    :param known: the lake's present rows of the store.
     :raises JournalUnavailableError: the journal can't be read.
     :raises LakeUnavailableError: the lake's receipts can't be read.
     """

@@ -52,7 +52,6 @@ def loss_alarms(ranges: Iterable[OffsetRange], recorded: Sequence[tuple[Drift, i
 
     If there are more than ten ranges, the last alarm counts the rest.
 
-    :param ranges: the result of :func:`storage_engine.retention.ranges.offset_ranges.offset_ranges`.
     :param recorded: drift with ranges that others deleted, each with its lineage at that time.
     """
     pieces = [piece for piece in ranges if piece.is_missing and not _is_recorded(piece, recorded)]
@@ -233,10 +232,7 @@ def ranges_of_drift(drift: Drift, ranges: Sequence[RangeStatus]) -> list[RangeSt
 
 
 def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple[str, ...]:
-    """Return a sentence on each drift. For ranges that others deleted it says which place has them.
-
-    :param ranges: the result of :func:`gone_ranges`.
-    """
+    """Return a sentence on each drift. For ranges that others deleted it says which place has them."""
     alarms: list[str] = []
     for item in drift:
         if item.kind not in GONE:

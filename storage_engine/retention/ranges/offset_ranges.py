@@ -179,7 +179,6 @@ def offset_ranges(
 
     If another log now has a log's name, the former log is listed separately under its label.
 
-    :param decisions: decisions on every segment on disk.
     :param ends: name of a log → its logical end. Files after it have no bytes yet.
     :param shielded: ranges that are gone from the log and kept in the shield.
     :param gone: deleted ranges by the journal. They belong to the log, so a loss at its beginning is seen.

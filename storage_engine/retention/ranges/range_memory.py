@@ -204,10 +204,7 @@ def look_at_lakes(
 
 
 def _advance(
-    memory: ArchivedMemory,
-    looks: Sequence[LakeLook],
-    first_offsets: Mapping[str, int],
-    lineages: Lineages,
+    memory: ArchivedMemory, looks: Sequence[LakeLook], first_offsets: Mapping[str, int], lineages: Lineages
 ) -> tuple[ArchivedMemory, tuple[ArchivedSpan, ...]]:
     new = [_new_rows(mark, look) for mark, look in zip(memory.marks, looks, strict=True)]
     all_rows = [(*mark.open, *rows) for mark, rows in zip(memory.marks, new, strict=True)]
@@ -244,10 +241,7 @@ def _new_rows(mark: LakeMark, look: LakeLook) -> list[ReceiptSpan]:
 
 
 def _is_contradicted(
-    memory: ArchivedMemory,
-    looks: Sequence[LakeLook],
-    first_offsets: Mapping[str, int],
-    lineages: Lineages,
+    memory: ArchivedMemory, looks: Sequence[LakeLook], first_offsets: Mapping[str, int], lineages: Lineages
 ) -> bool:
     if all(mark.sequence < 0 for mark in memory.marks):
         return False

@@ -122,8 +122,6 @@ def _compare_stamp(
     """Return a notice if the journal's record of the stamp's deletion differs from it, or "" if they agree.
 
     This is checked before the stamp gets a later deletion, which replaces the earlier one.
-
-    :param rows: the lakes' rows of the store's deletions.
     """
     stamped = None if stamp is None else stamp.deletion
     if stamped is None:

@@ -305,7 +305,6 @@ def package_errors(broker: str, doing: str, then: str = UNCHANGED) -> Iterator[N
     names the first two, and the third is no fault of the package. A missing file becomes a
     :class:`FileGoneError`, because the broker may delete files while its package reads them.
 
-    :param broker: the broker's name.
     :param doing: the package's task, as in "expected the package to <doing>".
     :param then: sentences on the known state of the store, and the remedy.
     :raises FileGoneError: a file vanished after it was listed and before it was read.
@@ -374,7 +373,6 @@ def _ask_with(
 def asked(store: BrokerStore, broker: str) -> BrokerStore:
     """Return a store whose failures to answer become a :class:`BrokerPackageError`.
 
-    :param broker: the broker's name.
     :raises BrokerPackageError: the package is written for an older contract.
     """
     with package_errors(broker, "open its store"):
@@ -424,7 +422,6 @@ def take_snapshot(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot
 
     Offsets between two segments may be missing. A caller that needs all offsets refuses that log.
 
-    :param broker: name of the store's broker.
     :raises BrokerPackageError: the snapshot is impossible.
     :raises StorageEngineError: the same errors as of ``BrokerStore.snapshot``.
     """
@@ -489,7 +486,6 @@ def take_archivable(store: BrokerStore, snapshot: StoreSnapshot) -> Archivable:
 def check_snapshot(snapshot: StoreSnapshot, data_paths: Sequence[os.PathLike[str]], broker: str) -> None:
     """Make sure that a snapshot is possible, and fits into journal, lake and reports.
 
-    :param data_paths: the directories that the broker writes to.
     :raises BrokerPackageError: the snapshot is impossible.
     """
     where = f"broker {broker}"
@@ -613,7 +609,6 @@ def take_checkpoint(store: BrokerStore) -> tuple[Mapping[str, int], tuple[str, .
 def propose(store: BrokerStore, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
     """Return the deletions that a broker's own rules plan in a store.
 
-    :param snapshot: the snapshot from :func:`take_snapshot`.
     :raises BrokerPackageError: the answer isn't a plan for that snapshot.
     :raises StorageEngineError: the same errors as of ``BrokerStore.plan``.
     """
@@ -695,7 +690,6 @@ def list_dependents(
 
     A check has shown that each of them is in the store, and isn't a segment's file.
 
-    :param snapshot: snapshot of the present store.
     :param min_offsets: by name of a log, where it will begin.
     :raises BrokerPackageError: the package names other files.
     :raises StorageEngineError: the same errors as of ``StoreDependents.find``.

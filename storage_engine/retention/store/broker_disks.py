@@ -42,7 +42,6 @@ def check_disks(
 
     A missing directory counts as on the disk of the directory above it.
 
-    :param data_paths: the directories that the broker writes to.
     :param temporary: directories for temporary files, by their purpose.
     :raises BadInputError: some are on such a disk, and the store's settings don't allow it. The error names
         all of them.
@@ -65,10 +64,7 @@ def check_disks(
 
 
 def shared_disks(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[tuple[str, Path], ...]:
-    """Return lakes, journals and reports on a disk that the broker writes to, each with its kind and path.
-
-    :param data_paths: the directories that the broker writes to.
-    """
+    """Return lakes, journals and reports on a disk that the broker writes to, each with its kind and path."""
     disks = {_device(path) for path in data_paths}
     return tuple((kind, path) for kind, path, _ in _places(store) if _device(path) in disks)
 
@@ -76,7 +72,6 @@ def shared_disks(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[tuple
 def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[Path]) -> None:
     """Make sure that a new lake won't be on a disk of its store's broker, running or stopped.
 
-    :param data_paths: the directories that the broker writes to.
     :raises BadInputError: it would be, and the store's settings don't allow it; nothing was created.
     """
     if store.live is not None and store.live.allow_same_disk:
@@ -112,7 +107,6 @@ def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Seq
 def check_places(store: ManagedStore, data_paths: Sequence[Path]) -> None:
     """Make sure that lake, journal and reports are in no store's root, and not among the broker's files.
 
-    :param data_paths: the directories that the store's broker writes to.
     :raises BadInputError: one of them is; nothing was changed.
     """
     places = {kind: directory for kind, _, directory in _places(store)}

@@ -65,10 +65,7 @@ class KnownHeads:
         )
 
     def lacks_acts(self, lake: Lake, acts: Acts) -> bool:
-        """Return whether a lake lacks recorded rules or holds. Then it was put back from an older copy.
-
-        :param acts: the acts that the lake has.
-        """
+        """Return whether a lake lacks recorded rules or holds. Then it was put back from an older copy."""
         segments = lake.segments()
         own_id = lake_id_of(segments)
         ids = [key for key in (own_id, *ancestors_of(segments)) if key is not None and key in self.acts]

@@ -145,10 +145,7 @@ class ManagedStore:
 
     @classmethod
     def local(cls, name: str, root: str, directory: str | os.PathLike[str], **settings: Any) -> ManagedStore:
-        """Return a store whose lake, journal and reports are all below one local directory.
-
-        :param settings: any other fields of the class.
-        """
+        """Return a store whose lake, journal and reports are all below one local directory."""
         base = Path(directory).absolute()
         return cls(
             name=name,

@@ -279,7 +279,6 @@ def _merge_stamps(stamps: Mapping[Path, Stamp], root: str) -> Stamp | None:
 def _merge_heads(recorded: Iterable[LakeHead], heads: Iterable[LakeHead], path: Path) -> tuple[LakeHead, ...]:
     """Merge last receipts of lakes. For one lake the longer chain counts.
 
-    :param path: path of the stamp, for the error.
     :raises StoreIdentityError: two last receipts of one lake contradict each other.
     """
     lakes = {head.lake_id: head for head in recorded}
@@ -328,7 +327,6 @@ def update_stamp(
     :param deletion: digest of the last deletion; None: the stamp keeps its own. It also keeps its own if the
         two digests differ for the same events.
     :param policy: the approval that the store requires from now on; None: the stamp keeps its own.
-    :param root: real path of the store's root.
     :raises OSError: the directory can't be written; the earlier stamp is unchanged.
     :raises StoreIdentityError: there is a stamp of another store, or an unreadable one.
     """
@@ -384,7 +382,6 @@ def _place_here(stamp: Stamp, root: str) -> Stamp:
 def mark_shield(root: str, store_id: str, lineages: Lineages, shield: bool) -> None:
     """Record durably in the stamp whether a store may have a shield, before making and after removing it.
 
-    :param root: real path of the store's root.
     :raises OSError: the directory can't be written; the earlier stamp is unchanged.
     :raises StoreIdentityError: there is a stamp of another store, or an unreadable one.
     """
