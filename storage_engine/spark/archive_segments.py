@@ -170,8 +170,7 @@ def _probe(sight: Sight) -> str | StorageEngineError:
 def _check_publishable(location: str) -> None:
     """Make sure that this process can give an executor's file another name, as a commit does.
 
-    On Linux a user can only link another user's file with the right to write it (protected_hardlinks,
-    proc(5)).
+    On Linux, linking another user's file needs the right to write it (protected_hardlinks in proc(5)).
     """
     path = local_path(location)
     if path is None:

@@ -61,8 +61,7 @@ class ConsumerLagRequest:
 
     :param settings: settings of the store. Executors must see the store at the same path.
     :param plan_segments: segments that a plan deletes, or empty if there is no plan.
-    :param table_path: directory for the table, as Parquet. Its contents are replaced. Executors must see it
-        at the same path.
+    :param table_path: directory whose contents the table replaces. Executors must see it at the same path.
     :param now_ms: the moment to compute for, in milliseconds since the epoch; None for the job's own time.
     """
 
@@ -169,8 +168,7 @@ def join_segments(places: DataFrame, segments: DataFrame) -> DataFrame:
     """Join places with the segments that they need, like ``name_columns.add_risk`` without Spark.
 
     :param places: frame with the columns of ``PLACES_SCHEMA``.
-    :param segments: frame with the columns of ``SEGMENTS_SCHEMA``. It must be small, because all executors
-        get it.
+    :param segments: small frame with the columns of ``SEGMENTS_SCHEMA``, which all executors get.
     :return: frame with the columns of ``LAG_SCHEMA``.
     """
     from pyspark.sql import functions as F  # noqa: N812

@@ -88,8 +88,7 @@ def read_result(
 ) -> Result:
     """Read the result of the job with the request at ``request_path``.
 
-    :raises SparkJobError: there is no result, it belongs to another request, or the job failed with an error
-        of another package.
+    :raises SparkJobError: there is no result of this request, or the job failed with a foreign error.
     :raises StorageEngineError: our own error, which ended the job, in its own class.
     """
     if not Path(path).exists():

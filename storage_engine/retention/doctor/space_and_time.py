@@ -93,8 +93,7 @@ class Levels:
 
     :param cleans_percent: from this level on the broker deletes expired segments, at any hour.
     :param forces_percent: from this level on the broker deletes the oldest segments, whatever their age.
-    :param urges_percent: from this level on the broker would delete segments of any age, if its settings
-        allowed it.
+    :param urges_percent: from this level on the broker would delete at any age if its settings allowed it.
     """
 
     cleans_percent: int | None = None
@@ -302,10 +301,10 @@ def space_findings(figures: Figures) -> Iterator[Finding]:
             "allow it (cleanFileForciblyEnable=true), or add space",
         )
     else:
-        yield from _judge_filling(figures, text)
+        yield from _judge_filling(figures, used, text)
 
 
-def _judge_filling(figures: Figures, disk_text: str) -> Iterator[Finding]:
+def _judge_filling(figures: Figures, used_percent: int, disk_text: str) -> Iterator[Finding]:
     levels, full = figures.levels, figures.full_percent
     begins = [
         (in_ms, percent, text)
@@ -328,7 +327,7 @@ def _judge_filling(figures: Figures, disk_text: str) -> Iterator[Finding]:
             f"{growth_text(figures.growth)}: then {text}",
             _room(figures),
         )
-    elif levels.cleans_percent is not None and _used_percent(figures) >= levels.cleans_percent:
+    elif levels.cleans_percent is not None and used_percent >= levels.cleans_percent:
         yield Finding.warning(
             "disk-cleans",
             f"{disk_text}: from {levels.cleans_percent} % on the broker deletes expired segments at any hour",
@@ -339,8 +338,7 @@ def _judge_filling(figures: Figures, disk_text: str) -> Iterator[Finding]:
 def retention_findings(figures: Figures, age_setting: str) -> Iterator[Finding]:
     """Yield a finding if the disk, at its present growth, has no room for the broker's retention.
 
-    :param age_setting: the broker's setting of how long segments stay, as ``KEY=VALUE``, or "" if there is
-        none.
+    :param age_setting: the broker's setting of how long segments stay, as ``KEY=VALUE``; "" for none.
     """
     kept_ms = _kept_ms(figures)
     level = figures.levels.forces_percent or figures.full_percent
@@ -403,10 +401,6 @@ def _room(figures: Figures) -> str:
     return Text("add space, or delete with proof: ", Command("clean"))
 
 
-def _used_percent(figures: Figures) -> int:
-    return max((disk.used_percent or 0 for disk in figures.snapshot.log_disks), default=0)
-
-
 _NAME_WIDTH = 30
 
 
@@ -467,9 +461,13 @@ def _moment(figures: Figures) -> str:
 
 
 def _first_ms(segments: Sequence[Segment], figures: Figures) -> int:
+    return min(_deletion_times(segments, figures), default=figures.now_ms)
+
+
+def _deletion_times(segments: Sequence[Segment], figures: Figures) -> list[int]:
     going = {segment.id for segment in figures.going}
-    moments = [figures.now_ms if row.id in going else figures.deletes_at_ms.get(row.id) for row in segments]
-    return min((at_ms for at_ms in moments if at_ms is not None), default=figures.now_ms)
+    times = [figures.now_ms if row.id in going else figures.deletes_at_ms.get(row.id) for row in segments]
+    return [at_ms for at_ms in times if at_ms is not None]
 
 
 def pending_findings(figures: Figures) -> Iterator[Finding]:
@@ -494,7 +492,9 @@ def pending_findings(figures: Figures) -> Iterator[Finding]:
             "give cleanups --pending-policy block, which keeps those segments",
         )
     if staying := [item for item in waiting if item not in leaving]:
-        yield Finding.note("pending", f"{_pending_text(staying)}{_due_text(staying)}")
+        due_ms = max((item.last_due_ms for item in staying if item.last_due_ms is not None), default=None)
+        due = "" if due_ms is None else f", due until {time_text(due_ms)}"
+        yield Finding.note("pending", f"{_pending_text(staying)}{due}")
     lost = [item for item in figures.pending if item.lost]
     if lost:
         counts = " and ".join(f"{item.lost} {item.kind.value}" for item in lost)
@@ -508,11 +508,6 @@ def _pending_text(items: Sequence[Pending]) -> str:
     counts = " and ".join(f"{item.count} {item.kind.value}" for item in items)
     is_single = sum(item.count or 0 for item in items) == 1
     return f"{counts} {'message waits' if is_single else 'messages wait'}"
-
-
-def _due_text(items: Sequence[Pending]) -> str:
-    due = [item.last_due_ms for item in items if item.last_due_ms is not None]
-    return f", due until {time_text(max(due))}" if due else ""
 
 
 def _leaves(item: Pending, figures: Figures) -> bool:
@@ -599,9 +594,7 @@ def _plural(text: str, count: int) -> str:
 
 
 def _span(segments: Sequence[Segment], figures: Figures, running: bool | None) -> str:
-    going = {segment.id for segment in figures.going}
-    moments = [figures.now_ms if row.id in going else figures.deletes_at_ms.get(row.id) for row in segments]
-    times = sorted(at_ms for at_ms in moments if at_ms is not None)
+    times = sorted(_deletion_times(segments, figures))
     actor = "its broker, once it runs, deletes them" if running is False else "its broker deletes them"
     if not times:
         never = all(segment.id in figures.deletes_at_ms for segment in segments)

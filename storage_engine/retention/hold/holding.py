@@ -210,8 +210,7 @@ def refusal(left: UnprovenSegments, acceptance: Acceptance | None) -> str:
 def check_unproven(context: Context, acceptance: Acceptance | None, now_ms: int) -> UnprovenSegments:
     """Make sure that a store's hold may end.
 
-    :return: the segments that its broker would then delete within a day without a proof, at most as many as a
-        person has accepted.
+    :return: the unproven segments that its broker would delete within a day; no more than were accepted.
     :raises GateRefusedError: there are more than a person has accepted.
     """
     unproven = _find_unproven(context, now_ms, now_ms + DAY_MS)
@@ -223,8 +222,7 @@ def check_unproven(context: Context, acceptance: Acceptance | None, now_ms: int)
 def check_hold_of_other_journal(
     store: ManagedStore, journal: Journal, record: StoreRecord, acceptance: Acceptance | None, now_ms: int
 ) -> None:
-    """Make sure that a store may be moved in a journal, which doesn't renew a hold that another journal
-    began.
+    """Make sure that a store may be moved in a journal, which doesn't renew another journal's hold.
 
     :param record: the store's record in the journal, or the record that it is to have.
     :raises GateRefusedError: another journal holds the store. Without that hold the broker deletes unproven
@@ -420,8 +418,7 @@ def make_removable(context: Context) -> None:
 def _refuse_written(root: str, written: Sequence[SeenLink]) -> None:
     """Refuse to remove a shield whose segments in the log were written to since they were linked.
 
-    :raises GateRefusedError: there are such segments, and the shield has clones of their former bytes.
-        Nothing was deleted.
+    :raises GateRefusedError: the shield has the only copy of their former bytes. Nothing was deleted.
     """
     if written:
         raise GateRefusedError(
@@ -544,8 +541,7 @@ def _keep_unarchived(context: Context, drifts: Sequence[Drift]) -> tuple[Drift, 
 @dataclass(frozen=True, slots=True)
 class HoldResult:
     """:param beside: a broker runs on the store by its settings. Otherwise there is nothing to hold.
-    :param renewed: the hold was begun or renewed now. It isn't if another run was renewing it or no renewal
-        was needed.
+    :param renewed: the hold was begun or renewed now. It isn't if another run did it, or if it wasn't needed.
     """
 
     store: str
@@ -567,10 +563,8 @@ def hold(
     If the broker deletes by its own rules, only segments that it soon deletes and no lake has are held.
 
     :param now_ms: the moment to decide for; None for this machine's clock.
-    :param measured: the lakes' proofs, for a store whose broker deletes by its own rules. None asks the
-        lakes.
-    :param run_key: the run that records the hold's status. It is begun if it doesn't exist. None records only
-        drift, under a run of its own.
+    :param measured: the lakes' proofs, if the broker deletes by its own rules. None asks the lakes.
+    :param run_key: the run that records the hold's status; it may be new. None records only drift.
     :raises GateRefusedError: the store can't be held; the error says why, and what to do.
     :raises BrokerError: the broker can't be asked.
     """

@@ -183,8 +183,7 @@ def find_losses(
     After the first deletion in a log, its recorded losses are final: they can't be computed again.
 
     :param new_min_offsets: name of a log → where it will begin.
-    :return: losses in the logs that may be released, and refusals of logs in which consumers lose messages
-        though the policy forbids that.
+    :return: losses in the logs that may be released, and refusals of logs in which the policy forbids losses.
     """
     released = released_unread(context, run)
     if not context.journal.events(run, Step.RELEASE, Phase.INTENT):

@@ -20,11 +20,9 @@ def apply_lag_policy(
     """Under ``LagPolicy.BLOCK``, cut each log of a plan before the first segment that a group has to read.
 
     If a group's position in a queue is unknown, and the plan has messages of that queue, the group may need
-    any of them. Then the queue's whole log stays. A log that was not measured stays as a whole, too. Other
-    logs aren't affected.
+    any of them. Then the queue's whole log stays. So does a log that was not measured.
 
-    :param lags: the lag computed for this plan, to which its ``at_risk`` refers. For each log it has the row
-        that decides.
+    :param lags: the lag computed for this plan, with the row that decides for each log.
     :param measured: names of the logs whose lag is known; None for all.
     :param unit: the broker's word for the parts of a topic that have its messages, such as queue.
     """

@@ -35,8 +35,7 @@ Longs = npt.NDArray[np.int64]
 
 @contextmanager
 def new_lag_table(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a directory for the files of a new table, which durably replaces the table at ``path`` at the
-    end.
+    """Yield a directory for a new table's files, which durably replaces the table at ``path`` at the end.
 
     The former table is deleted then. If the run is killed, the former table is left, or none.
     """
@@ -145,8 +144,7 @@ def merge(
 
     :param source: where the positions are from; None for the files of a stopped broker's store.
     :param logs: names of the measured logs; None for all logs of the store.
-    :return: summary and rows. For each log the rows have the one that decides which segments the lag policy
-        keeps.
+    :return: summary and rows, among them the row of each log that decides what the lag policy keeps.
     """
     parts = list(parts)
     risky = frozenset[str]().union(*(part.at_risk_groups for part in parts))

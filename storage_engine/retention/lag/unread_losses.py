@@ -6,7 +6,7 @@ Segments that others have deleted, and that only the shield has, are examined as
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,15 +59,22 @@ def find_shielded_unread(broker: BrokerStore, snapshot: StoreSnapshot) -> Shield
 def shielded_unread(losses: Iterable[Unread]) -> ShieldedUnread:
     """Sum up the unread messages of several runs of segments."""
     parts = tuple(losses)
-    rows: dict[tuple[str, str], UnreadMessages] = {}
-    for row in (row for part in parts for row in part.rows):
-        earlier = rows.get((row.group, row.topic))
-        rows[row.group, row.topic] = row if earlier is None else _combine_rows(earlier, row)
     return ShieldedUnread(
-        tuple(sorted(rows.values(), key=lambda row: (-(row.messages or 0), row.group, row.topic))),
+        tuple(_merge_rows((row for part in parts for row in part.rows), _combine_rows)),
         "; ".join(dict.fromkeys(part.error for part in parts if part.error)),
         tuple(dict.fromkeys(notice for part in parts for notice in part.notices)),
     )
+
+
+def _merge_rows(
+    rows: Iterable[UnreadMessages], merge: Callable[[UnreadMessages, UnreadMessages], UnreadMessages]
+) -> list[UnreadMessages]:
+    """Merge the rows of each group and topic, and sort them by messages, the most first."""
+    merged: dict[tuple[str, str], UnreadMessages] = {}
+    for row in rows:
+        earlier = merged.get((row.group, row.topic))
+        merged[row.group, row.topic] = row if earlier is None else merge(earlier, row)
+    return sorted(merged.values(), key=lambda row: (-(row.messages or 0), row.group, row.topic))
 
 
 def _combine_rows(left: UnreadMessages, right: UnreadMessages) -> UnreadMessages:
@@ -175,11 +182,7 @@ def find_unread_by_log(
 
 def join_losses(first: Unread, second: Unread) -> Unread:
     """Add up consumers' losses in two sets of logs, which have no queue in common."""
-    rows: dict[tuple[str, str], UnreadMessages] = {}
-    for row in (*first.rows, *second.rows):
-        earlier = rows.get((row.group, row.topic))
-        rows[row.group, row.topic] = row if earlier is None else _add_rows(earlier, row)
-    most_first = sorted(rows.values(), key=lambda row: (-(row.messages or 0), row.group, row.topic))
+    most_first = _merge_rows((*first.rows, *second.rows), _add_rows)
     return replace(
         second,
         rows=tuple(most_first[:ROWS_KEPT]),

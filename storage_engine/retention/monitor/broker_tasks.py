@@ -1,15 +1,12 @@
-"""Care for the background tasks of a store's broker: watch those of a running broker, end those of a stopped
-one.
+"""Care for a broker's background tasks: watch those of a running broker, and end those of a stopped one.
 
 Files that a broker was about to remove are removed here only if a lake has the same bytes. If no lake has a
 file, a person's decision permits its removal, even if nothing is archived.
 
-The order is: intent, removal, flush of the directory, result. The step may be killed at any instant and
-repeated.
+The order is: intent, removal, flush of the directory, result. A call may be killed at any time and repeated.
 
 If a killed run left an intent without a result, the files on disk decide. Missing files don't prove that we
-removed them: a broker that ran meanwhile removes the same files. If the disk itself may be missing, the
-removal stays open.
+removed them: a broker that ran meanwhile removes the same files. A removal on a missing disk stays open.
 """
 
 from __future__ import annotations
@@ -182,8 +179,7 @@ class TaskResult:
     :param found: clauses on the state of the task.
     :param alarms: sentences that a person has to know at once.
     :param removed_files: number of removed files that the broker had left, without directories.
-    :param gone_files: number of missing files that a killed run was to remove. It is unknown who removed
-        them.
+    :param gone_files: number of missing files that a killed run, or a broker since, has removed.
     :param unproven: clauses on files that were deleted only by a person's decision.
     :param kept: clauses on files that stay, with the reason.
     :param notices: clauses that a person should read, such as on open removals or a disk without stamp.
@@ -309,7 +305,10 @@ def _end(
     for leftover in task.left:
         word = words.get(leftover.topic, "") if leftover.topic else ""
         unproven = _unproven_clause(context, leftover, proofs)
-        no_word = f"{unproven}{_permit_hint(leftover)}" if unproven and not word else ""
+        no_word = unproven if not word else ""
+        if no_word and leftover.topic:
+            permit = f"--deleted-topic {leftover.topic}=REASON permits its deletion"
+            no_word = f"{unproven}; {leftover.purpose}: {permit}"
         if reason := _why_unknown(leftover, proofs) or no_word or _contradiction(leftover, proofs, reading):
             kept.append(f"{leftover.what} stays: {reason}")
         else:
@@ -322,12 +321,6 @@ def _end(
     for leftover, unproven in going:
         _remove(context, run, task.name, leftover, unproven, lease)
     return _save(context, run, _result(context, run, task, kept, notices), started_ns)
-
-
-def _permit_hint(leftover: LeftOver) -> str:
-    if not leftover.topic:
-        return ""
-    return f"; {leftover.purpose}: --deleted-topic {leftover.topic}=REASON permits its deletion"
 
 
 def _read_proofs(context: Context, lefts: Sequence[LeftOver], heads: KnownHeads, lease: Lease) -> Proofs:

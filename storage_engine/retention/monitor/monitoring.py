@@ -259,8 +259,7 @@ def _hold_due(
 ) -> tuple[HoldStatus | None, tuple[str, ...]]:
     """Hold segments that a broker would soon delete by its own rules.
 
-    :return: the hold's status, or None if unknown; and alarms on segments that can't be held or are already
-        deleted.
+    :return: the hold's status, or None if unknown; and alarms on segments that can't be held or are deleted.
     """
     try:
         result = hold(context, run_key=run_key, measured=measured)

@@ -215,8 +215,7 @@ def means_of(text: str) -> Means:
 def within(seconds: float, work: Callable[[], Any]) -> Any:
     """Call a function that may hang, and return its result.
 
-    :raises StorageEngineError: the function takes longer. It continues in a thread of its own, which ends
-        with the process.
+    :raises StorageEngineError: the function takes longer. Its thread continues until the process ends.
     """
     future = Future[Any]()
 

@@ -1,7 +1,6 @@
 """The ranges of a store's logs, and where their bytes are, from the monitor's measurements.
 
-Facts from lakes and journal are remembered in a table of the journal. If the table can't be read, lakes and
-journal are read from the beginning.
+A table of the journal remembers facts from lakes and journal. Without it both are read from the beginning.
 """
 
 from __future__ import annotations

@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 def read_links(store: ManagedStore, is_urgent: Callable[[], bool], seconds: float = inf) -> int:
     """Read the links whose present bytes have no digest yet, and remember their digests.
 
-    The digests distinguish a touched segment from one that was written to. Reading is slow, to spare a broker
-    on the same disk.
+    The digests tell touched segments from changed ones. Reading is slow, to spare a broker on the same disk.
 
     :param is_urgent: called now and then. If it returns true, the other links wait for the next call.
     :param seconds: after this time no further link is begun.

@@ -133,8 +133,7 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
 
     :param now_ms: the moment to decide for; None for this machine's clock.
     :raises BrokerError: the running broker can't be asked.
-    :raises BadInputError: the store can't be planned or cleaned up, or its files can't be set aside though
-        the policy requires it.
+    :raises BadInputError: the store can't be planned or cleaned up, or its files can't be set aside.
     """
     context = open_context(store)
     now_ms = clock_ms() if now_ms is None else now_ms
@@ -175,8 +174,7 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
 def segments_to_archive(store: AnyStore) -> int:
     """Return how many sealed segments wait to be archived ahead, or 0 if the policy doesn't archive ahead.
 
-    If the monitor found none in the last 15 minutes, that result counts. Later calls find segments sealed
-    since.
+    If the monitor found none in the last 15 minutes, that counts. Later calls find segments sealed since.
 
     :raises LakeUnavailableError: no lake can be read.
     """

@@ -173,8 +173,7 @@ def _find_unreadable(
 def with_disk_levels(snapshot: StoreSnapshot, used_percents: Mapping[str, int]) -> StoreSnapshot:
     """Return the snapshot with other disk levels.
 
-    :param used_percents: path of a log or of its dependents → whole percent. Other paths on the same disk
-        keep their level.
+    :param used_percents: path of a log or of its dependents → whole percent. Other paths keep their level.
     :raises BadInputError: a path isn't one of the store's, or a level is outside 0 to 100.
     """
     levels = {os.path.normpath(path): percent for path, percent in used_percents.items()}
@@ -214,8 +213,7 @@ def apply_minimum_retention(
     """Cut each log of a plan before the first segment whose last write is less than ``hours`` ago.
 
     Only the broker's last write counts, not a time that a hold has set on the file. A time that another
-    program has set never makes a segment older than its messages. A write in the future is younger than any
-    age.
+    program has set never makes a segment older than its messages. A write in the future has no age.
 
     :param hours: minimum age in hours. None leaves the plan as it is.
     :param sealed_ms: segment → time of its last message, if it is known.
@@ -312,13 +310,12 @@ def decide(
     if unreadable and unreadable.keys() == plan.new_min_offsets.keys():
         raise next(iter(unreadable.values()))
     plan = refuse_in_plan(plan, unreadable)
-    plan = replace(plan, notices=(*plan.notices, *unread_dependents_notices(broker)))
+    stay_notices = unread_dependents_notices(broker)
     # Under the policy BLOCK, segments with unread messages stay, so consumers lose nothing by the plan.
     min_offsets = plan.new_min_offsets if policy.lag_policy is LagPolicy.WARN else {}
     unread = find_unread(broker, snapshot, min_offsets, policy.lag_policy)
-    plan = replace(plan, notices=plan.notices + unread.notices)
     checkpoint, no_checkpoint = take_checkpoint(broker)
-    plan = replace(plan, notices=plan.notices + no_checkpoint)
+    plan = replace(plan, notices=(*plan.notices, *stay_notices, *unread.notices, *no_checkpoint))
     return Decided(snapshot, plan, dependents, checkpoint, pending, unread)
 
 

@@ -137,8 +137,7 @@ def add_identity(plan: Plan, record: StoreRecord) -> Plan:
 def _refuse_missing_directories(context: Context, snapshot: StoreSnapshot) -> None:
     """Make sure that no directory of a log is missing: without it the log would seem to begin elsewhere.
 
-    This is for logs in several directories. Brokers that name absent logs keep each log in one directory,
-    which has a stamp.
+    This is for logs in several directories. Brokers that name absent logs have a stamp in each directory.
 
     :raises StoreNotFoundError: a directory that had segments at the last plan is now on another disk.
     """

@@ -1,7 +1,6 @@
 """Changes that others made to a held store, by the journal, and whether a lake has the deleted ranges.
 
-A range that a hold found deleted was already reported as drift, so it raises no second alarm. Other losses
-stay alarms until a person accepts them.
+A range that was reported as drift raises no second alarm. Other losses do, until a person accepts them.
 """
 
 from __future__ import annotations

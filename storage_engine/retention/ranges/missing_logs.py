@@ -1,7 +1,6 @@
 """Memory of where a store's logs began and ended, and the ranges that are missing since.
 
-A run updates the memory. A validation or a page compares missing ranges with disk and lakes. A range that no
-lake has is lost.
+A run updates the memory. Validation and pages compare missing ranges with lakes: what no lake has is lost.
 """
 
 from __future__ import annotations

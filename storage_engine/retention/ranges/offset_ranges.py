@@ -1,8 +1,7 @@
 """The place of each byte of a store's logs, in few ranges even if there are many segments.
 
 Unknown is a place of its own: if a lake can't be asked, a range that only it may have is neither archived nor
-lost. A sealed segment may end before the next begins, so the broker's package is asked for its end. The rest
-is pure.
+lost. The broker's package is asked for the ends of sealed segments. The rest is pure.
 """
 
 from __future__ import annotations

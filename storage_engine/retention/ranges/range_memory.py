@@ -190,8 +190,7 @@ def look_at_lakes(
 ) -> tuple[RangeMemory, tuple[ArchivedSpan, ...]]:
     """Return the memory to keep, and the ranges of all lakes together.
 
-    :param read: looks at a lake's receipts from a sequence number on. The last known receipt shows that the
-        chain is the same.
+    :param read: looks at a lake's receipts from the last known one on, which shows whether the chain changed.
     :param first_offsets: name of a log → where it begins on disk.
     """
     memory = known.of(lake_ids)

@@ -69,14 +69,7 @@ def logs_of_snapshot(
     before = {(entry.log, entry.lineage): entry for entry in known}
 
     def entry_of(log: LogSnapshot) -> SeenLog:
-        entry = read_entry(log)
-        old = before.get((entry.log, entry.lineage)) if log.unread else None
-        if old is None or not entry.is_same_log(old):
-            return entry
-        return replace(entry, end_offset=max(entry.end_offset, old.end_offset))
-
-    def read_entry(log: LogSnapshot) -> SeenLog:
-        return SeenLog(
+        entry = SeenLog(
             log.name,
             lineages.of(log.name),
             log.min_offset,
@@ -85,6 +78,10 @@ def logs_of_snapshot(
             snapshot.taken_at_ms,
             identities.get(log.name, LogIdentity()),
         )
+        old = before.get((entry.log, entry.lineage)) if log.unread else None
+        if old is None or not entry.is_same_log(old):
+            return entry
+        return replace(entry, end_offset=max(entry.end_offset, old.end_offset))
 
     return tuple(map(entry_of, snapshot.logs))
 

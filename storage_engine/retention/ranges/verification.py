@@ -91,18 +91,12 @@ _ADVICE = (
 
 def deletion_findings(
     reader: JournalReader, lake: Lake, store_id: str, stamped: RunDigest | None
-) -> tuple[Finding, ...]:
-    """Return findings on runs whose record in the journal differs from the witnesses of their deletions.
+) -> Iterator[Finding]:
+    """Yield findings on runs whose record in the journal differs from the witnesses of their deletions.
 
     :param stamped: the deletion in the store's stamp; None if there is none or the stamp wasn't read.
     :raises JournalUnavailableError: the journal can't be read.
     """
-    return tuple(_findings(reader, lake, store_id, stamped))
-
-
-def _findings(
-    reader: JournalReader, lake: Lake, store_id: str, stamped: RunDigest | None
-) -> Iterator[Finding]:
     rows: Sequence[DeletedRange] = ()
     try:
         rows = read_deletions(lake, store_id)
@@ -394,7 +388,7 @@ def _with_journal(
 ) -> StoreVerification:
     """Add the journal's name of the store, and findings where its deletions differ from lake and stamp."""
     try:
-        findings = deletion_findings(JournalReader(journal_url), lake, result.store_id, stamped)
+        findings = tuple(deletion_findings(JournalReader(journal_url), lake, result.store_id, stamped))
         record = Journal(journal_url, read_only=True).store_with_id(result.store_id)
         name = store_text(record.name, record.broker, record.real_path) if record else result.name
         return replace(result, findings=(*result.findings, *findings), name=name)

@@ -272,8 +272,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
 }
 """Requests to a store, and the verb for each, as in "expected its package to <do>".
 
-Requests that lock or delete aren't among them: after their errors the caller says what is known of the store.
-``lock`` stands for a locked store.
+Requests that lock or delete are left out: their callers report the store's state. ``lock`` is a locked store.
 """
 PARTS: Final[Mapping[str, type]] = {
     "causes": StoreCauses,
@@ -445,8 +444,7 @@ def take_sealed_files(store: BrokerStore, broker: str) -> tuple[Segment, ...]:
     """Return the sealed segments that exist, even if some are missing between them.
 
     :raises BrokerPackageError: a segment is impossible.
-    :raises StorageEngineError: the same errors as of ``StoreShield.sealed_files``, or the store can't have a
-        shield.
+    :raises StorageEngineError: as of ``StoreShield.sealed_files``, or the store can't have a shield.
     """
     if (shield := store.shield) is None:
         raise BadInputError(

@@ -36,8 +36,7 @@ ANSWER_SECONDS = 30.0
 def check_answers(root: str) -> None:
     """Make sure that the disk of a store answers, even if only to say that a path is missing.
 
-    Nothing can interrupt a thread that waits for a mount whose server is gone. So a thread of its own waits,
-    and is left behind.
+    A thread of its own waits and is left behind, because nothing interrupts a wait for a server that is gone.
 
     :raises DiskUnavailableError: the disk doesn't answer for ``ANSWER_SECONDS``.
     """
@@ -83,8 +82,7 @@ def inspect_store(
 ) -> Inspection:
     """Describe a store for a person, by its kind of broker or in general.
 
-    :param snapshot: snapshot of a running broker's store; None takes one. The other parameters are for the
-        inspection by its kind.
+    :param snapshot: snapshot of a running broker's store; None takes one.
     :raises StorageEngineError: the store can't be read.
     """
     if (inspection := find_broker(store.broker).inspection) is not None:

@@ -167,8 +167,7 @@ class Context:
     def errors(self, run: Run, step: Step) -> Iterator[Callable[[Any], None]]:
         """Record why a step failed, for the report, and let the error pass.
 
-        It yields a function that records the step's result and its duration so far. Waiting for a person
-        isn't a failure.
+        The block gets a function that records result and duration. Waiting for a person isn't a failure.
         """
         try:
             yield partial(self.save, run, step, started_ns=time.monotonic_ns())

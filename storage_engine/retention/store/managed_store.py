@@ -44,8 +44,7 @@ class ManagedStore:
 
     It is passed between processes as JSON.
 
-    :param name: the store's name for people. Reports are named by it. If somebody stated it, it is also the
-        store's key in the journal.
+    :param name: the store's name for people and reports. If a person stated it, it is also the journal's key.
     :param root: the broker's storePathRootDir. The store's identity depends on its real path.
     :param journal_url: SQLAlchemy URL, such as ``sqlite:////var/lib/storage-engine/journal.db``.
     :param report_dir: directory that receives one JSON report and one text report for each run.
@@ -57,10 +56,8 @@ class ManagedStore:
     :param host: host of the store's disk, by host name or machine id; "*" if it is mounted on every host;
         None for the host on which the store was first seen.
     :param live: the broker that runs on the store; None if it is stopped.
-    :param engine: this package's own engine writes the store, or will. A running engine is asked, a stopped
-        one is opened.
-    :param named: somebody stated the name, as a connection's id or an option. Otherwise it comes from the
-        path.
+    :param engine: this package's engine writes the store. A running engine is asked, a stopped one is opened.
+    :param named: a person stated the name, as a connection's id or an option. Otherwise the path gives it.
     """
 
     name: str
@@ -209,8 +206,7 @@ _PREFIX = ".spark-job-"
 def job_directory(parent: Path) -> Iterator[Path]:
     """Make a directory that only this user can read, and remove it at the end.
 
-    It is locked until then, so :func:`sweep_job_files` can tell it from directories of killed processes.
-    Those are removed first.
+    A lock tells it from directories of killed processes, which :func:`sweep_job_files` removes first.
     """
     make_dirs(parent)
     sweep_job_files(parent)
@@ -312,8 +308,7 @@ def run_directory(store: ManagedStore, run_key: str) -> Path:
 def store_directory(store: ManagedStore) -> str:
     """Return the name of a store's directory among the reports.
 
-    At a shell a store has the name of its directory. Other stores may have the same name, so a hash of the
-    path is added here.
+    At a shell a store is named by its directory, like others may be, so a hash of the path is added.
     """
     if store.name == Path(store.root).name:
         return f"{report_name(store.name)}-{short_hash(store.real_root)}"
@@ -323,8 +318,7 @@ def store_directory(store: ManagedStore) -> str:
 def report_name(text: str) -> str:
     """Return a file name for any text, a different one for each text.
 
-    Airflow's run ids have colons and plus signs, which some file systems and tools refuse. Such a text gets
-    eight digits of its hash.
+    A text with characters that some file systems refuse, such as colons in Airflow's run ids, gets a hash.
     """
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-")
     return plain if plain and plain == text else f"{plain or 'run'}-{short_hash(text)}"

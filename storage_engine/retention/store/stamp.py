@@ -139,8 +139,7 @@ class Stamp:
     """:param machine: machine on which it was written.
     :param root: real path of the store's root on that machine.
     :param shield: the store may have a shield. Then a release that knows no shields refuses the store.
-    :param log_lineages: by name of a log, its own lineage if it differs. A release that doesn't know such
-        lineages refuses the store.
+    :param log_lineages: name of a log → its own lineage. A release that knows no such lineages refuses these.
     :param directories: real paths of the directories that each have a stamp; empty if the root has it.
     :param deletion: digest of the last run that deleted something, or None if no run did.
     :param policy: the approval that the store requires, or None. It is here because another journal, or an
@@ -168,8 +167,7 @@ def read_stamp(root: str) -> Stamp | None:
 
     If several files name the same store, their lakes and lineages are merged.
 
-    :raises StoreIdentityError: a stamp can't be read or understood, its directory is a symbolic link, or the
-        directories have stamps of two stores.
+    :raises StoreIdentityError: a stamp can't be read, is behind a symbolic link, or is of another store.
     :raises BadInputError: the store's own file can't be read.
     """
     return _merge_stamps(_read_all(root), root)

@@ -236,7 +236,7 @@ def test_one_killed_before_it_is_kept_is_told_again_and_never_not_at_all(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(notifying, "_write", killed)
+        patch.setattr(notifying, "_keep_sent", killed)
         with pytest.raises(KeyboardInterrupt):
             tell(subject, ["full"], means)
     tell(subject, ["full"], means)
