@@ -236,8 +236,7 @@ def lag_here(store: ManagedStore, going: Iterable[SegmentId], now_ms: int) -> Co
     :raises BadInputError: a store or its settings can't be read, or the plan is for another store.
     """
     tables = LagInProcess(*prepare(ConsumerLagRequest.of(store, "", going, now_ms)))
-    parts = [*map(lag_part, tables)]
-    merged = merge(parts, tables.source, tables.logs)
+    merged = merge([*map(lag_part, tables)], tables.source, tables.logs)
     return ConsumerLagResult(*merged, "", tables.logs, process_text(1))
 
 
@@ -261,8 +260,7 @@ def lag_without_spark(request: ConsumerLagRequest, spark: SparkUse | None) -> Co
             parts.append(lag_part(table))
         if not parts:
             write_share(directory, 0, LAG_SCHEMA.empty_table())
-    merged = merge(parts, here.source, job.logs)
-    return ConsumerLagResult(*merged, request.table_path, job.logs, place.text)
+    return ConsumerLagResult(*merge(parts, here.source, job.logs), request.table_path, job.logs, place.text)
 
 
 def prepare(request: ConsumerLagRequest) -> tuple[LagJob | None, LagSource]:

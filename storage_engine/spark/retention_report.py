@@ -128,8 +128,7 @@ def retention_report_of(
                 until_ms=until_ms,
             )
         )
-        page = usage_page(context.name, report)
-        write_file(directory / USAGE_PAGE, page.encode())
+        write_file(directory / USAGE_PAGE, usage_page(context.name, report).encode())
         context.save(run, Step.RETENTION_REPORT, report, started_ns)
     return report
 
@@ -199,8 +198,7 @@ def _cells(
     counted.update(row.identity for row in rows)
     slots = {(row.lineage, row.log, row.base_offset) for row in rows}
     # Rows are chosen one by one: another engine may have put rows of several segments into one file.
-    files = tuple(live_files_of(table, rows))
-    source = StoreFiles(config, table, request.store_id, files)
+    source = StoreFiles(config, table, request.store_id, tuple(live_files_of(table, rows)))
     first = None if request.first_ms is None else request.first_ms * 1000
     until = None if request.until_ms is None else request.until_ms * 1000
 
@@ -248,8 +246,7 @@ def count_usage(rows: pa.Table, columns: Columns, first_us: int | None, until_us
     """
     topic, is_message = rows[columns.streams[0]], pc.equal(rows["kind"], pa.scalar("message"))
     stored = rows[str(columns.stored_at)].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-    filled = pc.fill_null_forward(pc.fill_null_backward(stored))
-    stored = pc.if_else(is_message, stored, filled)
+    stored = pc.if_else(is_message, stored, pc.fill_null_forward(pc.fill_null_backward(stored)))
     counts = pc.and_(topic.is_valid(), stored.is_valid())
     if first_us is not None:
         counts = pc.and_(counts, pc.greater_equal(stored, pa.scalar(first_us)))
@@ -265,8 +262,7 @@ def count_usage(rows: pa.Table, columns: Columns, first_us: int | None, until_us
         "messages": is_message.cast(pa.int64()),
         "size_bytes": size,
     }
-    placed = pa.table(cells)
-    sums = placed.filter(pc.fill_null(counts, False)).group_by(_NAMES, use_threads=False)
+    sums = pa.table(cells).filter(pc.fill_null(counts, False)).group_by(_NAMES, use_threads=False)
     summed = sums.aggregate([("messages", "sum"), ("size_bytes", "sum")])
     return summed.select([*_NAMES, "messages_sum", "size_bytes_sum"]).rename_columns(CELLS.names)
 

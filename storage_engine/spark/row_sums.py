@@ -262,5 +262,4 @@ def _merge(source: StoreFiles, columns: Sequence[str]) -> Iterator[tuple[pa.Tabl
     with metadata_errors(table.location(), "read rows that were partly deleted"):
         for task in table.scan(row_filter=store_rows(source.store_id)).plan_files():
             if task.file.file_path in locations:
-                rows = read_files(table, AlwaysTrue(), columns, [task])
-                yield rows, RowGroup(task.file.file_path, 0)
+                yield read_files(table, AlwaysTrue(), columns, [task]), RowGroup(task.file.file_path, 0)

@@ -279,8 +279,7 @@ def _cache_directory() -> Path:
     :raises SparkJobError: the temporary directory belongs to another user, who could make us run any program.
     """
     configured = os.environ.get("XDG_CACHE_HOME")
-    preferred = Path(configured) if configured else Path("~/.cache").expanduser()
-    directory = preferred / "storage-engine"
+    directory = (Path(configured) if configured else Path("~/.cache").expanduser()) / "storage-engine"
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):

@@ -270,8 +270,7 @@ def _stream_sums(expected: DataFrame, sums: DataFrame, codec: SegmentCodec) -> D
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
-    streams = sums.filter("offsets > 0").groupBy(*SEGMENT, "stream")
-    joined = _added_up(streams, F).join(expected, [*SEGMENT])
+    joined = _added_up(sums.filter("offsets > 0").groupBy(*SEGMENT, "stream"), F).join(expected, [*SEGMENT])
     # Bytes that don't decode may have been messages of any stream.
     joined = joined.withColumn("unknown_steps", F.col("unknown_steps") + F.col("is_damaged").cast("long"))
     in_turn = Window.partitionBy("lineage", "log", "run", "stream").orderBy("segment_base_offset")

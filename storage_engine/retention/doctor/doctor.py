@@ -379,8 +379,7 @@ def _look(
                 if hold is not None and hold.ends_at_ms is not None and hold.is_half_over(now_ms):
                     from storage_engine.retention.hold.holding import unheld_by
 
-                    until_ms = (hold.deletes_from_ms or hold.ends_at_ms) + DAY_MS
-                    unheld = unheld_by(opened, now_ms, until_ms)
+                    unheld = unheld_by(opened, now_ms, (hold.deletes_from_ms or hold.ends_at_ms) + DAY_MS)
                 if facts.journal is not None and facts.record is not None:
                     from storage_engine.retention.ranges.missing_logs import missing_logs
 
@@ -649,8 +648,7 @@ def mount_findings(
             "each segment",
             "make the file system again with larger inodes: mkfs.ext4 -I 256",
         )
-    paths = [str(place.path) for place in places[1:] if needs_shield and not place.mount.is_memory]
-    if paths:
+    if paths := [str(place.path) for place in places[1:] if needs_shield and not place.mount.is_memory]:
         yield Finding.note(
             "no-shield",
             f"the shield can't link segments on another mount than the store's root: {named_in_short(paths)}",

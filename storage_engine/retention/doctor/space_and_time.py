@@ -419,8 +419,7 @@ def consumer_findings(figures: Figures, unit: str = "queue") -> Iterator[Finding
             f"consumers' losses {_moment(figures)} are unknown: {reason_of(unread.error)}",
             Text("look closer: ", Command("lag")),
         )
-    rows = [row for row in unread.rows if row.messages is not None]
-    if rows:
+    if rows := [row for row in unread.rows if row.messages is not None]:
         groups = _count_by_group(rows)
         listed = named_in_short([f"{shorten(name, _NAME_WIDTH)} {count}" for name, count in groups])
         more = f", and in {unread.more} more topics" if unread.more else ""
@@ -435,8 +434,7 @@ def consumer_findings(figures: Figures, unit: str = "queue") -> Iterator[Finding
                 Command("lag"),
             ),
         )
-    unknown = sorted({row.group for row in unread.rows if row.messages is None})
-    if unknown:
+    if unknown := sorted({row.group for row in unread.rows if row.messages is None}):
         yield Finding.warning(
             "consumers-unknown",
             f"in some {unit}s {count_text(len(unknown), 'group')} never committed an offset, and may need "
@@ -455,9 +453,7 @@ def _count_by_group(rows: Sequence[UnreadMessages]) -> list[tuple[str, int]]:
 
 def _moment(figures: Figures) -> str:
     at_ms = _first_ms(figures.leaving, figures)
-    if at_ms <= figures.now_ms:
-        return "at the next cleanup, which is due"
-    return f"from {time_text(at_ms)} on"
+    return "at the next cleanup, which is due" if at_ms <= figures.now_ms else f"from {time_text(at_ms)} on"
 
 
 def _first_ms(segments: Sequence[Segment], figures: Figures) -> int:
@@ -472,8 +468,7 @@ def _deletion_times(segments: Sequence[Segment], figures: Figures) -> list[int]:
 
 def pending_findings(figures: Figures) -> Iterator[Finding]:
     """Yield findings on messages that the broker still has to deliver or to decide."""
-    unknown = [item for item in figures.pending if item.count is None]
-    if unknown:
+    if unknown := [item for item in figures.pending if item.count is None]:
         kinds = " and ".join(item.kind.value for item in unknown)
         yield Finding.warning(
             "pending-unknown",
@@ -482,8 +477,7 @@ def pending_findings(figures: Figures) -> Iterator[Finding]:
             "give cleanups --pending-policy block, which keeps all segments",
         )
     waiting = [item for item in figures.pending if item.count and item.first_offset is not None]
-    leaving = [item for item in waiting if _leaves(item, figures)]
-    if leaving:
+    if leaving := [item for item in waiting if _leaves(item, figures)]:
         yield Finding(
             Severity.URGENT if figures.leaves_in_ms <= DAY_MS else Severity.WARNING,
             "pending-lose",
@@ -495,8 +489,7 @@ def pending_findings(figures: Figures) -> Iterator[Finding]:
         due_ms = max((item.last_due_ms for item in staying if item.last_due_ms is not None), default=None)
         due = "" if due_ms is None else f", due until {time_text(due_ms)}"
         yield Finding.note("pending", f"{_pending_text(staying)}{due}")
-    lost = [item for item in figures.pending if item.lost]
-    if lost:
+    if lost := [item for item in figures.pending if item.lost]:
         counts = " and ".join(f"{item.lost} {item.kind.value}" for item in lost)
         yield Finding.note(
             "pending-lost",

@@ -103,8 +103,7 @@ def due_text(due: DueRange, now_ms: int) -> str:
 
 def drift_text(drift: Drift) -> str:
     """Return a change that others made to a hold, in one line."""
-    offsets = f" {drift.log} [{drift.start_offset}, {drift.end_offset})"
-    place = offsets if drift.start_offset >= 0 else ""
+    place = f" {drift.log} [{drift.start_offset}, {drift.end_offset})" if drift.start_offset >= 0 else ""
     return Text(f"{drift.kind.value}{place}: ", drift.detail)
 
 

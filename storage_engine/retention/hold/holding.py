@@ -146,8 +146,7 @@ class UnprovenSegments:
             size = bytes_text(sum(segment.facts.size_bytes for segment in self.segments))
             count = count_text(len(self.segments), "segment")
             parts.append(f"{count}, {size}, that no lake proves ({first}{more})")
-        active = sum(segment.state is SegmentState.ACTIVE for segment in self.segments)
-        if active:
+        if active := sum(segment.state is SegmentState.ACTIVE for segment in self.segments):
             parts.append(f"{active} of them active, which no lake can have before the broker closes them")
         if self.unknown:
             parts.append(f"ranges that can't be counted: {'; '.join(self.unknown)}")
@@ -177,8 +176,7 @@ def find_unproven_segments(
             heads, slots = known_heads(journal, record), {segment.id for segment in segments}
             proofs = read_proofs(store.lakes, record, slots, known=heads, whole_chain=True)
             unasked = tuple(_clause_text(why) for _, why in proofs.unreachable)
-            answered = replace(proofs, unreachable=())
-            segments = tuple(still_unproven(journal, record, answered, segments))
+            segments = tuple(still_unproven(journal, record, replace(proofs, unreachable=()), segments))
         except (StorageEngineError, OSError) as error:
             unasked = (_clause_text(error),)
     return UnprovenSegments(segments, unheld.unknown, unasked if segments else ())
@@ -683,8 +681,7 @@ def _try_to_renew(
             drifts = drift_since_renewal(context.journal, context.record)
             return replace(status, disturbances=drifts, alarms=alarms), False
         notices = (*status.notices, Text("the hold was only looked at: ", error))
-        both = (*done, *status.disturbances)
-        return replace(status, disturbances=both, notices=notices), False
+        return replace(status, disturbances=(*done, *status.disturbances), notices=notices), False
 
 
 def _result(context: Context, status: HoldStatus, renewed: bool) -> HoldResult:

@@ -235,8 +235,7 @@ def record_unread(context: Context, run: Run, unread: Unread, lease: Lease) -> N
     """Record consumers' losses before the first segment is deleted. The same losses are recorded once."""
     began = bool(context.journal.events(run, Step.RELEASE, Phase.INTENT))
     if not (began and unread == released_unread(context, run)):
-        entries = [(UNREAD, to_recorded(unread))]
-        context.journal.record(run, Step.LAG, Phase.INTENT, entries, lease=lease)
+        context.journal.record(run, Step.LAG, Phase.INTENT, [(UNREAD, to_recorded(unread))], lease=lease)
 
 
 def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
@@ -273,5 +272,4 @@ def _doubt_text(context: Context, run: Run) -> str:
     if not results:
         return _NONE
     source = from_jsonable(LagSummary, results[-1].payload["result"]["summary"]).source
-    most_minutes = context.store.policy.lag_max_age_minutes
-    return lag_doubt(source, results[-1].at_ms, clock_ms(), most_minutes)
+    return lag_doubt(source, results[-1].at_ms, clock_ms(), context.store.policy.lag_max_age_minutes)

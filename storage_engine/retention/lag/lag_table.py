@@ -200,8 +200,7 @@ def _first_rows(
         if log is not None:
             by_log = rows[np.lexsort((*(key[rows] for key in keys), log[rows]))]
             first = by_log[np.unique(log[by_log], return_index=True)[1]]
-        bound = np.partition(keys[-1][rows], limit - 1)[limit - 1]
-        rows = rows[keys[-1][rows] <= bound]
+        rows = rows[keys[-1][rows] <= np.partition(keys[-1][rows], limit - 1)[limit - 1]]
     order = rows[np.lexsort([key[rows] for key in keys])][:limit]
     order = np.concatenate([order, first[~np.isin(first, order)]])
     return tuple(QueueLag(**row) for row in table.take(order).to_pylist())

@@ -138,8 +138,7 @@ def _open_note(event: Event, reason: str) -> str:
 
 
 def _are_files_gone(event: Event) -> bool:
-    paths = filter(None, (*event.payload["files"], event.payload["directory"]))
-    return not any(map(_may_exist, paths))
+    return not any(map(_may_exist, filter(None, (*event.payload["files"], event.payload["directory"]))))
 
 
 def _may_exist(path: str) -> bool:

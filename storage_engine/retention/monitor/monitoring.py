@@ -202,8 +202,7 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
             alarms.append(Text("the store can't be held: ", error))
         else:
             before = sensed.hold.disturbances if sensed.hold else ()
-            new = tuple(drift for drift in status.disturbances if drift not in before)
-            if new:
+            if new := tuple(drift for drift in status.disturbances if drift not in before):
                 alarms += alarms_of(context, replace(status, disturbances=new))
             if not status.is_well:
                 clause = "not all of the store is held" if status.held else "the store isn't held"
@@ -232,8 +231,7 @@ def _question_alarms(context: Context, sensed: SenseResult, status: HoldStatus |
 
     Each says when the broker deletes by itself.
     """
-    now_ms = sensed.sensed_at_ms
-    questions = open_questions(context.journal, context.record.store_id, now_ms)
+    questions = open_questions(context.journal, context.record.store_id, sensed.sensed_at_ms)
     at_ms = None if status is None else status.deletes_from_ms or status.ends_at_ms
     if not context.broker.is_live:
         by_itself = "its broker deletes by itself once it is started"

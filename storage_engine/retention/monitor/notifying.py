@@ -353,8 +353,7 @@ def changes(known: Sequence[Alarm], alarms: Sequence[str], now_ms: int) -> tuple
             before[_mask_numbers(alarm.what)].append(alarm)
     began = []
     for text in new:
-        same = before[_mask_numbers(text)]
-        if same:
+        if same := before[_mask_numbers(text)]:
             same.pop(0)
         else:
             began.append(Alarm(text, now_ms))

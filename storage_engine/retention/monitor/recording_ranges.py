@@ -185,8 +185,7 @@ def _read_lakes(
         history = by_receipt(check for check in checks if check.store_id == store_id)
         readable.append((proven, lake_id, history))
         for slot in proven.rows:
-            stands = [standing_fault(history, row) is None for row in proven.valid(slot)]
-            if stands:
+            if stands := [standing_fault(history, row) is None for row in proven.valid(slot)]:
                 (sound if any(stands) else doubted).add(SegmentId(*slot))
     spans, updated = _archived_spans(context, snapshot, readable, memory)
     # If a lake can't be asked, the journal alone doesn't prove that it has a segment.

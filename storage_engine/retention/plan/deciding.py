@@ -177,8 +177,7 @@ def with_disk_levels(snapshot: StoreSnapshot, used_percents: Mapping[str, int]) 
     :raises BadInputError: a path isn't one of the store's, or a level is outside 0 to 100.
     """
     levels = {os.path.normpath(path): percent for path, percent in used_percents.items()}
-    disks = snapshot.disks
-    paths = dict.fromkeys(os.path.normpath(disk.path) for disk in disks)
+    paths = dict.fromkeys(os.path.normpath(disk.path) for disk in snapshot.disks)
     for path, percent in levels.items():
         if path not in paths:
             raise BadInputError(
@@ -218,9 +217,7 @@ def apply_minimum_retention(
     :param hours: minimum age in hours. None leaves the plan as it is.
     :param sealed_ms: segment → time of its last message, if it is known.
     """
-    if hours is None:
-        return plan
-    return plan.each_log(lambda log: _keep_young(log, hours, now_ms, sealed_ms))
+    return plan if hours is None else plan.each_log(lambda log: _keep_young(log, hours, now_ms, sealed_ms))
 
 
 def _keep_young(log: LogPlan, hours: int, now_ms: int, sealed_ms: Mapping[SegmentId, int]) -> list[Decision]:
@@ -333,9 +330,7 @@ def cut_by_policy(
 
 def sealed_by(broker: BrokerStore, snapshot: StoreSnapshot, policy: Policy) -> Mapping[SegmentId, int]:
     """Return the time of each segment's last message. Without a minimum retention nothing is read."""
-    if policy.minimum_retention_hours is None:
-        return {}
-    return course_of(broker).sealed_at_ms(snapshot)
+    return {} if policy.minimum_retention_hours is None else course_of(broker).sealed_at_ms(snapshot)
 
 
 def pending_by(

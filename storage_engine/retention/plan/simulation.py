@@ -166,8 +166,7 @@ def _read_start(
                 f"{store.root}: expected a store that can be simulated, found that it can't be: {why}. "
                 "Nothing was changed."
             )
-        snapshot = take_glance(opened, now_ms, store.broker)
-        start = course_of(opened).start(snapshot)
+        start = course_of(opened).start(take_glance(opened, now_ms, store.broker))
         if start is None:
             raise BadInputError(
                 f"{store.root}: expected a known disk and a log with segments, found none. Simulate it once "

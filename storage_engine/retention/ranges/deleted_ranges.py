@@ -162,8 +162,7 @@ def digests_of(history: RunHistory, event_ids: Collection[int]) -> dict[int, str
 
 
 def _line(content: object) -> bytes:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return text.encode() + b"\n"
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
 
 
 def ranges_by_event(history: RunHistory, topic_id_of: Callable[[str], str] | None) -> Iterator[DeletedRange]:

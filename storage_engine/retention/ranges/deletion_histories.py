@@ -210,8 +210,7 @@ def read_run_contradictions(reader: JournalReader, history: RunHistory) -> tuple
 
     :raises JournalUnavailableError: the journal can't be read.
     """
-    record = reader.read(partial(read_run_record, run_id=history.run.run_id))
-    return find_contradictions(history, record)
+    return find_contradictions(history, reader.read(partial(read_run_record, run_id=history.run.run_id)))
 
 
 def explain_absent_runs(

@@ -144,8 +144,7 @@ def missing_logs(
         return ()
     known_logs = _read_known(store, journal, record)
     here = logs_of_snapshot(snapshot, identities.read(snapshot), record.lineages, known_logs)
-    absences = _ask_absences(identities, absent_logs(known_logs, here))
-    ranges = missing_ranges(known_logs, here, absences)
+    ranges = missing_ranges(known_logs, here, _ask_absences(identities, absent_logs(known_logs, here)))
     return tuple(span for span in ranges if span.lineage == record.lineage_of(span.log))
 
 

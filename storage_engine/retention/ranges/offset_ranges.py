@@ -66,8 +66,7 @@ def own_ends(
         return {}
     sealed = _list_sealed(broker, snapshot)
     unread = [segment for segment_id, segment in sealed.items() if segment_id not in proven]
-    read_ends = identities.own_ends(unread)
-    ends = {**proven, **read_ends}
+    ends = {**proven, **identities.own_ends(unread)}
     return {slot: ends[slot] for slot in sealed if slot in ends and ends[slot] < sealed[slot].end_offset}
 
 

@@ -153,8 +153,7 @@ class Context:
             max_offset=sum(log.max_offset for log in snapshot.logs),
             oldest_message_ms=oldest_message_ms,
         )
-        disks = snapshot.disks
-        self.journal.add_sample(self.record.store_id, disks, at_ms, archive_lag, progress, extent)
+        self.journal.add_sample(self.record.store_id, snapshot.disks, at_ms, archive_lag, progress, extent)
 
     def save(self, run: Run, step: Step, result: Any, started_ns: int) -> None:
         """Record the step's result, and its duration."""

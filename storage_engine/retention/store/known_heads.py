@@ -161,8 +161,7 @@ def journalled_heads(journal: Journal, store_id: str) -> Iterator[LakeHead]:
     reset = journal.last_event_with(store_id, Step.STAMP, RESET)
     if reset is not None:
         yield from (from_jsonable(LakeHead, head) for head in reset.payload["lakes"])
-    since = reset.event_id if reset is not None else 0
-    yield from journal.lake_heads(store_id, since)
+    yield from journal.lake_heads(store_id, reset.event_id if reset is not None else 0)
 
 
 def holds_elsewhere(journal: Journal, store_id: str, asked: Sequence[Lake]) -> Iterator[tuple[str, Hold]]:

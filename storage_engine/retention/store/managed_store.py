@@ -183,8 +183,7 @@ def archive_threads_of(store: ManagedStore, segment_bytes: int = USUAL_SEGMENT_B
     """
     from storage_engine.lake.archive.threads import threads_here
 
-    pace = archive_limit(store.policy, beside=store.is_live, emergency=False)
-    return threads_here(segment_bytes, pace)
+    return threads_here(segment_bytes, archive_limit(store.policy, beside=store.is_live, emergency=False))
 
 
 def store_name(store: ManagedStore) -> str:

@@ -67,8 +67,7 @@ def heads_unasked(
     tables = [lake.segments() for lake in asked]
     ids = [key for table in tables for key in (lake_id_of(table), copy_of(table), *ancestors_of(table))]
     places = {*(lake.location for lake in asked), *unreachable}
-    unnamed = unnamed_heads(heads, ids, places)
-    return tuple(head for head in unnamed if head.location not in places)
+    return tuple(head for head in unnamed_heads(heads, ids, places) if head.location not in places)
 
 
 def lakes_unasked(
