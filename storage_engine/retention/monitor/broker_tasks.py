@@ -51,9 +51,9 @@ from storage_engine.same_bytes.trusted_times import settle
 def check_topic_words(store: AnyStore, run_key: str, words: Mapping[str, str]) -> tuple[str, ...]:
     """Check the reasons why topics' files may be deleted.
 
-    A run that continues isn't checked again: it has already removed files.
+    A run that continues isn't checked again, because it may have removed files.
 
-    :param words: by topic, the reason why its unarchived files may be deleted.
+    :param words: topic → the reason why its unarchived files may be deleted.
     :return: sentences on reasons that have no effect.
     :raises BadInputError: a reason is empty, or a topic still exists. Nothing was removed.
     :raises BrokerError: the running broker can't be asked.
@@ -65,14 +65,10 @@ def check_topic_words(store: AnyStore, run_key: str, words: Mapping[str, str]) -
                 "removed."
             )
     context = open_context(store)
-    if not words or _has_begun(context, run_key):
+    run = context.journal.find_run(context.record.store_id, run_key) if words else None
+    if not words or (run is not None and context.journal.events(run, Step.BROKER_TASK)):
         return ()
     return (context.broker.tasks or BackgroundTasks()).check_deleted_topics(tuple(words))
-
-
-def _has_begun(context: Context, run_key: str) -> bool:
-    run = context.journal.find_run(context.record.store_id, run_key)
-    return run is not None and bool(context.journal.events(run, Step.BROKER_TASK))
 
 
 UNKNOWN = "gone, by whom is unknown"
@@ -227,7 +223,9 @@ def run_broker_tasks(
     check_topic_words(context, run_key, words)
     run = begin_background_run(context, run_key)
     now_ms = clock_ms() if now_ms is None else now_ms
-    done = _read_done(context, run)
+    events = context.journal.events(run, Step.BROKER_TASK, Phase.RESULT)
+    payloads = [event.payload["result"] for event in events if event.subject == WHOLE]
+    done = {result.name: result for result in (from_jsonable(TaskResult, payload) for payload in payloads)}
     with context.errors(run, Step.BROKER_TASK):
         tasks = [task for task in _look(context, now_ms) if only in (None, task.name)]
         todo = {task.name for task in tasks} - set(done)
@@ -254,12 +252,6 @@ def _look(context: Context, now_ms: int) -> tuple[BrokerTask, ...]:
     policy = context.store.policy
     limits = TaskLimits(policy.checkpoint_alarm_seconds * 1000, policy.flush_alarm_bytes)
     return (context.broker.tasks or BackgroundTasks()).look(now_ms, limits)
-
-
-def _read_done(context: Context, run: Run) -> dict[str, TaskResult]:
-    events = context.journal.events(run, Step.BROKER_TASK, Phase.RESULT)
-    results = (event.payload["result"] for event in events if event.subject == WHOLE)
-    return {row.name: row for row in (from_jsonable(TaskResult, result) for result in results)}
 
 
 def _result(

@@ -149,7 +149,10 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
     check_quarantine(context.store, context.broker.data_paths, decided)
     plan = decided.plan
     size_bytes = sum(segment.disk_bytes for segment in plan.to_delete)
-    why = (*_deletes_text(plan, size_bytes), *_blocked_notices(plan), *quarantine)
+    why = (*_blocked_notices(plan), *quarantine)
+    if plan.to_delete:
+        count = count_text(len(plan.to_delete), "segment")
+        why = (f"{count}, {bytes_text(size_bytes)}, would be deleted", *why)
     store_id, is_asked, is_refused = context.record.store_id, False, False
     waiting = open_questions(context.journal, store_id, now_ms) if plan.to_delete else ()
     if plan.to_delete and not quarantine:
@@ -191,12 +194,6 @@ def _has_no_lag(context: Context) -> bool:
     since_ms, store_id = now_ms - _MOMENT_MS, context.record.store_id
     lags = reader.read(lambda connection: read_archive_lags(connection, store_id, since_ms, now_ms + 1))
     return bool(lags) and not any(lag.segments + lag.touched for lag in lags)
-
-
-def _deletes_text(plan: Plan, size_bytes: int) -> tuple[str, ...]:
-    if not plan.to_delete:
-        return ()
-    return (f"{count_text(len(plan.to_delete), 'segment')}, {bytes_text(size_bytes)}, would be deleted",)
 
 
 def _blocked_notices(plan: Plan) -> tuple[str, ...]:

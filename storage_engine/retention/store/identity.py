@@ -195,8 +195,8 @@ def add_to_journal(
 ) -> StoreRecord:
     """Add a store in this directory to a journal.
 
-    :param store_id: id of the store; None: it gets a new identity.
-    :param name: name of the store; None: the stated one, if there is one.
+    :param store_id: id of the store, or None for a new identity.
+    :param name: name of the store, or None for the stated one, if there is one.
     :raises StoreIdentityError: the store with this id is at another place, or another store has the name.
     """
     return journal.add_store(

@@ -322,9 +322,8 @@ def update_stamp(
 
     Receipts of other lakes stay. For one lake the longer chain counts: two processes may archive at once.
 
-    :param deletion: digest of the last deletion; None: the stamp keeps its own. It also keeps its own if the
-        two digests differ for the same events.
-    :param policy: the approval that the store requires from now on; None: the stamp keeps its own.
+    :param deletion: digest of the last deletion. The stamp keeps its own if this is None or contradicts it.
+    :param policy: the approval that the store requires from now on. None keeps the stamp's.
     :raises OSError: the directory can't be written; the earlier stamp is unchanged.
     :raises StoreIdentityError: there is a stamp of another store, or an unreadable one.
     """
@@ -335,16 +334,15 @@ def update_stamp(
                 f"{stamp_path(root)}: expected the stamp of store {store_id}, found that of "
                 f"{current.store_id}. Nothing was changed. Find out who put the other stamp here."
             )
-        lakes = _merge_heads(current.lakes if current else (), heads, stamp_path(root))
+        base = current or Stamp(store_id, lineages.whole, "", "")
+        lakes = _merge_heads(base.lakes, heads, stamp_path(root))
         newest = lineages.merged(current.lineages) if current else lineages
-        shield = current is not None and current.shield
-        recorded = current.deletion if current else None
-        last = recorded if deletion is None or says_otherwise(recorded, deletion) else deletion
-        asks = (current.policy if current else None) if policy is None else policy
+        last = base.deletion if deletion is None or says_otherwise(base.deletion, deletion) else deletion
+        asks = base.policy if policy is None else policy
         if asks is not None and asks.approval is ApprovalPolicy.NONE:
             asks = None
-        written = Stamp(store_id, newest.whole, "", "", lakes, shield, newest.of_logs, deletion=last)
-        stamp = _place_here(replace(written, policy=asks), root)
+        written = Stamp(store_id, newest.whole, "", "", lakes, base.shield, newest.of_logs, (), last, asks)
+        stamp = _place_here(written, root)
         stamps = _read_all(root)
         if any(stamps.get(place.path) != stamp for place in places):
             _write(places, stamp)
