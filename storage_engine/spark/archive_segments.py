@@ -285,7 +285,7 @@ def archive_segments(
 ) -> tuple[Receipt, ...]:
     """Archive, prove and commit segments. If a task fails, no segment is committed.
 
-    If a segment disappears meanwhile, the others are still archived. Executors need the store and the lake at
+    A segment that disappears meanwhile is left out. Executors need the store and the lake at
     the paths in the jobs; with an agent, only the lake. Copies that aren't committed are deleted.
 
     :return: receipts, one for each job, in their order. A job whose file vanished has none.

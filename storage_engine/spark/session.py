@@ -495,5 +495,5 @@ def _shut_gateway(context: Any) -> None:
 
 
 def _is_local(master: str) -> bool:
-    """Return whether all of Spark runs on this machine, with ``local-cluster`` in separate processes."""
+    """Return whether all of Spark runs on this machine. ``local-cluster`` uses separate processes here."""
     return master == "local" or master.startswith(("local[", "local-cluster["))

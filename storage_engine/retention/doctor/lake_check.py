@@ -201,7 +201,7 @@ def find_other_lake(
 
 
 def misplaced_findings(head: LakeHead | None, lakes: Sequence[CheckedLake]) -> Iterator[Finding]:
-    """Yield a finding if the store was archived into another lake than the named ones. Pure.
+    """Yield a finding if the store was archived into a lake that wasn't named. Pure.
 
     :param head: the result of :func:`find_other_lake`.
     """

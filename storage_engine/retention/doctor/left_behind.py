@@ -1,7 +1,7 @@
 """Findings on files that runs have left in a store, and findings from the store's journal.
 
 The journal has the last retention report, and the logs that the last archive refused. Archiving such a log
-again helps only after somebody has mended the log.
+again helps only after the log is mended.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def look_at_remains(
     running: bool | None,
     quarantines: Iterable[str] | None = None,
 ) -> tuple[tuple[Finding, ...], Stamp | None]:
-    """Look at what runs have left in a store. Return findings, and the stamp or None if none can be read.
+    """Look at files that runs have left in a store. Return findings, and the stamp or None without one.
 
     :param quarantines: directories of the quarantines that the journal knows; None if it wasn't asked.
     """

@@ -13,7 +13,7 @@ from storage_engine.model.report.diagnosis import Finding
 _IN_DAG = (Command("archive"), Command("clean --manual"), Command("clean"))
 """Commands that the DAG of a store in Airflow runs."""
 LOOK_FIRST = "--broker-conf FILE --dry-run"
-"""Options of a cleanup that shows what is deleted by the broker's own settings."""
+"""Options of a cleanup that only shows the deletions by the broker's own settings."""
 
 
 class UnknownProof(StrEnum):

@@ -44,8 +44,8 @@ class ArchivedPart:
     """A lake's part of a store.
 
     :param ranges: contiguous ranges of each log and lineage, as (log, lineage, start, end).
-    :param expired: the same for expired segments.
-    :param in_part: the same for segments of which archive rules left topics out.
+    :param expired: such ranges of expired segments.
+    :param in_part: such ranges of segments from which archive rules left topics out.
     """
 
     lake: str

@@ -1,4 +1,4 @@
-"""A store's DAGs in Airflow: the facts that were read, and what is wrong. Pure."""
+"""A store's DAGs in Airflow: facts from Airflow's database, and findings on them. Pure."""
 
 from __future__ import annotations
 

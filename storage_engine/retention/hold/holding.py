@@ -255,8 +255,7 @@ def end_alarms(context: Context, status: HoldStatus | None, now_ms: int) -> tupl
 def record_intent(context: Context, left: UnprovenSegments | None, acceptance: Acceptance | None) -> None:
     """Record durably which unproven segments are about to be left to the broker, and who decided it.
 
-    :param left: these segments. None, if the store has no hold and no shield, records nothing: an open intent
-        is that of a killed call.
+    :param left: these segments. None records nothing: without hold and shield, a killed call has recorded it.
     """
     if left is None or not (left.count or _open_intent(context)):
         return
@@ -366,7 +365,7 @@ def with_lake_notes(context: Context, status: HoldStatus) -> HoldStatus:
 
 
 def alarms_of(context: Context, status: HoldStatus) -> tuple[str, ...]:
-    """Return each drift as a sentence. For a deleted range it says whether it is ARCHIVED or LOST."""
+    """Return a sentence on each drift. For a deleted range it says whether the range is ARCHIVED or LOST."""
     drifts = with_lake_notes(context, with_rule_notes(context, status)).disturbances
     return drift_alarms(drifts, gone_ranges(context.journal, context.record, context.store, drifts))
 
@@ -488,7 +487,7 @@ def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int
     proven, unknown = _find_proven(context, measured)
     margin_ms = context.store.policy.archive_margin_hours * HOUR_MS
     status = hold_of(context.broker).hold_due(proven, margin_ms, now_ms)
-    # Added is drift from looks that recorded it and were interrupted before they reported it.
+    # Drift that an interrupted look recorded is added, because that look didn't report it.
     drifts = (*drift_since_renewal(context.journal, context.record), *status.disturbances)
     marked = with_rule_notes(context, replace(status, disturbances=tuple(dict.fromkeys(drifts))))
     unarchived = _keep_unarchived(context, marked.disturbances)

@@ -72,7 +72,7 @@ def queue_shares(positions: pa.Table, most_rows: int) -> list[tuple[int, int]]:
 def write_share(directory: str | os.PathLike[str], number: int, table: pa.Table) -> None:
     """Write a share of a table durably into its directory. It may be written again."""
     with durable.replacing(Path(directory) / f"part-{number:05d}.parquet") as file:
-        # names as plain strings, whatever reads them
+        # Names are plain strings, so that any reader understands them.
         pq.write_table(table, file, compression="zstd", store_schema=False)
 
 
@@ -89,7 +89,7 @@ class LagPart:
     """Summary of one share.
 
     :param at_risk: the first rows at risk, which show the plan's cost for its groups; see :func:`lag_part`.
-    :param worst: the rows that are furthest behind.
+    :param worst: the rows with the greatest lag.
     """
 
     groups: tuple[str, ...]

@@ -88,7 +88,7 @@ def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[s
 
     An unknown fact is None, and ``page_errors`` says why. A failure here never ends the look.
 
-    :param measured: the lakes' proofs, or None if the lakes were not asked, or none could be.
+    :param measured: the lakes' proofs, or None if no lake was asked or answered.
     """
     errors: list[str] = []
     snapshot = _try_to_read(

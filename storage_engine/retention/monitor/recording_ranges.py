@@ -98,7 +98,7 @@ def look_for_ranges(
     The reason is "" if all lakes could be asked. Only rows that are new in lakes and journal since the last
     look are read, unless a fact contradicts the memory.
 
-    :param measured: the lakes' proofs, or None if the lakes were not asked, or none could be.
+    :param measured: the lakes' proofs, or None if no lake was asked or answered.
     :raises StorageEngineError: the store, its shield or the journal can't be read.
     :raises OSError: a file can't be read.
     """
@@ -205,7 +205,7 @@ def _archived_spans(
     readable: Sequence[tuple[LakeProofs, str, History]],
     memory: RangeMemory,
 ) -> tuple[Sequence[ArchivedSpan], RangeMemory]:
-    """Return the lakes' ranges: those known from the last look, and those of receipts that were added since.
+    """Return the lakes' ranges, from the last look's memory and from receipts that were added since.
 
     :param readable: lakes' proofs, each with the lake's id and the remembered checks.
     :raises LakeUnavailableError: a lake can no longer be read.

@@ -65,7 +65,7 @@ def _keep_pending(log: LogPlan, pending: Sequence[Pending]) -> Sequence[Decision
 
 
 def pending_notices(plan: Plan, pending: Sequence[Pending], policy: PendingPolicy) -> tuple[str, ...]:
-    """Return notices on pending messages in the segments to delete, and on those that are already lost.
+    """Return notices on pending messages in the segments to delete, and on pending messages already lost.
 
     :param plan: the plan, already cut by :func:`apply_pending_policy`.
     """
@@ -89,7 +89,7 @@ def pending_notices(plan: Plan, pending: Sequence[Pending], policy: PendingPolic
 
 
 def pending_text(item: Pending) -> str:
-    """Return how many messages are pending, the first one's offset, and until when."""
+    """Return a text on the number of pending messages, the first offset, and until when they are due."""
     if item.count is None:
         kind = _NAMES[item.kind]
         return f"whether {kind}s are pending is unknown, so any segment may hold one: {item.error}"

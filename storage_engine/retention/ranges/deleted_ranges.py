@@ -189,7 +189,7 @@ def _read_range(history: RunHistory, event: Event) -> tuple[DeletedRange | None,
             detail = f"{release.passage_detail}; {release.reason.value}: {release.reason_detail}"
             facts = (What.RELEASED, release.passage.value, detail, decider)
         elif release.lacks_by_rules:
-            # A segment of which a lake has a part keeps the plan's reason as its cause.
+            # If a lake has a part of the segment, the plan's reason stays the cause.
             detail = f"{release.reason_detail}; {release.passage_detail}"
             facts = (What.RELEASED, release.reason.value, detail, decider)
         span = (release.log, release.base_offset, release.end_offset)
@@ -337,7 +337,7 @@ class ExplainedAbsence:
 
     @property
     def clause(self) -> str:
-        """Return a clause on what the journal has instead."""
+        """Return a clause on the journal's present records of the run."""
         if self.altered is not None:
             run_text = f"run {self.altered.run_key} begun {time_text(self.altered.begun_at_ms)}"
             return f"found {run_text} in its place: it was changed since"

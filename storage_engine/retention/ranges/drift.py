@@ -94,7 +94,7 @@ def gone_spans(
     """Return the ranges that others deleted, for comparison with store and lake.
 
     Two kinds are excused: ranges that were deleted before the present lineage was opened, and losses that a
-    person accepted. In both cases a person has decided to go on.
+    person accepted. In both cases a person has decided to continue.
 
     :param unasked: locations of the lakes that can't be asked now.
     """

@@ -1,6 +1,6 @@
 """Memory of where a store's logs began and ended, and the ranges that are missing since.
 
-A run updates the memory. Validation and pages compare missing ranges with lakes: what no lake has is lost.
+A run updates the memory. Validation and pages look for missing ranges in lakes. A range in no lake is lost.
 """
 
 from __future__ import annotations

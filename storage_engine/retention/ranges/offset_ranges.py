@@ -41,7 +41,7 @@ from storage_engine.same_bytes.own_acts import OwnActs
 
 
 def _list_sealed(broker: BrokerStore, snapshot: StoreSnapshot) -> dict[SegmentId, Segment]:
-    """Return the sealed segments. Logs that are kept out of lakes are left out: their gaps may mean nothing.
+    """Return the sealed segments. Logs that are kept out of lakes are left out: gaps in them are usual.
 
     :raises OSError: a file can't be read.
     """
@@ -93,7 +93,7 @@ _SHIELDED = "deleted from the log, and kept in the shield"
 ACCEPTED = "accepted"
 """Reason of a range whose loss a person has accepted."""
 MISSING = "missing"
-"""Reason of a range that should exist and is missing, or of which that is unknown."""
+"""Reason of a range that is missing and should exist, or may have to exist."""
 
 
 class Place(StrEnum):

@@ -441,7 +441,7 @@ def _take_checked(store: BrokerStore, take: Callable[[], StoreSnapshot], broker:
 
 
 def take_sealed_files(store: BrokerStore, broker: str) -> tuple[Segment, ...]:
-    """Return the sealed segments that exist, even if some are missing between them.
+    """Return the sealed segments that exist. Segments between them may be missing.
 
     :raises BrokerPackageError: a segment is impossible.
     :raises StorageEngineError: as of ``StoreShield.sealed_files``, or the store can't have a shield.

@@ -43,7 +43,7 @@ def check_disks(
     A missing directory counts as on the disk of the directory above it.
 
     :param temporary: directories for temporary files, by their purpose.
-    :raises BadInputError: some are, and the store's settings don't allow it. The error names all of them.
+    :raises BadInputError: a place is on such a disk, and the settings don't allow it. The error names all.
     """
     if store.may_share_disks:
         return

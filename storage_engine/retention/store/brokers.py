@@ -36,7 +36,7 @@ ANSWER_SECONDS = 30.0
 def check_answers(root: str) -> None:
     """Make sure that the disk of a store answers, even if only to say that a path is missing.
 
-    A thread of its own waits and is left behind, because nothing interrupts a wait for a server that is gone.
+    Nothing can interrupt a wait for a server that is gone. So another thread waits, and is left waiting.
 
     :raises DiskUnavailableError: the disk doesn't answer for ``ANSWER_SECONDS``.
     """

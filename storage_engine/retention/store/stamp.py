@@ -59,7 +59,7 @@ def stamp_paths(root: str) -> tuple[Path, ...]:
 
 @contextmanager
 def opened_places(root: str) -> Iterator[tuple[StampPlace, ...]]:
-    """Open the directories that have a store's stamp. Of several directories, those that exist are opened.
+    """Open the directories of a store's stamp. If the stamp has several, a missing directory is left out.
 
     :raises OSError: our directory is missing, can't be opened, or is a symbolic link.
     """
