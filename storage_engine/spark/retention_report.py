@@ -150,12 +150,7 @@ def retention_report(spark: SparkSession, request: RetentionReportRequest) -> Re
     spark.sparkContext.setJobGroup("retention report", f"usage of store {request.store_id}")
     counted = set[SegmentIdentity]()
     frames = [_cells(spark, config, request, counted) for config in request.lakes]
-    cells = (
-        unite_frames(frames)
-        .groupBy(*_NAMES)
-        .agg(F.sum("messages").alias("messages"), F.sum("size_bytes").alias("size_bytes"))
-    )
-    cells = keep_frame(cells, spark.sparkContext.defaultParallelism)
+    cells = keep_frame(_sum_up(unite_frames(frames), *_NAMES), spark.sparkContext.defaultParallelism)
     _write(cells.orderBy("hour", "topic", "host", "size_class").collect(), Path(request.usage_path))
     by_hour = cells.groupBy("hour").agg(F.sum("size_bytes").alias("size_bytes"))
     bytes_by_hour = {row.hour: row.size_bytes for row in by_hour.collect()}
@@ -177,12 +172,15 @@ def retention_report(spark: SparkSession, request: RetentionReportRequest) -> Re
 
 
 def _usages(cells: DataFrame, name: str) -> tuple[Usage, ...]:
+    ordered = _sum_up(cells, name).sort(["size_bytes", name], ascending=[False, True])
+    return tuple(Usage(*row) for row in ordered.collect())
+
+
+def _sum_up(cells: DataFrame, *names: str) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
-    summed = cells.groupBy(name).agg(
-        F.sum("messages").alias("messages"), F.sum("size_bytes").alias("size_bytes")
-    )
-    return tuple(Usage(*row) for row in summed.orderBy(F.desc("size_bytes"), name).collect())
+    sums = (F.sum(name).alias(name) for name in ("messages", "size_bytes"))
+    return cells.groupBy(*names).agg(*sums)
 
 
 def _cells(

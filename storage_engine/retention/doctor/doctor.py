@@ -659,29 +659,17 @@ def mount_findings(
 def _judge_mount(place: Place) -> Iterator[Finding]:
     mount, where = place.mount, f"{place.path} is on {place.mount.kind}"
     if mount.is_read_only:
-        yield Finding.warning(
-            "read-only",
-            f"{where}, mounted read-only: nothing there can be deleted or held",
-            f"mount it writable: mount -o remount,rw {mount.point}",
-        )
+        text = f"{where}, mounted read-only: nothing there can be deleted or held"
+        yield Finding.warning("read-only", text, f"mount it writable: mount -o remount,rw {mount.point}")
     if mount.is_memory:
-        yield Finding.warning(
-            "file-system",
-            f"{where}, in memory: the store is lost when the machine restarts",
-            "keep the store on a disk",
-        )
+        text = f"{where}, in memory: the store is lost when the machine restarts"
+        yield Finding.warning("file-system", text, "keep the store on a disk")
     elif mount.is_volatile:
-        yield Finding.warning(
-            "file-system",
-            f"{where} with the option volatile: nothing is durable, and file times don't show each write",
-            "mount it without volatile, or keep the store in a volume",
-        )
+        text = f"{where} with the option volatile: nothing is durable, and file times don't show each write"
+        yield Finding.warning("file-system", text, "mount it without volatile, or keep the store in a volume")
     elif mount.is_network:
-        yield Finding.warning(
-            "file-system",
-            f"{where}: we can't see writers on other machines, and locks may not stop them",
-            "manage the store on the host that its broker runs on",
-        )
+        text = f"{where}: we can't see writers on other machines, and locks may not stop them"
+        yield Finding.warning("file-system", text, "manage the store on the host that its broker runs on")
     elif place.trusted is False or (place.trusted is None and mount.is_fuse):
         verb = "don't" if place.trusted is False else "may not"
         yield Finding.note(

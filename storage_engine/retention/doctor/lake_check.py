@@ -248,10 +248,8 @@ def _judge_properties(lake: CheckedLake) -> Iterator[Finding]:
 
 def _judge_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms: int) -> Iterator[Finding]:
     if lake.refused:
-        yield Finding.urgent(
-            "lake-refused",
-            Text(f"nothing can be archived into the {lake.title}: ", lake.refused.removesuffix(".")),
-        )
+        reason = Text(f"nothing can be archived into the {lake.title}: ", lake.refused.removesuffix("."))
+        yield Finding.urgent("lake-refused", reason)
         return
     yield from _judge_properties(lake)
     if lake.acts_fault:
@@ -277,26 +275,17 @@ def _judge_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_
             Text("name the original lake. If it is gone for good: ", Command("lake promote")),
         )
     if lake.broker and lake.broker != broker:
-        yield Finding.urgent(
-            "lake-broker",
-            f"the {lake.title} {lake.location} has segments of {lake.broker} stores, not of {broker}",
-            "name another lake",
-        )
+        text = f"the {lake.title} {lake.location} has segments of {lake.broker} stores, not of {broker}"
+        yield Finding.urgent("lake-broker", text, "name another lake")
     if lake.faults:
-        yield Finding.urgent(
-            "lake-faults",
-            f"the last check of the {lake.title} found {count_text(lake.faults, 'fault')} in it",
-            Text("see them: ", Command("verify")),
-        )
+        text = f"the last check of the {lake.title} found {count_text(lake.faults, 'fault')} in it"
+        yield Finding.urgent("lake-faults", text, Text("see them: ", Command("verify")))
     elif lake.segments and (
         lake.verified_at_ms is None or now_ms - lake.verified_at_ms > _LONG_UNVERIFIED_MS
     ):
         when = "never" if lake.verified_at_ms is None else f"last {time_text(lake.verified_at_ms)}"
-        yield Finding.note(
-            "lake-unverified",
-            f"the {lake.title} was {when} verified",
-            Text("do it regularly: ", Command("verify")),
-        )
+        advice = Text("do it regularly: ", Command("verify"))
+        yield Finding.note("lake-unverified", f"the {lake.title} was {when} verified", advice)
     yield from _judge_disk(lake, unproven_bytes)
 
 

@@ -104,15 +104,11 @@ def next_step(state: State) -> NextStep:
     if state.refused:
         return NextStep(Command("doctor"), "run it again after the first finding is mended")
     if not state.has_lake and state.stamped_lakes:
-        return NextStep(
-            Command("doctor", f"STORE --lake {shlex.quote(state.stamped_lakes[0])}"),
-            "looks at the archived segments, too",
-        )
+        command = Command("doctor", f"STORE --lake {shlex.quote(state.stamped_lakes[0])}")
+        return NextStep(command, "looks at the archived segments, too")
     if not state.has_lake:
-        return NextStep(
-            Command("init-lake", f"--lake DIRECTORY{state.kind_option}"),
-            "makes a lake; choose a disk that isn't the broker's",
-        )
+        command = Command("init-lake", f"--lake DIRECTORY{state.kind_option}")
+        return NextStep(command, "makes a lake; choose a disk that isn't the broker's")
     if state.other_lake:
         return _step_to_other_lake(state)
     if state.unknown_proof is UnknownProof.JOURNAL and not state.lake_refused:
@@ -150,10 +146,8 @@ def _step_to_other_lake(state: State) -> NextStep:
     if state.retention_dag:
         return NextStep("", f"name the lake with this store's history in the connection: {state.other_lake}")
     if state.other_lake in state.stamped_lakes:
-        return NextStep(
-            Command("doctor", f"STORE --lake {shlex.quote(state.other_lake)}"),
-            "looks at the lake with this store's history",
-        )
+        command = Command("doctor", f"STORE --lake {shlex.quote(state.other_lake)}")
+        return NextStep(command, "looks at the lake with this store's history")
     return NextStep("", f"find the lake with this store's history, and name it: {state.other_lake}")
 
 
@@ -182,16 +176,11 @@ def _airflow_step(state: State) -> NextStep:
 def _clean(state: State) -> NextStep:
     segments = count_text(state.due, "proven segment")
     if state.running and not state.is_live:
-        return NextStep(
-            Command("doctor", f"STORE --lake DIRECTORY {state.live_option}".rstrip()),
-            "a broker runs on the store, so every command has to know it",
-        )
+        command = Command("doctor", f"STORE --lake DIRECTORY {state.live_option}".rstrip())
+        return NextStep(command, "a broker runs on the store, so every command has to know it")
     if state.assumes_defaults:
-        return NextStep(
-            Command("clean"),
-            f"shows what would be deleted by the broker's assumed defaults: {segments}",
-            LOOK_FIRST,
-        )
+        why = f"shows what would be deleted by the broker's assumed defaults: {segments}"
+        return NextStep(Command("clean"), why, LOOK_FIRST)
     if state.due_by_rules:
         going = count_text(state.due_by_rules, "proven segment")
         return NextStep(Command("clean"), f"deletes {going}, and checks what is left")

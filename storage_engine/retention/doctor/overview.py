@@ -154,19 +154,10 @@ def _read_store(
 
 def _archived_only(store_id: str, infos: Sequence[LakeInfo], missing: str) -> ManagedOverview:
     (info, store), *_ = ((info, row) for info in infos for row in info.stores if row.store_id == store_id)
+    why = "no journal could be asked for its path" if missing else "the journal doesn't know its path"
+    parts = _archived_parts(store_id, infos)
     return ManagedOverview(
-        store_id,
-        store.name,
-        None,
-        None,
-        info.broker,
-        None,
-        None,
-        "no journal could be asked for its path" if missing else "the journal doesn't know its path",
-        _archived_parts(store_id, infos),
-        None,
-        None,
-        (),
+        store_id, store.name, None, None, info.broker, None, None, why, parts, None, None, ()
     )
 
 

@@ -109,20 +109,16 @@ class PipelineFacts:
 def pipeline_findings(facts: PipelineFacts, now_ms: int) -> Iterator[Finding]:
     """Judge the DAGs of a store and the processes that run them."""
     if facts.error:
+        advice = "run this where Airflow runs, with its AIRFLOW_HOME and environment"
         yield Finding.warning(
-            "airflow-unreachable",
-            f"Airflow's database can't be read: {facts.error}",
-            "run this where Airflow runs, with its AIRFLOW_HOME and environment",
+            "airflow-unreachable", f"Airflow's database can't be read: {facts.error}", advice
         )
         return
     for component in facts.components:
         yield from _judge_component(component, now_ms)
     for file, error in facts.import_errors:
-        yield Finding.urgent(
-            "dag-import",
-            f"Airflow can't parse {file}: {error}",
-            "see the whole error: airflow dags list-import-errors",
-        )
+        advice = "see the whole error: airflow dags list-import-errors"
+        yield Finding.urgent("dag-import", f"Airflow can't parse {file}: {error}", advice)
     if facts.approval:
         yield Finding.urgent(
             "approval",
@@ -210,11 +206,8 @@ def _judge_component(component: ComponentFacts, now_ms: int) -> Iterator[Finding
     if at_ms is not None and now_ms - at_ms <= SILENT_MS:
         return
     when = "never ran" if at_ms is None else f"was last alive {time_text(at_ms)}"
-    yield Finding.urgent(
-        "airflow-component",
-        f"Airflow's {component.name} {when}: no DAG proceeds without it",
-        f"start it: airflow {component.name}",
-    )
+    text = f"Airflow's {component.name} {when}: no DAG proceeds without it"
+    yield Finding.urgent("airflow-component", text, f"start it: airflow {component.name}")
 
 
 def _judge_dag(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
@@ -231,10 +224,8 @@ def _judge_dag(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
     yield from _judge_stuck(dag, now_ms)
     for task_id, since_ms in dag.waits:
         if since_ms is not None and now_ms - since_ms > _LONG_WAIT_MS:
-            yield Finding.note(
-                "sensor-waits",
-                f"task {task_id} of {dag.dag_id} has waited for {duration_text(now_ms - since_ms)}",
-            )
+            text = f"task {task_id} of {dag.dag_id} has waited for {duration_text(now_ms - since_ms)}"
+            yield Finding.note("sensor-waits", text)
 
 
 def _judge_stuck(dag: DagFacts, now_ms: int) -> Iterator[Finding]:

@@ -273,11 +273,8 @@ def space_findings(figures: Figures) -> Iterator[Finding]:
     disks, levels, full = figures.snapshot.log_disks, figures.levels, figures.full_percent
     for disk in figures.snapshot.disks:
         if disk.used_percent is None:
-            yield Finding.warning(
-                "disk-unknown",
-                f"the level of a disk is unknown: {disk.error}",
-                "check that it is mounted: the broker may delete segments because of it",
-            )
+            advice = "check that it is mounted: the broker may delete segments because of it"
+            yield Finding.warning("disk-unknown", f"the level of a disk is unknown: {disk.error}", advice)
     fullest = max(disks, key=lambda disk: disk.used_percent or -1, default=None)
     used = None if fullest is None else fullest.used_percent
     if fullest is None or used is None:
@@ -413,12 +410,8 @@ def consumer_findings(figures: Figures, unit: str = "queue") -> Iterator[Finding
     unread = figures.unread
     if unread.error:
         # An unknown loss is as urgent as a known one.
-        yield Finding(
-            severity,
-            "consumers-unknown",
-            f"consumers' losses {_moment(figures)} are unknown: {reason_of(unread.error)}",
-            Text("look closer: ", Command("lag")),
-        )
+        text = f"consumers' losses {_moment(figures)} are unknown: {reason_of(unread.error)}"
+        yield Finding(severity, "consumers-unknown", text, Text("look closer: ", Command("lag")))
     if rows := [row for row in unread.rows if row.messages is not None]:
         groups = _count_by_group(rows)
         listed = named_in_short([f"{shorten(name, _NAME_WIDTH)} {count}" for name, count in groups])
@@ -491,10 +484,8 @@ def pending_findings(figures: Figures) -> Iterator[Finding]:
         yield Finding.note("pending", f"{_pending_text(staying)}{due}")
     if lost := [item for item in figures.pending if item.lost]:
         counts = " and ".join(f"{item.lost} {item.kind.value}" for item in lost)
-        yield Finding.note(
-            "pending-lost",
-            f"the broker waits for messages whose segments are gone: {counts}{_consequences(lost)}",
-        )
+        text = f"the broker waits for messages whose segments are gone: {counts}{_consequences(lost)}"
+        yield Finding.note("pending-lost", text)
 
 
 def _pending_text(items: Sequence[Pending]) -> str:

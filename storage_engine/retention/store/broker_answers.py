@@ -660,17 +660,13 @@ def _check_log_plan(log: LogPlan, segments: tuple[Segment, ...], where: str) -> 
     if going != segments[: len(going)]:
         pairs = zip(going, segments, strict=False)
         actual, expected = next(pair for pair in pairs if pair[0] != pair[1])
+        where = f"{where}, offset {expected.base_offset}"
         refuse(
-            f"{where}, offset {expected.base_offset}",
-            "the oldest segments to be deleted",
-            f"that it stays and {actual.base_offset} is deleted",
+            where, "the oldest segments to be deleted", f"that it stays and {actual.base_offset} is deleted"
         )
     if going[-1].state is not SegmentState.SEALED:
-        refuse(
-            f"{where}, offset {going[-1].base_offset}",
-            "that only sealed segments are deleted",
-            "an active one",
-        )
+        where = f"{where}, offset {going[-1].base_offset}"
+        refuse(where, "that only sealed segments are deleted", "an active one")
     at_most = segments[len(going)].base_offset if len(going) < len(segments) else _MAX_OFFSET
     if not going[-1].end_offset <= log.new_min_offset <= at_most:
         refuse(
