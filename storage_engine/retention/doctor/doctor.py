@@ -308,9 +308,8 @@ def _open_and_look(
     looked = _look(store, None, reply, facts, now_ms)
     if looked is None:
         return None, None, 0
-    facts.findings += hold_end_findings(
-        looked.figures.hold, _unproven_at_the_end(store, facts, looked, has_lake=has_lake), now_ms
-    )
+    unproven = _unproven_at_the_end(store, facts, looked, has_lake=has_lake)
+    facts.findings += hold_end_findings(looked.figures.hold, unproven, now_ms)
     if has_lake:
         _ask_lakes(store, facts, looked)
         from storage_engine.retention.doctor.lake_check import lake_findings, place_findings
@@ -430,9 +429,8 @@ def _ask_journal(store: ManagedStore, now_ms: int) -> _Facts:
         _read_samples(facts, now_ms)
     except StorageEngineError as error:
         facts.journal, facts.unknown_proof = None, UnknownProof.JOURNAL
-        facts.findings.append(
-            Finding.warning("journal", Text("the journal can't be read: ", Text(error).removesuffix(".")))
-        )
+        text = Text("the journal can't be read: ", Text(error).removesuffix("."))
+        facts.findings.append(Finding.warning("journal", text))
     return facts
 
 
@@ -445,9 +443,8 @@ def _read_samples(facts: _Facts, now_ms: int) -> None:
         return
     last = facts.journal.last_sample(facts.record.store_id)
     facts.last_sample_ms = None if last is None else last.at_ms
-    facts.jumped_ms = jumped_forward_ms(
-        read_clock(), facts.journal.clock_readings(facts.record.store_id, _READINGS)
-    )
+    readings = facts.journal.clock_readings(facts.record.store_id, _READINGS)
+    facts.jumped_ms = jumped_forward_ms(read_clock(), readings)
     facts.samples = facts.journal.max_offsets(facts.record.store_id, now_ms - DAY_MS)
 
 

@@ -120,9 +120,8 @@ def next_step(state: State) -> NextStep:
     if state.retention_dag:
         return _airflow_step(state)
     if state.unproven:
-        return NextStep(
-            Command("archive"), f"copies {count_text(state.unproven, 'segment')} into the lake, with proof"
-        )
+        segments = count_text(state.unproven, "segment")
+        return NextStep(Command("archive"), f"copies {segments} into the lake, with proof")
     if state.refused_logs:
         logs = count_text(state.refused_logs, "log")
         return NextStep("", f"mend what keeps {logs} out of the lake, as said above; then archive again")
@@ -133,12 +132,9 @@ def next_step(state: State) -> NextStep:
     if state.due:
         return _clean(state)
     if state.replicas_elsewhere:
-        return NextStep(
-            Command("clean"),
-            f"deletes {count_text(state.replicas_elsewhere, 'proven segment')}, where a person knows that "
-            "all other nodes are stopped",
-            "--replicas-stopped REASON",
-        )
+        segments = count_text(state.replicas_elsewhere, "proven segment")
+        why = f"deletes {segments}, where a person knows that all other nodes are stopped"
+        return NextStep(Command("clean"), why, "--replicas-stopped REASON")
     return _wait_step(state)
 
 
@@ -163,13 +159,11 @@ def in_airflow(finding: Finding, dag_id: str, *, known: bool) -> Finding:
 
 def _airflow_step(state: State) -> NextStep:
     if not state.dag_known:
-        return NextStep(
-            "airflow dags reserialize", "makes Airflow parse the DAG files, the store's among them"
-        )
+        why = "makes Airflow parse the DAG files, the store's among them"
+        return NextStep("airflow dags reserialize", why)
     if state.unproven or state.due or state.unknown_proof is not None:
-        return NextStep(
-            f"airflow dags trigger {state.retention_dag}", "archives, proves and deletes what is due"
-        )
+        command = f"airflow dags trigger {state.retention_dag}"
+        return NextStep(command, "archives, proves and deletes what is due")
     return _wait_step(state)
 
 

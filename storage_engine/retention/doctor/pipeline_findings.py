@@ -109,10 +109,9 @@ class PipelineFacts:
 def pipeline_findings(facts: PipelineFacts, now_ms: int) -> Iterator[Finding]:
     """Judge the DAGs of a store and the processes that run them."""
     if facts.error:
+        text = f"Airflow's database can't be read: {facts.error}"
         advice = "run this where Airflow runs, with its AIRFLOW_HOME and environment"
-        yield Finding.warning(
-            "airflow-unreachable", f"Airflow's database can't be read: {facts.error}", advice
-        )
+        yield Finding.warning("airflow-unreachable", text, advice)
         return
     for component in facts.components:
         yield from _judge_component(component, now_ms)
@@ -244,14 +243,12 @@ def _judge_stuck(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
             advice = f"airflow dags unpause {dag.dag_id}"
             yield Finding(_severity([dag]), "run-stuck", f"{text}, and its DAG is paused", advice)
         elif since_ms > (_LONG_QUEUED_MS if run.state == "queued" else longest_ms):
-            yield Finding(
-                _severity([dag]),
-                "run-stuck",
-                text,
+            advice = (
                 f"see which task is running: airflow tasks states-for-dag-run {dag.dag_id} {run.run_id}; if "
                 "no process works on the run any more, mark it failed in Airflow's grid: the next run "
-                "continues from there",
+                "continues from there"
             )
+            yield Finding(_severity([dag]), "run-stuck", text, advice)
 
 
 def dag_text(dag: DagFacts, now_ms: int) -> str:

@@ -559,11 +559,10 @@ def unproven_findings(
 def touched_findings(count: int) -> Iterator[Finding]:
     """Yield a finding if files of archived sealed segments were touched since."""
     if count:
-        yield Finding.note(
-            "touched",
-            touched_text(count),
-            Text("a cleanup hashes them again before it deletes them. To do it now: ", Command("archive")),
+        advice = Text(
+            "a cleanup hashes them again before it deletes them. To do it now: ", Command("archive")
         )
+        yield Finding.note("touched", touched_text(count), advice)
 
 
 def _urgency(segments: Sequence[Segment], figures: Figures, running: bool | None) -> Severity:

@@ -139,21 +139,19 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
     now_ms = clock_ms() if now_ms is None else now_ms
     sensed = sense(context, now_ms)
     causes = {trigger.cause for trigger in sensed.triggers}
-    quarantine = expired_or_in_the_way(
-        context.journal, context.record.store_id, now_ms, space_is_short=Cause.SPACE_FULL in causes
-    )
-    if not causes or not context.store.cleans_up:
+    store_id, managed, is_short = context.record.store_id, context.store, Cause.SPACE_FULL in causes
+    quarantine = expired_or_in_the_way(context.journal, store_id, now_ms, space_is_short=is_short)
+    if not causes or not managed.cleans_up:
         return DueResult(sensed, why=quarantine)
-    managed = context.store
     decided = decide(context.broker, PlanRequest(), now_ms, kind=managed.broker, policy=managed.policy)
-    check_quarantine(context.store, context.broker.data_paths, decided)
+    check_quarantine(managed, context.broker.data_paths, decided)
     plan = decided.plan
     size_bytes = sum(segment.disk_bytes for segment in plan.to_delete)
     why = (*_blocked_notices(plan), *quarantine)
     if plan.to_delete:
         count = count_text(len(plan.to_delete), "segment")
         why = (f"{count}, {bytes_text(size_bytes)}, would be deleted", *why)
-    store_id, is_asked, is_refused = context.record.store_id, False, False
+    is_asked = is_refused = False
     waiting = open_questions(context.journal, store_id, now_ms) if plan.to_delete else ()
     if plan.to_delete and not quarantine:
         digest = add_identity(plan, context.record).digest

@@ -196,11 +196,8 @@ def with_disk_levels(snapshot: StoreSnapshot, used_percents: Mapping[str, int]) 
         usable = None if disk.total_bytes is None else disk.total_bytes * (100 - percent) // 100
         return replace(disk, used_percent=percent, usable_bytes=usable, error="")
 
-    return replace(
-        snapshot,
-        log_disks=tuple(at_level(disk) for disk in snapshot.log_disks),
-        dependents_disk=at_level(snapshot.dependents_disk),
-    )
+    log_disks = tuple(map(at_level, snapshot.log_disks))
+    return replace(snapshot, log_disks=log_disks, dependents_disk=at_level(snapshot.dependents_disk))
 
 
 _NOTHING: Mapping[SegmentId, int] = {}

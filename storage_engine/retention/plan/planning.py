@@ -117,10 +117,8 @@ def make_plan(
             replaced = replaced_notices(context.store.real_root)
             directories = known_directories(context.journal, run.store_id)
             aside = unknown_notices(context.store, context.broker.data_paths, directories)
-            plan = replace(
-                add_identity(decided.plan, context.record),
-                notices=(*moved, *held, *emptied, *decided.plan.notices, *shielded, *replaced, *aside),
-            )
+            notices = (*moved, *held, *emptied, *decided.plan.notices, *shielded, *replaced, *aside)
+            plan = replace(add_identity(decided.plan, context.record), notices=notices)
             record_starter(context, run, starter)
             decided_from["took_ms"] = (time.monotonic_ns() - started_ns) // 1_000_000
             run = context.journal.record_plan(run, plan, decided_from)

@@ -146,9 +146,8 @@ def digests_of(history: RunHistory, event_ids: Collection[int]) -> dict[int, str
     step, phase, subject, payload and time. None of these ever expires.
     """
     run, waiver = history.run, history.waiver
-    hasher = hashlib.sha256(
-        _line([history.store_id, run.run_key, run.begun_at_ms, run.request, run.plan_digest])
-    )
+    run_line = _line([history.store_id, run.run_key, run.begun_at_ms, run.request, run.plan_digest])
+    hasher = hashlib.sha256(run_line)
     if waiver is not None:
         hasher.update(_line([waiver.person, waiver.reason, waiver.at_ms]))
     digests, events = {}, iter(history.events)
@@ -382,9 +381,8 @@ def explain_absence(
             return ExplainedAbsence(absent, Absence.ALTERED, history.run)
     is_newer_before = around.before_ms is not None and around.before_ms > absent.at_ms
     is_older_after = around.after_ms is None or around.after_ms < absent.begun_at_ms
-    return ExplainedAbsence(
-        absent, Absence.OLDER_COPY if is_newer_before or is_older_after else Absence.REMOVED
-    )
+    why = Absence.OLDER_COPY if is_newer_before or is_older_after else Absence.REMOVED
+    return ExplainedAbsence(absent, why)
 
 
 def _is_altered(absent: AbsentRun, history: RunHistory) -> bool:

@@ -164,10 +164,8 @@ def _compare_segments(
         for name, key in _OF_RELEASE.items():
             yield from _compare(f"{name} of {subject} in its report", payload[key], row[name])
         if (decision := decisions.get(subject)) is not None:
-            reason = (decision.reason.value, decision.detail)
-            yield from _compare(
-                f"why {subject} was deleted, in its report", reason, (row["reason"], row["detail"])
-            )
+            reason, reported = (decision.reason.value, decision.detail), (row["reason"], row["detail"])
+            yield from _compare(f"why {subject} was deleted, in its report", reason, reported)
 
 
 def _subject(row: Mapping[str, Any]) -> str:

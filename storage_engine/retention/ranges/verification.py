@@ -101,13 +101,10 @@ def deletion_findings(
     try:
         rows = read_deletions(lake, store_id)
     except StorageEngineError as error:
-        yield Finding(
-            Status.WARNING,
-            "table deletions",
-            Text("could not be read: ", error),
-            "Nothing depends on this table. If it is lost, the store's next run makes it again from the "
-            "journal.",
+        advice = (
+            "Nothing depends on this table. If it is lost, the store's next run makes it from the journal."
         )
+        yield Finding(Status.WARNING, "table deletions", Text("could not be read: ", error), advice)
     sources: dict[RunDigest, list[str]] = {}
     for digest, source in dict.fromkeys(_list_witnesses(lake, store_id, rows, stamped)):
         sources.setdefault(digest, []).append(source)
@@ -137,13 +134,11 @@ def deletion_findings(
 
 def _contradiction_findings(reader: JournalReader, history: RunHistory) -> Iterator[Finding]:
     if clauses := read_run_contradictions(reader, history):
-        yield Finding(
-            Status.FAILURE,
-            f"run {history.run.run_key}",
+        detail = (
             "expected its plan, result, end and report to agree with each other and with its events; "
-            f"found otherwise{_clauses(clauses)}",
-            _ADVICE,
+            f"found otherwise{_clauses(clauses)}"
         )
+        yield Finding(Status.FAILURE, f"run {history.run.run_key}", detail, _ADVICE)
 
 
 def _absence_finding(explained: ExplainedAbsence, sources: Mapping[RunDigest, Sequence[str]]) -> Finding:
@@ -197,13 +192,11 @@ def _changed_finding(
 ) -> Finding:
     digest, actual = next(iter(wrong.items()))
     names = " and ".join(dict.fromkeys(source for witness in wrong for source in sources[witness]))
-    return Finding(
-        Status.FAILURE,
-        f"run {digest.run}",
+    detail = (
         f"expected its plan, intents, results and losses with the SHA-256 {digest.sha256}, by {names}, "
-        f"found {actual} by the journal: it was changed since{_changes(history, rows)}",
-        _ADVICE,
+        f"found {actual} by the journal: it was changed since{_changes(history, rows)}"
     )
+    return Finding(Status.FAILURE, f"run {digest.run}", detail, _ADVICE)
 
 
 def _changes(history: RunHistory, rows: Sequence[DeletedRange]) -> str:

@@ -158,9 +158,8 @@ class Context:
     def save(self, run: Run, step: Step, result: Any, started_ns: int) -> None:
         """Record the step's result, and its duration."""
         took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
-        self.journal.record(
-            run, step, Phase.RESULT, [(WHOLE, {"result": to_recorded(result), "took_ms": took_ms})]
-        )
+        payload = {"result": to_recorded(result), "took_ms": took_ms}
+        self.journal.record(run, step, Phase.RESULT, [(WHOLE, payload)])
 
     @contextmanager
     def errors(self, run: Run, step: Step) -> Iterator[Callable[[Any], None]]:
