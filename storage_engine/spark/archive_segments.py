@@ -285,8 +285,8 @@ def archive_segments(
 ) -> tuple[Receipt, ...]:
     """Archive, prove and commit segments. If a task fails, no segment is committed.
 
-    A segment that disappears meanwhile is left out. Executors need the store and the lake at
-    the paths in the jobs; with an agent, only the lake. Copies that aren't committed are deleted.
+    A segment that disappears meanwhile is left out. Copies that aren't committed are deleted. Executors need
+    the store and the lake at the paths in the jobs, or with an agent only the lake.
 
     :return: receipts, one for each job, in their order. A job whose file vanished has none.
     :raises StoreNotFoundError: an executor doesn't see the store that the driver sees.

@@ -348,13 +348,11 @@ def _segment_filter(slots: Sequence[Slot]) -> Any:
     for lineage, log, base_offset in slots:
         by_log.setdefault((lineage, log), []).append(base_offset)
     field = pc.field
-    return reduce(
-        or_,
-        (
-            (field("lineage") == lineage) & (field("log") == log) & field("segment_base_offset").isin(offsets)
-            for (lineage, log), offsets in by_log.items()
-        ),
-    )
+    logs = [
+        (field("lineage") == lineage) & (field("log") == log) & field("segment_base_offset").isin(offsets)
+        for (lineage, log), offsets in by_log.items()
+    ]
+    return reduce(or_, logs)
 
 
 def _below_end(file: StoreFile, codec: SegmentCodec) -> Any:

@@ -388,7 +388,7 @@ def explain_absence(
 def _is_altered(absent: AbsentRun, history: RunHistory) -> bool:
     """Return whether a run of the journal is the absent one under another key or beginning.
 
-    No two runs have one key, and no range is released twice.
+    Each run has a key of its own, and no range is released twice.
     """
     run = history.run
     if run.run_key == absent.run and run.begun_at_ms <= absent.at_ms:

@@ -1,6 +1,6 @@
 """Changes that others made to a held store, by the journal, and whether a lake has the deleted ranges.
 
-A range that was reported as drift raises no second alarm. Other losses do, until a person accepts them.
+A range that was reported as drift raises no second alarm. Other losses are alarms until they are accepted.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def recorded_gone(journal: Journal, record: StoreRecord) -> tuple[tuple[Drift, i
 def _widest_drifts(drifts: Sequence[tuple[Drift, int]]) -> Iterator[tuple[Drift, int]]:
     """Yield the ranges that aren't a part of another range of the same lineage.
 
-    If a loss grows until the hold is renewed, each look has recorded it.
+    While a loss grows, each look records it again, until the hold is renewed.
     """
     for number, (drift, lineage) in enumerate(drifts):
         others = ((other, i) for i, (other, of) in enumerate(drifts) if of == lineage and i != number)

@@ -214,7 +214,7 @@ def offset_ranges(
             if not span.fault:
                 parts = subtract_intervals(span.start_offset, span.end_offset, cover)
                 pieces += (_archived_range(log, span, *part) for part in parts)
-        pieces += _faulty_ranges(log, archived.get(log, ()), pieces)
+        pieces += _find_faulty(log, archived.get(log, ()), pieces)
         cover = merge_intervals(pieces)
         pieces += (
             OffsetRange(log, lineage, *part, 1, part[1] - part[0], Place.LOCAL, "shielded", _SHIELDED)
@@ -275,9 +275,7 @@ def _archived_range(log: str, span: ArchivedSpan, start: int, end: int) -> Offse
     return OffsetRange(log, span.lineage, start, end, segments, size_bytes, where, reason, detail)
 
 
-def _faulty_ranges(
-    log: str, spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRange]
-) -> list[OffsetRange]:
+def _find_faulty(log: str, spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRange]) -> list[OffsetRange]:
     """Return the ranges that are faulty in a lake and sound in no other place."""
     faulty = {(span.lineage, span.start_offset): span for span in spans if span.fault}
     covers = {lineage: _lineage_intervals(pieces, lineage) for lineage, _ in faulty}
@@ -299,11 +297,8 @@ def _expired_ranges(
     reached = dict.fromkeys(covers, 0)
     ranges: list[OffsetRange] = []
     for span in sorted(spans, key=lambda span: (span.start_offset, -span.end_offset, span.ended)):
-        start, place, cover = (
-            max(span.start_offset, reached[span.lineage]),
-            Place.EXPIRED,
-            covers[span.lineage],
-        )
+        start = max(span.start_offset, reached[span.lineage])
+        place, cover = Place.EXPIRED, covers[span.lineage]
         if span.ended.startswith(NOT_ARCHIVED):
             place, cover = Place.NOT_ARCHIVED, merge_intervals((*cover, *lost))
         ranges += (
