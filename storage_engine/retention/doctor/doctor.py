@@ -516,7 +516,7 @@ def clock_findings(
         yield Finding.warning(
             "clock",
             f"{count_text(len(future), 'segment')} written in the future, the latest {future[-1].name} at "
-            f"{time_text(last_ms)}: neither they nor later segments expire before",
+            f"{time_text(last_ms)}: these and later segments don't expire before then",
             advice,
         )
     for at_ms, event in (

@@ -260,8 +260,8 @@ def _judge_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_
         words = [word for name, pattern in patterns.items() if pattern != "*" for word in (name, pattern)]
         yield Finding.warning(
             "archive-rule",
-            f"rule {rule.rule_id[:SHOWN_CHARACTERS]} of the {lake.title}, by which {rule.scope.text} is not "
-            "archived, isn't in this store's journal: its messages are archived all the same",
+            f"rule {rule.rule_id[:SHOWN_CHARACTERS]} of the {lake.title}, which keeps {rule.scope.text} out, "
+            "isn't in this store's journal, so the messages are archived all the same",
             Text(
                 "record it there: ",
                 Command("lake keep", f"--lake {shlex.join([lake.location, *words])} --archive no"),

@@ -117,10 +117,7 @@ def shielded_text(row: UnreadMessages) -> str:
 
 def error_text(error: str) -> str:
     """Return the text that the unread messages in the shield are not known completely."""
-    return (
-        "it is not completely known which messages consumers have not read of segments that only the "
-        f"shield has: {error}"
-    )
+    return f"consumers' unread messages that only the shield has are not completely known: {error}"
 
 
 def unread_text(row: UnreadMessages) -> str:

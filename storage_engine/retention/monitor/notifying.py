@@ -333,7 +333,7 @@ def _send_all(
         _untold_here[subject.key(means)] = tuple(waiting[-_MOST_ALARMS:])
     if reason:
         untold = f"{means.name} wasn't told of {count_text(unsent, 'alarm')}"
-        notices.append(f"{untold} ({reason}); alarms that still stand at the next look are sent then")
+        notices.append(f"{untold} ({reason}); alarms that last until the next look are sent then")
     if len(todo) > unsent and (reason := _keep_sent(subject, means, tuple(standing.values()))):
         notices.append(
             f"the record of alarms sent to {means.name} can't be kept, so they are sent again: {reason}"
