@@ -79,7 +79,7 @@ def load_task_modules() -> None:
 
 def main() -> None:
     sys.path[:] = without_archives(sys.path)
-    # Python has cached the archives' directories for this module, and would check that cache again and again.
+    # Python has cached an importer for each archive, which would read the archive's directory again.
     sys.path_importer_cache.clear()
     check_versions(os.environ.get(DRIVER_VERSIONS))
     importlib.import_module(TASK_MODULE)
