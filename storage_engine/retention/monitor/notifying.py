@@ -341,11 +341,11 @@ def _send_all(
     return notices
 
 
-def changes(known: Sequence[Alarm], alarms: Sequence[str], now_ms: int) -> tuple[list[Alarm], list[Alarm]]:
+def changes(sent: Sequence[Alarm], alarms: Sequence[str], now_ms: int) -> tuple[list[Alarm], list[Alarm]]:
     """Return the alarms that began, and those that ended. If only numbers changed, it is the same alarm."""
     before: dict[str, list[Alarm]] = defaultdict(list)
     new = dict.fromkeys(alarms)
-    for alarm in known:
+    for alarm in sent:
         # Equal texts go first, so that of two alarms that differ only in numbers the new one began.
         if alarm.what in new:
             del new[alarm.what]

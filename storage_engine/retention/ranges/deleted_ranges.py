@@ -235,15 +235,15 @@ def _row(
 
 
 def missing_ranges(
-    history: RunHistory, known: Iterable[DeletedRange], topic_id_of: Callable[[str], str] | None
+    history: RunHistory, present_rows: Iterable[DeletedRange], topic_id_of: Callable[[str], str] | None
 ) -> tuple[DeletedRange, ...]:
     """Return the rows of a run that a lake lacks. Each row is one range with one cause.
 
-    :param known: rows of any run.
+    :param present_rows: rows of any run.
     """
     digest = history.digest
     reached: dict[tuple[object, ...], list[tuple[int, int]]] = {}
-    for row in known:
+    for row in present_rows:
         if (row.run, row.run_begun_at_ms) == (digest.run, digest.begun_at_ms):
             reached.setdefault(_kind(row)[:4], []).append((row.start_offset, row.end_offset))
     parts = (

@@ -245,7 +245,7 @@ def missing_rows(
     reader: JournalReader,
     store_id: str,
     runs: Collection[DeletingRun],
-    known: Collection[DeletedRange],
+    present_rows: Collection[DeletedRange],
 ) -> Iterator[DeletedRange]:
     """Yield the rows that a lake lacks, run by run.
 
@@ -256,15 +256,15 @@ def missing_rows(
     :raises LakeUnavailableError: the lake's receipts can't be read.
     """
     reached: dict[tuple[str, int], int] = {}
-    for row in known:
+    for row in present_rows:
         key = (row.run, row.run_begun_at_ms)
         reached[key] = max(row.event_id, reached.get(key, 0))
     topic_id_of = find_broker(lake.broker).codec.columns.topic_id_of
-    explained = explain_absent_runs(reader, store_id, runs, (), known)
+    explained = explain_absent_runs(reader, store_id, runs, (), present_rows)
     altered = {absence.altered.run_id for absence in explained if absence.altered is not None}
     for run in runs:
         if run.run_id not in altered and run.last_id > reached.get((run.run_key, run.begun_at_ms), 0):
-            rows = missing_ranges(read_history(reader, store_id, run), known, topic_id_of)
+            rows = missing_ranges(read_history(reader, store_id, run), present_rows, topic_id_of)
             yield from _add_times(lake, store_id, rows)
 
 

@@ -160,7 +160,7 @@ def look_at_receipts(
 
 
 def known_spans(
-    known: RangeMemory, lake_ids: Sequence[str], read: Callable[[str, int], LakeLook]
+    memories: RangeMemory, lake_ids: Sequence[str], read: Callable[[str, int], LakeLook]
 ) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
     """Return the ranges for which lakes have receipts, from the memory and the rows that were added since.
 
@@ -169,7 +169,7 @@ def known_spans(
     :param read: looks at a lake's receipts, from a sequence number on.
     :return: None if the memory contradicts a lake's chain of receipts, or there is no memory.
     """
-    memory = known.of(lake_ids)
+    memory = memories.of(lake_ids)
     if all(mark.sequence < 0 for mark in memory.marks):
         return None
     rows: list[ReceiptSpan | ArchivedSpan] = [*memory.settled]
@@ -182,7 +182,7 @@ def known_spans(
 
 
 def look_at_lakes(
-    known: RangeMemory,
+    memories: RangeMemory,
     lake_ids: Sequence[str],
     read: Callable[[str, int], LakeLook],
     first_offsets: Mapping[str, int],
@@ -193,13 +193,13 @@ def look_at_lakes(
     :param read: looks at a lake's receipts from the last known one on, which shows whether the chain changed.
     :param first_offsets: name of a log → where it begins on disk.
     """
-    memory = known.of(lake_ids)
+    memory = memories.of(lake_ids)
     looks = [read(mark.lake_id, max(0, mark.sequence)) for mark in memory.marks]
     if _is_contradicted(memory, looks, first_offsets, lineages):
         memory = RangeMemory().of(lake_ids)
         looks = [read(mark.lake_id, 0) for mark in memory.marks]
     archived, spans = _advance(memory, looks, first_offsets, lineages)
-    return known.with_archived(archived), spans
+    return memories.with_archived(archived), spans
 
 
 def _advance(

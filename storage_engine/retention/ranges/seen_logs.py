@@ -60,13 +60,13 @@ def logs_of_snapshot(
     snapshot: StoreSnapshot,
     identities: Mapping[str, LogIdentity],
     lineages: Lineages,
-    known: Iterable[SeenLog] = (),
+    remembered: Iterable[SeenLog] = (),
 ) -> tuple[SeenLog, ...]:
     """Return a snapshot's logs in the form in which they are remembered.
 
-    :param known: remembered logs. If a log's end can't be read, the remembered end is used.
+    :param remembered: the logs of the last look. If a log's end can't be read, its remembered end is used.
     """
-    before = {(entry.log, entry.lineage): entry for entry in known}
+    before = {(entry.log, entry.lineage): entry for entry in remembered}
 
     def entry_of(log: LogSnapshot) -> SeenLog:
         entry = SeenLog(
@@ -103,14 +103,14 @@ def logs_of_plan(plan: Plan) -> tuple[SeenLog, ...]:
     )
 
 
-def absent_logs(known: Iterable[SeenLog], here: Iterable[SeenLog]) -> tuple[SeenLog, ...]:
+def absent_logs(remembered: Iterable[SeenLog], present_logs: Iterable[SeenLog]) -> tuple[SeenLog, ...]:
     """Return the known logs that are missing: their name is gone, or another log has it."""
-    present = {entry.log: entry for entry in here}
-    return tuple(log for log in known if log.log not in present or not log.is_same_log(present[log.log]))
+    present = {entry.log: entry for entry in present_logs}
+    return tuple(log for log in remembered if log.log not in present or not log.is_same_log(present[log.log]))
 
 
 def merge_logs(
-    known: Sequence[SeenLog], here: Sequence[SeenLog], absences: Mapping[SeenLog, Absence]
+    remembered: Sequence[SeenLog], present_logs: Sequence[SeenLog], absences: Mapping[SeenLog, Absence]
 ) -> tuple[SeenLog, ...]:
     """Return the logs to remember after this look. Rightly deleted logs are forgotten.
 
@@ -118,7 +118,7 @@ def merge_logs(
 
     :param absences: why the logs of :func:`absent_logs` are missing.
     """
-    before = {entry.log: entry for entry in known if entry not in absences}
+    before = {entry.log: entry for entry in remembered if entry not in absences}
 
     def merge(entry: SeenLog) -> SeenLog:
         old = before.get(entry.log)
@@ -128,12 +128,12 @@ def merge_logs(
         same = replace(entry, at_ms=old.at_ms, identity=old.identity) == old
         return old if same and entry.identity.log_id == old.identity.log_id else entry
 
-    missing = (entry for entry in known if entry in absences and not absences[entry].is_right)
-    return tuple(sorted((*map(merge, here), *missing), key=lambda entry: (entry.log, entry.at_ms)))
+    missing = (entry for entry in remembered if entry in absences and not absences[entry].is_right)
+    return tuple(sorted((*map(merge, present_logs), *missing), key=lambda entry: (entry.log, entry.at_ms)))
 
 
 def missing_ranges(
-    known: Sequence[SeenLog], here: Iterable[SeenLog], absences: Mapping[SeenLog, Absence]
+    remembered: Sequence[SeenLog], present_logs: Iterable[SeenLog], absences: Mapping[SeenLog, Absence]
 ) -> Iterator[Missing]:
     """Yield the ranges of known logs that should be on disk and are missing.
 
@@ -142,9 +142,9 @@ def missing_ranges(
 
     :param absences: why the logs of :func:`absent_logs` are missing.
     """
-    present = {entry.log: entry for entry in here}
-    newest = {log.log: log for log in sorted(known, key=lambda log: log.at_ms)} | present
-    for entry in known:
+    present = {entry.log: entry for entry in present_logs}
+    newest = {log.log: log for log in sorted(remembered, key=lambda log: log.at_ms)} | present
+    for entry in remembered:
         when = f"[{entry.start_offset}, {entry.end_offset}) on {time_text(entry.at_ms)}"
         if entry in absences:
             absence = absences[entry]

@@ -91,27 +91,27 @@ def is_there(store: ManagedStore, journal: Journal, record: StoreRecord, name: s
     )
 
 
-def has_come(store: ManagedStore, journal: Journal, known: StoreRecord) -> bool:
+def has_come(store: ManagedStore, journal: Journal, record: StoreRecord) -> bool:
     """Return whether the disk of another machine's store now belongs to this machine, at the same path.
 
     The store has to have the name that the journal knows. If the journal knows no name, the settings have to
     say which host has the store. The stamp has to be from the other machine, and name the last receipts that
     the journal recorded. A copy with an older stamp doesn't count: a person has to move it.
     """
-    if known.real_path != store.real_root or not may_have_come(store.host, known.host):
+    if record.real_path != store.real_root or not may_have_come(store.host, record.host):
         return False
-    same_name = store.named and store.name == known.name
+    same_name = store.named and store.name == record.name
     stamp = None
     with suppress(StoreIdentityError, OSError):
-        if same_name or (known.name is None and store.host is not None):
+        if same_name or (record.name is None and store.host is not None):
             stamp = read_stamp(store.real_root)
-    if stamp is None or (stamp.store_id, stamp.root) != (known.store_id, known.real_path):
+    if stamp is None or (stamp.store_id, stamp.root) != (record.store_id, record.real_path):
         return False
     stamped = {head.lake_id or head.location: head.sequence for head in stamp.lakes}
-    recorded = journalled_heads(journal, known.store_id)
+    recorded = journalled_heads(journal, record.store_id)
     if any(head.sequence > stamped.get(head.lake_id or head.location, -1) for head in recorded):
         return False
-    return stamp.machine == known.host or (stamp.machine == this_host() and _is_under_way(journal, known))
+    return stamp.machine == record.host or (stamp.machine == this_host() and _is_under_way(journal, record))
 
 
 def move_notice(journal: Journal, record: StoreRecord) -> tuple[str, ...]:
@@ -313,31 +313,31 @@ def check_no_original(root: str, place: str, store_id: str, *, stamped_there: bo
         )
 
 
-def check_broker(store: ManagedStore, known: StoreRecord) -> None:
+def check_broker(store: ManagedStore, record: StoreRecord) -> None:
     """Make sure that a store is managed as the kind of broker that the journal knows.
 
     :raises StoreIdentityError: the journal knows the store as another kind of broker's.
     """
-    if known.broker != store.broker:
+    if record.broker != store.broker:
         raise StoreIdentityError(
-            f"{store.real_root}: expected a store of {known.broker}, as the journal knows it, found one that "
-            f"is managed as one of {store.broker}. Nothing was changed. Name its broker (broker_type in a "
+            f"{store.real_root}: expected a store of {record.broker}, as the journal knows it, found one "
+            f"that is managed as one of {store.broker}. Nothing was changed. Name its broker (broker_type in a "
             "connection, --broker-type at the shell), or manage another store with a journal of its own."
         )
 
 
-def check_same(store: ManagedStore, journal: Journal, known: StoreRecord, stamp: Stamp | None) -> None:
+def check_same(store: ManagedStore, journal: Journal, record: StoreRecord, stamp: Stamp | None) -> None:
     """Make sure that the store at a known place is still the known store.
 
     :raises StoreIdentityError: the journal knows another store at this place.
     """
-    if stamp is not None and stamp.store_id == known.store_id:
+    if stamp is not None and stamp.store_id == record.store_id:
         return
-    if stamp is None and journal.last_result(known.store_id, Step.STAMP) is None:
+    if stamp is None and journal.last_result(record.store_id, Step.STAMP) is None:
         return
     stamp_text = "no stamp" if stamp is None else f"that of store {stamp.store_id}"
     raise StoreIdentityError(
-        f"{stamp_path(store.real_root)}: expected the stamp of store {known.store_id}, which the journal "
+        f"{stamp_path(store.real_root)}: expected the stamp of store {record.store_id}, which the journal "
         f"knows at this place, found {stamp_text}: another store is here, perhaps another machine's, or the "
         "stamp was removed. Nothing was changed. If it is the same store, run ",
         Command("stamp"),

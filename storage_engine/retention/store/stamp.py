@@ -304,9 +304,9 @@ def _later(left: RunDigest | None, right: RunDigest | None) -> RunDigest | None:
     return max((left, right), key=lambda run: (-1, -1) if run is None else (run.begun_at_ms, run.event_id))
 
 
-def says_otherwise(known: RunDigest | None, deletion: RunDigest) -> bool:
+def says_otherwise(recorded: RunDigest | None, deletion: RunDigest) -> bool:
     """Return whether two digests of the same events of a run differ."""
-    return known is not None and known != deletion == replace(known, sha256=deletion.sha256)
+    return recorded is not None and recorded != deletion == replace(recorded, sha256=deletion.sha256)
 
 
 def update_stamp(
