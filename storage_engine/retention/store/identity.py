@@ -321,8 +321,8 @@ def check_broker(store: ManagedStore, record: StoreRecord) -> None:
     if record.broker != store.broker:
         raise StoreIdentityError(
             f"{store.real_root}: expected a store of {record.broker}, as the journal knows it, found one "
-            f"that is managed as one of {store.broker}. Nothing was changed. Name its broker (broker_type in a "
-            "connection, --broker-type at the shell), or manage another store with a journal of its own."
+            f"that is managed as one of {store.broker}. Nothing was changed. Name its broker (broker_type in "
+            "a connection, --broker-type at the shell), or manage another store with a journal of its own."
         )
 
 
