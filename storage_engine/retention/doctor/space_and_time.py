@@ -238,8 +238,9 @@ def _find_leaving(
     going_ids = {segment.id for segment in going}
     for span_ms in HORIZONS_MS:
         due = {key for key, at_ms in deletes_at.items() if at_ms is not None and at_ms <= now_ms + span_ms}
+        leaving_ids = going_ids | due
         sealed = (segment for log in snapshot.logs for segment in log.sealed)
-        if segments := tuple(segment for segment in sealed if segment.id in going_ids | due):
+        if segments := tuple(segment for segment in sealed if segment.id in leaving_ids):
             return segments, span_ms
     return (), HORIZONS_MS[-1]
 
@@ -273,7 +274,7 @@ def space_findings(figures: Figures) -> Iterator[Finding]:
     disks, levels, full = figures.snapshot.log_disks, figures.levels, figures.full_percent
     for disk in figures.snapshot.disks:
         if disk.used_percent is None:
-            advice = "check that it is mounted: the broker may delete segments because of it"
+            advice = "check that it is mounted: a broker may delete segments if a disk's level is unknown"
             yield Finding.warning("disk-unknown", f"the level of a disk is unknown: {disk.error}", advice)
     fullest = max(disks, key=lambda disk: disk.used_percent or -1, default=None)
     used = None if fullest is None else fullest.used_percent

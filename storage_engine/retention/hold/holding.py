@@ -98,7 +98,7 @@ def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple
     when = "now" if first_ms <= now_ms else f"from {time_text(first_ms)} on"
     return (
         f"{count_text(len(due), 'segment')}, {size}, of {named_in_short(logs)} may be deleted by the "
-        f"broker {when}, and no lake proves them: archive them, or let the broker keep them longer",
+        f"broker {when}, and no lake proves them: archive them, or let it keep them longer",
     )
 
 

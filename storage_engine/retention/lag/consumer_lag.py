@@ -133,6 +133,7 @@ def record_lag(
 
     :param rows: rows of every group and queue. Rows at risk are kept, for the gate and the report.
     :param logs: names of the measured logs; None for all logs of the store.
+    :param took_ms: duration of the measurement, or None if unknown.
     :param ran: where it was measured, or "" if unknown.
     :raises RunStateError: there is no such run.
     """

@@ -123,7 +123,7 @@ def _try_to_read(errors: list[str], subject: str, tell: Callable[[], Any]) -> An
 
 
 def _read_due(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None) -> Mapping[str, Any]:
-    """Return how many bytes a requested cleanup would delete, and how many of them no lake has."""
+    """Return how many bytes a requested cleanup would delete, and how many no lake has (None if unknown)."""
     due = due_now(context.broker, snapshot, clock_ms())
     unproven = None if measured is None else [item for item in due if item.id not in measured.archived]
     return {

@@ -256,6 +256,7 @@ def verify_lake(
     """Check every store's part of a lake.
 
     :param journal_url: the journal that remembers the times of checks. It is created if it is missing.
+    :param level: the depth of the check, up to BYTES.
     :param max_bytes: bytes of data files to read. The next call begins with the files checked longest ago.
     :param renew: first prove moved segments again, whatever the budget. Another engine has moved their rows,
         which blocks their deletion. Receipts are added for them. Otherwise nothing in the lake is changed.

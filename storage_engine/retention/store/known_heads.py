@@ -199,8 +199,7 @@ def acts_elsewhere(heads: Iterable[LakeHead], asked: Sequence[Lake]) -> Iterator
             acts = read_acts_at(file_io, place)
         except StorageEngineError as error:
             raise LakeUnavailableError(
-                f"it is unknown whether the store's other lake {lake_id} at {location} has a hold on it: ",
-                error,
+                f"it is unknown whether its other lake {lake_id} at {location} has a hold on it: ", error
             ) from error
         yield location, acts
 

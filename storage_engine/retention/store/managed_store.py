@@ -113,8 +113,9 @@ class ManagedStore:
     @property
     def archives_ahead(self) -> bool:
         """Return whether segments are archived as soon as they are sealed, by policy or kind of broker."""
-        when_due = cleanups_of(self.broker, None) is Cleanups.WHEN_DUE
-        return self.archives and (self.policy.archive_when is ArchiveWhen.SEAL or not when_due)
+        at_seal = self.policy.archive_when is ArchiveWhen.SEAL
+        at_seal = at_seal or cleanups_of(self.broker, None) is not Cleanups.WHEN_DUE
+        return self.archives and at_seal
 
     @property
     def cleans_up(self) -> bool:

@@ -139,7 +139,8 @@ class Stamp:
     """:param machine: machine on which it was written.
     :param root: real path of the store's root on that machine.
     :param shield: the store may have a shield. Then a release that knows no shields refuses the store.
-    :param log_lineages: name of a log → its own lineage. A release that knows no such lineages refuses these.
+    :param log_lineages: name of a log → its own lineage if it differs. A release that knows no such lineages
+        refuses the store.
     :param directories: real paths of the directories that each have a stamp; empty if the root has it.
     :param deletion: digest of the last run that deleted something, or None if no run did.
     :param policy: the approval that the store requires, or None. It is here because another journal, or an
@@ -167,7 +168,8 @@ def read_stamp(root: str) -> Stamp | None:
 
     If several files name the same store, their lakes and lineages are merged.
 
-    :raises StoreIdentityError: a stamp can't be read, is behind a symbolic link, or is of another store.
+    :raises StoreIdentityError: a stamp can't be read or understood, its directory is a symbolic link, or the
+        directories have stamps of two stores.
     :raises BadInputError: the store's own file can't be read.
     """
     return _merge_stamps(_read_all(root), root)
@@ -322,6 +324,7 @@ def update_stamp(
 
     Receipts of other lakes stay. For one lake the longer chain counts: two processes may archive at once.
 
+    :param root: real path of the store's root.
     :param deletion: digest of the last deletion. The stamp keeps its own if this is None or contradicts it.
     :param policy: the approval that the store requires from now on. None keeps the stamp's.
     :raises OSError: the directory can't be written; the earlier stamp is unchanged.
@@ -378,6 +381,7 @@ def _place_here(stamp: Stamp, root: str) -> Stamp:
 def mark_shield(root: str, store_id: str, lineages: Lineages, shield: bool) -> None:
     """Record durably in the stamp whether a store may have a shield, before making and after removing it.
 
+    :param root: real path of the store's root.
     :raises OSError: the directory can't be written; the earlier stamp is unchanged.
     :raises StoreIdentityError: there is a stamp of another store, or an unreadable one.
     """
