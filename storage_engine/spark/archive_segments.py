@@ -1,4 +1,4 @@
-"""Archiving of segments on Spark. Executors read, write and prove segments; the driver commits them.
+"""Archiving of segments on Spark. Executors read, write and prove segments. The driver commits them.
 
 Small segments share a task, and in the task they share data files. For each segment, a task returns its proof
 and the manifest's values for its data file. So the driver opens no data file.
@@ -48,7 +48,7 @@ class Sight:
 
     :param segments: one segment file of each directory, as the driver sees it.
     :param token: a file that the driver has just put into the lake.
-    :param agent: agent that serves the segments; None: executors see them as their own files.
+    :param agent: agent that serves the segments, or None if executors see them as their own files.
     """
 
     driver: str
@@ -66,12 +66,10 @@ def visible_to_executors(
 ) -> Iterator[Sight]:
     """Make sure that executors see store and lake. Paths that don't exist yet are not checked.
 
-    :param agent: see :class:`Sight`.
     :return: paths for a task to check again with :func:`check_sight`.
     :raises StoreNotFoundError: a host doesn't see the store's files, or sees other files at their paths.
     :raises AgentError: a host can't reach the agent.
-    :raises LakeUnavailableError: a host can't see or write the lake, or the driver can't publish the host's
-        file.
+    :raises LakeUnavailableError: a host can't see or write the lake, or the driver can't publish its file.
     """
     identity = uuid.uuid4().hex
     token = f"{jobs[0].data_file(identity).rpartition('/')[0]}/probe.{identity}{PARTIAL_SUFFIX}"
@@ -151,9 +149,8 @@ def _check_served(agent: AgentRun, expected: FileFacts) -> None:
     if (facts.inode, facts.size_bytes) != (expected.inode, expected.size_bytes):
         raise StoreNotFoundError(
             f"{expected.path}: expected the segment file that the driver sees, {expected}; agent "
-            f"{agent.address} "
-            f"has another file: {facts}. Nothing was committed or deleted. Name the agent on the broker's "
-            "host."
+            f"{agent.address} has another file: {facts}. Nothing was committed or deleted. Name the agent on "
+            "the broker's host."
         )
 
 
@@ -173,7 +170,7 @@ def _probe(sight: Sight) -> str | StorageEngineError:
 def _check_publishable(location: str) -> None:
     """Make sure that this process can give an executor's file another name, as a commit does.
 
-    Linux lets no user link another user's file without the right to write it (protected_hardlinks, proc(5)).
+    On Linux, linking another user's file needs the right to write it (protected_hardlinks in proc(5)).
     """
     path = local_path(location)
     if path is None:
@@ -199,10 +196,7 @@ def _remove(sight: Sight, location: str) -> None:
 
 def _write(sight: Sight, location: str) -> None:
     file_io = load_file_io(sight.lake.file_io_properties, location)
-    with (
-        lake_errors(location, f"write a file on {_here()}"),
-        file_io.new_output(location).create() as stream,
-    ):
+    with lake_errors(location, f"write a file on {_here()}"), file_io.new_output(location).create() as stream:
         stream.write(sight.content)
 
 
@@ -218,16 +212,16 @@ def _facts_here(path: str) -> FileFacts | None:
 
 
 def _is_same(facts: FileFacts, expected: FileFacts, store_roots: tuple[str, ...]) -> bool:
-    # A disk mounted on several hosts is another device on each.
+    # A disk that is mounted on several hosts has another device number on each.
     facts = replace(facts, device=expected.device)
     return facts == expected or any(read_own_acts(root).same_file(facts, expected) for root in store_roots)
 
 
 TASK_BYTES = 1 << 30
-"""The most bytes for one task, unless one segment is larger: the size of a usual commitlog segment."""
+"""Greatest number of bytes for one task, unless a segment is larger: a commitlog segment's usual size."""
 
 SEGMENT_COST_BYTES = 4 << 20
-"""Cost of opening, naming and syncing a segment's file, as bytes that take as long to archive."""
+"""Cost of opening, naming and syncing a segment's file, as the bytes that are archived in the same time."""
 
 SHARED_COST_BYTES = 256 << 10
 """The same cost for a segment that shares its file."""
@@ -239,7 +233,7 @@ TASKS_PER_CORE = 4
 def task_groups(jobs: Sequence[SegmentJob], cores: int) -> list[tuple[SegmentJob, ...]]:
     """Cut jobs into groups of about equal work, one for each task. No group is empty, and the order is kept.
 
-    If segments have the same size and are at least as many as the cores, each core has at least one task.
+    If there are at least as many segments as cores, and all have the same size, each core has a task.
     """
     weights = [
         job.facts.size_bytes + (SEGMENT_COST_BYTES if job.shares is None else SHARED_COST_BYTES)
@@ -259,7 +253,7 @@ def task_groups(jobs: Sequence[SegmentJob], cores: int) -> list[tuple[SegmentJob
 class ArchiveRequest:
     """The job's request: segments of one lake, usually of one store.
 
-    :param agent: agent from which executors read segments; None: they see the store.
+    :param agent: agent from which executors read segments, or None if they see the store.
     """
 
     jobs: tuple[SegmentJob, ...]
@@ -289,13 +283,11 @@ def archive_request(spark: SparkSession, request: ArchiveRequest) -> ArchiveResu
 def archive_segments(
     spark: SparkSession, jobs: Sequence[SegmentJob], agent: AgentAccess | None = None
 ) -> tuple[Receipt, ...]:
-    """Archive, prove and commit segments. If a task fails, none is committed. If a segment disappears
-    meanwhile, the others are still archived.
+    """Archive, prove and commit segments. If a task fails, no segment is committed.
 
-    Executors need the store and the lake at the paths in the jobs; with an agent, only the lake. If another
-    task failed, proven copies are deleted: they have not been committed.
+    A segment that disappears meanwhile is left out. Copies that aren't committed are deleted. Executors need
+    the store and the lake at the paths in the jobs, or with an agent only the lake.
 
-    :param agent: agent from which executors read the segments.
     :return: receipts, one for each job, in their order. A job whose file vanished has none.
     :raises StoreNotFoundError: an executor doesn't see the store that the driver sees.
     :raises AgentError: the agent can't be reached, or its data isn't complete.
@@ -357,16 +349,10 @@ def _run(spark: SparkSession, jobs: Sequence[SegmentJob], agent: AgentAccess | N
 
 
 def _at_one_limit(jobs: Sequence[SegmentJob], parallelism: int) -> list[SegmentJob]:
-    """Divide the allowed pace by the number of parallel tasks. Each task is a process with its own pace, so
-    together they keep the limit.
-    """
+    """Divide the limit in bytes a second by the number of parallel tasks, so that together they keep it."""
     tasks = max(1, min(len(jobs), parallelism))
-    return [
-        job
-        if job.bytes_per_second is None
-        else replace(job, bytes_per_second=max(1, job.bytes_per_second // tasks))
-        for job in jobs
-    ]
+    limits = [None if job.bytes_per_second is None else max(1, job.bytes_per_second // tasks) for job in jobs]
+    return [replace(job, bytes_per_second=limit) for job, limit in zip(jobs, limits, strict=True)]
 
 
 def _attempt(sight: Sight, jobs: Sequence[SegmentJob]) -> _Outcome:

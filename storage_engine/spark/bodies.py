@@ -22,7 +22,7 @@ def register_decompress_body(
 
     This package must be installed on the executors. A task has one part of its bodies in memory at a time.
 
-    :param broker: broker whose bodies are read; None: the default broker.
+    :param broker: broker whose bodies are read; None for the default broker.
     :raises BadInputError: the broker's producers don't compress bodies, or this PySpark is older than 4.1.
     """
     kind = find_broker(broker or default_broker())
@@ -41,7 +41,7 @@ def register_decompress_body(
     spark.udf.register(name, arrow_udf(_decompress(bodies), BinaryType()))
 
 
-# Spark looks at the inner function's hints, and can't have them more exact.
+# Spark reads the inner function's hints, and accepts no more exact ones.
 def _decompress(bodies: Bodies) -> Callable[..., Any]:
     def parts(
         batches: Iterator[tuple[pa.Array, pa.Array]],  # type: ignore[type-arg]

@@ -24,13 +24,7 @@ from storage_engine.model.broker.kind import LagJob, LagRequest
 from storage_engine.model.lag import LagSource, LagSummary, PositionsFrom, QueueLag
 from storage_engine.model.settings.policy import SparkUse, lag_place, process_text
 from storage_engine.model.store import FileFacts, Segment, SegmentId
-from storage_engine.retention.lag.lag_table import (
-    lag_part,
-    merge,
-    new_lag_table,
-    queue_shares,
-    write_share,
-)
+from storage_engine.retention.lag.lag_table import lag_part, merge, new_lag_table, queue_shares, write_share
 from storage_engine.retention.lag.unread_losses import (
     error_text,
     shielded_runs,
@@ -45,13 +39,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SHARE_ROWS = 250_000
-"""The highest number of rows for one task. This limits the task's memory."""
+"""Greatest number of rows for one task. This limits the task's memory."""
 
 _BATCH_ROWS = 1 << 14
 """Rows that a task passes to the JVM at once."""
 
 SHIELDED_SHOWN = 10
-"""The most notices about groups and topics with unread messages in segments that only the shield has."""
+"""Greatest number of notices on groups and topics with unread messages that only the shield has."""
 
 _POSITIONS = ".positions.arrow"
 
@@ -66,10 +60,9 @@ class ConsumerLagRequest:
     """The request to compute lag. It is passed to the job as JSON.
 
     :param settings: settings of the store. Executors must see the store at the same path.
-    :param plan_segments: segments that a plan deletes; empty: there is no plan.
-    :param table_path: directory for the table, as Parquet. Its contents are replaced. Executors must see it
-        at the same path.
-    :param now_ms: the moment to compute for, in milliseconds since the epoch; None: when the job runs.
+    :param plan_segments: segments that a plan deletes, or empty if there is no plan.
+    :param table_path: directory whose contents the table replaces. Executors must see it at the same path.
+    :param now_ms: the moment to compute for, in milliseconds since the epoch; None for the job's own time.
     """
 
     settings: StoreSettings
@@ -86,10 +79,7 @@ class ConsumerLagRequest:
         going: Iterable[Segment | SegmentId],
         now_ms: int | None = None,
     ) -> ConsumerLagRequest:
-        """Return the request for a managed store.
-
-        :param going: the segments about to be deleted.
-        """
+        """:param going: the segments about to be deleted."""
         return cls(
             settings=settings_of(store),
             table_path=table_path,
@@ -101,9 +91,9 @@ class ConsumerLagRequest:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerLagResult:
-    """:param at_risk: the rows that decide the plan's cost for each group; see ``lag_table.lag_part``.
-    :param logs: the measured logs; None: all logs of the store.
-    :param ran: where the lag was measured; "": not known.
+    """:param at_risk: the rows that show the plan's cost for each group; see ``lag_table.lag_part``.
+    :param logs: the measured logs; None for all logs of the store.
+    :param ran: where the lag was measured, or "" if not known.
     """
 
     summary: LagSummary
@@ -117,7 +107,7 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
     """Compute the lag of every group and queue of a store, write the table, and sum it up.
 
     The positions are in a file beside the table while the job runs. Each task takes a share of whole queues
-    from it. The task reads the store's files to find the groups' places, and joins them with the segments to
+    from it. It reads the store's files to find the groups' places, and joins them with the segments to
     delete. Then it writes its part of the table, and returns a few KB.
 
     :raises BadInputError: a store or its settings can't be read, or the plan is for another store.
@@ -145,7 +135,7 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
             check_sight(newest, file)
             for number in (number for batch in numbers for number in batch.to_pylist()):
                 start, end = shares[number["id"]]
-                # The driver's lock is none of this process's.
+                # This process doesn't have the driver's lock.
                 with SharedLock(log), pa.memory_map(str(file)) as source:
                     places = place(pa.ipc.open_file(source).read_all().slice(start, end - start))
                 yield from places.cast(_PLAIN_PLACES).to_batches(_BATCH_ROWS)
@@ -160,15 +150,13 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
         if shares:
             count = count_text(positions, "position")
             spark.sparkContext.setJobDescription(f"consumer lag of {count}")
-            places = spark.range(0, len(shares), 1, len(shares)).mapInArrow(
-                find_places, from_arrow_schema(_PLAIN_PLACES)
-            )
-            going = spark.createDataFrame(
-                [tuple(row.values()) for row in segments.to_pylist()], from_arrow_schema(segments.schema)
-            )
-            written = join_segments(places, going).mapInArrow(write, "part binary")
+            numbers = spark.range(0, len(shares), 1, len(shares))
+            places = numbers.mapInArrow(find_places, from_arrow_schema(_PLAIN_PLACES))
+            rows = [tuple(row.values()) for row in segments.to_pylist()]
+            to_delete = spark.createDataFrame(rows, from_arrow_schema(segments.schema))
+            written = join_segments(places, to_delete).mapInArrow(write, "part binary")
             with telling_progress(lambda: f"Measured lag: {measured.value} of {count}"):
-                # From our own task, as what any task returns.
+                # The pickled part comes from our own task, like any task's result.
                 parts = [pickle.loads(row.part) for row in written.collect()]
         else:
             write_share(directory, 0, LAG_SCHEMA.empty_table())
@@ -177,11 +165,10 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
 
 
 def join_segments(places: DataFrame, segments: DataFrame) -> DataFrame:
-    """Join places with the segments that they need; in process ``name_columns.add_risk`` does the same.
+    """Join places with the segments that they need, like ``name_columns.add_risk`` without Spark.
 
     :param places: frame with the columns of ``PLACES_SCHEMA``.
-    :param segments: frame with the columns of ``SEGMENTS_SCHEMA``. It must be small: it is sent to all
-        executors.
+    :param segments: small frame with the columns of ``SEGMENTS_SCHEMA``, which all executors get.
     :return: frame with the columns of ``LAG_SCHEMA``.
     """
     from pyspark.sql import functions as F  # noqa: N812
@@ -197,7 +184,7 @@ def join_segments(places: DataFrame, segments: DataFrame) -> DataFrame:
 
 
 def check_sight(newest: FileFacts | None, positions: Path) -> None:
-    """Make sure that this host sees the driver's files. Otherwise an invisible queue would count as read."""
+    """Make sure that this host sees the driver's files. Otherwise an unseen queue would count as read."""
     of_store = [] if newest is None else [(Path(newest.path), newest.inode)]
     for path, inode in (*of_store, (positions, None)):
         try:
@@ -217,7 +204,7 @@ def check_sight(newest: FileFacts | None, positions: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LagInProcess:
-    """The same table, computed in this process without Spark, share by share, for one store at a shell."""
+    """The table of one store, computed in this process without Spark, share by share."""
 
     job: LagJob | None
     prepared: LagSource
@@ -230,7 +217,6 @@ class LagInProcess:
 
     @property
     def logs(self) -> tuple[str, ...] | None:
-        """The measured logs; None: all logs of the store."""
         return None if self.job is None else self.job.logs
 
     def __iter__(self) -> Iterator[pa.Table]:
@@ -250,16 +236,15 @@ def lag_here(store: ManagedStore, going: Iterable[SegmentId], now_ms: int) -> Co
     :raises BadInputError: a store or its settings can't be read, or the plan is for another store.
     """
     tables = LagInProcess(*prepare(ConsumerLagRequest.of(store, "", going, now_ms)))
-    parts = [*map(lag_part, tables)]
-    merged = merge(parts, tables.source, tables.logs)
+    merged = merge([*map(lag_part, tables)], tables.source, tables.logs)
     return ConsumerLagResult(*merged, "", tables.logs, process_text(1))
 
 
 def lag_without_spark(request: ConsumerLagRequest, spark: SparkUse | None) -> ConsumerLagResult | None:
     """Compute and write the job's result in this process, so that no Spark has to start.
 
-    :param spark: Spark for large work; None: there is none.
-    :return: the result; None: the work is large, so Spark has to do it.
+    :param spark: Spark for large work, or None if there is none.
+    :return: the result, or None if Spark has to do the work because it is large.
     :raises BadInputError: a store or its settings can't be read, or the plan is for another store.
     """
     job, source = prepare(request)
@@ -275,8 +260,7 @@ def lag_without_spark(request: ConsumerLagRequest, spark: SparkUse | None) -> Co
             parts.append(lag_part(table))
         if not parts:
             write_share(directory, 0, LAG_SCHEMA.empty_table())
-    merged = merge(parts, here.source, job.logs)
-    return ConsumerLagResult(*merged, request.table_path, job.logs, place.text)
+    return ConsumerLagResult(*merge(parts, here.source, job.logs), request.table_path, job.logs, place.text)
 
 
 def prepare(request: ConsumerLagRequest) -> tuple[LagJob | None, LagSource]:
@@ -298,7 +282,7 @@ def _nobody_known(request: ConsumerLagRequest, source: LagSource) -> ConsumerLag
 
 
 def _list_shielded(job: LagJob) -> Iterator[str]:
-    """Yield notices about messages that groups have not read, in segments that only the shield has."""
+    """Yield notices on messages that groups have not read, in segments that only the shield has."""
     try:
         unread = shielded_unread(map(job.unread, shielded_runs(job.snapshot)))
     except (StorageEngineError, OSError) as error:

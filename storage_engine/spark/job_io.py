@@ -1,8 +1,8 @@
 """Request and result of a Spark job. Each is a JSON file, named on the job's command line.
 
 A job's process reports its result only in the result file and in its exit status. It writes its progress to
-standard error; standard output belongs to Spark. The result names its request, so an older run's result is
-never taken for it.
+standard error, because standard output belongs to Spark. The result has its request's digest, so an older
+run's result is never taken for it.
 
 Credentials are in no file. The driver gets them in its environment, so they end with its processes.
 """
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 PROGRESS_SECONDS = 10.0
 
 CREDENTIALS = "STORAGE_ENGINE_JOB_CREDENTIALS"
-"""Environment variable of a job's driver with the credentials: a JSON object, by the marks in the request."""
+"""Environment variable of a job's driver with the credentials, as JSON: mark in the request → credential."""
 
 
 def write_request(path: str | os.PathLike[str], request: Any) -> dict[str, str]:
@@ -88,10 +88,8 @@ def read_result(
 ) -> Result:
     """Read the result of the job with the request at ``request_path``.
 
-    :raises SparkJobError: there is no result, it belongs to another request, or the job failed with an error
-        of another package.
-    :raises StorageEngineError: our own error, which ended the job. It has its own class if that class needs
-        only a message.
+    :raises SparkJobError: there is no result of this request, or the job failed with a foreign error.
+    :raises StorageEngineError: our own error, which ended the job, in its own class.
     """
     if not Path(path).exists():
         raise SparkJobError(
@@ -104,18 +102,14 @@ def read_result(
             f"{path}: expected the result for {request_path}, found the result of another request. Run the "
             "job again."
         )
-    error = answer.get("error")
-    if error is not None:
-        # An older package's job writes no parts.
+    if (error := answer.get("error")) is not None:
+        # Jobs of older releases write no parts.
         raise _error_of(str(error["type"]), Text.from_json(error.get("parts", [str(error["message"])])))
     return from_jsonable(kind, answer["result"], str(path))
 
 
 def run_job(
-    arguments: Sequence[str],
-    app_name: str,
-    kind: type[Request],
-    job: Callable[[SparkSession, Request], Any],
+    arguments: Sequence[str], app_name: str, kind: type[Request], job: Callable[[SparkSession, Request], Any]
 ) -> int:
     """Run a job for its entry point: read the request, start a Spark session, write the result or the error.
 
@@ -131,7 +125,7 @@ def run_job(
     request_path, result_path = arguments
     try:
         request = read_request(request_path, kind)
-        # No process that is started from here on inherits them.
+        # Processes that are started from here on must not inherit the credentials.
         os.environ.pop(CREDENTIALS, None)
         durable.unlink(result_path)
         durable.make_dirs(Path(result_path).parent)
@@ -152,7 +146,7 @@ def run_job(
 def run_in_session(job: Callable[[SparkSession, Request], Any], spark: SparkSession, request: Request) -> Any:
     """Run a job. Errors become ours here, because Spark's own can't be read after the session has stopped.
 
-    :raises StorageEngineError: every error is of this class.
+    :raises StorageEngineError: the job failed, for any reason.
     """
     try:
         return job(spark, request)
@@ -167,19 +161,16 @@ def run_in_session(job: Callable[[SparkSession, Request], Any], spark: SparkSess
 
 
 def task_error(error: Exception) -> StorageEngineError | None:
-    """Return our error from Spark's text about a failed task, or about an executor that can't start tasks.
-
-    :return: the error; None: the text contains none of this package's errors.
-    """
+    """Return our error in Spark's text on a failed task or an executor that can't start tasks, or None."""
     text = str(error)
     if matches := _IN_TRACEBACK.findall(text):
         return _error_of(*matches[-1])
     if lacking := _WITHOUT_PACKAGE.search(text):
         python = lacking["python"] or lacking["missing"]
-        found_there = f"no module {_PACKAGE}" if lacking["python"] else "no such program"
+        actual = f"no module {_PACKAGE}" if lacking["python"] else "no such program"
         return SparkJobError(
             f"{python} on host {lacking['host']}: expected an executor's Python with storage-engine "
-            f"{__version__}, found {found_there}. Nothing was committed or deleted. Install both there, or "
+            f"{__version__}, found {actual}. Nothing was committed or deleted. Install both there, or "
             "name another Python by spark.pyspark.python, at a shell by PYSPARK_PYTHON."
         )
     return None
@@ -190,9 +181,7 @@ _IN_TRACEBACK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 
-
 _PACKAGE = __name__.partition(".")[0]
-
 _WITHOUT_PACKAGE = re.compile(
     r"Lost task \S+ in stage \S+ \(TID \d+\) \((?P<host>\S+) executor \S+\): \S+\s+"
     r"(?:Error from python worker:\s+(?P<python>\S+): [^\n]*No module named '"

@@ -1,9 +1,8 @@
-"""Spark's Python daemon, with our tasks' modules loaded before it forks a worker.
-``spark.python.daemon.module`` names it.
+"""Spark's Python daemon (``spark.python.daemon.module``), which loads our tasks' modules before a fork.
 
-Then a worker starts in the time of a fork, and shares that memory with the other workers. It also spends less
-time between two tasks. There Spark makes it search all objects for garbage and read the directories of all
-archives on its path again. That takes a third of a second of processor time in all.
+So a worker starts in the time of a fork, and shares the modules' memory with the other workers. It also
+spends less time between two tasks. There Spark makes it search all objects for garbage, and read the
+directories of all archives on its path again. Together that takes a third of a second of processor time.
 
 The daemon ends if the executor has other versions than the driver, so no task begins there.
 """
@@ -18,7 +17,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-# No more of this package before the archives left the path: what it imports would remember them.
+# Nothing else of this package is imported before the archives are off the path: modules would remember them.
 from storage_engine import __version__
 
 DRIVER_VERSIONS = "STORAGE_ENGINE_DRIVER_VERSIONS"
@@ -39,7 +38,7 @@ def versions() -> str:
 def check_versions(expected: str | None) -> None:
     """Make sure that this interpreter has the versions of the driver.
 
-    :param expected: the driver's versions; None: the session isn't ours.
+    :param expected: the driver's versions, or None if the session isn't ours.
     :raises SparkJobError: this interpreter has other versions.
     """
     if expected not in (None, actual := versions()):
@@ -48,15 +47,14 @@ def check_versions(expected: str | None) -> None:
         raise SparkJobError(
             f"{sys.executable} on host {socket.gethostname()}: expected {expected}, as the driver has, found "
             f"{actual}. Nothing was committed or deleted. Install the same versions there, or name another "
-            "Python by "
-            "spark.pyspark.python, at a shell by PYSPARK_PYTHON."
+            "Python by spark.pyspark.python, at a shell by PYSPARK_PYTHON."
         )
 
 
 def without_archives(path: list[str]) -> list[str]:
     """Return a module search path without archives of the installed pyspark, which is on the path anyway.
 
-    Archives of another Spark stay: a cluster's Python side has to match its jars.
+    Archives of another Spark stay, because a cluster's Python modules have to match its jars.
     """
     return [entry for entry in path if not _is_archive_of_installed(Path(entry), path)]
 
@@ -81,7 +79,7 @@ def load_task_modules() -> None:
 
 def main() -> None:
     sys.path[:] = without_archives(sys.path)
-    # Python has looked into them for this module; what it keeps of that is what it would read again.
+    # Python has cached an importer for each archive, which would read the archive's directory again.
     sys.path_importer_cache.clear()
     check_versions(os.environ.get(DRIVER_VERSIONS))
     importlib.import_module(TASK_MODULE)

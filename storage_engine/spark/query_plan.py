@@ -1,9 +1,8 @@
-"""The place of each row of a store at one moment, in the lake or on disk. Each row has one place, and every
-hole is reported.
+"""The one place of each row of a store at a moment, in the lake or on disk. Every hole is reported.
 
 The store is read before the lake. A segment leaves the disk only after the lake has it. So a segment that is
 missing in the first look is in the lake at the second look. A segment that is in both places is read from the
-lake, where nothing deletes it. An exception is a segment of which the lake has only a part.
+lake, where nothing deletes it, unless the lake has only a part of it.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class RowsMissingError(StorageEngineError):
 class LakeFile:
     """A data file of the lake.
 
-    :param slots: segments whose rows are read from the file; None: all its rows are read.
+    :param slots: segments whose rows are read from the file, or None if all its rows are read.
     """
 
     location: str
@@ -100,11 +99,11 @@ class LakeFile:
 class StoreFile:
     """A segment of the store that the lake lacks, in the state in which it was seen.
 
-    :param sealed_in: root of the store, if another file may get this file's name later; "" otherwise. That
+    :param sealed_in: root of the store if another file may get this file's name later, else "". That
         may happen if the segment is sealed and its offsets don't count bytes.
     :param size_bytes: how many bytes of it are read.
-    :param log_id: id of its log, as in receipts; "": not known.
-    :param end: offset after the last durable row, in Kafka the high watermark; None: all rows were durable.
+    :param log_id: id of its log, as in receipts, or "" if not known.
+    :param end: offset after the last durable row, in Kafka the high watermark; None if all rows are durable.
     """
 
     facts: FileFacts
@@ -120,7 +119,7 @@ class StoreFile:
 class ReadPlan:
     """Parts of a store that one query reads.
 
-    :param store_id: id of the store; "": it has no id, because no part of it is archived yet.
+    :param store_id: id of the store, or "" if it has none because no part of it is archived yet.
     """
 
     store_id: str
@@ -132,7 +131,7 @@ class ReadPlan:
 class StoreLook:
     """A store's files on its disk at a moment.
 
-    :param store_id: id of the store from its stamp, like ``lineages``; None: it has no stamp.
+    :param store_id: id of the store from its stamp, like ``lineages``, or None if it has no stamp.
     :param present: identities of the store's logs, by name.
     :param contexts: function that returns the broker's facts about segments that their files don't have.
     :param absences: function that returns why logs are missing, if the broker knows it.
@@ -162,7 +161,7 @@ def look_at_store(store: ManagedStore) -> StoreLook:
 
 def _look(store: ManagedStore) -> StoreLook:
     with closing(open_store(store)) as broker:
-        # A directory that is none need not be there, or the look itself says that it should.
+        # A missing directory may be right. If it isn't, the look itself fails.
         for directory in filter(Path.exists, broker.data_paths):
             if not is_present(broker, directory):
                 raise StoreNotFoundError(
@@ -179,26 +178,22 @@ def _look(store: ManagedStore) -> StoreLook:
             None if stamp is None else stamp.store_id,
             None if stamp is None else stamp.lineages,
             present_logs(broker, snapshot),
-            partial(_contexts, store),
-            partial(_absences, store),
+            partial(_read_contexts, store),
+            partial(_ask_absences, store),
         )
 
 
-def _absences(store: ManagedStore, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
+def _ask_absences(store: ManagedStore, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
     with closing(open_store(store)) as broker:
         return {} if broker.identities is None else broker.identities.absences(logs)
 
 
-def _contexts(store: ManagedStore, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
+def _read_contexts(store: ManagedStore, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
     """Return a broker's facts about segments that their files don't have. Deleted segments are left out."""
     contexts: dict[SegmentId, SegmentContext] = {}
     with closing(open_store(store)) as broker:
-
-        def answer(segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-            return contexts_of(broker, segments)
-
         for of_log in group_by_log(segments).values():
-            contexts |= answer_for_left(of_log, answer)[1]
+            contexts |= answer_for_left(of_log, partial(contexts_of, broker))[1]
     return contexts
 
 
@@ -212,9 +207,9 @@ def plan_read(
 ) -> ReadPlan:
     """Return the files and segments that a query reads.
 
-    :param look: look at the store, taken before the lake's tables are loaded; None: only the lake is read.
+    :param look: look at the store from before the lake's tables are loaded; None if only the lake is read.
     :param where: filter for the requested rows, by the columns of the table of rows.
-    :param store_id: id of the store to read; None: the store of ``look``, or the only store in the lake.
+    :param store_id: id of the store to read; None for the store of ``look``, or the only store in the lake.
     :param skip_holes: skip expired and lost rows instead of refusing.
     :raises BadInputError: it isn't clear which store is meant.
     :raises RowsMissingError: requested rows may be in no place, or their bytes aren't the proven bytes.
@@ -227,16 +222,19 @@ def plan_read(
     lineages = _lineages(rows, names, look)
     limits = _limits(rows, names, lineages, look)
     counting = tuple(row for row in rows if row.end <= limits[names.name_of(row), row.lineage])
-    # What another log of a name had is nothing of the present one's.
+    # Receipts of another log with the same name don't belong to the present one.
     present_rows = [row for row in counting if names.name_of(row) == row.log]
     own_rows = select_whole(present_rows)
     local = () if look is None else tuple(_local(look, own_rows, lineages))
-    released = (*_read_released(lake, store_id, columns, lineages, present), *_cut_off(rows, names, limits))
+    released = (
+        *_read_released(lake, store_id, columns, lineages, present),
+        *_list_cut_parts(rows, names, limits),
+    )
     expiries = merged_expiries([(lake, ended(counting))])
     ranges = log_ranges(local, counting, released=released, witnesses=Witnesses(present, expiries=expiries))
     of_log = group_by_log(counting, names.name_of)
     if look is not None:
-        ranges = (*ranges, *_unknown_ends(look), *_missing(look, present_rows))
+        ranges = (*ranges, *_list_unknown_ends(look), *_list_missing(look, present_rows))
     faults = [row for row in ranges if row.where in _SOMEWHERE and row.status is Status.FAILURE]
     holes = [
         row
@@ -254,13 +252,12 @@ def plan_read(
         for row in with_rows(counting)
         if row.is_whole or SegmentId(names.name_of(row), row.base_offset) not in segment_ids
     ]
-    return ReadPlan(
-        store_id,
-        tuple(_lake_files(table, store_id, read, where)),
-        ()
-        if look is None
-        else tuple(_store_file(look, segment, lineages, contexts.get(segment.id)) for segment in segments),
+    store_files = tuple(
+        _store_file(look, segment, lineages, contexts.get(segment.id))
+        for segment in segments
+        if look is not None
     )
+    return ReadPlan(store_id, tuple(_lake_files(table, store_id, read, where)), store_files)
 
 
 _SOMEWHERE = (Where.LOCAL, Where.PENDING, Where.ARCHIVED, Where.BOTH)
@@ -282,7 +279,7 @@ def _store_id(lake: Lake, look: StoreLook | None, named: str | None) -> str:
         stores = tuple(store for store in stores if store.store_root == look.root)
         if not stores:
             return ""
-    # At the same path of another machine there may be another store.
+    # Another machine may have another store at the same path.
     if len(stores) == 1 and (look is None or stores[0].store_host in (None, this_host())):
         return stores[0].store_id
     text = ", ".join(f"{store.store_id} ({store.store_root})" for store in stores) or "none"
@@ -307,7 +304,7 @@ def _lineages(rows: Sequence[Receipt], names: LogNames, look: StoreLook | None) 
 def _limits(
     rows: Sequence[Receipt], names: LogNames, lineages: Mapping[str, int], look: StoreLook | None
 ) -> Mapping[tuple[str, int], int]:
-    """Return up to which offset each lineage of a log is valid: the first offset of a newer lineage."""
+    """Return the offset up to which each lineage of a log is valid: the first offset of a newer lineage."""
     firsts = defaultdict[str, dict[int, int]](dict)
     for row in rows:
         of_log = firsts[names.name_of(row)]
@@ -315,19 +312,18 @@ def _limits(
     for log in () if look is None else look.snapshot.logs:
         of_log, lineage = firsts[log.name], lineages[log.name]
         of_log[lineage] = min(log.min_offset, of_log.get(lineage, log.min_offset))
-    return {
-        (name, lineage): min(
-            (first for newer, first in of_log.items() if newer > lineage), default=sys.maxsize
-        )
-        for name, of_log in firsts.items()
-        for lineage in of_log
-    }
+    limits: dict[tuple[str, int], int] = {}
+    for name, of_log in firsts.items():
+        for lineage in of_log:
+            newer_firsts = (first for newer, first in of_log.items() if newer > lineage)
+            limits[name, lineage] = min(newer_firsts, default=sys.maxsize)
+    return limits
 
 
-def _cut_off(
+def _list_cut_parts(
     rows: Sequence[Receipt], names: LogNames, limits: Mapping[tuple[str, int], int]
 ) -> Iterator[ReleasedSpan]:
-    """Yield the first parts of segments that are cut by the beginning of a newer lineage."""
+    """Yield the first part of each segment that is cut by the start of a newer lineage."""
     for row in rows:
         limit = limits[names.name_of(row), row.lineage]
         if row.base_offset < limit < row.end:
@@ -386,7 +382,7 @@ def _may_have(
 
 
 def _bounds(schema: Schema, **bounds: tuple[Any, Any]) -> DataFile:
-    """Return a file's bounds as a manifest would have them for these rows."""
+    """Return a file's bounds in the form in which a manifest has them."""
     fields: list[Any] = [field for field in schema.fields if field.name in bounds]
 
     def pack(at: int) -> dict[int, bytes]:
@@ -398,21 +394,15 @@ def _bounds(schema: Schema, **bounds: tuple[Any, Any]) -> DataFile:
 def _hole_error(
     lake: Lake, store_id: str, ranges: Sequence[RangeStatus], *, may_skip: bool
 ) -> RowsMissingError:
-    holes = named_in_short(
-        [
-            f"{row.log} [{row.start_offset}, {row.end_offset}) {row.where.value}: {row.detail}"
-            for row in ranges
-        ]
-    )
-    todo = (
-        "Use option holes=skip to leave these rows out"
-        if may_skip
-        else Text("Run ", Command("verify", "--level store"))
-    )
+    holes = [
+        f"{row.log} [{row.start_offset}, {row.end_offset}) {row.where.value}: {row.detail}" for row in ranges
+    ]
     return RowsMissingError(
         f"lake {lake.location}: expected every requested row of store {store_id} in a known place, found "
-        f"{holes}. Nothing was read. ",
-        todo,
+        f"{named_in_short(holes)}. Nothing was read. ",
+        "Use option holes=skip to leave these rows out"
+        if may_skip
+        else Text("Run ", Command("verify", "--level store")),
         ".",
     )
 
@@ -429,24 +419,20 @@ def _find_unarchived(look: StoreLook, rows: Sequence[Receipt]) -> Iterator[Segme
 _ATTEMPTS = 4
 
 _SOON_MS = 60_000
-"""A broker writes its high watermarks to disk at shorter intervals
-(replica.high.watermark.checkpoint.interval.ms).
-"""
+"""Brokers checkpoint high watermarks more often (replica.high.watermark.checkpoint.interval.ms)."""
 
 
-def _unknown_ends(look: StoreLook) -> Iterator[RangeStatus]:
+def _list_unknown_ends(look: StoreLook) -> Iterator[RangeStatus]:
     """Yield the logs for which it isn't known up to which offset their rows are durable."""
     for log in look.snapshot.logs:
         if _end(look, log) > 0 or log.max_offset == log.min_offset:
             continue
         if look.at_ms - min(segment.mtime_ns for segment in log.segments) // 1_000_000 > _SOON_MS:
-            detail = "its high watermark isn't known"
-            yield RangeStatus(
-                log.name, log.min_offset, log.max_offset, Where.UNKNOWN, Status.FAILURE, (), detail
-            )
+            offsets, detail = (log.min_offset, log.max_offset), "its high watermark isn't known"
+            yield RangeStatus(log.name, *offsets, Where.UNKNOWN, Status.FAILURE, (), detail)
 
 
-def _missing(look: StoreLook, rows: Iterable[Receipt]) -> Iterator[RangeStatus]:
+def _list_missing(look: StoreLook, rows: Iterable[Receipt]) -> Iterator[RangeStatus]:
     """Yield the logs that are missing on disk but should be there. The lake may lack their last rows."""
     here, ends, logs = {log.name for log in look.snapshot.logs}, dict[str, int](), dict[str, LogIdentity]()
     for row in rows:
@@ -476,7 +462,7 @@ def _store_file(
     is_sealed, is_by_bytes = segment.state is SegmentState.SEALED, _is_by_bytes(look)
     is_whole = is_sealed and segment.end_offset <= end
     if not is_whole and is_by_bytes:
-        # The rest of the file is preallocated, or is being written.
+        # The rest of the file is preallocated, or is still being written.
         size_bytes = min(size_bytes, end - segment.base_offset)
     return StoreFile(
         segment.facts,
@@ -503,11 +489,9 @@ def _lake_files(
     for row in rows:
         for file in proven_files(table, row):
             if file.location not in live or live[file.location].has_deletes:
-                fault = (
-                    "some of its rows count as deleted"
-                    if file.location in live
-                    else "the table no longer has it"
-                )
+                fault = "the table no longer has it"
+                if file.location in live:
+                    fault = "some of its rows count as deleted"
                 raise LakeUnavailableError(
                     f"lake table {table.location()}: expected {file.location} with the rows of "
                     f"{row.log}/{row.base_offset:020d}, found that {fault}. Nothing was read. Try again. If "

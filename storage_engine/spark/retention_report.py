@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MOST_NAMED = 100
-"""The highest number of topics, and of hosts, in a result. The Parquet file has all."""
+"""Greatest number of topics, and of hosts, in a result. The Parquet file has all of them."""
 
 IN_A_BATCH = "in a compressed batch"
 """Size class of a message that the broker stores only as a part of a batch."""
@@ -72,11 +72,9 @@ _NAMES = CELLS.names[:4]
 class RetentionReportRequest:
     """The span of time to count. It is passed to the job as JSON.
 
-    :param first_ms: beginning of the span, by the time at which the broker stored a message; None: the lake's
-        first message.
-    :param until_ms: end of the span, which is excluded; None: no end.
+    :param first_ms: beginning of the span, by the messages' store times; None for the lake's first message.
+    :param until_ms: end of the span, which is excluded; None for no end.
     :param time_zone: IANA name of the time zone of the broker's hours.
-    :param usage_path: the Parquet file to write.
     """
 
     lakes: tuple[LakeConfig, ...]
@@ -96,12 +94,11 @@ def retention_report_of(
     first_ms: int | None = None,
     until_ms: int | None = None,
 ) -> RetentionReport:
-    """Count the messages of a store's lakes in a span of time; write table and page, and record the advice.
+    """Count the messages of a store's lakes in a span of time. Write table and page, and record the advice.
 
     :param run_key: key of the run. This call begins the run.
-    :param first_ms: beginning of the span, by the time at which a message was stored; None: the oldest
-        message.
-    :param until_ms: end of the span, which is excluded; None: no end.
+    :param first_ms: beginning of the span, by the messages' store times; None for the lake's first message.
+    :param until_ms: end of the span, which is excluded; None for no end.
     :raises BadInputError: no part of the store is archived, or its broker's rows have no topic or time.
     :raises LakeUnavailableError: no lake can be read.
     """
@@ -131,18 +128,16 @@ def retention_report_of(
                 until_ms=until_ms,
             )
         )
-        page = usage_page(context.name, report)
-        write_file(directory / USAGE_PAGE, page.encode())
+        write_file(directory / USAGE_PAGE, usage_page(context.name, report).encode())
         context.save(run, Step.RETENTION_REPORT, report, started_ns)
     return report
 
 
 def _deletion_hours(context: Context) -> tuple[DeletionHours | None, str]:
     """Return the hours at which the broker deletes by age, and the time zone of these hours."""
-    kind, zone = context.store.broker, context.store.time_zone or tzlocal.get_localzone_name()
-    snapshot = context.snapshot(clock_ms())
-    start = course_of(context.broker).start(snapshot)
-    return deletion_hours(kind, context.broker), start.time_zone if start else zone
+    zone = context.store.time_zone or tzlocal.get_localzone_name()
+    start = course_of(context.broker).start(context.snapshot(clock_ms()))
+    return deletion_hours(context.store.broker, context.broker), start.time_zone if start else zone
 
 
 def retention_report(spark: SparkSession, request: RetentionReportRequest) -> RetentionReport:
@@ -155,12 +150,7 @@ def retention_report(spark: SparkSession, request: RetentionReportRequest) -> Re
     spark.sparkContext.setJobGroup("retention report", f"usage of store {request.store_id}")
     counted = set[SegmentIdentity]()
     frames = [_cells(spark, config, request, counted) for config in request.lakes]
-    cells = (
-        unite_frames(frames)
-        .groupBy(*_NAMES)
-        .agg(F.sum("messages").alias("messages"), F.sum("size_bytes").alias("size_bytes"))
-    )
-    cells = keep_frame(cells, spark.sparkContext.defaultParallelism)
+    cells = keep_frame(_sum_up(unite_frames(frames), *_NAMES), spark.sparkContext.defaultParallelism)
     _write(cells.orderBy("hour", "topic", "host", "size_class").collect(), Path(request.usage_path))
     by_hour = cells.groupBy("hour").agg(F.sum("size_bytes").alias("size_bytes"))
     bytes_by_hour = {row.hour: row.size_bytes for row in by_hour.collect()}
@@ -182,29 +172,31 @@ def retention_report(spark: SparkSession, request: RetentionReportRequest) -> Re
 
 
 def _usages(cells: DataFrame, name: str) -> tuple[Usage, ...]:
+    ordered = _sum_up(cells, name).sort(["size_bytes", name], ascending=[False, True])
+    return tuple(Usage(*row) for row in ordered.collect())
+
+
+def _sum_up(cells: DataFrame, *names: str) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
-    summed = cells.groupBy(name).agg(
-        F.sum("messages").alias("messages"), F.sum("size_bytes").alias("size_bytes")
-    )
-    return tuple(Usage(*row) for row in summed.orderBy(F.desc("size_bytes"), name).collect())
+    sums = (F.sum(name).alias(name) for name in ("messages", "size_bytes"))
+    return cells.groupBy(*names).agg(*sums)
 
 
 def _cells(
     spark: SparkSession, config: LakeConfig, request: RetentionReportRequest, counted: set[SegmentIdentity]
 ) -> DataFrame:
-    """Return the counts of one lake. There may be one row for each row group with the same key.
+    """Return the counts of one lake. Row groups may have rows with the same key.
 
-    :param counted: segments that another lake has counted, which are left out. This lake's are added.
+    :param counted: segments that were counted in another lake, which are left out. This lake's are added.
     """
     lake, columns = open_lake(config), find_broker(request.broker).codec.columns
     table = lake.messages()
     rows = [row for row in receipts(lake, request.store_id) if _counts(row, request, counted)]
     counted.update(row.identity for row in rows)
     slots = {(row.lineage, row.log, row.base_offset) for row in rows}
-    # By rows, not by files: another engine may have put rows of several segments into one.
-    files = tuple(live_files_of(table, rows))
-    source = StoreFiles(config, table, request.store_id, files)
+    # Rows are chosen one by one: another engine may have put rows of several segments into one file.
+    source = StoreFiles(config, table, request.store_id, tuple(live_files_of(table, rows)))
     first = None if request.first_ms is None else request.first_ms * 1000
     until = None if request.until_ms is None else request.until_ms * 1000
 
@@ -231,11 +223,9 @@ def of_segments(rows: pa.Table, wanted: Set[tuple[int, str, int]]) -> pa.Table:
 def _counts(row: Receipt, request: RetentionReportRequest, counted: Set[SegmentIdentity]) -> bool:
     """Return whether a segment may have messages of the span, and was not counted in an earlier lake."""
     first_ms, last_ms = row.first_store_timestamp_ms, row.last_store_timestamp_ms
-    if row.identity in counted:
-        return False
     is_before = request.first_ms is not None and last_ms is not None and last_ms < request.first_ms
     is_behind = request.until_ms is not None and first_ms is not None and first_ms >= request.until_ms
-    return not is_before and not is_behind
+    return not (row.identity in counted or is_before or is_behind)
 
 
 def columns_counted(columns: Columns) -> tuple[str, ...]:
@@ -249,14 +239,12 @@ def count_usage(rows: pa.Table, columns: Columns, first_us: int | None, until_us
 
     A row without a message of its own, such as a batch header, gets the time of the next message.
 
-    :param first_us: beginning of the span, by the time at which a message was stored, in microseconds since
-        the epoch.
+    :param first_us: beginning of the span, by the messages' store times, in microseconds since the epoch.
     :param until_us: end of the span, which is excluded.
     """
     topic, is_message = rows[columns.streams[0]], pc.equal(rows["kind"], pa.scalar("message"))
     stored = rows[str(columns.stored_at)].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-    filled = pc.fill_null_forward(pc.fill_null_backward(stored))
-    stored = pc.if_else(is_message, stored, filled)
+    stored = pc.if_else(is_message, stored, pc.fill_null_forward(pc.fill_null_backward(stored)))
     counts = pc.and_(topic.is_valid(), stored.is_valid())
     if first_us is not None:
         counts = pc.and_(counts, pc.greater_equal(stored, pa.scalar(first_us)))
@@ -272,8 +260,7 @@ def count_usage(rows: pa.Table, columns: Columns, first_us: int | None, until_us
         "messages": is_message.cast(pa.int64()),
         "size_bytes": size,
     }
-    placed = pa.table(cells)
-    sums = placed.filter(pc.fill_null(counts, False)).group_by(_NAMES, use_threads=False)
+    sums = pa.table(cells).filter(pc.fill_null(counts, False)).group_by(_NAMES, use_threads=False)
     summed = sums.aggregate([("messages", "sum"), ("size_bytes", "sum")])
     return summed.select([*_NAMES, "messages_sum", "size_bytes_sum"]).rename_columns(CELLS.names)
 
@@ -286,7 +273,6 @@ def _size_classes(size: Any) -> Any:
 
 
 def _write(rows: Iterable[Any], path: Path) -> None:
-    """Write the counts as Parquet, durably."""
     content = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist([row.asDict() for row in rows], CELLS), content)
     make_dirs(path.parent)

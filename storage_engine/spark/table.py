@@ -59,7 +59,7 @@ FORMAT = "storage_engine"
 
 _BATCH_ROWS = 8_192
 _TASK_BYTES = 128 << 20
-"""The highest number of bytes in data files that share a task."""
+"""Greatest number of bytes in data files that share a task."""
 
 
 def table(
@@ -70,10 +70,10 @@ def table(
 ) -> DataFrame:
     """Return a store's rows, each once, from its lake or from the store's own segments.
 
-    The executors must have this package, and must see lake and store at these paths.
+    The executors must have this package, and see lake and store at these paths.
 
     :param lake: directory of the lake, or directory with its ``lake.json``.
-    :param store: the store's root; None: only rows from the lake.
+    :param store: the store's root; None for only rows from the lake.
     :param options: further options of the data source: see docs/spark.md.
     :raises BadInputError: an option is unknown, or this Spark doesn't support data sources in Python.
     """
@@ -87,7 +87,7 @@ class Options:
     """Options of a query: which data it reads.
 
     :param where: filter for the rows to read, as an expression of PyIceberg.
-    :param columns: columns to read; empty: all columns.
+    :param columns: columns to read; empty for all columns.
     """
 
     lake: str
@@ -131,7 +131,7 @@ class Options:
         )
 
     def run(self, root: str, files: Sequence[StoreFile]) -> AgentRun | None:
-        """Make the named agent serve files of the store; None: executors see the store's disk.
+        """Make the named agent serve files of the store. Return None if executors see the store's disk.
 
         :raises StorageEngineError: the agent can't be reached, or it refuses.
         """
@@ -142,7 +142,7 @@ class Options:
         return begin_run(access, {root: [replace(file.facts, size_bytes=file.size_bytes) for file in files]})
 
     def managed(self, lake: LakeConfig) -> ManagedStore | None:
-        """Return the store to read; None: only the lake is read."""
+        """Return the store to read, or None if only the lake is read."""
         if self.store is None:
             return None
         root = Path(self.store).absolute()
@@ -170,9 +170,8 @@ def _split_list(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The work of tasks on rows.
+    """A scan's facts that all its tasks share.
 
-    :param schema: schema of the returned rows.
     :param keeps: Arrow's filter for the rows. ``deciding`` are the columns that the filter needs.
     """
 
@@ -230,12 +229,12 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the scan.
 
-        :raises StorageEngineError: for the reasons of :func:`~storage_engine.spark.query_plan.plan_read`.
+        :raises StorageEngineError: as of :func:`~storage_engine.spark.query_plan.plan_read`.
         """
         try:
             return self._tasks()
         except RowsMissingError:
-            # Between its two looks a segment may have been sealed and archived.
+            # A segment may have been sealed and archived between the looks at store and lake.
             return self._tasks()
 
     def _tasks(self) -> Sequence[InputPartition]:
@@ -272,7 +271,7 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]
         assert isinstance(partition, ReadTask)
         scan = partition.scan
         for file in partition.lake_files:
-            keeps = scan.keeps if file.slots is None else scan.keeps & _counting(file.slots)
+            keeps = scan.keeps if file.slots is None else scan.keeps & _segment_filter(file.slots)
             needed = () if file.slots is None else IDENTITY_COLUMNS.names
             yield from _shape_batches(_read_lake_file(scan, file.location, keeps, needed), scan)
         if partition.store_file is not None:
@@ -288,8 +287,7 @@ def _check_kind(lake: Lake, store: ManagedStore | None) -> None:
         kind, lake_kind = (find_broker(name).words.title for name in (store.broker, lake.broker))
         raise BadInputError(
             f"lake {lake.location}: expected columns of {kind}, the broker of {store.root}, found columns of "
-            f"{lake_kind}. "
-            "Nothing was read. Archive the store first, or name its own lake."
+            f"{lake_kind}. Nothing was read. Archive the store first, or name its own lake."
         )
 
 
@@ -302,7 +300,7 @@ def _filter(schema: Schema, where: str) -> tuple[BooleanExpression, Any, tuple[s
         expression = parse(where) if where else AlwaysTrue()
         bound = bind(schema, expression, case_sensitive=True)
     except Exception as error:
-        # Of a text that can't be parsed, the parser's own words are its whole grammar.
+        # If the text can't be parsed, the parser's message is its whole grammar, which is left out.
         detail = f": {error}" if isinstance(error, ValueError) else ""
         raise BadInputError(
             f"Option where: expected an expression such as topic = 'orders' over the columns, found {where!r}"
@@ -313,7 +311,7 @@ def _filter(schema: Schema, where: str) -> tuple[BooleanExpression, Any, tuple[s
 
 
 def _check_stored(lake: Lake, deciding: Iterable[str]) -> None:
-    """:raises BadInputError: the filter has a column that isn't stored in each row with a value."""
+    """:raises BadInputError: the filter has a column that isn't stored."""
     codec = find_broker(lake.broker).codec
     for name in deciding:
         if name in codec.columns.views:
@@ -329,17 +327,14 @@ def _check_stored(lake: Lake, deciding: Iterable[str]) -> None:
 
 
 def _schema(lake: Lake, options: Options) -> pa.Schema:
-    """
-    :raises BadInputError: there is no such column.
-    """
+    """:raises BadInputError: there is no such column."""
     codec = find_broker(lake.broker).codec
-    stored, views = set(lake.messages().schema().column_names), codec.columns.views
-    fields = [
-        pa.field(field.name, plain_field(field).type)
+    names = {*lake.messages().schema().column_names, *codec.columns.views}
+    every = {
+        field.name: pa.field(field.name, plain_field(field).type)
         for field in (*IDENTITY_COLUMNS, *codec.schema)
-        if field.name in stored or field.name in views
-    ]
-    every = {field.name: field for field in fields}
+        if field.name in names
+    }
     for name in options.columns:
         if name not in every:
             raise BadInputError(
@@ -348,7 +343,7 @@ def _schema(lake: Lake, options: Options) -> pa.Schema:
     return pa.schema([every[name] for name in options.columns or every])
 
 
-def _counting(slots: Sequence[Slot]) -> Any:
+def _segment_filter(slots: Sequence[Slot]) -> Any:
     by_log: dict[tuple[int, str], list[int]] = {}
     for lineage, log, base_offset in slots:
         by_log.setdefault((lineage, log), []).append(base_offset)
@@ -392,16 +387,17 @@ def _read_store_file(scan: Scan, file: StoreFile, agent: AgentRun | None) -> Ite
     except FileGoneError:
         needed = (*_PLACE, *_offsets(codec.columns), *IDENTITY_COLUMNS.names)
         # Other segments may share its data file.
-        yield from _read_lake_file(scan, _find_released(scan, file), keeps & _counting([file.slot]), needed)
+        keeps &= _segment_filter([file.slot])
+        yield from _read_lake_file(scan, _find_released(scan, file), keeps, needed)
         return
-    values = {"store_id": scan.store_id or None, "lineage": lineage, "log": log}
-    values["segment_base_offset"] = base_offset
+    store_id = scan.store_id or None
+    values = {"store_id": store_id, "lineage": lineage, "log": log, "segment_base_offset": base_offset}
     columns, keys = {*scan.columns}, {*scan.deciding, *_PLACE, *_offsets(codec.columns)}
     for rows, _ in codec.decode(data.toreadonly(), base_offset, context=file.context):
         for name in (columns | keys) & values.keys():
             kind = IDENTITY_COLUMNS.field(name).type
             rows = rows.append_column(name, pa.repeat(pa.scalar(values[name], kind), rows.num_rows))
-        # Arrow filters no table that has views.
+        # Arrow can't filter a table that has views.
         deciding = _drop_views(rows.select([name for name in rows.column_names if name in keys]))
         numbers = deciding.append_column("__row", pa.array(np.arange(rows.num_rows))).filter(keeps)["__row"]
         rows = rows.select([name for name in rows.column_names if name in columns])
@@ -419,7 +415,7 @@ def _find_released(scan: Scan, file: StoreFile) -> str:
     """
     lineage, log, base_offset = file.slot
     lake, span = open_lake(scan.lake), (base_offset, base_offset)
-    # A topic that was made again may have the name by now, or had it before.
+    # Another topic may have the name by now, or may have had it before.
     rows = [
         row
         for row in receipts(lake, scan.store_id, lineage=lineage, log=log, base_offsets=span)

@@ -62,9 +62,9 @@ _RECEIPTS = (
 class ValidateRowsRequest:
     """The ranges to check. They are passed to the job as JSON.
 
-    :param lakes: lakes of the store. Each lake must be right by itself.
-    :param spans: offsets to check, with the neighbouring segments; empty: all segments in the lakes.
-    :param directory: directory for the Great Expectations project. Its contents are removed.
+    :param lakes: lakes of the store. Each lake is checked by itself.
+    :param spans: offsets to check, with the neighbouring segments; empty for all segments in the lakes.
+    :param directory: directory for the Great Expectations project. Its former contents are removed.
     """
 
     lakes: tuple[LakeConfig, ...]
@@ -90,11 +90,10 @@ def validate_rows_of(
 ) -> ValidationResult:
     """Check the rows of a store's lakes, and write page, JSON and Data Docs like any validation.
 
-    :param run_key: key of the run whose journal gets the result. This call begins the run. None: no journal
-        gets it.
+    :param run_key: key of the run that records the result. This call begins it. None records nothing.
     :param run_job: function that runs :func:`validate_rows`, in this process or on a cluster.
-    :param spans: offsets to check; empty: all.
-    :param output_dir: directory for the results; None: the run's directory.
+    :param spans: offsets to check; empty for all.
+    :param output_dir: directory for the results; None for the run's directory.
     :raises BadInputError: no part of the store is archived, or ``output_dir`` has files of another user.
     :raises LakeUnavailableError: no lake can be read.
     """
@@ -137,15 +136,15 @@ def validate_rows(spark: SparkSession, request: ValidateRowsRequest) -> Validate
     :raises ProofError: a data file isn't a Parquet file.
     """
     spark.sparkContext.setJobGroup("validate rows", f"validate rows of store {request.store_id}")
-    looked = [_look_at(spark, config, request) for config in request.lakes]
+    facts = [_look_at(spark, config, request) for config in request.lakes]
     tables = {
-        "rows_segments": keep_frame(unite_frames(each.segments for each in looked), 1),
-        "rows_queues": keep_frame(unite_frames(each.queues for each in looked), 1),
+        "rows_segments": keep_frame(unite_frames(of_lake.segments for of_lake in facts), 1),
+        "rows_queues": keep_frame(unite_frames(of_lake.queues for of_lake in facts), 1),
     }
     directory, suites = Path(request.directory), project_path("expectations")
-    notes = tuple(note for each in looked for note in each.notes)
+    notes = tuple(of_lake.note for of_lake in facts)
     if QUALITY.is_installed:
-        # Great Expectations takes seconds to import: only now that it is needed, and by no task.
+        # Imported here, because Great Expectations takes seconds to import, which no task should wait for.
         from storage_engine.quality.engine import run_suites
 
         return ValidateRowsResult(run_suites(tables, suites, directory, run_name=request.run_name), notes)
@@ -156,13 +155,13 @@ def validate_rows(spark: SparkSession, request: ValidateRowsRequest) -> Validate
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
+class _LakeFacts:
     segments: DataFrame
     queues: DataFrame
-    notes: tuple[str, ...]
+    note: str
 
 
-def _look_at(spark: SparkSession, config: LakeConfig, request: ValidateRowsRequest) -> _Looked:
+def _look_at(spark: SparkSession, config: LakeConfig, request: ValidateRowsRequest) -> _LakeFacts:
     lake = open_lake(config)
     table, codec = lake.messages(), find_broker(request.broker).codec
     every_row = chosen_receipts(receipts(lake, request.store_id, with_ended=True), request.spans)
@@ -188,11 +187,11 @@ def _look_at(spark: SparkSession, config: LakeConfig, request: ValidateRowsReque
     )
     for word, count in Counter(end_word(row.end_text) for row in expired).items():
         note += f"; {count_text(count, 'segment')} {word}"
-    return _Looked(_segment_facts(segments, single), _queue_facts(queues, single, codec), (note,))
+    return _LakeFacts(_segment_facts(segments, single), _queue_facts(queues, single, codec), note)
 
 
 def chosen_receipts(rows: Sequence[Receipt], spans: Sequence[OffsetSpan]) -> list[Receipt]:
-    """Return the receipts that overlap a span or are right beside it; all receipts if there is no span."""
+    """Return the receipts that overlap a span or adjoin it, or all receipts if there is no span."""
 
     def is_chosen(row: Receipt) -> bool:
         return any(
@@ -204,7 +203,7 @@ def chosen_receipts(rows: Sequence[Receipt], spans: Sequence[OffsetSpan]) -> lis
 
 
 def _expect_rows(rows: Sequence[Receipt], where: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the receipts' values, one row for each. ``run`` numbers the unbroken runs of a log's segments.
+    """Yield one row with the values of each receipt. ``run`` numbers the unbroken runs of a log's segments.
 
     An expired segment has no row, and the segment after it begins a new run.
     """
@@ -227,13 +226,10 @@ def _expect_rows(rows: Sequence[Receipt], where: str) -> Iterator[tuple[Any, ...
 def _sums(spark: SparkSession, source: StoreFiles, codec: SegmentCodec) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
-    parts = map_row_groups(
-        spark,
-        source,
-        columns_read(codec.columns),
-        lambda rows, place: sum_rows(rows, place.location, codec),
-        SUMS,
-    )
+    def add_up(rows: Any, place: RowGroup) -> Any:
+        return sum_rows(rows, place.location, codec)
+
+    parts = map_row_groups(spark, source, columns_read(codec.columns), add_up, SUMS)
     return _added_up(parts.groupBy(*SEGMENT, "stream", "location"), F)
 
 
@@ -242,7 +238,7 @@ def _added_up(groups: Any, F: Any) -> DataFrame:  # noqa: N803
     sums: DataFrame = groups.agg(
         *(F.sum(name).alias(name) for name in ("row_count", "messages", "row_bytes", "offsets")),
         *(F.sum(name).alias(name) for name in ("distinct_offsets", "unknown_steps")),
-        # Wider than a long, which sums of hashes may be.
+        # Sums of hashes may be wider than a long.
         *(F.sum(F.col(name).cast("decimal(38,0)")).alias(name) for name in ("byte_chain", "offset_chain")),
         *(F.min(name).alias(name) for name in ("first", "first_offset")),
         *(F.max(name).alias(name) for name in ("last", "last_offset")),
@@ -261,7 +257,7 @@ def _segment_sums(expected: DataFrame, sums: DataFrame) -> DataFrame:
         & (F.col("row_bytes") == F.col("size_bytes"))
         & _is_joined("byte_chain", F.col("first"), F.col("last"))
     )
-    # A segment of no byte has no row that owns one.
+    # An empty segment has no row with bytes.
     empty = (F.col("size_bytes") == 0) & (F.coalesce("row_bytes", F.lit(0)) == 0)
     return joined.withColumn("is_odd", ~F.coalesce(covers | empty, F.lit(False)))
 
@@ -274,14 +270,12 @@ def _stream_sums(expected: DataFrame, sums: DataFrame, codec: SegmentCodec) -> D
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
-    streams = sums.filter("offsets > 0").groupBy(*SEGMENT, "stream")
-    joined = _added_up(streams, F).join(expected, [*SEGMENT])
+    joined = _added_up(sums.filter("offsets > 0").groupBy(*SEGMENT, "stream"), F).join(expected, [*SEGMENT])
     # Bytes that don't decode may have been messages of any stream.
     joined = joined.withColumn("unknown_steps", F.col("unknown_steps") + F.col("is_damaged").cast("long"))
     in_turn = Window.partitionBy("lineage", "log", "run", "stream").orderBy("segment_base_offset")
-    joined = joined.withColumn("previous_last", F.lag("last_offset").over(in_turn)).withColumn(
-        "previous_unknown", F.lag("unknown_steps").over(in_turn)
-    )
+    for name, source in (("previous_last", "last_offset"), ("previous_unknown", "unknown_steps")):
+        joined = joined.withColumn(name, F.lag(source).over(in_turn))
     span = F.col("last_offset") - F.col("first_offset") + 1
     is_whole = _is_joined("offset_chain", F.col("first_offset"), F.col("last_offset") + 1)
     may_skip = (F.col("unknown_steps") > 0) & (F.col("offsets") < span)
@@ -303,9 +297,7 @@ def _is_joined(chain: str, start: Column, end: Column) -> Column:
 
 
 def _within(codec: SegmentCodec, first: str, last: str) -> Column:
-    """Return whether offsets are within their segment. It is only checked if offsets don't count bytes, so
-    that streams and segments have the same unit.
-    """
+    """Return whether offsets are within their segment, or true if the segment's offsets count bytes."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if offsets_count_bytes(codec):
@@ -381,7 +373,7 @@ def _queue_facts(queues: DataFrame, single: DataFrame, codec: SegmentCodec) -> D
         .withColumn("place_before", F.lag("start").over(in_turn))
         .withColumn("step", step)
     )
-    # A row that is there twice is at one place.
+    # Two copies of a row have the same place.
     is_later = F.col("start") > F.coalesce("place_before", F.lit(-1))
     begins_again = (F.col("offset") == 0) & (F.col("before") >= 0) & is_later
     if not offsets_count_bytes(codec):

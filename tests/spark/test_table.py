@@ -37,7 +37,13 @@ from storage_engine.model.report.validation import Where
 from storage_engine.model.store import Lineages, Segment, SegmentState
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import update_stamp
-from storage_engine.spark.query_plan import RowsMissingError, StoreLook, _cut_off, _limits, look_at_store
+from storage_engine.spark.query_plan import (
+    RowsMissingError,
+    StoreLook,
+    _limits,
+    _list_cut_parts,
+    look_at_store,
+)
 from storage_engine.spark.session import spark_session
 from storage_engine.spark.table import Options, ReadTask, StoreReader, StoreTable, table
 from tests.archive_rules import permits_of
@@ -322,7 +328,7 @@ def test_a_segment_that_a_newer_lineage_begins_within_is_named(tmp_path: Path) -
     assert row.end == newer.base_offset
     cut = replace(row, end_offset=row.end + 1), replace(newer, lineage=newer.lineage + 1)
     names = names_of_logs({}, cut, ())
-    (span,) = _cut_off(cut, names, _limits(cut, names, {}, None))
+    (span,) = _list_cut_parts(cut, names, _limits(cut, names, {}, None))
     (found,) = log_ranges([], cut[1:], released=[span])[:1]
     assert (found.start_offset, found.end_offset, found.where) == (row.base_offset, row.end, Where.UNKNOWN)
 

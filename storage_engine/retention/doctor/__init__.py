@@ -1,1 +1,1 @@
-"""Diagnosis of a store: first the facts, then pure judgements on faults and what to do about them."""
+"""Diagnosis of a store: first the facts, then pure judgements on faults and their remedies."""

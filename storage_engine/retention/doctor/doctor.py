@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from storage_engine.retention.doctor.lake_check import CheckedLake
 
 _READINGS = 500
-"""Number of clock readings to look at: they cover more than a day."""
+"""Number of clock readings to compare, which covers more than a day."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,12 @@ class Diagnosis:
     """Findings of a look at a store, its lakes and its journal.
 
     :param said: the findings of the broker's package.
-    :param figures: None: the store can't be opened, and a finding says why.
-    :param lakes: the named lakes.
-    :param unproven: sealed segments that no lake proves; None: no lake was named, or it can't be asked.
+    :param figures: None if the store can't be opened; a finding says why.
+    :param unproven: sealed segments that no lake proves, or None if no lake was named or it can't be asked.
     :param touched: sealed segments that a lake has, but whose files were touched since.
     :param due: number of segments that a cleanup would delete now, if a person asked for it.
     :param pipeline: Airflow's facts, for a store that an Airflow connection names.
-    :param runs: where Airflow's tasks archive and measure consumer lag; "": the store isn't Airflow's.
+    :param runs: where Airflow's tasks archive and measure consumer lag, or "" if the store isn't Airflow's.
     :param left_out: number of sealed segments that no lake proves because an archive rule leaves them out.
     """
 
@@ -112,8 +111,8 @@ class Diagnosis:
 
 
 @dataclass(slots=True)
-class _Known:
-    """What the lakes and the journal know of the store, gathered step by step."""
+class _Facts:
+    """Facts about the store from its lakes and its journal, gathered step by step."""
 
     journal: Journal | None = None
     record: StoreRecord | None = None
@@ -148,30 +147,30 @@ def diagnose(
     retention_dag: str = "",
     runs: str = "",
 ) -> Diagnosis:
-    """Look at a store, and at its lakes and journal where they were named.
+    """Look at a store, and at its lakes and journal if they were named.
 
     :param has_lake: lakes were named.
-    :param pipeline: Airflow's facts about the store's DAGs; None: it isn't Airflow's.
-    :param retention_dag: the DAG that cleans the store; "": the store isn't Airflow's.
-    :param runs: where its tasks archive and measure consumer lag; "": the store isn't Airflow's.
+    :param pipeline: Airflow's facts about the store's DAGs, or None if it isn't Airflow's.
+    :param retention_dag: the DAG that cleans the store, or "" if the store isn't Airflow's.
+    :param runs: where its tasks archive and measure consumer lag, or "" if the store isn't Airflow's.
     :raises StoreNotFoundError: there is no such store.
     :raises BadInputError: settings were given beside the broker's own, and they are wrong.
     """
     check_answers(store.root)
-    facts = _ask_journal(store, now_ms) if has_lake else _Known()
+    facts = _ask_journal(store, now_ms) if has_lake else _Facts()
     findings = facts.findings
     store, reply = _ask_broker(store, facts, now_ms)
     findings += reply.findings
     figures, stamp, due = None, None, 0
     if not reply.refused:
-        figures, stamp, due = _open(store, reply, facts, now_ms, has_lake=has_lake)
+        figures, stamp, due = _open_and_look(store, reply, facts, now_ms, has_lake=has_lake)
     if pipeline is not None:
         findings += pipeline_findings(pipeline, now_ms)
     findings += pair_findings(SparkPair.installed(), has_spark=runs.startswith(in_spark("")))
     stamped = local_lakes(stamp)
     other_lake = ""
     if has_lake and (head := _find_misplaced(facts, stamp)) is not None:
-        # What isn't proven here may be there: nothing of it is to be archived a second time.
+        # The other lake may prove these segments, so they must not be archived a second time.
         facts.unproven, other_lake = None, directory_of(head) or head.location
     refused = facts.refused | reply.faulty_logs | (figures.archivable.refused if figures else {}).keys()
     if figures is not None and (facts.unproven is not None or not has_lake):
@@ -185,7 +184,8 @@ def diagnose(
             kind_option=kind_option(store.broker),
         )
     findings += touched_findings(len(facts.touched))
-    dag_known = _is_known(pipeline, retention_dag)
+    dags = () if pipeline is None else pipeline.dags
+    dag_known = all(dag.known for dag in dags if dag.dag_id == retention_dag)
     if retention_dag:
         findings[:] = [in_airflow(item, retention_dag, known=dag_known) for item in findings]
     state = State(
@@ -250,7 +250,7 @@ def pair_findings(pair: SparkPair, *, has_spark: bool) -> Iterator[Finding]:
         yield Finding(severity, "spark-pair", text, f"make them equal: {pair.install}")
 
 
-def _find_misplaced(facts: _Known, stamp: Stamp | None) -> LakeHead | None:
+def _find_misplaced(facts: _Facts, stamp: Stamp | None) -> LakeHead | None:
     """Return the lake that has the store's archive if the named lakes have none of it, and add a finding."""
     from storage_engine.retention.doctor.lake_check import find_other_lake, misplaced_findings
 
@@ -263,33 +263,28 @@ def _find_misplaced(facts: _Known, stamp: Stamp | None) -> LakeHead | None:
     return head
 
 
-def _is_known(pipeline: PipelineFacts | None, dag_id: str) -> bool:
-    """Return whether Airflow is known to have a DAG. If Airflow can't be asked, it may have the DAG."""
-    return pipeline is None or all(dag.known for dag in pipeline.dags if dag.dag_id == dag_id)
-
-
 def findings_of(
     store: ManagedStore, opened: BrokerStore, journal: Journal, record: StoreRecord, now_ms: int
 ) -> tuple[Finding, ...]:
-    """Return findings about a store that its journal knows, without asking its lakes; for frequent callers.
+    """Return findings about a store that its journal knows, for frequent callers. Its lakes aren't asked.
 
-    :param opened: the open store, so that it isn't opened again while its broker answers.
+    :param opened: the open store. It is opened again only if its broker doesn't answer.
     :raises StorageEngineError: the store is missing, or its settings can't be used.
     """
-    facts = _Known(journal=journal, record=record)
+    facts = _Facts(journal=journal, record=record)
     _read_samples(facts, now_ms)
     view, reply = _ask_broker(store, facts, now_ms)
     facts.findings += reply.findings
     if not reply.refused:
-        # Where the broker doesn't answer its files are looked at, which are another store's view.
+        # If the broker doesn't answer, the view is by the store's files, which are opened in its place.
         _look(view, opened if view is store else None, reply, facts, now_ms)
     return sort_findings(facts.findings)
 
 
-def _ask_broker(store: ManagedStore, facts: _Known, now_ms: int) -> tuple[ManagedStore, BrokerDiagnosis]:
-    """Ask the broker's package. If a running broker doesn't answer, the store's files have to be enough.
+def _ask_broker(store: ManagedStore, facts: _Facts, now_ms: int) -> tuple[ManagedStore, BrokerDiagnosis]:
+    """Ask the broker's package. If a running broker doesn't answer, ask again by the store's files.
 
-    :return: the store as it is to be opened, and the broker's answers.
+    :return: the store as it is to be opened, and the answers.
     """
     if (inspection := find_broker(store.broker).inspection) is None:
         return store, BrokerDiagnosis()
@@ -303,8 +298,8 @@ def _ask_broker(store: ManagedStore, facts: _Known, now_ms: int) -> tuple[Manage
         return _ask_broker(replace(store, live=None), facts, now_ms)
 
 
-def _open(
-    store: ManagedStore, reply: BrokerDiagnosis, facts: _Known, now_ms: int, *, has_lake: bool
+def _open_and_look(
+    store: ManagedStore, reply: BrokerDiagnosis, facts: _Facts, now_ms: int, *, has_lake: bool
 ) -> tuple[Figures | None, Stamp | None, int]:
     """Open the store and look at it; a failure becomes a finding.
 
@@ -313,9 +308,8 @@ def _open(
     looked = _look(store, None, reply, facts, now_ms)
     if looked is None:
         return None, None, 0
-    facts.findings += hold_end_findings(
-        looked.figures.hold, _unproven_at_the_end(store, facts, looked, has_lake=has_lake), now_ms
-    )
+    unproven = _unproven_at_the_end(store, facts, looked, has_lake=has_lake)
+    facts.findings += hold_end_findings(looked.figures.hold, unproven, now_ms)
     if has_lake:
         _ask_lakes(store, facts, looked)
         from storage_engine.retention.doctor.lake_check import lake_findings, place_findings
@@ -328,11 +322,8 @@ def _open(
     return looked.figures, looked.stamp, looked.due
 
 
-def _unproven_at_the_end(store: ManagedStore, facts: _Known, looked: _Looked, *, has_lake: bool) -> str:
-    """Return the text on segments that may be deleted unproven after a hold's end.
-
-    "": none, or the end is far off.
-    """
+def _unproven_at_the_end(store: ManagedStore, facts: _Facts, looked: _Looked, *, has_lake: bool) -> str:
+    """Return the text on segments that may be deleted unproven soon after a hold's end, or ""."""
     if looked.unheld is None:
         return ""
     from storage_engine.retention.hold.holding import UnprovenSegments, find_unproven_segments
@@ -345,12 +336,11 @@ def _unproven_at_the_end(store: ManagedStore, facts: _Known, looked: _Looked, *,
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """Facts about a store, seen while it was open.
+    """Facts about a store, seen while it was open. If it was open already, the last three aren't looked at.
 
-    :param data_paths: the directories that its broker writes to.
-    :param due: number of segments that could be deleted now; 0 if nobody asked.
-    :param missing: logs that should exist, by the journal's memory; empty if nobody asked.
-    :param unheld: segments that may be deleted within a day of a hold's end; None: far off, or nobody asked.
+    :param due: number of segments that could be deleted now.
+    :param missing: logs that should exist, by the journal's memory.
+    :param unheld: segments that may be deleted within a day of a hold's end, or None if the end is far off.
     """
 
     figures: Figures
@@ -362,12 +352,12 @@ class _Looked:
 
 
 def _look(
-    store: ManagedStore, at: BrokerStore | None, reply: BrokerDiagnosis, facts: _Known, now_ms: int
+    store: ManagedStore, at: BrokerStore | None, reply: BrokerDiagnosis, facts: _Facts, now_ms: int
 ) -> _Looked | None:
     """Look at a store. Faults become findings.
 
-    :param at: the open store; then nothing is planned for it. None: the store is opened here.
-    :return: the facts; None: the store can't be looked at.
+    :param at: the store if it is open already; then nothing is planned for it.
+    :return: the facts, or None if the store can't be looked at.
     """
     findings, due, missing, unheld = facts.findings, 0, tuple[Missing, ...](), None
     try:
@@ -388,8 +378,7 @@ def _look(
                 if hold is not None and hold.ends_at_ms is not None and hold.is_half_over(now_ms):
                     from storage_engine.retention.hold.holding import unheld_by
 
-                    until_ms = (hold.deletes_from_ms or hold.ends_at_ms) + DAY_MS
-                    unheld = unheld_by(opened, now_ms, until_ms)
+                    unheld = unheld_by(opened, now_ms, (hold.deletes_from_ms or hold.ends_at_ms) + DAY_MS)
                 if facts.journal is not None and facts.record is not None:
                     from storage_engine.retention.ranges.missing_logs import missing_logs
 
@@ -413,8 +402,8 @@ def _look(
     return _Looked(figures, stamp, data_paths, due, missing, unheld)
 
 
-def _known_quarantines(facts: _Known) -> frozenset[str] | None:
-    """Return the directories of quarantines that the journal knows; None: there is no journal to ask."""
+def _known_quarantines(facts: _Facts) -> frozenset[str] | None:
+    """Return the directories of quarantines that the journal knows, or None if there is no journal to ask."""
     if facts.journal is None:
         return None
     from storage_engine.retention.quarantine.records import known_directories
@@ -422,14 +411,14 @@ def _known_quarantines(facts: _Known) -> frozenset[str] | None:
     return frozenset() if facts.record is None else known_directories(facts.journal, facts.record.store_id)
 
 
-def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
-    """Read the journal's record of the store. A missing journal isn't made."""
-    # The database's libraries, which a look without a lake needs for nothing.
+def _ask_journal(store: ManagedStore, now_ms: int) -> _Facts:
+    """Read the journal's record of the store. A missing journal isn't created."""
+    # Imported here, because a look without a lake doesn't need the database's libraries.
     from storage_engine.journal.journal import Journal
     from storage_engine.journal.tables.database import missing_sqlite_file
     from storage_engine.retention.store.known_heads import journalled_heads
 
-    facts = _Known()
+    facts = _Facts()
     if missing_sqlite_file(store.journal_url):
         return facts
     try:
@@ -440,14 +429,13 @@ def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
         _read_samples(facts, now_ms)
     except StorageEngineError as error:
         facts.journal, facts.unknown_proof = None, UnknownProof.JOURNAL
-        facts.findings.append(
-            Finding.warning("journal", Text("the journal can't be read: ", Text(error).removesuffix(".")))
-        )
+        text = Text("the journal can't be read: ", Text(error).removesuffix("."))
+        facts.findings.append(Finding.warning("journal", text))
     return facts
 
 
-def _read_samples(facts: _Known, now_ms: int) -> None:
-    """Read the log's offsets of the last day, if the journal knows the store.
+def _read_samples(facts: _Facts, now_ms: int) -> None:
+    """Read the logs' offsets of the last day, if the journal knows the store.
 
     :raises StorageEngineError: the journal can't be read.
     """
@@ -455,19 +443,14 @@ def _read_samples(facts: _Known, now_ms: int) -> None:
         return
     last = facts.journal.last_sample(facts.record.store_id)
     facts.last_sample_ms = None if last is None else last.at_ms
-    facts.jumped_ms = jumped_forward_ms(
-        read_clock(), facts.journal.clock_readings(facts.record.store_id, _READINGS)
-    )
+    readings = facts.journal.clock_readings(facts.record.store_id, _READINGS)
+    facts.jumped_ms = jumped_forward_ms(read_clock(), readings)
     facts.samples = facts.journal.max_offsets(facts.record.store_id, now_ms - DAY_MS)
 
 
-def _ask_lakes(store: ManagedStore, facts: _Known, looked: _Looked) -> None:
+def _ask_lakes(store: ManagedStore, facts: _Facts, looked: _Looked) -> None:
     """Read the lakes' proofs of sealed segments and missing logs. An unreadable lake becomes a finding."""
-    from storage_engine.retention.doctor.lake_check import (
-        has_segments_of,
-        look_at_lakes,
-        unproven_segments,
-    )
+    from storage_engine.retention.doctor.lake_check import has_segments_of, look_at_lakes, unproven_segments
 
     segments = looked.figures.archivable.segments
     facts.lakes = look_at_lakes(store, facts.record, facts.journal is not None)
@@ -503,7 +486,7 @@ def _ask_lakes(store: ManagedStore, facts: _Known, looked: _Looked) -> None:
 
 
 SLACK_MS = 60_000
-"""Most that the clocks of two healthy machines may differ by, in milliseconds."""
+"""Largest difference between the clocks of two healthy machines, in milliseconds."""
 
 
 def clock_findings(
@@ -513,11 +496,9 @@ def clock_findings(
     now_ms: int,
     jumped_ms: int = 0,
 ) -> Iterator[Finding]:
-    """Yield findings on times later than now, and on a jump of the clock: then ages can't be trusted.
+    """Yield findings on times later than now, and on a jump of the clock: both make ages unreliable.
 
     :param segments: segments with the times that they had before a hold.
-    :param newest_message_ms: when the newest message was stored.
-    :param last_sample_ms: when the journal's last sample was taken.
     :param jumped_ms: how far this machine's clock was set forward within a day, in milliseconds.
     """
     latest = now_ms + SLACK_MS
@@ -535,7 +516,7 @@ def clock_findings(
         yield Finding.warning(
             "clock",
             f"{count_text(len(future), 'segment')} written in the future, the latest {future[-1].name} at "
-            f"{time_text(last_ms)}: neither they nor later segments expire before",
+            f"{time_text(last_ms)}: these and later segments don't expire before then",
             advice,
         )
     for at_ms, event in (
@@ -589,45 +570,45 @@ def _may_delete(path: Path) -> bool:
     status = path.stat()
     if status.st_mode & stat.S_ISVTX and os.geteuid() not in (0, status.st_uid):
         return False
-    # On a file system that is mounted read-only nobody may: that is told of the mount.
+    # A read-only mount counts as deletable here, because it has a finding of its own.
     return _has_access(path, os.W_OK | os.X_OK) or bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
-def access_findings(found: AccessRights) -> Iterator[Finding]:
+def access_findings(rights: AccessRights) -> Iterator[Finding]:
     """Judge the access rights. Pure."""
-    advice = f"run as {found.owner}: sudo -u {found.owner} storage-engine …"
-    if found.unreadable:
+    advice = f"run as {rights.owner}: sudo -u {rights.owner} storage-engine …"
+    if rights.unreadable:
         yield Finding.warning(
             "access",
-            f"{found.user} may not look into {named_in_short(found.unreadable)}, which {found.owner} owns",
+            f"{rights.user} may not look into {named_in_short(rights.unreadable)}, which {rights.owner} owns",
             advice,
         )
-    elif found.unwritable:
+    elif rights.unwritable:
         yield Finding.warning(
             "access",
-            f"{found.user} may read this store, but can't lock it or delete files in "
-            f"{named_in_short(found.unwritable)}",
+            f"{rights.user} may read this store, but can't lock it or delete files in "
+            f"{named_in_short(rights.unwritable)}",
             advice,
         )
-    if found.open_to_all:
+    if rights.open_to_all:
         yield Finding.warning(
             "open-to-all",
-            f"every account may write {named_in_short(found.open_to_all)}, and could disturb a run or end a "
+            f"every account may write {named_in_short(rights.open_to_all)}, and could disturb a run or end a "
             "hold",
-            f"run a command that writes to the store, such as archive, as {found.owner}: it takes these "
+            f"run a command that writes to the store, such as archive, as {rights.owner}: it takes these "
             "rights away",
         )
 
 
 _LEAST_FILES = 2
-"""Number of files from which on times without a fraction of a second are no coincidence."""
+"""From this number of files on, times without a fraction of a second are no coincidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """A directory of a store, and its mount.
 
-    :param trusted: whether file times there change with each write, by an earlier trial; None: never tried.
+    :param trusted: whether file times change with each write, by an earlier trial; None if never tried.
     """
 
     path: Path
@@ -664,8 +645,7 @@ def mount_findings(
             "each segment",
             "make the file system again with larger inodes: mkfs.ext4 -I 256",
         )
-    paths = [str(place.path) for place in places[1:] if needs_shield and not place.mount.is_memory]
-    if paths:
+    if paths := [str(place.path) for place in places[1:] if needs_shield and not place.mount.is_memory]:
         yield Finding.note(
             "no-shield",
             f"the shield can't link segments on another mount than the store's root: {named_in_short(paths)}",
@@ -676,29 +656,17 @@ def mount_findings(
 def _judge_mount(place: Place) -> Iterator[Finding]:
     mount, where = place.mount, f"{place.path} is on {place.mount.kind}"
     if mount.is_read_only:
-        yield Finding.warning(
-            "read-only",
-            f"{where}, mounted read-only: nothing there can be deleted or held",
-            f"mount it writable: mount -o remount,rw {mount.point}",
-        )
+        text = f"{where}, mounted read-only: nothing there can be deleted or held"
+        yield Finding.warning("read-only", text, f"mount it writable: mount -o remount,rw {mount.point}")
     if mount.is_memory:
-        yield Finding.warning(
-            "file-system",
-            f"{where}, in memory: the store is lost when the machine restarts",
-            "keep the store on a disk",
-        )
+        text = f"{where}, in memory: the store is lost when the machine restarts"
+        yield Finding.warning("file-system", text, "keep the store on a disk")
     elif mount.is_volatile:
-        yield Finding.warning(
-            "file-system",
-            f"{where} with the option volatile: nothing is durable, and file times don't show each write",
-            "mount it without volatile, or keep the store in a volume",
-        )
+        text = f"{where} with the option volatile: nothing is durable, and file times don't show each write"
+        yield Finding.warning("file-system", text, "mount it without volatile, or keep the store in a volume")
     elif mount.is_network:
-        yield Finding.warning(
-            "file-system",
-            f"{where}: we can't see writers on other machines, and locks may not stop them",
-            "manage the store on the host that its broker runs on",
-        )
+        text = f"{where}: we can't see writers on other machines, and locks may not stop them"
+        yield Finding.warning("file-system", text, "manage the store on the host that its broker runs on")
     elif place.trusted is False or (place.trusted is None and mount.is_fuse):
         verb = "don't" if place.trusted is False else "may not"
         yield Finding.note(

@@ -39,23 +39,22 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class CheckedLake:
-    """Facts that a look found out about one lake of a store.
+    """Facts about one lake of a store.
 
     :param title: "lake" or "second lake".
-    :param refused: why no command can use the lake; "": commands can.
-    :param copy_of: UUID of the original if this lake is a read-only copy; None: it is no copy.
-    :param broker: kind of broker whose segments it has; "": the lake is empty and takes the kind of its first
-        store; None: it can't be read.
+    :param refused: why no command can use the lake, or "" if commands can.
+    :param copy_of: UUID of the original if this lake is a read-only copy, else None.
+    :param broker: kind of broker whose segments it has; "" if it is empty; None if it can't be read.
     :param stores: names or ids of the stores whose segments it has.
     :param segments: number of this store's segments in it.
-    :param disk: its disk; None: the lake isn't on this machine.
-    :param verified_at_ms: when a check of it was last remembered; None: never.
+    :param disk: its disk, or None if the lake isn't on this machine.
+    :param verified_at_ms: time of the last remembered check, or None if there is none.
     :param faults: number of faults that the last checks found.
-    :param lake_id: its UUID; None: an older version made it, or it can't be read.
+    :param lake_id: its UUID, or None if an older version made it or it can't be read.
     :param store_ids: ids of the stores whose segments it has.
     :param roots: directories of these stores.
-    :param ignored: properties of its tables and catalog that nothing here follows: the owner and the names.
-    :param acts_fault: why people's decisions on what the lake keeps are unknown; "": they are known.
+    :param ignored: properties that this package ignores: the owner, a table or "" for the catalog, and names.
+    :param acts_fault: why people's decisions on what the lake keeps are unknown, or "" if they are known.
     :param unrecorded_rules: rules that would keep messages out of the lake if the store's journal had them.
     """
 
@@ -80,9 +79,9 @@ class CheckedLake:
 def look_at_lakes(
     store: ManagedStore, record: StoreRecord | None, has_journal: bool
 ) -> tuple[CheckedLake, ...]:
-    """Look at each of a store's lakes. Nothing is made or changed.
+    """Look at each of a store's lakes. Nothing is changed.
 
-    :param record: the store's record in its journal; None: there is none yet.
+    :param record: the store's record in its journal, or None if there is none yet.
     """
     return tuple(
         _look(title, store, number, record, has_journal)
@@ -143,10 +142,11 @@ def _read_last_check(store: ManagedStore, info: LakeInfo) -> tuple[int | None, i
 def unproven_segments(
     store: ManagedStore, journal: Journal | None, record: StoreRecord | None, segments: Sequence[Segment]
 ) -> tuple[tuple[Segment, ...], tuple[Segment, ...], tuple[str, ...], int]:
-    """Return four facts about sealed segments: those that no lake proves; archived ones whose files were
-    touched since; lakes that couldn't be asked; and the number of unproven ones that a rule leaves out.
+    """Compare sealed segments with the lakes' proofs.
 
-    :param record: None: neither journal nor lake knows the store yet, so none of its segments is proven.
+    :param record: None if neither journal nor lake knows the store yet. Then none of its segments is proven.
+    :return: the unproven segments; archived ones whose files were touched since; notices on lakes that
+        couldn't be asked; and the number of segments that an archive rule leaves out.
     :raises StorageEngineError: journal or lake can't be read.
     """
     if journal is None or record is None:
@@ -159,24 +159,21 @@ def unproven_segments(
     return untouched, tuple(touched), proofs.notices, len(proofs.left_out(segments))
 
 
-def lake_text(found: CheckedLake, now_ms: int) -> str:
+def lake_text(lake: CheckedLake, now_ms: int) -> str:
     """Describe a lake in one line."""
-    if found.refused:
-        return f"{found.location}: can't be used"
+    if lake.refused:
+        return f"{lake.location}: can't be used"
     verified = (
         "never verified"
-        if found.verified_at_ms is None
-        else f"verified {duration_text(now_ms - found.verified_at_ms)} ago"
+        if lake.verified_at_ms is None
+        else f"verified {duration_text(now_ms - lake.verified_at_ms)} ago"
     )
-    space = "" if found.disk is None else f", {bytes_text(found.disk.usable_bytes)} free"
-    return f"{found.location}: {count_text(found.segments, 'segment')} of this store, {verified}{space}"
+    space = "" if lake.disk is None else f", {bytes_text(lake.disk.usable_bytes)} free"
+    return f"{lake.location}: {count_text(lake.segments, 'segment')} of this store, {verified}{space}"
 
 
 def has_segments_of(lakes: Sequence[CheckedLake], stamp: Stamp | None, root: str) -> bool:
-    """Return whether a lake has segments of a store that no journal knows. Pure.
-
-    The store is found by its stamp, or without a stamp by its place.
-    """
+    """Return whether a lake has segments of the store with this stamp, or else at this path. Pure."""
     if stamp is None:
         return any(root in lake.roots for lake in lakes)
     return any(stamp.store_id in lake.store_ids for lake in lakes)
@@ -187,9 +184,9 @@ def find_other_lake(
 ) -> LakeHead | None:
     """Return the lake that a store was archived into, if none of the named lakes has any of it. Pure.
 
-    None is also returned if a named lake can't be read: its segments are unknown.
+    Return None also if a named lake can't be read, because its segments are unknown.
 
-    :param store_id: id of the store by the journal, else by the stamp; None: neither knows the store.
+    :param store_id: id of the store by the journal, else by the stamp, or None if neither knows the store.
     :param heads: the last known receipts of the store's lakes.
     """
     if store_id is None or not lakes or any(lake.refused or lake.broker is None for lake in lakes):
@@ -198,15 +195,15 @@ def find_other_lake(
         return None
     named = [lake_id for lake in lakes for lake_id in (lake.lake_id, lake.copy_of)]
     others = unnamed_heads(heads, named, [lake.location for lake in lakes])
-    # One of the named lakes is known to have had some: that it lacks them is told elsewhere.
+    # If a named lake had receipts of the store, another finding says that it lacks them.
     is_other = len(others) == len(unnamed_heads(heads, (), ()))
     return max(others, key=lambda head: head.sequence, default=None) if is_other else None
 
 
 def misplaced_findings(head: LakeHead | None, lakes: Sequence[CheckedLake]) -> Iterator[Finding]:
-    """Yield a finding if the store was archived into another lake than the named ones. Pure.
+    """Yield a finding if the store was archived into a lake that wasn't named. Pure.
 
-    :param head: the store's last receipt in the lake that it was archived into; None: nothing is wrong.
+    :param head: the result of :func:`find_other_lake`.
     """
     if head is None:
         return
@@ -226,8 +223,7 @@ def lake_findings(
 ) -> Iterator[Finding]:
     """Judge the store's lakes. Pure.
 
-    :param broker: the store's kind.
-    :param unproven_bytes: size of the segments that still have to be archived; None: unknown.
+    :param unproven_bytes: size of the segments that still have to be archived, or None if unknown.
     """
     for lake in lakes:
         yield from _judge_lake(lake, broker, unproven_bytes, now_ms)
@@ -252,10 +248,8 @@ def _judge_properties(lake: CheckedLake) -> Iterator[Finding]:
 
 def _judge_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms: int) -> Iterator[Finding]:
     if lake.refused:
-        yield Finding.urgent(
-            "lake-refused",
-            Text(f"nothing can be archived into the {lake.title}: ", lake.refused.removesuffix(".")),
-        )
+        reason = Text(f"nothing can be archived into the {lake.title}: ", lake.refused.removesuffix("."))
+        yield Finding.urgent("lake-refused", reason)
         return
     yield from _judge_properties(lake)
     if lake.acts_fault:
@@ -266,8 +260,8 @@ def _judge_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_
         words = [word for name, pattern in patterns.items() if pattern != "*" for word in (name, pattern)]
         yield Finding.warning(
             "archive-rule",
-            f"rule {rule.rule_id[:SHOWN_CHARACTERS]} of the {lake.title}, by which {rule.scope.text} is not "
-            "archived, isn't in this store's journal: its messages are archived all the same",
+            f"rule {rule.rule_id[:SHOWN_CHARACTERS]} of the {lake.title}, which keeps {rule.scope.text} out, "
+            "isn't in this store's journal, so the messages are archived all the same",
             Text(
                 "record it there: ",
                 Command("lake keep", f"--lake {shlex.join([lake.location, *words])} --archive no"),
@@ -281,26 +275,17 @@ def _judge_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_
             Text("name the original lake. If it is gone for good: ", Command("lake promote")),
         )
     if lake.broker and lake.broker != broker:
-        yield Finding.urgent(
-            "lake-broker",
-            f"the {lake.title} {lake.location} has segments of {lake.broker} stores, not of {broker}",
-            "name another lake",
-        )
+        text = f"the {lake.title} {lake.location} has segments of {lake.broker} stores, not of {broker}"
+        yield Finding.urgent("lake-broker", text, "name another lake")
     if lake.faults:
-        yield Finding.urgent(
-            "lake-faults",
-            f"the last check of the {lake.title} found {count_text(lake.faults, 'fault')} in it",
-            Text("see them: ", Command("verify")),
-        )
+        text = f"the last check of the {lake.title} found {count_text(lake.faults, 'fault')} in it"
+        yield Finding.urgent("lake-faults", text, Text("see them: ", Command("verify")))
     elif lake.segments and (
         lake.verified_at_ms is None or now_ms - lake.verified_at_ms > _LONG_UNVERIFIED_MS
     ):
         when = "never" if lake.verified_at_ms is None else f"last {time_text(lake.verified_at_ms)}"
-        yield Finding.note(
-            "lake-unverified",
-            f"the {lake.title} was {when} verified",
-            Text("do it regularly: ", Command("verify")),
-        )
+        advice = Text("do it regularly: ", Command("verify"))
+        yield Finding.note("lake-unverified", f"the {lake.title} was {when} verified", advice)
     yield from _judge_disk(lake, unproven_bytes)
 
 

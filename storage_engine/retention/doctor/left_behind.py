@@ -1,7 +1,7 @@
 """Findings on files that runs have left in a store, and findings from the store's journal.
 
 The journal has the last retention report, and the logs that the last archive refused. Archiving such a log
-again helps only after somebody has mended the log.
+again helps only after the log is mended.
 """
 
 from __future__ import annotations
@@ -44,62 +44,61 @@ if TYPE_CHECKING:
     from storage_engine.journal.journal import Journal, StoreRecord
 
 
-def shield_findings(found: ShieldSummary | None, *, running: bool | None) -> Iterator[Finding]:
+def shield_findings(shield: ShieldSummary | None, *, running: bool | None) -> Iterator[Finding]:
     """Judge a shield. Pure.
 
-    :param found: the shield's content; None: there is no shield.
-    :param running: a broker runs on the store; None: unknown.
+    :param shield: the shield's content, or None if there is no shield.
+    :param running: a broker runs on the store, or None if unknown.
     """
-    if found is None:
+    if shield is None:
         return
-    if found.gone:
+    if shield.gone:
         yield Finding.warning(
             "shield",
-            f"{count_text(len(found.gone), 'segment')} deleted from the log, the first at offset "
-            f"{found.gone[0]}, are still in the shield. This command didn't ask whether a lake has them",
+            f"{count_text(len(shield.gone), 'segment')} deleted from the log, the first at offset "
+            f"{shield.gone[0]}, are still in the shield. This command didn't ask whether a lake has them",
             Text("archive the segments that no lake has, and drop the others: ", Command("shield")),
         )
-    elif found.links and not running:
+    elif shield.links and not running:
         yield Finding.note(
             "shield",
-            f"a shield was left behind: {count_text(found.links, 'segment')} are still linked there "
-            f"({bytes_text(found.kept_bytes)}), so deleting them frees no space",
+            f"a shield was left behind: {count_text(shield.links, 'segment')} are still linked there "
+            f"({bytes_text(shield.kept_bytes)}), so deleting them frees no space",
             Text("remove it once they are archived: ", Command("shield")),
         )
-    elif found.notices:
-        yield Finding.warning("shield", found.notices[0])
+    elif shield.notices:
+        yield Finding.warning("shield", shield.notices[0])
 
 
 def quarantine_findings(
-    found: Sequence[QuarantineLook], now_ms: int, known: Iterable[str] | None = None
+    looks: Sequence[QuarantineLook], now_ms: int, known: Iterable[str] | None = None
 ) -> Iterator[Finding]:
     """Judge quarantines. Pure.
 
-    :param known: directories of the quarantines that the journal knows; None: the journal wasn't asked.
+    :param known: directories of the quarantines that the journal knows, or None if the journal wasn't asked.
     """
-    unknown = () if known is None else unknown_quarantines(found, known)
+    unknown = () if known is None else unknown_quarantines(looks, known)
     for look in unknown:
         yield Finding.warning("unknown-quarantine", *unknown_text(look))
-    found = [look for look in found if look not in unknown]
-    expired = [look for look in found if look.until_ms is not None and look.until_ms <= now_ms]
-    size = bytes_text(sum(look.size_bytes for look in found))
+    looks = [look for look in looks if look not in unknown]
+    expired = [look for look in looks if look.until_ms is not None and look.until_ms <= now_ms]
+    size = bytes_text(sum(look.size_bytes for look in looks))
     if expired:
         yield Finding.note(
             "quarantine",
             f"{size} are in quarantines. The first should have been emptied {time_text(expired[0].until_ms)}",
             "the next cleanup empties it if a lake still proves its files",
         )
-    elif found:
+    elif looks:
         yield Finding.note("quarantine", f"deleted files in quarantines still take {size} of space")
 
 
 def stamp_findings(stamp: Stamp | None, real_root: str) -> Iterator[Finding]:
-    """Judge the stamp in a store's root. None: the root has no stamp."""
+    """Judge where the stamp in a store's root was written."""
     if stamp is None or (stamp.root == real_root and is_this_host(stamp.machine)):
         return
-    place = f"{stamp.root} on machine {stamp.machine}"
-    if stamp.root == real_root:
-        place = f"machine {stamp.machine}"
+    machine = f"machine {stamp.machine}"
+    place = machine if stamp.root == real_root else f"{stamp.root} on {machine}"
     yield Finding.note(
         "moved",
         f"its stamp was written on {place}: this store was moved, or it is a copy",
@@ -125,9 +124,9 @@ def look_at_remains(
     running: bool | None,
     quarantines: Iterable[str] | None = None,
 ) -> tuple[tuple[Finding, ...], Stamp | None]:
-    """Look at all that runs have left, and return findings and the stamp. None: no stamp can be read.
+    """Look at files that runs have left in a store. Return findings, and the stamp or None without one.
 
-    :param quarantines: directories of the quarantines that the journal knows; None: the journal wasn't asked.
+    :param quarantines: directories of the quarantines that the journal knows; None if it wasn't asked.
     """
     findings = [*shield_findings(shield_summary(store.real_root), running=running)]
     with suppress(OSError):
@@ -145,7 +144,7 @@ def look_at_remains(
 def hold_findings(hold: HoldStatus | None) -> Iterator[Finding]:
     """Judge the hold on a running broker's store. Pure.
 
-    :param hold: the hold's status; None: no broker was named.
+    :param hold: the hold's status, or None if no broker was named.
     """
     if hold is None:
         return
@@ -171,7 +170,7 @@ def hold_findings(hold: HoldStatus | None) -> Iterator[Finding]:
 def hold_end_findings(hold: HoldStatus | None, unproven: str, now_ms: int) -> Iterator[Finding]:
     """Judge when a hold runs out by itself. Pure.
 
-    :param unproven: text on segments that may be deleted unproven within a day of it; "": all are proven.
+    :param unproven: text on segments that may be deleted unproven within a day of the hold's end, or "".
     """
     if hold is None or not hold.is_half_over(now_ms):
         return
@@ -181,13 +180,13 @@ def hold_end_findings(hold: HoldStatus | None, unproven: str, now_ms: int) -> It
 
 
 def local_lakes(stamp: Stamp | None) -> tuple[str, ...]:
-    """Return the directories of the lakes that a stamp names, if they exist as far as can be told."""
+    """Return the directories of the lakes that a stamp names, without those that are known to be missing."""
     places = [] if stamp is None else [directory_of(head) for head in stamp.lakes]
     return tuple(dict.fromkeys(place for place in places if place and _may_exist(Path(place) / CATALOG_FILE)))
 
 
 def _may_exist(path: Path) -> bool:
-    """Return whether a file exists. If this user may not look it up, it may exist."""
+    """Return whether a file exists, or this user may not look it up."""
     try:
         return path.is_file()
     except PermissionError:
@@ -202,7 +201,7 @@ def refused_by_last_archive(
 ) -> tuple[RefusedLog, ...]:
     """Return the logs that the last archive refused and that have unproven segments, by name.
 
-    :param journal: None: there is none yet, so nothing was archived. The store's record may be None, too.
+    :param journal: None, like ``record``, if nothing was archived yet.
     :raises StorageEngineError: the journal can't be read.
     """
     if journal is None or record is None or not unproven:
@@ -218,10 +217,7 @@ def refused_by_last_archive(
 
 
 def refused_findings(refused: Sequence[RefusedLog]) -> Iterator[Finding]:
-    """Yield a finding for each refused log: why it was refused, and what to do.
-
-    Of many logs only the first are named.
-    """
+    """Yield a finding for each of the first refused logs, and one that counts the others."""
     for log in refused[:LOGS_SHOWN]:
         reason = shorten(log.why, _WHY_WIDTH).rstrip(".")
         text = f"log {log.log} was refused by the last archive: {reason}"
@@ -232,27 +228,19 @@ def refused_findings(refused: Sequence[RefusedLog]) -> Iterator[Finding]:
 
 
 def deletion_hours(kind: str, broker: BrokerStore) -> DeletionHours | None:
-    """Return the hours at which a broker deletes by age; None: at any hour."""
+    """Return the hours at which a broker deletes by age, or None if it deletes at any hour."""
     rules = find_broker(kind).rules
-    if rules is None:
+    names = [row.name for row in rules.settings if row.type is SettingType.HOURS] if rules else []
+    if rules is None or not names:
         return None
-    setting = next((row.name for row in rules.settings if row.type is SettingType.HOURS), None)
-    if setting is None:
-        return None
-    hours = ask(
-        kind,
-        "tell its rules",
-        lambda: rules.hours(rules.values(course_of(broker).rule_config())),
-    )
-    return DeletionHours(setting, hours)
+    hours = ask(kind, "tell its rules", lambda: rules.hours(rules.values(course_of(broker).rule_config())))
+    return DeletionHours(names[0], hours)
 
 
 def usage_findings(
     kind: str, broker: BrokerStore, journal: Journal, record: StoreRecord
 ) -> Iterator[Finding]:
-    """Compare the quiet hours of the last retention report with the broker's present hours of deletion.
-
-    Yield a note if other hours would be better.
+    """Yield a note if the last retention report has better hours for deletion than the broker's present ones.
 
     :raises StorageEngineError: the journal can't be read.
     """

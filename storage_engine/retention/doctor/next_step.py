@@ -13,7 +13,7 @@ from storage_engine.model.report.diagnosis import Finding
 _IN_DAG = (Command("archive"), Command("clean --manual"), Command("clean"))
 """Commands that the DAG of a store in Airflow runs."""
 LOOK_FIRST = "--broker-conf FILE --dry-run"
-"""Options of a cleanup that shows what is deleted by the broker's own settings."""
+"""Options of a cleanup that only shows the deletions by the broker's own settings."""
 
 
 class UnknownProof(StrEnum):
@@ -39,7 +39,7 @@ def unknown_proof_finding(why: UnknownProof, sealed_count: int) -> Finding:
 class NextStep:
     """The next command, and the reason for it.
 
-    :param command: a command of this package, or another as it is typed; "": there is none to type now.
+    :param command: a command of this package, or another one as it is typed; "" if there is none to type now.
     :param why: what the command does, or what to wait for.
     :param options: options to type after those of the store.
     """
@@ -54,22 +54,22 @@ class State:
     """Facts that decide the next step for a store.
 
     :param refused: no command works with the store before a fault is mended.
-    :param cleans_up: a cleanup may delete from the store in its present state; otherwise it is only archived.
+    :param cleans_up: a cleanup may delete from the store in its present state. Otherwise it is only archived.
     :param has_lake: a lake was named.
     :param lake_refused: none of the named lakes can be used.
     :param stamped_lakes: lakes that the store was archived into, by its own stamp.
     :param other_lake: the lake that the store was archived into, if the named lakes have none of it; else "".
-    :param unproven: number of sealed segments that no lake proves and no archive refuses; None: unknown.
+    :param unproven: number of sealed segments that no lake proves and that can be archived; None if unknown.
     :param refused_logs: number of logs that can't be archived as they are, or that the last archive refused.
-    :param unknown_proof: why ``unproven`` is unknown; None: it is known, or a lake is the reason.
+    :param unknown_proof: why ``unproven`` is unknown; None if it is known or a lake is the reason.
     :param due: number of segments that a cleanup would delete now, if a person asked for it.
-    :param due_by_rules: number of segments that are deleted without being asked for.
-    :param replicas_elsewhere: number of segments to delete if a person says that all other nodes stopped.
+    :param due_by_rules: number of segments that a cleanup deletes by the broker's rules, without a request.
+    :param replicas_elsewhere: number of segments to delete if a person says that all other nodes are stopped.
     :param assumes_defaults: no setting says how long the broker keeps its segments.
-    :param running: a broker runs on the store; None: unknown.
+    :param running: a broker runs on the store, or None if unknown.
     :param is_live: the broker was named.
     :param crashed: its broker didn't stop cleanly.
-    :param retention_dag: Airflow's DAG that archives, proves and deletes; "": the store isn't Airflow's.
+    :param retention_dag: Airflow's DAG that archives, proves and deletes, or "" if the store isn't Airflow's.
     :param dag_known: Airflow has parsed that DAG, so that it can be triggered.
     :param by_hand: the broker package's sentence on a cleanup that a person asks for.
     :param kind_option: the option with which a lake for this kind of store is made.
@@ -104,15 +104,11 @@ def next_step(state: State) -> NextStep:
     if state.refused:
         return NextStep(Command("doctor"), "run it again after the first finding is mended")
     if not state.has_lake and state.stamped_lakes:
-        return NextStep(
-            Command("doctor", f"STORE --lake {shlex.quote(state.stamped_lakes[0])}"),
-            "looks at the archived segments, too",
-        )
+        command = Command("doctor", f"STORE --lake {shlex.quote(state.stamped_lakes[0])}")
+        return NextStep(command, "looks at the archived segments, too")
     if not state.has_lake:
-        return NextStep(
-            Command("init-lake", f"--lake DIRECTORY{state.kind_option}"),
-            "makes a lake; choose a disk that isn't the broker's",
-        )
+        command = Command("init-lake", f"--lake DIRECTORY{state.kind_option}")
+        return NextStep(command, "makes a lake; choose a disk that isn't the broker's")
     if state.other_lake:
         return _step_to_other_lake(state)
     if state.unknown_proof is UnknownProof.JOURNAL and not state.lake_refused:
@@ -124,10 +120,8 @@ def next_step(state: State) -> NextStep:
     if state.retention_dag:
         return _airflow_step(state)
     if state.unproven:
-        return NextStep(
-            Command("archive"),
-            f"copies {count_text(state.unproven, 'segment')} into the lake, with proof",
-        )
+        segments = count_text(state.unproven, "segment")
+        return NextStep(Command("archive"), f"copies {segments} into the lake, with proof")
     if state.refused_logs:
         logs = count_text(state.refused_logs, "log")
         return NextStep("", f"mend what keeps {logs} out of the lake, as said above; then archive again")
@@ -138,12 +132,9 @@ def next_step(state: State) -> NextStep:
     if state.due:
         return _clean(state)
     if state.replicas_elsewhere:
-        return NextStep(
-            Command("clean"),
-            f"deletes {count_text(state.replicas_elsewhere, 'proven segment')}, where a person knows that "
-            "all other nodes are stopped",
-            "--replicas-stopped REASON",
-        )
+        segments = count_text(state.replicas_elsewhere, "proven segment")
+        why = f"deletes {segments}, where a person knows that all other nodes are stopped"
+        return NextStep(Command("clean"), why, "--replicas-stopped REASON")
     return _wait_step(state)
 
 
@@ -151,10 +142,8 @@ def _step_to_other_lake(state: State) -> NextStep:
     if state.retention_dag:
         return NextStep("", f"name the lake with this store's history in the connection: {state.other_lake}")
     if state.other_lake in state.stamped_lakes:
-        return NextStep(
-            Command("doctor", f"STORE --lake {shlex.quote(state.other_lake)}"),
-            "looks at the lake with this store's history",
-        )
+        command = Command("doctor", f"STORE --lake {shlex.quote(state.other_lake)}")
+        return NextStep(command, "looks at the lake with this store's history")
     return NextStep("", f"find the lake with this store's history, and name it: {state.other_lake}")
 
 
@@ -162,7 +151,6 @@ def in_airflow(finding: Finding, dag_id: str, *, known: bool) -> Finding:
     """Return a finding whose advice names a store's DAG in Airflow instead of the commands that it runs.
 
     :param dag_id: id of the DAG that archives, proves and deletes.
-    :param known: Airflow knows the DAG.
     """
     command = f"airflow dags trigger {dag_id}" if known else f"the DAG {dag_id}, once Airflow knows it"
     advice = Text(finding.advice)
@@ -171,29 +159,22 @@ def in_airflow(finding: Finding, dag_id: str, *, known: bool) -> Finding:
 
 def _airflow_step(state: State) -> NextStep:
     if not state.dag_known:
-        return NextStep(
-            "airflow dags reserialize", "makes Airflow parse the DAG files, the store's among them"
-        )
+        why = "makes Airflow parse the DAG files, the store's among them"
+        return NextStep("airflow dags reserialize", why)
     if state.unproven or state.due or state.unknown_proof is not None:
-        return NextStep(
-            f"airflow dags trigger {state.retention_dag}", "archives, proves and deletes what is due"
-        )
+        command = f"airflow dags trigger {state.retention_dag}"
+        return NextStep(command, "archives, proves and deletes what is due")
     return _wait_step(state)
 
 
 def _clean(state: State) -> NextStep:
     segments = count_text(state.due, "proven segment")
     if state.running and not state.is_live:
-        return NextStep(
-            Command("doctor", f"STORE --lake DIRECTORY {state.live_option}".rstrip()),
-            "a broker runs on the store, so every command has to know it",
-        )
+        command = Command("doctor", f"STORE --lake DIRECTORY {state.live_option}".rstrip())
+        return NextStep(command, "a broker runs on the store, so every command has to know it")
     if state.assumes_defaults:
-        return NextStep(
-            Command("clean"),
-            f"shows what would be deleted by the broker's assumed defaults: {segments}",
-            LOOK_FIRST,
-        )
+        why = f"shows what would be deleted by the broker's assumed defaults: {segments}"
+        return NextStep(Command("clean"), why, LOOK_FIRST)
     if state.due_by_rules:
         going = count_text(state.due_by_rules, "proven segment")
         return NextStep(Command("clean"), f"deletes {going}, and checks what is left")

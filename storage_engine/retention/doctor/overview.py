@@ -19,7 +19,7 @@ from storage_engine.journal.reading.answers import RunRow, Standing
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.records import StoreRecord
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.move.describing import LakeInfo, StoreInfo, describe
+from storage_engine.lake.move.describing import LakeInfo, describe
 from storage_engine.lake.restore.restore_span import filled_notes
 from storage_engine.model.store import LogSnapshot, split_runs
 from storage_engine.retention.quarantine.places import QuarantineLook, look_at_quarantines
@@ -44,8 +44,8 @@ class ArchivedPart:
     """A lake's part of a store.
 
     :param ranges: contiguous ranges of each log and lineage, as (log, lineage, start, end).
-    :param expired: the same for expired segments.
-    :param in_part: the same for segments of which archive rules left topics out.
+    :param expired: such ranges of expired segments.
+    :param in_part: such ranges of segments from which archive rules left topics out.
     """
 
     lake: str
@@ -60,9 +60,9 @@ class ArchivedPart:
 class ManagedOverview:
     """A store that a journal or a lake knows.
 
-    :param on_disk: ranges on disk; None: the files can't be seen from here, and ``not_seen`` says why.
-    :param last_run: None: no run has begun.
-    :param standing: None: only a lake knows the store.
+    :param on_disk: ranges on disk, or None if the files can't be seen from here; ``not_seen`` says why.
+    :param last_run: None if no run has begun.
+    :param standing: None if only a lake knows the store.
     :param filled: notes on segments on disk that were restored with filler.
     """
 
@@ -117,10 +117,7 @@ def overview(base: ManagedStore, lakes: Sequence[LakeConfig], now_ms: int) -> Ov
 
 
 def same_place(base: ManagedStore, row: StoreRecord) -> ManagedStore:
-    """Return a managed store for a record of the journal.
-
-    It has the settings of ``base`` if its path is the same, otherwise none.
-    """
+    """Return a journal's store as a managed one. It has the settings of ``base`` if both have one path."""
     if row.real_path == base.real_root:
         return base
     return ManagedStore(
@@ -157,19 +154,10 @@ def _read_store(
 
 def _archived_only(store_id: str, infos: Sequence[LakeInfo], missing: str) -> ManagedOverview:
     (info, store), *_ = ((info, row) for info in infos for row in info.stores if row.store_id == store_id)
+    why = "no journal could be asked for its path" if missing else "the journal doesn't know its path"
+    parts = _archived_parts(store_id, infos)
     return ManagedOverview(
-        store_id,
-        store.name,
-        None,
-        None,
-        info.broker,
-        None,
-        None,
-        "no journal could be asked for its path" if missing else "the journal doesn't know its path",
-        _archived_parts(store_id, infos),
-        None,
-        None,
-        (),
+        store_id, store.name, None, None, info.broker, None, None, why, parts, None, None, ()
     )
 
 
@@ -202,9 +190,9 @@ def _ranges(log: LogSnapshot) -> Iterator[DiskRange]:
 
 
 def _archived_parts(store_id: str, infos: Sequence[LakeInfo]) -> tuple[ArchivedPart, ...]:
-    pairs: list[tuple[LakeInfo, StoreInfo]] = [
-        (info, store) for info in infos for store in info.stores if store.store_id == store_id
-    ]
     return tuple(
-        filled(ArchivedPart, store, lake=info.location, segments=store.segment_count) for info, store in pairs
+        filled(ArchivedPart, store, lake=info.location, segments=store.segment_count)
+        for info in infos
+        for store in info.stores
+        if store.store_id == store_id
     )

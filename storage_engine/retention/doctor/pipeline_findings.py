@@ -1,4 +1,4 @@
-"""A store's DAGs in Airflow: the facts that were read, and what is wrong. Pure."""
+"""A store's DAGs in Airflow: facts from Airflow's database, and findings on them. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ _LONG_QUEUED_MS = HOUR_MS
 _LONG_RUN_MS = 6 * HOUR_MS
 _LONG_QUESTION_MS = 18 * HOUR_MS
 _TAKES_TASKS = ("starting", "running", "idle", "maintenance exit")
-"""States of an edge worker in which it fetches tasks.
-
-In maintenance, or while it shuts down, it fetches none.
-"""
+"""States of an edge worker in which it fetches tasks. In maintenance or at its shutdown it fetches none."""
 _APPROVE = "approve"
 """The task that asks a second person for approval."""
 
@@ -41,8 +38,8 @@ class DagFacts:
 
     :param needed: without this DAG nothing is archived or deleted by itself.
     :param known: Airflow has parsed the DAG, and its file still exists.
-    :param last: its last run; None: it never ran.
-    :param waits: ids of waiting tasks, each with the moment since which it waits; None: unknown.
+    :param last: its last run, or None if it never ran.
+    :param waits: ids of waiting tasks, each with the time since when it waits, or None if that is unknown.
     :param active: queued or running runs, oldest first. A queued run counts from when it was queued.
     """
 
@@ -59,7 +56,7 @@ class DagFacts:
 class ComponentFacts:
     """A component of Airflow, such as the scheduler or an edge worker.
 
-    :param heartbeat_ms: newest heartbeat of this kind of component; None: no such component ever ran.
+    :param heartbeat_ms: newest heartbeat of this kind of component, or None if no such component ever ran.
     :param state: state of an edge worker, in Airflow's word, such as ``idle``.
     """
 
@@ -72,8 +69,8 @@ class ComponentFacts:
 class QueueFacts:
     """The queue of the workers that see a store's disk.
 
-    :param workers: edge workers that take tasks from it; None: unknown, as Airflow lists no other workers.
-    :param seen_by: host of the last task there that succeeded, and so saw the store; "": no task did.
+    :param workers: edge workers that take its tasks, or None if unknown: Airflow lists no other workers.
+    :param seen_by: host of the last task there that succeeded, and so saw the store, or "".
     """
 
     name: str
@@ -88,9 +85,9 @@ class PipelineFacts:
 
     :param import_errors: by file that can't be parsed, the first line of the error.
     :param error: why Airflow's database couldn't be read; "" if it could.
-    :param approval: a clause on why nobody can approve the store's plans; "": somebody can, or nobody has to.
+    :param approval: a clause on why nobody can approve the store's plans as the policy requires, else "".
     :param unknown_approvers: ids of approvers whom Airflow doesn't know.
-    :param queue: the queue of the store's tasks; None: they are on Airflow's default queue.
+    :param queue: the queue of the store's tasks, or None if they are on Airflow's default queue.
     """
 
     dags: tuple[DagFacts, ...] = ()
@@ -109,43 +106,36 @@ class PipelineFacts:
             yield "queue", _queue_text(self.queue, now_ms)
 
 
-def pipeline_findings(found: PipelineFacts, now_ms: int) -> Iterator[Finding]:
+def pipeline_findings(facts: PipelineFacts, now_ms: int) -> Iterator[Finding]:
     """Judge the DAGs of a store and the processes that run them."""
-    if found.error:
-        yield Finding.warning(
-            "airflow-unreachable",
-            f"Airflow's database can't be read: {found.error}",
-            "run this where Airflow runs, with its AIRFLOW_HOME and environment",
-        )
+    if facts.error:
+        text = f"Airflow's database can't be read: {facts.error}"
+        advice = "run this where Airflow runs, with its AIRFLOW_HOME and environment"
+        yield Finding.warning("airflow-unreachable", text, advice)
         return
-    for component in found.components:
+    for component in facts.components:
         yield from _judge_component(component, now_ms)
-    for file, error in found.import_errors:
-        yield Finding.urgent(
-            "dag-import",
-            f"Airflow can't parse {file}: {error}",
-            "see the whole error: airflow dags list-import-errors",
-        )
-    if found.approval:
+    for file, error in facts.import_errors:
+        advice = "see the whole error: airflow dags list-import-errors"
+        yield Finding.urgent("dag-import", f"Airflow can't parse {file}: {error}", advice)
+    if facts.approval:
         yield Finding.urgent(
             "approval",
-            f"the policy asks for approval by a second person, and {found.approval}: nothing is deleted",
+            f"the policy asks for approval by a second person, and {facts.approval}: nothing is deleted",
             "give each person an account of Airflow, and name approvers in the store's entry of the option "
             "stores, or an empty list",
         )
-    elif found.unknown_approvers:
+    elif facts.unknown_approvers:
         yield Finding.warning(
             "approver",
             "these approvers of the store can't approve, because simple_auth_manager_users doesn't have "
-            f"them: {', '.join(found.unknown_approvers)}",
-            (
-                "give each of them an account of Airflow, or remove them from the store's entry of the "
-                "option stores"
-            ),
+            f"them: {', '.join(facts.unknown_approvers)}",
+            "give each of them an account of Airflow, or remove them from the store's entry of the option "
+            "stores",
         )
-    yield from _judge_queue(found.queue, now_ms)
-    yield from _judge_missing(found.dags)
-    for dag in found.dags:
+    yield from _judge_queue(facts.queue, now_ms)
+    yield from _judge_missing(facts.dags)
+    for dag in facts.dags:
         yield from _judge_dag(dag, now_ms)
 
 
@@ -171,7 +161,6 @@ def _worker_text(worker: ComponentFacts, now_ms: int) -> str:
 
 
 def _queue_text(queue: QueueFacts, now_ms: int) -> str:
-    """Describe in one line which workers take a store's tasks, and which host has seen the store."""
     if queue.workers is None:
         workers = "unknown which workers take it"
     else:
@@ -186,8 +175,7 @@ def _queue_text(queue: QueueFacts, now_ms: int) -> str:
 
 
 def _judge_missing(dags: Sequence[DagFacts]) -> Iterator[Finding]:
-    missing = [dag for dag in dags if not dag.known]
-    if missing:
+    if missing := [dag for dag in dags if not dag.known]:
         yield Finding(
             _severity(missing),
             "dag-missing",
@@ -198,13 +186,13 @@ def _judge_missing(dags: Sequence[DagFacts]) -> Iterator[Finding]:
                 Command("init", "--airflow --conn-id ID"),
             ),
         )
-    paused = [dag.dag_id for dag in dags if dag.known and dag.paused]
-    if paused:
+    if paused := [dag for dag in dags if dag.known and dag.paused]:
+        likewise = ", and likewise the others" if len(paused) > 1 else ""
         yield Finding(
-            _severity([dag for dag in dags if dag.known and dag.paused]),
+            _severity(paused),
             "dag-paused",
-            f"paused, so that none of their tasks run: {named_in_short(paused)}",
-            f"airflow dags unpause {paused[0]}" + (", and likewise the others" if len(paused) > 1 else ""),
+            f"paused, so that none of their tasks run: {named_in_short([dag.dag_id for dag in paused])}",
+            f"airflow dags unpause {paused[0].dag_id}{likewise}",
         )
 
 
@@ -217,11 +205,8 @@ def _judge_component(component: ComponentFacts, now_ms: int) -> Iterator[Finding
     if at_ms is not None and now_ms - at_ms <= SILENT_MS:
         return
     when = "never ran" if at_ms is None else f"was last alive {time_text(at_ms)}"
-    yield Finding.urgent(
-        "airflow-component",
-        f"Airflow's {component.name} {when}: no DAG proceeds without it",
-        f"start it: airflow {component.name}",
-    )
+    text = f"Airflow's {component.name} {when}: no DAG proceeds without it"
+    yield Finding.urgent("airflow-component", text, f"start it: airflow {component.name}")
 
 
 def _judge_dag(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
@@ -238,16 +223,14 @@ def _judge_dag(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
     yield from _judge_stuck(dag, now_ms)
     for task_id, since_ms in dag.waits:
         if since_ms is not None and now_ms - since_ms > _LONG_WAIT_MS:
-            yield Finding.note(
-                "sensor-waits",
-                f"task {task_id} of {dag.dag_id} has waited for {duration_text(now_ms - since_ms)}",
-            )
+            text = f"task {task_id} of {dag.dag_id} has waited for {duration_text(now_ms - since_ms)}"
+            yield Finding.note("sensor-waits", text)
 
 
 def _judge_stuck(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
     """Yield findings on runs that don't proceed: such a run keeps the next one from beginning.
 
-    A running one may wait for a person, who has half a day to answer.
+    A run that asks a person for approval may take longer, because the person has half a day to answer.
     """
     is_asked = any(task_id == _APPROVE for task_id, _ in dag.waits)
     longest_ms = _LONG_QUESTION_MS if is_asked else _LONG_RUN_MS
@@ -260,14 +243,12 @@ def _judge_stuck(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
             advice = f"airflow dags unpause {dag.dag_id}"
             yield Finding(_severity([dag]), "run-stuck", f"{text}, and its DAG is paused", advice)
         elif since_ms > (_LONG_QUEUED_MS if run.state == "queued" else longest_ms):
-            yield Finding(
-                _severity([dag]),
-                "run-stuck",
-                text,
+            advice = (
                 f"see which task is running: airflow tasks states-for-dag-run {dag.dag_id} {run.run_id}; if "
                 "no process works on the run any more, mark it failed in Airflow's grid: the next run "
-                "continues from there",
+                "continues from there"
             )
+            yield Finding(_severity([dag]), "run-stuck", text, advice)
 
 
 def dag_text(dag: DagFacts, now_ms: int) -> str:

@@ -14,14 +14,7 @@ from functools import cached_property
 
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS, HOUR_MS
-from storage_engine.core.wording import (
-    bytes_text,
-    count_text,
-    duration_text,
-    reason_text,
-    shorten,
-    time_text,
-)
+from storage_engine.core.wording import bytes_text, count_text, duration_text, reason_text, shorten, time_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.broker.broker_store import BrokerStore, Pending, consumers_of, course_of, hold_of
 from storage_engine.model.disk import fills_in_ms, room_of_disks
@@ -35,12 +28,9 @@ from storage_engine.retention.plan.deciding import pending_by, with_disk_levels
 from storage_engine.retention.store.broker_answers import propose, take_archivable, take_glance, take_triggers
 
 LEAST_SPAN_MS = HOUR_MS
-"""Least time that samples have to cover, in milliseconds: a shorter time says too little."""
+"""Least time that samples have to cover, in milliseconds. A shorter time doesn't show a day's growth."""
 LEAST_SPREAD_MS = 6 * HOUR_MS
-"""Least time between the oldest and the newest sealed segment, in milliseconds.
-
-Segments that were written in one burst say too little about a day.
-"""
+"""Least time between oldest and newest sealed segment, in milliseconds. A burst shows no day's growth."""
 
 
 class GrowthFrom(StrEnum):
@@ -50,18 +40,14 @@ class GrowthFrom(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How fast the logs grow.
-
-    :param bytes_per_day: recent growth of the logs.
-    :param source: the data that it was computed from.
-    """
+    """How fast the logs grow."""
 
     bytes_per_day: int
     source: GrowthFrom
 
 
 def growth_of(samples: Sequence[tuple[int, int]], logs: Sequence[LogSnapshot], now_ms: int) -> Growth | None:
-    """Return how fast the logs grew in the last day. None: no data tells.
+    """Return how fast the logs grew in the last day, or None if there is too little data.
 
     :param samples: (moment, sum of the logs' max offsets), oldest first.
     """
@@ -80,11 +66,11 @@ def _growth_by_samples(samples: Sequence[tuple[int, int]]) -> int | None:
 
 
 def _growth_by_segments(log: LogSnapshot, now_ms: int) -> int | None:
-    """Return a log's growth in bytes a day, by the segments after the one that was sealed a day ago.
+    """Return a log's growth in bytes a day, by the segments after the last one that was sealed a day ago.
 
-    If all are younger, the oldest is taken.
+    If all segments are younger, those after the oldest count.
 
-    :return: None: the sealed segments cover too short a time.
+    :return: None if the sealed segments cover too short a time.
     """
     sealed = [segment for segment in log.sealed if segment.mtime_ns // 1_000_000 < now_ms]
     if not sealed or (sealed[-1].mtime_ns - sealed[0].mtime_ns) // 1_000_000 < LEAST_SPREAD_MS:
@@ -103,11 +89,11 @@ def _growth_by_segments(log: LogSnapshot, now_ms: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Whole percentages of a disk's use, the lowest at which each kind of deletion begins; None: at none.
+    """Lowest whole percentages of a disk's use at which a kind of deletion begins, or None if it never does.
 
-    :param cleans_percent: from it on the broker deletes expired segments, at any hour.
-    :param forces_percent: from it on the broker deletes the oldest segments, whatever their age.
-    :param urges_percent: from it on the broker would delete segments of any age, if its settings allowed it.
+    :param cleans_percent: from this level on the broker deletes expired segments, at any hour.
+    :param forces_percent: from this level on the broker deletes the oldest segments, whatever their age.
+    :param urges_percent: from this level on the broker would delete at any age if its settings allowed it.
     """
 
     cleans_percent: int | None = None
@@ -116,7 +102,7 @@ class Levels:
 
 
 def levels_of(broker: BrokerStore, snapshot: StoreSnapshot, now_ms: int) -> Levels:
-    """Return the levels, by asking a broker's rules with every percentage on all of its disks."""
+    """Find the levels: ask a broker's rules about each percentage from 0 to 100 on all of its disks."""
     paths = [disk.path for disk in snapshot.disks]
     levels: dict[str, int] = {}
     for percent in range(101):
@@ -133,10 +119,7 @@ def levels_of(broker: BrokerStore, snapshot: StoreSnapshot, now_ms: int) -> Leve
 
 
 HORIZONS_MS = (DAY_MS, 3 * DAY_MS)
-"""Spans of time, in milliseconds.
-
-Consumers' losses are shown for the first span in which a segment is deleted.
-"""
+"""Spans in milliseconds. Consumers' losses are shown for the first one in which a segment is deleted."""
 
 
 _FAR_MS = 365 * DAY_MS
@@ -147,14 +130,14 @@ _FAR_MS = 365 * DAY_MS
 class Figures:
     """Figures that a look at an open store measured.
 
-    :param full_percent: level above which the broker refuses messages; None: there is none.
-    :param deletes_at_ms: by sealed segment, when the broker's rules may delete it by age; None: never.
+    :param full_percent: level above which the broker refuses messages, or None if there is none.
+    :param deletes_at_ms: sealed segment → when the broker's rules may delete it by age, or None if never.
     :param going: segments that the broker's rules delete at this moment.
-    :param replicas_elsewhere: number of expired segments that stay as other nodes have replicas of their log.
+    :param replicas_elsewhere: number of expired segments that stay because other nodes have replicas.
     :param leaving: segments that are deleted within ``leaves_in_ms``.
     :param unread: consumers' losses by the deletion of ``leaving``.
     :param archivable: segments that may be archived by now.
-    :param hold: status of the hold on a running broker's store; None: no broker was named.
+    :param hold: status of the hold on a running broker's store, or None if no broker was named.
     """
 
     now_ms: int
@@ -179,17 +162,16 @@ class Figures:
 
     @property
     def log_bytes(self) -> int:
-        """Return the size of the logs' files."""
         return sum(segment.disk_bytes for log in self.snapshot.logs for segment in log.segments)
 
     @cached_property
     def forces_in_ms(self) -> int | None:
-        """Return the time until the disk makes the broker delete at any age; None: unknown, or never."""
+        """Return the time until the disk makes the broker delete at any age; None if unknown or never."""
         return self._fills_in_ms(self.levels.forces_percent)
 
     @cached_property
     def full_in_ms(self) -> int | None:
-        """Return the time until the broker refuses messages; None: unknown, or never."""
+        """Return the time until the broker refuses messages; None if unknown or never."""
         return self._fills_in_ms(self.full_percent)
 
     def _fills_in_ms(self, percent: int | None) -> int | None:
@@ -204,7 +186,7 @@ class Figures:
 
     @property
     def next_deletion_ms(self) -> int | None:
-        """Return when the broker's rules delete next, by age or by level. None: never, or unknown."""
+        """Return when the broker's rules delete next, by age or by level; None if unknown or never."""
         if self.going:
             return self.now_ms
         by_age = [at_ms for at_ms in self.deletes_at_ms.values() if at_ms is not None]
@@ -214,11 +196,7 @@ class Figures:
 
 
 def take_figures(
-    broker: BrokerStore,
-    kind: str,
-    now_ms: int,
-    samples: Sequence[tuple[int, int]],
-    full_percent: int | None,
+    broker: BrokerStore, kind: str, now_ms: int, samples: Sequence[tuple[int, int]], full_percent: int | None
 ) -> Figures:
     """Return the figures of an open store.
 
@@ -246,7 +224,7 @@ def take_figures(
         leaving=leaving,
         leaves_in_ms=span_ms,
         pending=pending_by(broker, snapshot, PendingPolicy.BLOCK),
-        unread=_unread(broker, snapshot, leaving),
+        unread=_read_unread(broker, snapshot, leaving),
         archivable=take_archivable(broker, snapshot),
         hold=hold_of(broker).status(now_ms) if broker.is_live else None,
         replicas_elsewhere=sum(decision.reason is Reason.REPLICAS_ELSEWHERE for decision in plan.decisions),
@@ -254,30 +232,20 @@ def take_figures(
 
 
 def _find_leaving(
-    snapshot: StoreSnapshot,
-    deletes_at: Mapping[SegmentId, int | None],
-    going: Sequence[Segment],
-    now_ms: int,
+    snapshot: StoreSnapshot, deletes_at: Mapping[SegmentId, int | None], going: Sequence[Segment], now_ms: int
 ) -> tuple[tuple[Segment, ...], int]:
-    """Return the segments that are deleted within the first span in which there are any, and that span."""
-    ids = {segment.id for segment in going}
+    """Return the segments that are deleted within the first span that has any, and that span."""
+    going_ids = {segment.id for segment in going}
     for span_ms in HORIZONS_MS:
-        segments = tuple(
-            segment
-            for log in snapshot.logs
-            for segment in log.sealed
-            if segment.id in ids or _is_before(deletes_at.get(segment.id), now_ms + span_ms)
-        )
-        if segments:
+        due = {key for key, at_ms in deletes_at.items() if at_ms is not None and at_ms <= now_ms + span_ms}
+        leaving_ids = going_ids | due
+        sealed = (segment for log in snapshot.logs for segment in log.sealed)
+        if segments := tuple(segment for segment in sealed if segment.id in leaving_ids):
             return segments, span_ms
     return (), HORIZONS_MS[-1]
 
 
-def _is_before(at_ms: int | None, end_ms: int) -> bool:
-    return at_ms is not None and at_ms <= end_ms
-
-
-def _unread(broker: BrokerStore, snapshot: StoreSnapshot, leaving: Sequence[Segment]) -> Unread:
+def _read_unread(broker: BrokerStore, snapshot: StoreSnapshot, leaving: Sequence[Segment]) -> Unread:
     ends: dict[str, int] = {}
     for segment in leaving:
         ends[segment.log] = max(ends.get(segment.log, 0), segment.end_offset)
@@ -289,10 +257,7 @@ def _unread(broker: BrokerStore, snapshot: StoreSnapshot, leaving: Sequence[Segm
         return Unread(error=reason_text(error))
 
 
-_FROM = {
-    GrowthFrom.SAMPLES: "by the journal's samples",
-    GrowthFrom.SEGMENTS: "by the times of its segments",
-}
+_FROM = {GrowthFrom.SAMPLES: "by the journal's samples", GrowthFrom.SEGMENTS: "by the times of its segments"}
 
 
 def growth_text(growth: Growth | None) -> str:
@@ -304,31 +269,29 @@ def growth_text(growth: Growth | None) -> str:
     return f"it grows {bytes_text(growth.bytes_per_day)} a day, {_FROM[growth.source]}"
 
 
-def space_findings(found: Figures) -> Iterator[Finding]:
+def space_findings(figures: Figures) -> Iterator[Finding]:
     """Yield findings on disks that are full or fill."""
-    disks, levels, full = found.snapshot.log_disks, found.levels, found.full_percent
-    for disk in found.snapshot.disks:
+    disks, levels, full = figures.snapshot.log_disks, figures.levels, figures.full_percent
+    for disk in figures.snapshot.disks:
         if disk.used_percent is None:
-            yield Finding.warning(
-                "disk-unknown",
-                f"the level of a disk is unknown: {disk.error}",
-                "check that it is mounted; for a broker an unknown disk is empty, and it deletes segments "
-                "because of that",
-            )
+            advice = "check that it is mounted: a broker may delete segments if a disk's level is unknown"
+            yield Finding.warning("disk-unknown", f"the level of a disk is unknown: {disk.error}", advice)
     fullest = max(disks, key=lambda disk: disk.used_percent or -1, default=None)
     used = None if fullest is None else fullest.used_percent
     if fullest is None or used is None:
         return
     text = f"{fullest.path} is {used} % used"
     if full is not None and used > full:
-        yield Finding.urgent("disk-full", f"{text}: above {full} % the broker refuses messages", _room(found))
+        yield Finding.urgent(
+            "disk-full", f"{text}: above {full} % the broker refuses messages", _room(figures)
+        )
     elif levels.forces_percent is not None and used >= levels.forces_percent:
         yield Finding.urgent(
             "disk-forces",
             f"{text}: from {levels.forces_percent} % on the broker deletes its oldest segments, read or not",
-            _room(found),
+            _room(figures),
         )
-    elif levels.urges_percent is not None and used >= levels.urges_percent and not found.going:
+    elif levels.urges_percent is not None and used >= levels.urges_percent and not figures.going:
         yield Finding.urgent(
             "disk-forces",
             f"{text}: no segment has expired, and the broker may not delete others, so the disk goes on "
@@ -336,10 +299,10 @@ def space_findings(found: Figures) -> Iterator[Finding]:
             "allow it (cleanFileForciblyEnable=true), or add space",
         )
     else:
-        yield from _judge_filling(found, text)
+        yield from _judge_filling(figures, used, text)
 
 
-def _judge_filling(figures: Figures, disk_text: str) -> Iterator[Finding]:
+def _judge_filling(figures: Figures, used_percent: int, disk_text: str) -> Iterator[Finding]:
     levels, full = figures.levels, figures.full_percent
     begins = [
         (in_ms, percent, text)
@@ -362,7 +325,7 @@ def _judge_filling(figures: Figures, disk_text: str) -> Iterator[Finding]:
             f"{growth_text(figures.growth)}: then {text}",
             _room(figures),
         )
-    elif levels.cleans_percent is not None and _used_percent(figures) >= levels.cleans_percent:
+    elif levels.cleans_percent is not None and used_percent >= levels.cleans_percent:
         yield Finding.warning(
             "disk-cleans",
             f"{disk_text}: from {levels.cleans_percent} % on the broker deletes expired segments at any hour",
@@ -370,46 +333,46 @@ def _judge_filling(figures: Figures, disk_text: str) -> Iterator[Finding]:
         )
 
 
-def retention_findings(found: Figures, age_setting: str) -> Iterator[Finding]:
+def retention_findings(figures: Figures, age_setting: str) -> Iterator[Finding]:
     """Yield a finding if the disk, at its present growth, has no room for the broker's retention.
 
-    :param age_setting: the broker's setting of how long segments stay, as ``KEY=VALUE``; "": there is none.
+    :param age_setting: the broker's setting of how long segments stay, as ``KEY=VALUE``; "" for none.
     """
-    kept_ms = _kept_ms(found)
-    level = found.levels.forces_percent or found.full_percent
-    if kept_ms is None or level is None or found.growth is None or not age_setting:
+    kept_ms = _kept_ms(figures)
+    level = figures.levels.forces_percent or figures.full_percent
+    if kept_ms is None or level is None or figures.growth is None or not age_setting:
         return
-    room = room_of_disks(found.snapshot.log_disks, level)
-    needed = found.growth.bytes_per_day * kept_ms // DAY_MS
-    if room is None or needed <= found.log_bytes + room or found.growth.bytes_per_day <= 0:
+    room = room_of_disks(figures.snapshot.log_disks, level)
+    needed = figures.growth.bytes_per_day * kept_ms // DAY_MS
+    if room is None or needed <= figures.log_bytes + room or figures.growth.bytes_per_day <= 0:
         return
-    fits_ms = (found.log_bytes + room) * DAY_MS // found.growth.bytes_per_day
+    fits_ms = (figures.log_bytes + room) * DAY_MS // figures.growth.bytes_per_day
     yield Finding.warning(
         "retention-unreachable",
-        f"{age_setting} can't be reached: {growth_text(found.growth)}, and the disk has room for "
+        f"{age_setting} can't be reached: {growth_text(figures.growth)}, and the disk has room for "
         f"{duration_text(fits_ms)} up to {level} %. Then the broker deletes younger segments",
-        f"lower {age_setting.partition('=')[0]}, or add {bytes_text(needed - found.log_bytes - room)}",
+        f"lower {age_setting.partition('=')[0]}, or add {bytes_text(needed - figures.log_bytes - room)}",
     )
 
 
-def minimum_findings(found: Figures, minimum_hours: int | None) -> Iterator[Finding]:
+def minimum_findings(figures: Figures, minimum_hours: int | None) -> Iterator[Finding]:
     """Yield a finding if the disk has no room for the minimum retention of the store's policy."""
-    if minimum_hours is None or found.growth is None or found.growth.bytes_per_day <= 0:
+    if minimum_hours is None or figures.growth is None or figures.growth.bytes_per_day <= 0:
         return
-    room = room_of_disks(found.snapshot.log_disks, found.full_percent or 100)
-    needed = found.growth.bytes_per_day * minimum_hours // 24
-    if room is not None and needed > found.log_bytes + room:
+    free = room_of_disks(figures.snapshot.log_disks, figures.full_percent or 100)
+    needed = figures.growth.bytes_per_day * minimum_hours // 24
+    if free is not None and needed > (room := figures.log_bytes + free):
         yield Finding.warning(
             "minimum-retention",
             f"minimum_retention_hours {minimum_hours} needs {bytes_text(needed)}, as "
-            f"{growth_text(found.growth)}; the disk has room for {bytes_text(found.log_bytes + room)}, and "
-            "is full before a segment may be deleted",
-            f"lower minimum_retention_hours, or add {bytes_text(needed - found.log_bytes - room)}",
+            f"{growth_text(figures.growth)}; the disk has room for {bytes_text(room)}, and is full before a "
+            "segment may be deleted",
+            f"lower minimum_retention_hours, or add {bytes_text(needed - room)}",
         )
 
 
 def _kept_ms(figures: Figures) -> int | None:
-    """Return the shortest time for which a sealed segment is kept, by its time of deletion; None: unknown."""
+    """Return the shortest time from a sealed segment's last write to its deletion, or None if unknown."""
     ages = [
         at_ms - segment.mtime_ns // 1_000_000
         for segment in figures.sealed
@@ -418,16 +381,16 @@ def _kept_ms(figures: Figures) -> int | None:
     return min(ages, default=None)
 
 
-def deletion_text(found: Figures) -> str:
+def deletion_text(figures: Figures) -> str:
     """Return the text on when the broker's rules delete next."""
-    at_ms = found.next_deletion_ms
-    if found.going:
-        return f"now: {count_text(len(found.going), 'segment')} may be deleted by the broker's rules"
+    at_ms = figures.next_deletion_ms
+    if figures.going:
+        return f"now: {count_text(len(figures.going), 'segment')} may be deleted by the broker's rules"
     if at_ms is None:
-        return "nothing, as far as is known" if found.sealed else "nothing: no segment is sealed"
-    by_space = found.forces_in_ms is not None and at_ms == found.now_ms + found.forces_in_ms
-    reason = f"about then the disk is above {found.levels.forces_percent} %" if by_space else "by age"
-    return f"the next {time_text(at_ms)} (in {duration_text(at_ms - found.now_ms)}), {reason}"
+        return "nothing, as far as is known" if figures.sealed else "nothing: no segment is sealed"
+    by_space = figures.forces_in_ms is not None and at_ms == figures.now_ms + figures.forces_in_ms
+    reason = f"about then the disk is above {figures.levels.forces_percent} %" if by_space else "by age"
+    return f"the next {time_text(at_ms)} (in {duration_text(at_ms - figures.now_ms)}), {reason}"
 
 
 def _room(figures: Figures) -> str:
@@ -436,30 +399,21 @@ def _room(figures: Figures) -> str:
     return Text("add space, or delete with proof: ", Command("clean"))
 
 
-def _used_percent(figures: Figures) -> int:
-    return max((disk.used_percent or 0 for disk in figures.snapshot.log_disks), default=0)
-
-
 _NAME_WIDTH = 30
 
 
-def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
+def consumer_findings(figures: Figures, unit: str = "queue") -> Iterator[Finding]:
     """Yield findings on the groups that are about to lose messages.
 
-    :param unit: parts of a topic that have its messages, such as queues.
+    :param unit: the broker's word for the parts of a topic that have its messages, such as queue.
     """
-    severity = Severity.URGENT if found.leaves_in_ms <= DAY_MS else Severity.WARNING
-    unread = found.unread
+    severity = Severity.URGENT if figures.leaves_in_ms <= DAY_MS else Severity.WARNING
+    unread = figures.unread
     if unread.error:
-        # What can't be told may be anything: it is as urgent as a loss.
-        yield Finding(
-            severity,
-            "consumers-unknown",
-            f"consumers' losses {_moment(found)} are unknown: {reason_of(unread.error)}",
-            Text("look closer: ", Command("lag")),
-        )
-    rows = [row for row in unread.rows if row.messages is not None]
-    if rows:
+        # An unknown loss is as urgent as a known one.
+        text = f"consumers' losses {_moment(figures)} are unknown: {reason_of(unread.error)}"
+        yield Finding(severity, "consumers-unknown", text, Text("look closer: ", Command("lag")))
+    if rows := [row for row in unread.rows if row.messages is not None]:
         groups = _count_by_group(rows)
         listed = named_in_short([f"{shorten(name, _NAME_WIDTH)} {count}" for name, count in groups])
         more = f", and in {unread.more} more topics" if unread.more else ""
@@ -467,19 +421,18 @@ def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
             severity,
             "consumers-lose",
             f"{count_text(len(groups), 'group')} {'loses' if len(groups) == 1 else 'lose'} "
-            f"{count_text(sum(count for _, count in groups), 'unread message')} {_moment(found)}: "
+            f"{count_text(sum(count for _, count in groups), 'unread message')} {_moment(figures)}: "
             f"{listed}{more}",
             Text(
                 "let the groups catch up, or archive first: then the messages stay readable. Details: ",
                 Command("lag"),
             ),
         )
-    unknown = sorted({row.group for row in unread.rows if row.messages is None})
-    if unknown:
+    if unknown := sorted({row.group for row in unread.rows if row.messages is None}):
         yield Finding.warning(
             "consumers-unknown",
             f"in some {unit}s {count_text(len(unknown), 'group')} never committed an offset, and may need "
-            f"messages that are deleted {_moment(found)}: "
+            f"messages that are deleted {_moment(figures)}: "
             f"{named_in_short([shorten(group, _NAME_WIDTH) for group in unknown])}",
             Text("find out whether these groups are in use: ", Command("lag")),
         )
@@ -494,21 +447,22 @@ def _count_by_group(rows: Sequence[UnreadMessages]) -> list[tuple[str, int]]:
 
 def _moment(figures: Figures) -> str:
     at_ms = _first_ms(figures.leaving, figures)
-    if at_ms <= figures.now_ms:
-        return "at the next cleanup, which is due"
-    return f"from {time_text(at_ms)} on"
+    return "at the next cleanup, which is due" if at_ms <= figures.now_ms else f"from {time_text(at_ms)} on"
 
 
 def _first_ms(segments: Sequence[Segment], figures: Figures) -> int:
+    return min(_deletion_times(segments, figures), default=figures.now_ms)
+
+
+def _deletion_times(segments: Sequence[Segment], figures: Figures) -> list[int]:
     going = {segment.id for segment in figures.going}
-    moments = [figures.now_ms if row.id in going else figures.deletes_at_ms.get(row.id) for row in segments]
-    return min((at_ms for at_ms in moments if at_ms is not None), default=figures.now_ms)
+    times = [figures.now_ms if row.id in going else figures.deletes_at_ms.get(row.id) for row in segments]
+    return [at_ms for at_ms in times if at_ms is not None]
 
 
-def pending_findings(found: Figures) -> Iterator[Finding]:
+def pending_findings(figures: Figures) -> Iterator[Finding]:
     """Yield findings on messages that the broker still has to deliver or to decide."""
-    unknown = [item for item in found.pending if item.count is None]
-    if unknown:
+    if unknown := [item for item in figures.pending if item.count is None]:
         kinds = " and ".join(item.kind.value for item in unknown)
         yield Finding.warning(
             "pending-unknown",
@@ -516,35 +470,29 @@ def pending_findings(found: Figures) -> Iterator[Finding]:
             f"segments: {reason_of(unknown[0].error)}",
             "give cleanups --pending-policy block, which keeps all segments",
         )
-    waiting = [item for item in found.pending if item.count and item.first_offset is not None]
-    leaving = [item for item in waiting if _leaves(item, found)]
-    if leaving:
+    waiting = [item for item in figures.pending if item.count and item.first_offset is not None]
+    if leaving := [item for item in waiting if _leaves(item, figures)]:
         yield Finding(
-            Severity.URGENT if found.leaves_in_ms <= DAY_MS else Severity.WARNING,
+            Severity.URGENT if figures.leaves_in_ms <= DAY_MS else Severity.WARNING,
             "pending-lose",
-            f"{_pending_text(leaving)} in segments that are deleted {_moment(found)}{_consequences(leaving)}",
+            f"{_pending_text(leaving)} in segments that are deleted {_moment(figures)}"
+            f"{_consequences(leaving)}",
             "give cleanups --pending-policy block, which keeps those segments",
         )
     if staying := [item for item in waiting if item not in leaving]:
-        yield Finding.note("pending", f"{_pending_text(staying)}{_due_text(staying)}")
-    lost = [item for item in found.pending if item.lost]
-    if lost:
+        due_ms = max((item.last_due_ms for item in staying if item.last_due_ms is not None), default=None)
+        due = "" if due_ms is None else f", due until {time_text(due_ms)}"
+        yield Finding.note("pending", f"{_pending_text(staying)}{due}")
+    if lost := [item for item in figures.pending if item.lost]:
         counts = " and ".join(f"{item.lost} {item.kind.value}" for item in lost)
-        yield Finding.note(
-            "pending-lost",
-            f"the broker waits for messages whose segments are gone: {counts}{_consequences(lost)}",
-        )
+        text = f"the broker waits for messages whose segments are gone: {counts}{_consequences(lost)}"
+        yield Finding.note("pending-lost", text)
 
 
 def _pending_text(items: Sequence[Pending]) -> str:
     counts = " and ".join(f"{item.count} {item.kind.value}" for item in items)
     is_single = sum(item.count or 0 for item in items) == 1
     return f"{counts} {'message waits' if is_single else 'messages wait'}"
-
-
-def _due_text(items: Sequence[Pending]) -> str:
-    due = [item.last_due_ms for item in items if item.last_due_ms is not None]
-    return f", due until {time_text(max(due))}" if due else ""
 
 
 def _leaves(item: Pending, figures: Figures) -> bool:
@@ -559,7 +507,7 @@ def _consequences(items: Sequence[Pending]) -> str:
 
 
 def unproven_findings(
-    found: Figures,
+    figures: Figures,
     unproven: Sequence[Segment] | None,
     stamped_lakes: Sequence[str],
     *,
@@ -570,21 +518,21 @@ def unproven_findings(
 ) -> Iterator[Finding]:
     """Yield findings on sealed segments that no lake proves, and when they are deleted.
 
-    :param unproven: segments that no lake proves; None: no lake was named, so all count as unproven.
+    :param unproven: segments that no lake proves; None if no lake was named. Then all count as unproven.
     :param stamped_lakes: lakes that the store was archived into, by its own stamp.
-    :param running: a broker runs, which deletes by itself; None: unknown.
-    :param some_unasked: one of two lakes couldn't be asked. It may prove some of them.
+    :param running: a broker runs, which deletes by itself, or None if unknown.
+    :param some_unasked: one of two lakes couldn't be asked. It may prove some of these segments.
     :param refused: logs that can't be archived in their present state.
     :param kind_option: the option with which a lake for this kind of store is made.
     """
-    sealed = found.archivable.segments if unproven is None else tuple(unproven)
+    sealed = figures.archivable.segments if unproven is None else tuple(unproven)
     if kept := [segment for segment in sealed if segment.log in refused]:
         logs = list(dict.fromkeys(segment.log for segment in kept))
         yield Finding(
-            _urgency(kept, found, running),
+            _urgency(kept, figures, running),
             "unproven-refused",
             f"{count_text(len(kept), 'sealed segment')} of logs that can't be archived as they are, "
-            f"{named_in_short(logs)}: {_plural(_span(kept, found, running), len(kept))}",
+            f"{named_in_short(logs)}: {_plural(_span(kept, figures, running), len(kept))}",
             "mend these logs by the other findings here, then archive them",
         )
     segments = [segment for segment in sealed if segment.log not in refused]
@@ -592,7 +540,7 @@ def unproven_findings(
         return
     size = bytes_text(sum(segment.disk_bytes for segment in segments))
     subject = f"{count_text(len(segments), 'sealed segment')} ({size})"
-    span = _span(segments, found, running)
+    span = _span(segments, figures, running)
     if unproven is None:
         proven = f"are proven in no lake that was named; {span}"
         make_options = f"--lake DIRECTORY{kind_option}" if kind_option else ""
@@ -605,18 +553,17 @@ def unproven_findings(
         return
     where = "no lake that could be asked" if some_unasked else "no lake"
     text = _plural(f"are proven in {where}; {span}", len(segments))
-    severity = _urgency(segments, found, running)
+    severity = _urgency(segments, figures, running)
     yield Finding(severity, "unproven", f"{subject} {text}", Text("archive them: ", Command("archive")))
 
 
 def touched_findings(count: int) -> Iterator[Finding]:
     """Yield a finding if files of archived sealed segments were touched since."""
     if count:
-        yield Finding.note(
-            "touched",
-            touched_text(count),
-            Text("a cleanup hashes them again before it deletes them. To do it now: ", Command("archive")),
+        advice = Text(
+            "a cleanup hashes them again before it deletes them. To do it now: ", Command("archive")
         )
+        yield Finding.note("touched", touched_text(count), advice)
 
 
 def _urgency(segments: Sequence[Segment], figures: Figures, running: bool | None) -> Severity:
@@ -631,9 +578,7 @@ def _plural(text: str, count: int) -> str:
 
 
 def _span(segments: Sequence[Segment], figures: Figures, running: bool | None) -> str:
-    going = {segment.id for segment in figures.going}
-    moments = [figures.now_ms if row.id in going else figures.deletes_at_ms.get(row.id) for row in segments]
-    times = sorted(at_ms for at_ms in moments if at_ms is not None)
+    times = sorted(_deletion_times(segments, figures))
     actor = "its broker, once it runs, deletes them" if running is False else "its broker deletes them"
     if not times:
         never = all(segment.id in figures.deletes_at_ms for segment in segments)

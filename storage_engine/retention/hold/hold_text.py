@@ -54,7 +54,7 @@ def hold_text(status: HoldStatus) -> str:
 
 
 def _watch_text(watch: WatchLook | None) -> str:
-    """Return the last look of a watch, as a clause. "": no watch looks; a notice says so."""
+    """Return the last look of a watch as a clause, or "" if no watch looks, which a notice says."""
     if watch is None:
         return ""
     return (
@@ -64,7 +64,7 @@ def _watch_text(watch: WatchLook | None) -> str:
 
 
 def watching_text(look: WatchLook) -> str:
-    """Return the text on a watch that nothing hinders."""
+    """Return the text on a watch without a problem."""
     if not look.runs_out_at_ms:
         return "watching"
     return Text(
@@ -78,15 +78,13 @@ def watching_text(look: WatchLook) -> str:
 def hold_end_text(status: HoldStatus, unproven: str) -> str:
     """Return when an unrenewed hold ends, and which unproven segments may be deleted within a day after that.
 
-    :param unproven: text on these segments; "": there are none.
+    :param unproven: text on these segments, or "" if there are none.
     """
     ends_ms = status.ends_at_ms or 0
     from_ms = status.deletes_from_ms or ends_ms
-    loss = (
-        f"{unproven} may go within a day then"
-        if unproven
-        else "all segments deleted within a day then are proven"
-    )
+    loss = "all segments deleted within a day then are proven"
+    if unproven:
+        loss = f"{unproven} may go within a day then"
     return (
         f"the hold was not renewed in time and ends by itself {time_text(ends_ms)}; the broker deletes from "
         f"{time_text(from_ms)} on: {loss}"
@@ -105,9 +103,7 @@ def due_text(due: DueRange, now_ms: int) -> str:
 
 def drift_text(drift: Drift) -> str:
     """Return a change that others made to a hold, in one line."""
-    place = ""
-    if drift.start_offset >= 0:
-        place = f" {drift.log} [{drift.start_offset}, {drift.end_offset})"
+    place = f" {drift.log} [{drift.start_offset}, {drift.end_offset})" if drift.start_offset >= 0 else ""
     return Text(f"{drift.kind.value}{place}: ", drift.detail)
 
 
@@ -117,9 +113,8 @@ def due_alarms(status: HoldStatus, now_ms: int) -> Iterator[str]:
     yield from (due_text(due, now_ms) for due in ordered[:_MOST_ALARMS])
     if more := ordered[_MOST_ALARMS:]:
         size = bytes_text(sum(due.size_bytes for due in more))
-        yield Text(
-            f"the same of {count_text(len(more), 'more log')}, {size}: ", Command("hold"), " lists them"
-        )
+        count = count_text(len(more), "more log")
+        yield Text(f"the same of {count}, {size}: ", Command("hold"), " lists them")
     yield from status.alarms
 
 

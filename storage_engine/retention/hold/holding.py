@@ -1,8 +1,7 @@
-"""A hold keeps a running broker from deleting segments that aren't archived.
+"""A hold, which keeps a running broker from deleting segments that aren't archived.
 
-At its end the store is left as it was found.
-
-If the broker is stopped, nothing has to be held between runs, and all functions here do nothing.
+At its end the store is left as it was found. If the broker is stopped, nothing has to be held between runs,
+and all functions here do nothing.
 
 After the hold ends, the broker's own rules may delete unproven segments within a day. Then a command that
 ends the hold is refused, unless a person accepts their number. Ranges that are unknown count as well.
@@ -76,13 +75,13 @@ from storage_engine.shield.links import drop_links, log_has_bytes
 def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple[str, ...]:
     """Return an alarm if segments that no lake proves will be deleted within the policy's margin.
 
-    Segments that may not be archived yet count, too, as with an open transaction: they are deleted anyway.
+    Segments that may not be archived yet, as with an open transaction, count too: the broker deletes them.
 
     :raises OSError: a file can't be read.
     """
     snapshot, until_ms = measured.snapshot, now_ms + context.store.policy.archive_margin_hours * HOUR_MS
     moments = course_of(context.broker).deletes_at_ms(snapshot, now_ms)
-    going = {
+    due = {
         segment.id: (at_ms, segment)
         for log in snapshot.logs
         for segment in log.sealed
@@ -91,14 +90,14 @@ def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple
         and (at_ms := moments.get(segment.id)) is not None
         and at_ms <= until_ms
     }
-    if not going:
+    if not due:
         return ()
-    first_ms = min(at_ms for at_ms, _ in going.values())
-    logs = list(dict.fromkeys(segment.log for segment in going))
-    size = bytes_text(sum(segment.disk_bytes for _, segment in going.values()))
+    first_ms = min(at_ms for at_ms, _ in due.values())
+    logs = list(dict.fromkeys(segment.log for segment in due))
+    size = bytes_text(sum(segment.disk_bytes for _, segment in due.values()))
     when = "now" if first_ms <= now_ms else f"from {time_text(first_ms)} on"
     return (
-        f"{count_text(len(going), 'segment')}, {size}, of {named_in_short(logs)} may be deleted by the "
+        f"{count_text(len(due), 'segment')}, {size}, of {named_in_short(logs)} may be deleted by the "
         f"broker {when}, and no lake proves them: archive them, or let it keep them longer",
     )
 
@@ -112,7 +111,7 @@ _NAMED: Final = 3
 class Acceptance:
     """A person's decision to leave a store to its broker though some segments are unproven.
 
-    :param at_most: greatest number of such segments; each unknown range counts as one.
+    :param at_most: greatest number of such segments. Each unknown range counts as one.
     """
 
     at_most: int
@@ -124,7 +123,7 @@ class Acceptance:
 class UnprovenSegments:
     """Segments that are deleted within a span of time though no lake proves them.
 
-    :param unknown: clauses on other ranges that may be deleted; their number is unknown.
+    :param unknown: clauses on other ranges that may be deleted and can't be counted.
     :param unasked: why lakes couldn't be asked. None of their segments counts as proven.
     """
 
@@ -145,11 +144,9 @@ class UnprovenSegments:
             first = ", ".join(f"{segment.log} {segment.name}" for segment in self.segments[:_NAMED])
             more = f" and {len(self.segments) - _NAMED} more" if len(self.segments) > _NAMED else ""
             size = bytes_text(sum(segment.facts.size_bytes for segment in self.segments))
-            parts.append(
-                f"{count_text(len(self.segments), 'segment')}, {size}, that no lake proves ({first}{more})"
-            )
-        active = sum(segment.state is SegmentState.ACTIVE for segment in self.segments)
-        if active:
+            count = count_text(len(self.segments), "segment")
+            parts.append(f"{count}, {size}, that no lake proves ({first}{more})")
+        if active := sum(segment.state is SegmentState.ACTIVE for segment in self.segments):
             parts.append(f"{active} of them active, which no lake can have before the broker closes them")
         if self.unknown:
             parts.append(f"ranges that can't be counted: {'; '.join(self.unknown)}")
@@ -169,10 +166,7 @@ def unheld_by(broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments
 def find_unproven_segments(
     store: ManagedStore, journal: Journal, record: StoreRecord, unheld: UnheldSegments
 ) -> UnprovenSegments:
-    """Return the segments that the lakes don't prove.
-
-    A lake that can't be asked proves none, wherever it is.
-    """
+    """Return the segments that the lakes don't prove. A lake that can't be asked proves none."""
     if not store.archives:
         return UnprovenSegments()
     segments: tuple[Segment, ...] = unheld.segments
@@ -182,8 +176,7 @@ def find_unproven_segments(
             heads, slots = known_heads(journal, record), {segment.id for segment in segments}
             proofs = read_proofs(store.lakes, record, slots, known=heads, whole_chain=True)
             unasked = tuple(_clause_text(why) for _, why in proofs.unreachable)
-            answered = replace(proofs, unreachable=())
-            segments = tuple(still_unproven(journal, record, answered, segments))
+            segments = tuple(still_unproven(journal, record, replace(proofs, unreachable=()), segments))
         except (StorageEngineError, OSError) as error:
             unasked = (_clause_text(error),)
     return UnprovenSegments(segments, unheld.unknown, unasked if segments else ())
@@ -199,7 +192,7 @@ def _find_unproven(context: Context, now_ms: int, until_ms: int) -> UnprovenSegm
 
 
 def refusal(left: UnprovenSegments, acceptance: Acceptance | None) -> str:
-    """Return why a hold may not end, without the store's name. "": it may end. Pure."""
+    """Return why a hold may not end, without the store's name, or "" if it may end. Pure."""
     if left.count <= (0 if acceptance is None else acceptance.at_most):
         return ""
     expected = "no segment" if acceptance is None else f"at most {acceptance.at_most}"
@@ -215,8 +208,7 @@ def refusal(left: UnprovenSegments, acceptance: Acceptance | None) -> str:
 def check_unproven(context: Context, acceptance: Acceptance | None, now_ms: int) -> UnprovenSegments:
     """Make sure that a store's hold may end.
 
-    :return: the segments that its broker would then delete within a day without a proof: none, or no more
-        than a person has accepted.
+    :return: the unproven segments that its broker would delete within a day; no more than were accepted.
     :raises GateRefusedError: there are more than a person has accepted.
     """
     unproven = _find_unproven(context, now_ms, now_ms + DAY_MS)
@@ -228,7 +220,7 @@ def check_unproven(context: Context, acceptance: Acceptance | None, now_ms: int)
 def check_hold_of_other_journal(
     store: ManagedStore, journal: Journal, record: StoreRecord, acceptance: Acceptance | None, now_ms: int
 ) -> None:
-    """Make sure that a store may be moved in a journal: it wouldn't renew a hold that another journal began.
+    """Make sure that a store may be moved in a journal, which doesn't renew another journal's hold.
 
     :param record: the store's record in the journal, or the record that it is to have.
     :raises GateRefusedError: another journal holds the store. Without that hold the broker deletes unproven
@@ -263,7 +255,7 @@ def end_alarms(context: Context, status: HoldStatus | None, now_ms: int) -> tupl
 def record_intent(context: Context, left: UnprovenSegments | None, acceptance: Acceptance | None) -> None:
     """Record durably which unproven segments are about to be left to the broker, and who decided it.
 
-    :param left: these segments. None: nothing is protected any more, so an open intent is a killed call's.
+    :param left: these segments. None records nothing: without hold and shield, a killed call has recorded it.
     """
     if left is None or not (left.count or _open_intent(context)):
         return
@@ -298,13 +290,13 @@ Spans = list[tuple[int, int]]
 """Ranges of offsets, each as (first, end)."""
 
 
-def with_unproven(record: StoreRecord, store: ManagedStore, found: Iterable[Drift]) -> tuple[Drift, ...]:
+def with_unproven(record: StoreRecord, store: ManagedStore, drifts: Iterable[Drift]) -> tuple[Drift, ...]:
     """Return drift with more detail: which ranges of a deleted log no lake has, or that this is unknown."""
     return tuple(
         replace(drift, detail=f"{drift.detail} {_unproven_text(record, store, drift)}", log_id="")
         if drift.kind is DriftKind.TOPIC_REPLACED and drift.log_id
         else drift
-        for drift in found
+        for drift in drifts
     )
 
 
@@ -313,16 +305,13 @@ def _unproven_text(record: StoreRecord, store: ManagedStore, drift: Drift) -> st
         return "No lake has any of it, as nothing is archived (archive: off)."
     spans: Spans = []
     unasked = []
+    offsets = (drift.start_offset, drift.end_offset)
     for config in store.lakes:
         try:
-            lake = open_lake(config)
-            spans += proven_of_log(
-                lake, record, drift.log, drift.log_id, (drift.start_offset, drift.end_offset)
-            )
+            spans += proven_of_log(open_lake(config), record, drift.log, drift.log_id, offsets)
         except (StorageEngineError, OSError) as error:
-            unasked.append(
-                Text(f"the lake at {config.location} can't be asked: ", reason_text(error).removesuffix("."))
-            )
+            reason = reason_text(error).removesuffix(".")
+            unasked.append(Text(f"the lake at {config.location} can't be asked: ", reason))
     gaps = subtract_intervals(drift.start_offset, drift.end_offset, merge_intervals(spans))
     missing = [f"[{first}, {end})" for first, end in gaps]
     if not missing:
@@ -351,44 +340,41 @@ def proven_of_log(lake: Lake, record: StoreRecord, log: str, log_id: str, offset
 
 
 def record_hold_drift(context: Context, status: HoldStatus, run: Run | None = None) -> None:
-    """Record new drift of a hold, under the given run. None: under :data:`WATCH_RUN`."""
+    """Record new drift of a hold under a run, or without one under :data:`WATCH_RUN`."""
     if status.disturbances:
-        status = with_rules_word(context, status)
+        status = with_rule_notes(context, status)
         run = run or begin_background_run(context, WATCH_RUN)
         record_drift(context.journal, context.record, run, status.disturbances)
 
 
-def with_rules_word(context: Context, status: HoldStatus) -> HoldStatus:
+def with_rule_notes(context: Context, status: HoldStatus) -> HoldStatus:
     """Return a hold's status with a note on each range whose deletion a rule permits without a copy."""
     if not any(drift.kind in GONE and drift.log for drift in status.disturbances):
         return status
     permits = read_store_permits(context.store, context.journal, context.record)
-    marked = (
-        replace(drift, unarchived=drift.unarchived or permits.clause_of_log(drift.log))
-        if drift.kind in GONE
-        else drift
-        for drift in status.disturbances
-    )
-    return replace(status, disturbances=tuple(marked))
+    drifts = list(status.disturbances)
+    for i, drift in enumerate(drifts):
+        if drift.kind in GONE:
+            drifts[i] = replace(drift, unarchived=drift.unarchived or permits.clause_of_log(drift.log))
+    return replace(status, disturbances=tuple(drifts))
 
 
-def with_lakes_word(context: Context, status: HoldStatus) -> HoldStatus:
+def with_lake_notes(context: Context, status: HoldStatus) -> HoldStatus:
     """Return a hold's status with the ranges of deleted logs that no lake has."""
     return replace(status, disturbances=with_unproven(context.record, context.store, status.disturbances))
 
 
 def alarms_of(context: Context, status: HoldStatus) -> tuple[str, ...]:
-    """Return each drift as a sentence. For a deleted range it says whether it is ARCHIVED or LOST."""
-    drifts = with_lakes_word(context, with_rules_word(context, status)).disturbances
+    """Return a sentence on each drift. For a deleted range it says whether the range is ARCHIVED or LOST."""
+    drifts = with_lake_notes(context, with_rule_notes(context, status)).disturbances
     return drift_alarms(drifts, gone_ranges(context.journal, context.record, context.store, drifts))
 
 
 def remove_shield_of(store: ManagedStore, acceptance: Acceptance | None = None) -> tuple[str, ...]:
     """Remove a shield, even if the store's policy wants one.
 
-    :param acceptance: a person's consent that some segments are deleted unproven afterwards; None: there is
-        none.
-    :return: notices about the rest for a person.
+    :param acceptance: a person's consent that some segments are deleted unproven afterwards.
+    :return: notices on the links that stay.
     :raises GateRefusedError: the shield has the only copy of some bytes. Or only the shield protects segments
         that the running broker deletes within a day. Nothing was deleted.
     """
@@ -429,8 +415,7 @@ def make_removable(context: Context) -> None:
 def _refuse_written(root: str, written: Sequence[SeenLink]) -> None:
     """Refuse to remove a shield whose segments in the log were written to since they were linked.
 
-    :raises GateRefusedError: there are such segments, and the shield has clones of their former bytes.
-        Nothing was deleted.
+    :raises GateRefusedError: the shield has the only copy of their former bytes. Nothing was deleted.
     """
     if written:
         raise GateRefusedError(
@@ -463,10 +448,7 @@ def remove_all(context: Context) -> tuple[str, ...]:
 
 
 def _find_alone(store: ManagedStore) -> list[SeenLink]:
-    """Return the links that may have bytes which the log no longer has.
-
-    The bytes of touched segments are compared.
-    """
+    """Return the links that may have bytes which the log no longer has. Touched segments are compared."""
     root = store.real_root
     links, acts = look_at_shield(root).links, read_own_acts(root)
     spend = pace_at(archive_limit(store.policy, beside=store.is_live, emergency=False)).spend
@@ -492,10 +474,11 @@ _ACCOUNTED = frozenset({Where.ARCHIVED, Where.NOT_ARCHIVED})
 
 
 def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int) -> HoldStatus:
-    """Hold segments that the broker would delete unproven within the policy's margin, and end the hold of
-    those archived by now.
+    """Hold segments that the broker would soon delete unproven, and end the hold of those archived by now.
 
-    :param measured: the lakes' proofs; None: the lakes are asked.
+    Soon is within the policy's margin.
+
+    :param measured: the lakes' proofs. None asks the lakes.
     :raises GateRefusedError: nothing can be held; the error says why, and what to do.
     :raises BrokerError: the broker can't be asked.
     """
@@ -504,9 +487,9 @@ def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int
     proven, unknown = _find_proven(context, measured)
     margin_ms = context.store.policy.archive_margin_hours * HOUR_MS
     status = hold_of(context.broker).hold_due(proven, margin_ms, now_ms)
-    # With what a look found that ended before it could tell.
+    # Drift that an interrupted look recorded is added, because that look didn't report it.
     drifts = (*drift_since_renewal(context.journal, context.record), *status.disturbances)
-    marked = with_rules_word(context, replace(status, disturbances=tuple(dict.fromkeys(drifts))))
+    marked = with_rule_notes(context, replace(status, disturbances=tuple(dict.fromkeys(drifts))))
     unarchived = _keep_unarchived(context, marked.disturbances)
     return replace(status, disturbances=unarchived, notices=(*status.notices, *unknown))
 
@@ -514,7 +497,7 @@ def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int
 def _find_proven(
     context: Context, measured: MeasuredLag | None
 ) -> tuple[Mapping[SegmentId, FileFacts], tuple[str, ...]]:
-    """Return the segments that lakes prove, with their files, and notes. Empty: the proofs can't be read."""
+    """Return the segments that lakes prove, with their files, and notes; no segment if proofs are unknown."""
     try:
         measured = measured or measure_lag(context)
     except (StorageEngineError, OSError) as error:
@@ -532,10 +515,7 @@ def _find_proven(
 
 
 def _find_broken(context: Context, proofs: Proofs) -> Mapping[str, str]:
-    """Return, by lake, why its chain of receipts is broken.
-
-    An ordinary look follows the chain only from known rows on.
-    """
+    """Check the whole chain of receipts of each lake. Return location → why the chain is broken."""
     heads, broken = known_heads(context.journal, context.record), {}
     for of_lake in proofs.asked:
         try:
@@ -546,9 +526,7 @@ def _find_broken(context: Context, proofs: Proofs) -> Mapping[str, str]:
 
 
 def _keep_unarchived(context: Context, drifts: Sequence[Drift]) -> tuple[Drift, ...]:
-    """Leave out deleted ranges that were archived since the last look, or that a rule permits to delete
-    without a copy.
-    """
+    """Leave out deleted ranges that are archived by now, or whose deletion a rule permits without a copy."""
     rows = gone_ranges(context.journal, context.record, context.store, drifts)
     return tuple(
         drift
@@ -559,9 +537,8 @@ def _keep_unarchived(context: Context, drifts: Sequence[Drift]) -> tuple[Drift, 
 
 @dataclass(frozen=True, slots=True)
 class HoldResult:
-    """:param beside: by its settings a broker runs on the store; otherwise there is nothing to hold.
-    :param renewed: the hold was begun or renewed now. Otherwise another of our runs was renewing it, or it
-        needed no renewal.
+    """:param beside: a broker runs on the store by its settings. Otherwise there is nothing to hold.
+    :param renewed: the hold was begun or renewed now. It isn't if another run did it, or if it wasn't needed.
     """
 
     store: str
@@ -582,11 +559,9 @@ def hold(
 
     If the broker deletes by its own rules, only segments that it soon deletes and no lake has are held.
 
-    :param now_ms: the moment to decide for; None: this machine's clock.
-    :param measured: the lakes' proofs, for a store whose broker deletes by its own rules; None: the lakes are
-        asked.
-    :param run_key: the run that records the hold's status; it is begun if it doesn't exist. None: only drift
-        is recorded, under a run of its own.
+    :param now_ms: the moment to decide for; None for this machine's clock.
+    :param measured: the lakes' proofs, if the broker deletes by its own rules. None asks the lakes.
+    :param run_key: the run that records the hold's status; it may be new. None records only drift.
     :raises GateRefusedError: the store can't be held; the error says why, and what to do.
     :raises BrokerError: the broker can't be asked.
     """
@@ -604,7 +579,7 @@ def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance 
 
     The shield is removed as well. Before the first setting is put back, the unproven segments are counted.
 
-    :param acceptance: a person's consent that some segments are deleted unproven; None: there is none.
+    :param acceptance: a person's consent that some segments are deleted unproven.
     :raises StoreBusyError: another run is working on the store; nothing was changed.
     :raises GateRefusedError: more unproven segments would be deleted within a day than were accepted, or the
         shield has the only copy of some. Nothing was changed.
@@ -621,11 +596,11 @@ def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance 
         status = hold_of(context.broker).end(now_ms)
         record_hold_drift(context, status)
         record_result(context)
-    # Behind that: a watch makes links for a held store only.
+    # This comes after the hold's end, because a watch makes links only for a held store.
     notices = remove_all(context)
     if unproven is not None and unproven.count:
         notices += (f"left to its broker, as a person accepted: {unproven.text}",)
-    status = with_lakes_word(context, status)
+    status = with_lake_notes(context, status)
     return _result(context, replace(status, notices=(*status.notices, *notices)), True)
 
 
@@ -651,7 +626,7 @@ def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
 
 
 def recorded_hold(context: Context, run: Run) -> HoldStatus | None:
-    """Return the run's last status of its hold, with all drift that the run has found."""
+    """Return a run's last recorded status of its hold, with all drift of the run, or None."""
     statuses = [
         from_jsonable(HoldStatus, event.payload["result"])
         for event in context.journal.events(run, Step.HOLD, Phase.RESULT)
@@ -677,7 +652,7 @@ def _renew(
 ) -> tuple[HoldStatus, bool]:
     """Return the hold's status, and whether the hold was renewed."""
     status, renewed = _try_to_renew(context, run, now_ms, measured)
-    return with_lakes_word(context, status), renewed
+    return with_lake_notes(context, status), renewed
 
 
 def _try_to_renew(
@@ -685,7 +660,7 @@ def _try_to_renew(
 ) -> tuple[HoldStatus, bool]:
     if not context.broker.is_live:
         return hold_of(context.broker).renew(now_ms), False
-    # First, under this run: what only the renewal finds is recorded by that.
+    # Drift is recorded under this run before the renewal, and again for what the renewal finds.
     record_hold_drift(context, hold_of(context.broker).status(now_ms), run)
     done = untold_mends(context.journal, context.record)
     try:
@@ -700,13 +675,12 @@ def _try_to_renew(
     except StoreBusyError as error:
         status = hold_of(context.broker).status(now_ms)
         if status.left_to_broker:
-            # Nothing was judged, so that nothing says that it is well.
+            # No segment was judged, and an alarm says so.
             alarms = (Text("segments that will be deleted soon were not looked for: ", error),)
             drifts = drift_since_renewal(context.journal, context.record)
             return replace(status, disturbances=drifts, alarms=alarms), False
         notices = (*status.notices, Text("the hold was only looked at: ", error))
-        both = (*done, *status.disturbances)
-        return replace(status, disturbances=both, notices=notices), False
+        return replace(status, disturbances=(*done, *status.disturbances), notices=notices), False
 
 
 def _result(context: Context, status: HoldStatus, renewed: bool) -> HoldResult:

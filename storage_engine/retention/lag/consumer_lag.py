@@ -1,4 +1,4 @@
-"""Recording of consumer lag, and the lag policy: it keeps messages that consumers still have to read."""
+"""Recording of consumer lag, and the lag policy, which keeps messages that consumers still have to read."""
 
 from __future__ import annotations
 
@@ -41,10 +41,9 @@ MOST_POSITIONS = 20_000
 
 
 def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | None:
-    """Measure the lag of a store's groups, by name.
+    """Measure the lag of a store's groups, sorted by name.
 
-    None: its broker doesn't say who consumes, or there are too many positions.
-
+    :return: None if the broker doesn't say who consumes, or if there are too many positions.
     :raises BadInputError: positions or queues can't be read.
     :raises BrokerError: the running broker can't be asked.
     """
@@ -59,7 +58,7 @@ def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | N
 
 
 def sum_up(table: pa.Table) -> tuple[GroupLag, ...]:
-    """Sum up the groups of a table of lags, by name.
+    """Sum up a table of lags by group, sorted by name.
 
     :param table: a table with one row for each :class:`~storage_engine.model.lag.QueueLag`.
     """
@@ -97,8 +96,7 @@ class LagQuestion:
     """Facts that a run needs about its consumers.
 
     :param segments: segments of the plan that are still on disk.
-    :param decided_at_ms: moment of the plan, in milliseconds since the epoch.
-    :param answered: recorded lag that is final; None: the lag has to be measured.
+    :param answered: recorded lag that is final, or None if the lag has to be measured.
     """
 
     segments: tuple[SegmentId, ...]
@@ -110,7 +108,7 @@ def lag_question(store: AnyStore, run_key: str) -> LagQuestion:
     """Return for which segments the run's lag has to be measured, or the recorded lag that is final.
 
     The lag is measured again as long as every planned segment is on disk. After one is deleted, the recorded
-    lag is final: what was at risk in the deleted segment can't be found out any more.
+    lag is final, because messages at risk in the deleted segment can't be found any more.
 
     :raises RunStateError: there is no such run, or it has no plan.
     """
@@ -131,12 +129,12 @@ def record_lag(
     took_ms: int | None = None,
     ran: str = "",
 ) -> None:
-    """Record the lag that was measured for the run's plan. The latest one counts.
+    """Record the lag that was measured for a run's plan. The latest record counts.
 
     :param rows: rows of every group and queue. Rows at risk are kept, for the gate and the report.
-    :param logs: names of the measured logs; None: all logs of the store.
-    :param took_ms: duration of the measurement; None: unknown.
-    :param ran: where it was measured; "": unknown.
+    :param logs: names of the measured logs; None for all logs of the store.
+    :param took_ms: duration of the measurement, or None if unknown.
+    :param ran: where it was measured, or "" if unknown.
     :raises RunStateError: there is no such run.
     """
     context = open_context(store)
@@ -153,7 +151,7 @@ def record_lag(
 
 
 def recorded_lag(context: Context, run: Run) -> Lag | None:
-    """Return the latest recorded lag of a run; None: there is none."""
+    """Return the latest recorded lag of a run, or None if there is none."""
     results = context.journal.events(run, Step.LAG, Phase.RESULT)
     if not results:
         return None
@@ -172,8 +170,8 @@ def planned_unread(context: Context, run: Run) -> Unread:
 
 
 def released_unread(context: Context, run: Run) -> Unread | None:
-    """Return consumers' losses as computed right before the deletion; None: they were not computed."""
-    # An intent: older releases take the last result of this step for the lag.
+    """Return consumers' losses as computed right before the deletion, or None if they were not computed."""
+    # The event is an intent, because older releases take the last result of this step as the lag.
     events = context.journal.events(run, Step.LAG, Phase.INTENT)
     return from_jsonable(Unread, events[-1].payload) if events else None
 
@@ -185,9 +183,8 @@ def find_losses(
 
     After the first deletion in a log, its recorded losses are final: they can't be computed again.
 
-    :param new_min_offsets: by the name of a log, where it will begin.
-    :return: losses in the logs that may be released, and refusals of logs in which consumers lose messages
-        though the policy forbids that.
+    :param new_min_offsets: name of a log → where it will begin.
+    :return: losses in the logs that may be released, and refusals of logs in which the policy forbids losses.
     """
     released = released_unread(context, run)
     if not context.journal.events(run, Step.RELEASE, Phase.INTENT):
@@ -236,14 +233,10 @@ def _loss_error(context: Context, run: Run, snapshot: StoreSnapshot, unread: Unr
 
 
 def record_unread(context: Context, run: Run, unread: Unread, lease: Lease) -> None:
-    """Record consumers' losses before the first segment is deleted.
-
-    Losses of the same logs are recorded once.
-    """
+    """Record consumers' losses before the first segment is deleted. The same losses are recorded once."""
     began = bool(context.journal.events(run, Step.RELEASE, Phase.INTENT))
     if not (began and unread == released_unread(context, run)):
-        entries = [(UNREAD, to_recorded(unread))]
-        context.journal.record(run, Step.LAG, Phase.INTENT, entries, lease=lease)
+        context.journal.record(run, Step.LAG, Phase.INTENT, [(UNREAD, to_recorded(unread))], lease=lease)
 
 
 def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
@@ -275,10 +268,9 @@ def lag_notices(context: Context, run: Run) -> tuple[str, ...]:
 
 
 def _doubt_text(context: Context, run: Run) -> str:
-    """Return why the recorded lag says nothing about consumers' present positions; "": it is valid."""
+    """Return why the recorded lag is no longer valid, or "" if it is valid."""
     results = context.journal.events(run, Step.LAG, Phase.RESULT)
     if not results:
         return _NONE
     source = from_jsonable(LagSummary, results[-1].payload["result"]["summary"]).source
-    most_minutes = context.store.policy.lag_max_age_minutes
-    return lag_doubt(source, results[-1].at_ms, clock_ms(), most_minutes)
+    return lag_doubt(source, results[-1].at_ms, clock_ms(), context.store.policy.lag_max_age_minutes)

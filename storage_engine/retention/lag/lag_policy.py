@@ -17,15 +17,13 @@ def apply_lag_policy(
     measured: Collection[str] | None = None,
     unit: str = "queue",
 ) -> Plan:
-    """Cut each log of a plan before the first segment that some group still has to read.
+    """Under ``LagPolicy.BLOCK``, cut each log of a plan before the first segment that a group has to read.
 
-    This is done under ``LagPolicy.BLOCK``; the other policies leave the plan as it is. If a group's position
-    in a queue is unknown, and the plan has messages of that queue, the group may need any of them. Then the
-    queue's whole log stays. A log that was not measured stays as a whole, too; other logs aren't affected.
+    If a group's position in a queue is unknown, and the plan has messages of that queue, the group may need
+    any of them. Then the queue's whole log stays. So does a log that was not measured.
 
-    :param lags: the lag computed for this plan, to which its ``at_risk`` refers. For each log it has the row
-        that decides.
-    :param measured: names of the logs whose lag is known; None: all.
+    :param lags: the lag computed for this plan, with the row that decides for each log.
+    :param measured: names of the logs whose lag is known; None for all.
     :param unit: the broker's word for the parts of a topic that have its messages, such as queue.
     """
     if policy is not LagPolicy.BLOCK:
@@ -33,7 +31,7 @@ def apply_lag_policy(
     first: dict[str | None, QueueLag] = {}
     names = plan.log_names
     for lag in lags:
-        # A name that no log has may mean any of them.
+        # If no log has this name, the messages may be in any log.
         log = lag.log if lag.log in names else None
         if lag.at_risk and _needed_offset(lag) < _needed_offset(first.setdefault(log, lag)):
             first[log] = lag
@@ -43,9 +41,7 @@ def apply_lag_policy(
 
 
 def lag_doubt(source: LagSource, at_ms: int, now_ms: int, most_minutes: int) -> str:
-    """Return why a measured lag says nothing about consumers' present positions, as a clause after "found".
-
-    "": it is valid.
+    """Return why a measured lag is no longer valid, as a clause after "found", or "" if it is valid.
 
     :param at_ms: when the lag was measured.
     :param most_minutes: greatest age that is allowed, in minutes.
@@ -68,10 +64,7 @@ def _keep_all(log: LogPlan) -> Sequence[Decision]:
 
 
 def _keep_needed(log: LogPlan, first: Mapping[str | None, QueueLag], unit: str) -> Sequence[Decision]:
-    """:param first: by log, the row of lag that keeps most of it.
-
-    The key None: a row whose log is unknown, so it counts for every log.
-    """
+    """:param first: name of a log → the row that keeps most of it; None → a row that counts for every log."""
     lags = [first[name] for name in (log.log, None) if name in first]
     if not lags:
         return log.decisions

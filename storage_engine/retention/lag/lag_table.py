@@ -1,9 +1,7 @@
 """The table of consumer lag, in files that anyone can query, and its summary.
 
-It has one row for each :class:`QueueLag`.
-
-A large table is made in shares, each of whole queues. Of a share only a :class:`LagPart` is kept in memory:
-its size doesn't depend on the number of queues.
+It has one row for each :class:`QueueLag`. A large table is made in shares, each of whole queues. Only a
+:class:`LagPart` of each share is kept in memory, whose size doesn't depend on the number of queues.
 """
 
 from __future__ import annotations
@@ -37,9 +35,7 @@ Longs = npt.NDArray[np.int64]
 
 @contextmanager
 def new_lag_table(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a directory for the files of a new table.
-
-    It durably replaces the table at ``path`` if the block succeeds.
+    """Yield a directory for a new table's files, which durably replaces the table at ``path`` at the end.
 
     The former table is deleted then. If the run is killed, the former table is left, or none.
     """
@@ -62,7 +58,7 @@ def new_lag_table(path: str | os.PathLike[str]) -> Iterator[Path]:
 def queue_shares(positions: pa.Table, most_rows: int) -> list[tuple[int, int]]:
     """Cut positions into shares of whole queues. The positions are sorted by queue.
 
-    :param most_rows: greatest number of rows in a share; the rest of its last queue comes on top.
+    :param most_rows: greatest number of rows in a share, not counting the rest of its last queue.
     :return: first row and end row of each share.
     """
     starts = queue_starts(positions)
@@ -76,7 +72,7 @@ def queue_shares(positions: pa.Table, most_rows: int) -> list[tuple[int, int]]:
 def write_share(directory: str | os.PathLike[str], number: int, table: pa.Table) -> None:
     """Write a share of a table durably into its directory. It may be written again."""
     with durable.replacing(Path(directory) / f"part-{number:05d}.parquet") as file:
-        # names as plain strings, whatever reads them
+        # Names are plain strings, so that any reader understands them.
         pq.write_table(table, file, compression="zstd", store_schema=False)
 
 
@@ -92,8 +88,8 @@ def read_lag_table(path: str | os.PathLike[str]) -> pa.Table:
 class LagPart:
     """Summary of one share.
 
-    :param at_risk: the first rows at risk: they decide what the plan costs its groups; see :func:`lag_part`.
-    :param worst: the rows that are furthest behind.
+    :param at_risk: the first rows at risk, which show the plan's cost for its groups; see :func:`lag_part`.
+    :param worst: the rows with the greatest lag.
     """
 
     groups: tuple[str, ...]
@@ -146,11 +142,9 @@ def merge(
 ) -> tuple[LagSummary, tuple[QueueLag, ...]]:
     """Join the summaries of all shares, and return the table's summary and its first rows at risk.
 
-    :param parts: summaries of all shares.
-    :param source: where the positions are from; None: the files of a stopped broker's store.
-    :param logs: names of the measured logs; None: all logs of the store.
-    :return: summary and rows. For each log the rows have the one that decides which segments the lag policy
-        keeps.
+    :param source: where the positions are from; None for the files of a stopped broker's store.
+    :param logs: names of the measured logs; None for all logs of the store.
+    :return: summary and rows, among them the row of each log that decides what the lag policy keeps.
     """
     parts = list(parts)
     risky = frozenset[str]().union(*(part.at_risk_groups for part in parts))
@@ -202,12 +196,11 @@ def _first_rows(
     """
     rows = np.flatnonzero(chosen)
     first = np.empty(0, dtype=np.int64)
-    if len(rows) > limit:  # most need no sorting
+    if len(rows) > limit:  # most tables are smaller and need no sorting
         if log is not None:
             by_log = rows[np.lexsort((*(key[rows] for key in keys), log[rows]))]
             first = by_log[np.unique(log[by_log], return_index=True)[1]]
-        bound = np.partition(keys[-1][rows], limit - 1)[limit - 1]
-        rows = rows[keys[-1][rows] <= bound]
+        rows = rows[keys[-1][rows] <= np.partition(keys[-1][rows], limit - 1)[limit - 1]]
     order = rows[np.lexsort([key[rows] for key in keys])][:limit]
     order = np.concatenate([order, first[~np.isin(first, order)]])
     return tuple(QueueLag(**row) for row in table.take(order).to_pylist())

@@ -1,5 +1,4 @@
-"""Consumers' losses by a deletion: computed before it, computed again right before segments are deleted, and
-reported with the remedy.
+"""Consumers' losses by a deletion, computed with the plan and again right before segments are deleted.
 
 Segments that others have deleted, and that only the shield has, are examined as well.
 """
@@ -7,7 +6,7 @@ Segments that others have deleted, and that only the shield has, are examined as
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +32,7 @@ class ShieldedUnread:
     """Unread messages of consumer groups, in segments that only the shield still has.
 
     :param rows: sorted by the number of messages, the most first.
-    :param error: why they are not known completely; "": they are.
+    :param error: why the messages are not known completely, or "" if they are.
     :param notices: notices about the groups' positions for a person.
     """
 
@@ -43,7 +42,7 @@ class ShieldedUnread:
 
 
 def find_shielded_unread(broker: BrokerStore, snapshot: StoreSnapshot) -> ShieldedUnread:
-    """Find these messages by the consume queues, as far as the queues still have entries. Reads only."""
+    """Find unread messages that only the shield has, by the consume queues' present entries. Reads only."""
     losses: list[Unread] = []
     logs = {log.name: log for log in snapshot.logs}
     try:
@@ -57,18 +56,25 @@ def find_shielded_unread(broker: BrokerStore, snapshot: StoreSnapshot) -> Shield
     return shielded_unread(losses)
 
 
-def shielded_unread(found: Iterable[Unread]) -> ShieldedUnread:
+def shielded_unread(losses: Iterable[Unread]) -> ShieldedUnread:
     """Sum up the unread messages of several runs of segments."""
-    parts = tuple(found)
-    rows: dict[tuple[str, str], UnreadMessages] = {}
-    for row in (row for part in parts for row in part.rows):
-        earlier = rows.get((row.group, row.topic))
-        rows[row.group, row.topic] = row if earlier is None else _combine_rows(earlier, row)
+    parts = tuple(losses)
     return ShieldedUnread(
-        tuple(sorted(rows.values(), key=lambda row: (-(row.messages or 0), row.group, row.topic))),
+        tuple(_merge_rows((row for part in parts for row in part.rows), _combine_rows)),
         "; ".join(dict.fromkeys(part.error for part in parts if part.error)),
         tuple(dict.fromkeys(notice for part in parts for notice in part.notices)),
     )
+
+
+def _merge_rows(
+    rows: Iterable[UnreadMessages], merge: Callable[[UnreadMessages, UnreadMessages], UnreadMessages]
+) -> list[UnreadMessages]:
+    """Merge the rows of each group and topic, and sort them by messages, the most first."""
+    merged: dict[tuple[str, str], UnreadMessages] = {}
+    for row in rows:
+        earlier = merged.get((row.group, row.topic))
+        merged[row.group, row.topic] = row if earlier is None else merge(earlier, row)
+    return sorted(merged.values(), key=lambda row: (-(row.messages or 0), row.group, row.topic))
 
 
 def _combine_rows(left: UnreadMessages, right: UnreadMessages) -> UnreadMessages:
@@ -82,9 +88,7 @@ def _combine_rows(left: UnreadMessages, right: UnreadMessages) -> UnreadMessages
 
 
 def shielded_runs(snapshot: StoreSnapshot) -> tuple[tuple[Segment, ...], ...]:
-    """Return the segments below a log's begin that only the shield has.
-
-    Each run is of one log, without a gap.
+    """Return the segments below a log's start that only the shield has, in runs of one log without a gap.
 
     :raises ShieldError: the shield's content is unknown.
     """
@@ -95,7 +99,7 @@ def shielded_runs(snapshot: StoreSnapshot) -> tuple[tuple[Segment, ...], ...]:
         segment = Segment(link.log, link.base_offset, file.facts, SegmentState.SEALED, link.mtime_ns)
         last = runs[-1][-1] if runs and runs[-1][-1].log == link.log else None
         end_offset = last.end_offset if last else 0
-        # A link of the same offsets is of another lineage.
+        # A link with the same offsets as an earlier one is from another lineage.
         if segment.end_offset > begin.get(link.log, 0) or link.base_offset < end_offset:
             continue
         if last and link.base_offset == end_offset:
@@ -113,10 +117,7 @@ def shielded_text(row: UnreadMessages) -> str:
 
 def error_text(error: str) -> str:
     """Return the text that the unread messages in the shield are not known completely."""
-    return (
-        "it is not completely known which messages consumers have not read of segments that only the "
-        f"shield has: {error}"
-    )
+    return f"consumers' unread messages that only the shield has are not completely known: {error}"
 
 
 def unread_text(row: UnreadMessages) -> str:
@@ -138,10 +139,10 @@ def find_unread(
 ) -> Unread:
     """Compute consumers' losses if logs begin at other offsets. A loss that can't be computed is unknown.
 
-    Losses that already happened are included if only the shield has the messages. Nothing is read if the
-    policy ignores consumers, or if no message is deleted and the shield has none that the log lacks.
+    Earlier losses of messages that only the shield has are included. Nothing is read if the policy ignores
+    consumers, or if no message is deleted and the shield has none that the log lacks.
 
-    :param new_min_offsets: by the name of a log, where it will begin; the other logs stay as they are.
+    :param new_min_offsets: name of a log → where it will begin. Other logs stay as they are.
     """
     if lag_policy is LagPolicy.IGNORE:
         return Unread()
@@ -166,9 +167,9 @@ def find_unread(
 def find_unread_by_log(
     broker: BrokerStore, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
 ) -> Mapping[str, Unread]:
-    """Compute consumers' losses in each of some logs by itself. A loss that can't be computed is unknown.
+    """Compute consumers' losses in each log by itself. A loss that can't be computed is unknown.
 
-    :param new_min_offsets: by the name of a log, where it will begin.
+    :param new_min_offsets: name of a log → where it will begin.
     """
     try:
         return consumers_of(broker).unread_by_log(snapshot, new_min_offsets)
@@ -177,15 +178,8 @@ def find_unread_by_log(
 
 
 def join_losses(first: Unread, second: Unread) -> Unread:
-    """Add up consumers' losses in two sets of logs, which have no queue in common.
-
-    :param second: the losses that were found later.
-    """
-    rows: dict[tuple[str, str], UnreadMessages] = {}
-    for row in (*first.rows, *second.rows):
-        earlier = rows.get((row.group, row.topic))
-        rows[row.group, row.topic] = row if earlier is None else _add_rows(earlier, row)
-    most_first = sorted(rows.values(), key=lambda row: (-(row.messages or 0), row.group, row.topic))
+    """Add up consumers' losses in two sets of logs, which have no queue in common."""
+    most_first = _merge_rows((*first.rows, *second.rows), _add_rows)
     return replace(
         second,
         rows=tuple(most_first[:ROWS_KEPT]),
@@ -208,9 +202,7 @@ def _add_rows(left: UnreadMessages, right: UnreadMessages) -> UnreadMessages:
 
 
 def unread_lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool = False) -> tuple[str, ...]:
-    """Return a line for each group and topic with consumers' losses, and the command to export them.
-
-    Empty: there are no losses.
+    """Return a line for each group and topic with consumers' losses, with the command to export messages.
 
     :param place: the store. If it is open, its own journal is asked.
     :param done: the segments are already deleted.
@@ -228,41 +220,30 @@ def _loss_lines(place: AnyStore, unread: Unread, *, done: bool, waived: bool) ->
         yield f"it is unknown which messages of the {segments} consumers have not read: {unread.error}"
     for row in unread.rows[:ROWS_SHOWN]:
         archived = in_lake and row.topic not in unarchived
-        yield f"{unread_text(row)} {_loss_text(row, done=done, archived=archived)}" + (
-            f"; to get them: {_command(store, row)}" if archived else ""
-        )
-    more = len(unread.rows[ROWS_SHOWN:]) + unread.more
-    if more:
-        yield (
-            f"the same holds for {count_text(more, 'more group and topic')}; report.json names "
-            f"{_count_words(unread)}"
-        )
+        remedy = f"; to get them: {_command(store, row)}" if archived else ""
+        yield f"{unread_text(row)} {_loss_text(row, done=done, archived=archived)}{remedy}"
+    if more := len(unread.rows[ROWS_SHOWN:]) + unread.more:
+        named = f"the first {len(unread.rows)}" if unread.more else "all"
+        yield f"the same holds for {count_text(more, 'more group and topic')}; report.json names {named}"
     if unread.shielded_error:
         yield error_text(unread.shielded_error)
     for row in unread.shielded[:ROWS_SHOWN]:
-        yield shielded_text(row) + (
-            f" until a lake has them. To get them then: {_command(store, row)}" if store.archives else ""
-        )
+        remedy = f" until a lake has them. To get them then: {_command(store, row)}" if store.archives else ""
+        yield f"{shielded_text(row)}{remedy}"
     if more := len(unread.shielded[ROWS_SHOWN:]):
-        yield (
-            f"the same holds for at least {count_text(more, 'more group and topic')} that report.json names"
-        )
+        yield f"the same holds for at least {count_text(more, 'more group and topic')} that report.json names"
 
 
 def _unarchived_topics(
     place: AnyStore, store: ManagedStore, rows: Sequence[UnreadMessages]
 ) -> frozenset[str]:
-    """Return the topics whose messages may be deleted without a copy, by a rule."""
+    """Return the topics whose messages a rule permits to delete without a copy."""
     if not rows or not store.may_have_journal:
         return frozenset()
     from storage_engine.retention.proof.proofs import look_up_permits
 
     permits = look_up_permits(place)
     return frozenset(row.topic for row in rows if permits.may_lack(row.topic))
-
-
-def _count_words(unread: Unread) -> str:
-    return f"the first {len(unread.rows)}" if unread.more else "all"
 
 
 def _loss_text(row: UnreadMessages, *, done: bool, archived: bool) -> str:
@@ -280,14 +261,11 @@ def _command(store: ManagedStore, row: UnreadMessages) -> str:
 
 
 def lake_directory(lake: LakeConfig) -> str:
-    """Return a lake's value of ``--lake``. "LAKE": no directory of this machine is known to be the lake."""
+    """Return a lake's value of ``--lake``, or "LAKE" if no directory of this machine is known as the lake."""
     warehouse = urlsplit(lake.properties.get("warehouse", ""))
     root = Path(unquote(warehouse.path)).parent
-    if warehouse.scheme in ("", "file") and any(
-        (root / name).exists() for name in (CATALOG_FILE, DESCRIPTION)
-    ):
-        return str(root)
-    return "LAKE"
+    files = [root / name for name in (CATALOG_FILE, DESCRIPTION) if warehouse.scheme in ("", "file")]
+    return str(root) if any(file.exists() for file in files) else "LAKE"
 
 
 def has_loss(unread: Unread) -> bool:

@@ -1,15 +1,12 @@
-"""Care for the background tasks of a store's broker.
-
-If the broker runs, they are watched. If it is stopped, its unfinished tasks are ended.
+"""Care for a broker's background tasks: watch those of a running broker, and end those of a stopped one.
 
 Files that a broker was about to remove are removed here only if a lake has the same bytes. If no lake has a
 file, a person's decision permits its removal, even if nothing is archived.
 
-The order is: intent, removal, flush of the directory, result. It may be killed at any instant and run again.
+The order is: intent, removal, flush of the directory, result. A call may be killed at any time and repeated.
 
 If a killed run left an intent without a result, the files on disk decide. Missing files don't prove that we
-removed them: a broker that ran meanwhile removes the same files. If the disk itself may be missing, the
-removal stays open.
+removed them: a broker that ran meanwhile removes the same files. A removal on a missing disk stays open.
 """
 
 from __future__ import annotations
@@ -54,9 +51,9 @@ from storage_engine.same_bytes.trusted_times import settle
 def check_topic_words(store: AnyStore, run_key: str, words: Mapping[str, str]) -> tuple[str, ...]:
     """Check the reasons why topics' files may be deleted.
 
-    A run that continues isn't checked again: it has already removed files.
+    A run that continues isn't checked again, because it may have removed files.
 
-    :param words: by topic, the reason why its unarchived files may be deleted.
+    :param words: topic → the reason why its unarchived files may be deleted.
     :return: sentences on reasons that have no effect.
     :raises BadInputError: a reason is empty, or a topic still exists. Nothing was removed.
     :raises BrokerError: the running broker can't be asked.
@@ -68,19 +65,15 @@ def check_topic_words(store: AnyStore, run_key: str, words: Mapping[str, str]) -
                 "removed."
             )
     context = open_context(store)
-    if not words or _has_begun(context, run_key):
+    run = context.journal.find_run(context.record.store_id, run_key) if words else None
+    if not words or (run is not None and context.journal.events(run, Step.BROKER_TASK)):
         return ()
     return (context.broker.tasks or BackgroundTasks()).check_deleted_topics(tuple(words))
 
 
-def _has_begun(context: Context, run_key: str) -> bool:
-    run = context.journal.find_run(context.record.store_id, run_key)
-    return run is not None and bool(context.journal.events(run, Step.BROKER_TASK))
-
-
 UNKNOWN = "gone, by whom is unknown"
 Notes = Mapping[str, Sequence[str]]
-"""Clauses on settled removals and on open ones, by task."""
+"""Name of a task → clauses on its settled and its open removals."""
 
 
 def open_removals(context: Context, tasks: Collection[str]) -> tuple[Event, ...]:
@@ -91,9 +84,9 @@ def open_removals(context: Context, tasks: Collection[str]) -> tuple[Event, ...]
     for event in events:
         key = (event.run_key, event.subject)
         if event.phase is Phase.INTENT and key not in ended and event.payload["task"] in tasks:
-            # A run that was killed in the middle says less the second time.
+            # The first intent counts, because a repeated one lacks files that are already removed.
             intents.setdefault(key, event)
-    return tuple(event for event in intents.values() if _is_gone(event))
+    return tuple(event for event in intents.values() if _are_files_gone(event))
 
 
 def settle_removals(context: Context, run: Run, tasks: Collection[str], lease: Lease) -> Notes:
@@ -111,20 +104,16 @@ def settle_removals(context: Context, run: Run, tasks: Collection[str], lease: L
             clauses.append(_open_note(event, reason))
             continue
         result = {"size_bytes": event.payload["size_bytes"], "said": UNKNOWN}
-        context.journal.record(
-            context.run(event.run_key),
-            Step.BROKER_TASK,
-            Phase.RESULT,
-            [(event.subject, result)],
-            lease=lease,
-        )
+        removing_run = context.run(event.run_key)
+        rows = [(event.subject, result)]
+        context.journal.record(removing_run, Step.BROKER_TASK, Phase.RESULT, rows, lease=lease)
         if event.run_key != run.run_key:
             clauses.append(f"{event.subject}: {UNKNOWN}: run {event.run_key} was killed during its removal")
     return notes
 
 
 def settle_alone(context: Context, run: Run, tasks: Collection[str], now_ms: int) -> Notes:
-    """Settle open removals if nothing else has to be removed. A hindrance becomes a note, not an error."""
+    """Settle open removals if nothing else has to be removed. If that is impossible, notes say why."""
     broker = context.broker
     if broker.is_live or process_of(broker).user():
         reason = "its broker runs"
@@ -144,9 +133,8 @@ def _open_note(event: Event, reason: str) -> str:
     return f"{event.subject}: it stays unknown whether run {event.run_key} removed it: {reason}"
 
 
-def _is_gone(event: Event) -> bool:
-    directory = event.payload["directory"]
-    return not any(map(_may_exist, (*event.payload["files"], *((directory,) if directory else ()))))
+def _are_files_gone(event: Event) -> bool:
+    return not any(map(_may_exist, filter(None, (*event.payload["files"], event.payload["directory"]))))
 
 
 def _may_exist(path: str) -> bool:
@@ -160,9 +148,10 @@ def _may_exist(path: str) -> bool:
 
 
 def _flush_parents(context: Context, event: Event, lacking: Collection[Path]) -> str:
-    """Flush the directories above removed files. Return why their deletion may not be durable; "": it is."""
+    """Flush the directories above removed files. Return why their deletion may not be durable, or ""."""
     path = Path(event.payload["directory"] or event.payload["files"][0]).parent
-    home = max((root for root in context.data_paths if path.is_relative_to(root)), key=_depth, default=None)
+    homes = [root for root in context.data_paths if path.is_relative_to(root)]
+    home = max(homes, key=lambda root: len(root.parts), default=None)
     if home is None:
         return f"{path} is in no directory of the store any more"
     if not is_present(context.broker, home):
@@ -178,23 +167,17 @@ def _flush_parents(context: Context, event: Event, lacking: Collection[Path]) ->
     return ""
 
 
-def _depth(path: Path) -> int:
-    return len(path.parts)
-
-
 @dataclass(frozen=True, slots=True)
 class TaskResult:
     """Findings and removals of one task of a broker.
 
-    :param name: the broker's name for the task.
-    :param found: clauses on what was found.
+    :param found: clauses on the state of the task.
     :param alarms: sentences that a person has to know at once.
-    :param removed_files: number of files that the broker had left and that were removed, without directories.
-    :param gone_files: number of files that a killed run meant to remove and that are gone: unknown by whom.
-    :param gone_bytes: size of these files.
+    :param removed_files: number of removed files that the broker had left, without directories.
+    :param gone_files: number of missing files that a killed run, or a broker since, has removed.
     :param unproven: clauses on files that were deleted only by a person's decision.
     :param kept: clauses on files that stay, with the reason.
-    :param notices: clauses on what a person should look at, such as open removals or a disk without stamp.
+    :param notices: clauses that a person should read, such as on open removals or a disk without stamp.
     """
 
     name: str
@@ -228,8 +211,8 @@ def run_broker_tasks(
 ) -> tuple[TaskResult, ...]:
     """Look after a broker's background tasks, once a run.
 
-    :param only: name of the one task to look after; None: all.
-    :param words: by deleted topic, a person's reason why its unarchived files may go; None: they may not.
+    :param only: name of the one task to look after; None for all.
+    :param words: deleted topic → a person's reason why its unarchived files may be deleted.
     :raises BadInputError: a reason is empty, or a topic still exists.
     :raises StoreBusyError: a broker or another run has the store.
     :raises ChangedUnderUsError: a file changes while it is read; other files may already be removed.
@@ -240,7 +223,9 @@ def run_broker_tasks(
     check_topic_words(context, run_key, words)
     run = begin_background_run(context, run_key)
     now_ms = clock_ms() if now_ms is None else now_ms
-    done = _read_done(context, run)
+    events = context.journal.events(run, Step.BROKER_TASK, Phase.RESULT)
+    payloads = [event.payload["result"] for event in events if event.subject == WHOLE]
+    done = {result.name: result for result in (from_jsonable(TaskResult, payload) for payload in payloads)}
     with context.errors(run, Step.BROKER_TASK):
         tasks = [task for task in _look(context, now_ms) if only in (None, task.name)]
         todo = {task.name for task in tasks} - set(done)
@@ -252,9 +237,8 @@ def run_broker_tasks(
                 tasks = [looked[task.name] for task in tasks]
                 for task in tasks:
                     if task.name not in done:
-                        done[task.name] = _end(
-                            context, run, task, held.lease, words, notes.get(task.name, ())
-                        )
+                        task_notes = notes.get(task.name, ())
+                        done[task.name] = _end(context, run, task, held.lease, words, task_notes)
         elif open_removals(context, todo):
             notes = settle_alone(context, run, todo, now_ms)
         for task in tasks:
@@ -270,18 +254,8 @@ def _look(context: Context, now_ms: int) -> tuple[BrokerTask, ...]:
     return (context.broker.tasks or BackgroundTasks()).look(now_ms, limits)
 
 
-def _read_done(context: Context, run: Run) -> dict[str, TaskResult]:
-    events = context.journal.events(run, Step.BROKER_TASK, Phase.RESULT)
-    results = (event.payload["result"] for event in events if event.subject == WHOLE)
-    return {row.name: row for row in (from_jsonable(TaskResult, result) for result in results)}
-
-
 def _result(
-    context: Context,
-    run: Run,
-    task: BrokerTask,
-    kept: Sequence[str] = (),
-    notices: Sequence[str] = (),
+    context: Context, run: Run, task: BrokerTask, kept: Sequence[str] = (), notices: Sequence[str] = ()
 ) -> TaskResult:
     removals, vanished = _read_removals(context, run, task.name)
     return TaskResult(
@@ -316,14 +290,17 @@ def _end(
     paths = [file.facts.path for leftover in task.left for file in leftover.files]
     check_inside(context.store.broker, paths, context.data_paths)
     heads = known_heads(context.journal, context.record)
-    proofs = _proofs(context, task.left, heads, lease)
+    proofs = _read_proofs(context, task.left, heads, lease)
     reading = Reading(pace_at(context.bytes_per_second()).spend, lambda: context.journal.renew(lease))
     going, kept = [], []
     for leftover in task.left:
         word = words.get(leftover.topic, "") if leftover.topic else ""
         unproven = _unproven_clause(context, leftover, proofs)
-        no_word = f"{unproven}{_permit_hint(leftover)}" if unproven and not word else ""
-        if reason := _silence(leftover, proofs) or no_word or _contradiction(leftover, proofs, reading):
+        no_word = unproven if not word else ""
+        if no_word and leftover.topic:
+            permit = f"--deleted-topic {leftover.topic}=REASON permits its deletion"
+            no_word = f"{unproven}; {leftover.purpose}: {permit}"
+        if reason := _why_unknown(leftover, proofs) or no_word or _contradiction(leftover, proofs, reading):
             kept.append(f"{leftover.what} stays: {reason}")
         else:
             text = (
@@ -337,13 +314,7 @@ def _end(
     return _save(context, run, _result(context, run, task, kept, notices), started_ns)
 
 
-def _permit_hint(leftover: LeftOver) -> str:
-    if not leftover.topic:
-        return ""
-    return f"; {leftover.purpose}: --deleted-topic {leftover.topic}=REASON permits its deletion"
-
-
-def _proofs(context: Context, lefts: Sequence[LeftOver], heads: KnownHeads, lease: Lease) -> Proofs:
+def _read_proofs(context: Context, lefts: Sequence[LeftOver], heads: KnownHeads, lease: Lease) -> Proofs:
     segment_ids = {file.segment for leftover in lefts for file in leftover.files if file.segment is not None}
     if not context.store.archives or not segment_ids:
         return Proofs(())
@@ -355,10 +326,7 @@ def _files(leftover: LeftOver) -> Iterator[tuple[LeftFile, SegmentId]]:
 
 
 def _unproven_clause(context: Context, leftover: LeftOver, proofs: Proofs) -> str:
-    """Return a clause on the files that no lake has.
-
-    "": a lake has each file, if perhaps with other bytes.
-    """
+    """Return a clause on the files that no lake has, or "" if lakes have all of them, perhaps altered."""
     lacking = [Path(file.facts.path).name for file, _ in _files(leftover) if not any(_hashes(file, proofs))]
     if not lacking:
         return ""
@@ -366,10 +334,10 @@ def _unproven_clause(context: Context, leftover: LeftOver, proofs: Proofs) -> st
     return f"no lake has {', '.join(lacking)}{', as nothing is archived' if is_off else ''}"
 
 
-def _silence(leftover: LeftOver, proofs: Proofs) -> str:
-    """Return why lakes may have a file that none proves: a lake doesn't answer, or a receipt isn't sound.
+def _why_unknown(leftover: LeftOver, proofs: Proofs) -> str:
+    """Return why it is unknown whether a lake has a file: a lake doesn't answer, or a receipt isn't sound.
 
-    No person's decision permits such a removal.
+    No person's decision permits the removal of such a file.
     """
     for file, segment in _files(leftover):
         if any(_hashes(file, proofs)):
@@ -386,10 +354,7 @@ def _silence(leftover: LeftOver, proofs: Proofs) -> str:
 
 
 def _contradiction(leftover: LeftOver, proofs: Proofs, reading: Reading) -> str:
-    """Return a clause on a file whose bytes differ from the lakes' copy.
-
-    No person's decision permits its removal.
-    """
+    """Return a clause on a file that differs from a lake's copy. No person's decision permits its removal."""
     for file, _ in _files(leftover):
         proven, facts = set(_hashes(file, proofs)), file.facts
         if proven and (settle(facts.path) != facts or digest(facts.path, reading) not in proven):
@@ -432,9 +397,7 @@ def _remove(context: Context, run: Run, task: str, leftover: LeftOver, unproven:
 def _read_removals(
     context: Context, run: Run, task: str
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return the removals of one task by this run, as they were intended.
-
-    Those from before a kill are included.
+    """Return the intents of one task's removals in this run, also those from before a kill.
 
     :return: removals by this run, and removals whose remover is unknown.
     """
@@ -443,7 +406,7 @@ def _read_removals(
     intents: dict[str, Mapping[str, Any]] = {}
     for event in events:
         if event.phase is Phase.INTENT and event.payload["task"] == task and event.subject in ended:
-            # A run that was killed in the middle says less the second time.
+            # The first intent counts, because a repeated one lacks files that are already removed.
             intents.setdefault(event.subject, event.payload)
     own = [payload for subject, payload in intents.items() if "said" not in ended[subject]]
     return own, [payload for subject, payload in intents.items() if "said" in ended[subject]]

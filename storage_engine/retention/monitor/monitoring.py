@@ -46,7 +46,7 @@ from storage_engine.shield.index import look_at_shield, shield_path
 def record_rules(context: Context, snapshot: StoreSnapshot, now_ms: int) -> CourseStart | None:
     """Record the rules in effect if they changed, and return the state from which a simulation starts.
 
-    :return: None: the state is unknown, or the broker can't be simulated.
+    :return: None if the state is unknown or the broker can't be simulated.
     :raises StorageEngineError: the rules can't be read or recorded.
     :raises OSError: a file can't be read.
     """
@@ -61,12 +61,12 @@ def rules_of(
 ) -> Mapping[str, Any]:
     """Return settings, levels and windows. Only settings that a simulation can change are included.
 
-    :param time_zone: IANA name of the windows' time zone; None: unknown, so the windows are unknown, too.
+    :param time_zone: IANA name of the windows' time zone, or None if it and thus the windows are unknown.
     """
     kind = context.store.broker
     rules = find_broker(kind).rules
     if rules is None:
-        # A level is told as the lowest at which something begins; here, as that above which it does.
+        # Found is the lowest level at which a deletion begins. Recorded is the level above which it begins.
         lowest = levels_of(context.broker, snapshot, now_ms)
         above = {"cleans_percent": lowest.cleans_percent, "forces_percent": lowest.forces_percent}
         levels = {name: None if percent is None else percent - 1 for name, percent in above.items()}
@@ -88,7 +88,7 @@ def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[s
 
     An unknown fact is None, and ``page_errors`` says why. A failure here never ends the look.
 
-    :param measured: the lakes' proofs; None: the lakes were not asked, or none could be.
+    :param measured: the lakes' proofs, or None if no lake was asked or answered.
     """
     errors: list[str] = []
     snapshot = _try_to_read(
@@ -99,7 +99,7 @@ def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[s
     _try_to_read(errors, "which logs there are", lambda: remember_logs(context, snapshot))
     result = _try_to_read(errors, "where bytes are", lambda: look_for_ranges(context, snapshot, measured))
     ranges, unasked = result or (None, "")
-    lost = _lost(ranges, unasked)
+    lost = _list_lost(ranges, unasked)
     return {
         "start": _try_to_read(
             errors, "what a simulation starts from", lambda: record_rules(context, snapshot, clock_ms())
@@ -107,8 +107,8 @@ def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[s
         "ranges": ranges,
         "lost": None if lost is None else _lost_text(lost),
         "lost_ranges": None if lost is None else len(lost),
-        "due": _try_to_read(errors, "what is due", lambda: _due(context, snapshot, measured)),
-        "shield": _try_to_read(errors, "the shield", lambda: _shield(context)),
+        "due": _try_to_read(errors, "what is due", lambda: _read_due(context, snapshot, measured)),
+        "shield": _try_to_read(errors, "the shield", lambda: _read_shield(context)),
         "page_errors": errors,
     }
 
@@ -122,11 +122,8 @@ def _try_to_read(errors: list[str], subject: str, tell: Callable[[], Any]) -> An
         return None
 
 
-def _due(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None) -> Mapping[str, Any]:
-    """Return the bytes that a cleanup would delete now if a person asked, and how many of them no lake has.
-
-    None: unknown.
-    """
+def _read_due(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None) -> Mapping[str, Any]:
+    """Return how many bytes a requested cleanup would delete, and how many no lake has (None if unknown)."""
     due = due_now(context.broker, snapshot, clock_ms())
     unproven = None if measured is None else [item for item in due if item.id not in measured.archived]
     return {
@@ -135,8 +132,8 @@ def _due(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
     }
 
 
-def _lost(ranges: Sequence[OffsetRange] | None, unasked: str) -> list[OffsetRange] | None:
-    """Return the lost ranges whose loss no person has accepted. None: unknown.
+def _list_lost(ranges: Sequence[OffsetRange] | None, unasked: str) -> list[OffsetRange] | None:
+    """Return the lost ranges whose loss no person has accepted, or None if unknown.
 
     :param unasked: why a lake can't be asked. It counts even if every known range is on disk or due.
     """
@@ -150,8 +147,8 @@ def _lost_text(lost: Sequence[OffsetRange]) -> str:
     return f"{count_text(len(lost), 'range')} neither on disk nor in a lake: {named}" if lost else ""
 
 
-def _shield(context: Context) -> Mapping[str, Any]:
-    """Return the numbers of segments and bytes in the shield; zeros for a store without a shield."""
+def _read_shield(context: Context) -> Mapping[str, Any]:
+    """Return the numbers of segments and bytes in the shield, or zeros for a store without a shield."""
     shield = look_at_shield(context.store.real_root)
     return {
         "mode": context.store.policy.shield.value,
@@ -167,10 +164,10 @@ def _shield(context: Context) -> Mapping[str, Any]:
 class MonitorResult:
     """Result of a look of the monitor.
 
-    :param hold: status of the hold after its renewal; None: no broker runs, or the hold was refused.
+    :param hold: status of the hold after its renewal, or None if no broker runs, or the hold was refused.
     :param alarms: everything that a person should know at once.
-    :param lag_error: why the lag of consumer groups is unknown; "": it is known.
-    :param archive_lag: lag of the archive; None: nothing is archived, or the lag is unknown.
+    :param lag_error: why the lag of consumer groups is unknown, or "" if it is known.
+    :param archive_lag: lag of the archive, or None if nothing is archived, or the lag is unknown.
     """
 
     hold: HoldStatus | None
@@ -189,7 +186,7 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
     """
     managed = managed_of(store)
     holds = managed.is_live and managed.cleans_up
-    # First, as drift of a hold can't be told any more once it is renewed.
+    # This comes first, because the drift of a hold can't be seen any more once the hold is renewed.
     try:
         context = open_context(store)
         sensed = sense(context)
@@ -205,14 +202,13 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
             alarms.append(Text("the store can't be held: ", error))
         else:
             before = sensed.hold.disturbances if sensed.hold else ()
-            new = tuple(drift for drift in status.disturbances if drift not in before)
-            if new:
+            if new := tuple(drift for drift in status.disturbances if drift not in before):
                 alarms += alarms_of(context, replace(status, disturbances=new))
             if not status.is_well:
                 clause = "not all of the store is held" if status.held else "the store isn't held"
                 alarms += [Text(f"{clause}: ", notice) for notice in (*status.notices, *status.alarms)]
     alarms += _shield_alarms(context)
-    measured, behind = _archive_lag(context, sensed.sensed_at_ms)
+    measured, behind = _measure_archive_lag(context, sensed.sensed_at_ms)
     alarms += behind
     if managed.is_live and not managed.cleans_up:
         status, hold_alarms = _hold_due(context, run_key, measured)
@@ -222,7 +218,7 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
     alarms += end_alarms(context, sensed.hold if status is None else status, sensed.sensed_at_ms)
     alarms += _question_alarms(context, sensed, status)
     archive_lag = None if measured is None else measured.lag
-    lags, lag_error = _lags(context)
+    lags, lag_error = _measure_lags(context)
     for_pages = found_for_pages(context, measured)
     alarms += loss_alarms(for_pages.get("ranges") or (), recorded_gone(context.journal, context.record))
     result = MonitorResult(status, sensed, tuple(dict.fromkeys(alarms)), lag_error, archive_lag)
@@ -235,8 +231,7 @@ def _question_alarms(context: Context, sensed: SenseResult, status: HoldStatus |
 
     Each says when the broker deletes by itself.
     """
-    now_ms = sensed.sensed_at_ms
-    questions = open_questions(context.journal, context.record.store_id, now_ms)
+    questions = open_questions(context.journal, context.record.store_id, sensed.sensed_at_ms)
     at_ms = None if status is None else status.deletes_from_ms or status.ends_at_ms
     if not context.broker.is_live:
         by_itself = "its broker deletes by itself once it is started"
@@ -250,10 +245,7 @@ def _question_alarms(context: Context, sensed: SenseResult, status: HoldStatus |
 
 
 def _hold_and_note(store: AnyStore, run_key: str, error: Exception) -> None:
-    """Renew a hold although the store can't be read: otherwise it would end.
-
-    Add the findings to the error as notes.
-    """
+    """Renew the hold of a store that can't be read, and add the findings to the error as notes."""
     with suppress(StorageEngineError):
         status = hold(store, run_key=run_key).status
         for text in (*map(drift_text, status.disturbances), *due_alarms(status, clock_ms())):
@@ -265,13 +257,12 @@ def _hold_due(
 ) -> tuple[HoldStatus | None, tuple[str, ...]]:
     """Hold segments that a broker would soon delete by its own rules.
 
-    :return: the hold's status, and alarms: segments that can't be held, and segments that are already
-        deleted. The status None: unknown.
+    :return: the hold's status, or None if unknown; and alarms on segments that can't be held or are deleted.
     """
     try:
         result = hold(context, run_key=run_key, measured=measured)
     except (StorageEngineError, OSError) as error:
-        # It may have found what went before it failed.
+        # The call may have recorded drift before it failed.
         status = HoldStatus(False, disturbances=drift_since_renewal(context.journal, context.record))
         alarms = (
             Text("segments that will be deleted soon can't be held: ", reason_text(error)),
@@ -282,10 +273,10 @@ def _hold_due(
     return result.status, (*alarms_of(context, result.status), *due_alarms(result.status, clock_ms()), *soon)
 
 
-def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | None, tuple[str, ...]]:
+def _measure_archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | None, tuple[str, ...]]:
     """Measure the archive lag, and return it with its alarms.
 
-    The lag is added to the sample of this look: so a chart has one sample for each look, not two.
+    The lag is added to the sample of this look, so that a chart has one sample for each look.
     """
     policy = context.store.policy
     if policy.archive is ArchiveMode.OFF:
@@ -299,7 +290,7 @@ def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | Non
 
 
 def _expiry_alarms(context: Context, measured: MeasuredLag | None) -> tuple[str, ...]:
-    """Return alarms on unproven segments that a broker deletes soon, of a store that we don't manage."""
+    """Return alarms on unproven segments that a broker deletes soon, if we don't clean the store up."""
     if measured is None or (context.store.cleans_up and context.broker.limit is None):
         return ()
     try:
@@ -308,7 +299,7 @@ def _expiry_alarms(context: Context, measured: MeasuredLag | None) -> tuple[str,
         return (f"it is unknown when the broker deletes unproven segments: {reason_text(error)}",)
 
 
-def _lags(context: Context) -> tuple[tuple[GroupLag, ...] | None, str]:
+def _measure_lags(context: Context) -> tuple[tuple[GroupLag, ...] | None, str]:
     try:
         return measure_groups(context.store, clock_ms()), ""
     except (StorageEngineError, OSError) as error:
@@ -316,10 +307,7 @@ def _lags(context: Context) -> tuple[tuple[GroupLag, ...] | None, str]:
 
 
 def _save(
-    context: Context,
-    result: MonitorResult,
-    lags: tuple[GroupLag, ...] | None,
-    for_pages: Mapping[str, Any],
+    context: Context, result: MonitorResult, lags: tuple[GroupLag, ...] | None, for_pages: Mapping[str, Any]
 ) -> None:
     findings = {
         "alarms": to_recorded(result.alarms),
@@ -330,18 +318,18 @@ def _save(
         "hold_notices": result.hold.notices if result.hold else (),
         "progress": result.sensed.progress,
         "lag_error": result.lag_error,
-        "doctor": to_recorded(_findings(context)),
+        "doctor": to_recorded(_diagnose(context)),
         **for_pages,
     }
     context.journal.save_findings(context.record.store_id, findings, lags)
 
 
-def _findings(context: Context) -> tuple[Finding, ...]:
+def _diagnose(context: Context) -> tuple[Finding, ...]:
     """Return doctor's findings on the store, the most urgent first. A failure to look becomes a finding."""
     try:
         return findings_of(context.store, context.broker, context.journal, context.record, clock_ms())
     except Exception as error:
-        # Whatever it is: what was found so far has to be kept, and alarms have to be told.
+        # No error may keep the other findings and alarms of this look from being recorded.
         is_expected = isinstance(error, (StorageEngineError, OSError))
         text = Text(error).removesuffix(".") if is_expected else unexpected_text(error)
         return (Finding.warning("unreadable", text),)

@@ -1,7 +1,7 @@
-"""Sends alarms by the means that people named: once when an alarm begins, and once when it has ended.
+"""Notification of people: each alarm is sent once when it begins, and once when it has ended.
 
-The journal keeps which alarms each means was told. An alarm that could not be sent is sent again at the next
-look. If a means fails or hangs, that is a notice, and ends nothing.
+The journal keeps which alarms each receiver was sent. An alarm that could not be sent is sent again at the
+next look. If a receiver fails or hangs, a notice says so, and nothing else fails.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ MOST_SECONDS: Final = 30.0
 """Seconds that one receiver may take for all alarms of a look."""
 _KILLED_SECONDS: Final = 1.0
 _MOST_ALARMS: Final = 20
-"""Greatest number of alarms that are sent in one look; others wait for the next."""
+"""Greatest number of alarms that are sent in one look. The others wait for the next look."""
 _VERSION: Final = 1
-_TOLD = KeptRows("storage_engine_told_alarms", "told")
+_SENT = KeptRows("storage_engine_told_alarms", "told")
 _NUMBER = re.compile(r"(?<![^\s\[(])[\d-]*\d\S*(?: [\d-]*\d\S*)*(?: \w+)?")
-"""A number with its unit, or a time: it changes between looks. Digits inside a name don't match."""
+"""A number with its unit, or a time, which change between looks. Digits inside a name don't match."""
 
 
 class AlarmState(StrEnum):
@@ -57,7 +57,7 @@ class AlarmState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A state that a person should know at once, until it ends.
+    """A state that a person should know of at once, until it ends.
 
     :param since_ms: when a look first found it.
     """
@@ -70,9 +70,7 @@ class Alarm:
 class Notification:
     """One alarm as it is sent.
 
-    :param store: the store's name for people.
-    :param advice: the remedy.
-    :param link: address with more information; "": there is none.
+    :param link: address with more information, or "" if there is none.
     """
 
     store: str
@@ -82,7 +80,7 @@ class Notification:
     link: str
 
     def to_dict(self) -> dict[str, str]:
-        """Return plain values for JSON and templates. The value ``text`` is complete: chats show it."""
+        """Return plain values for JSON and templates. The value ``text`` has all of them, for chats."""
         since = datetime.fromtimestamp(self.alarm.since_ms / 1000, UTC).isoformat(timespec="seconds")
         when = f"{self.state.value}, since {since}" if self.state is AlarmState.ENDED else f"since {since}"
         ended = "ended: " if self.state is AlarmState.ENDED else ""
@@ -94,9 +92,9 @@ class Notification:
 
 
 class Means(Protocol):
-    """A means by which a person is told of alarms.
+    """A receiver of alarms.
 
-    :param key: distinguishes this means from others, in all processes.
+    :param key: distinguishes this receiver from others, in all processes.
     :param name: its name in notices, without secrets.
     """
 
@@ -106,16 +104,13 @@ class Means(Protocol):
     @property
     def name(self) -> str: ...
 
-    def send(self, told: Notification, seconds: float) -> None:
-        """Send a notification within about this time. It raises any error."""
+    def send(self, notification: Notification, seconds: float) -> None:
+        """Send a notification within about so many seconds, or raise any error."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandMeans:
-    """A program that reads one notification as JSON from its standard input. It runs without a shell.
-
-    :param words: words of its command line.
-    """
+    """A program that reads one notification as JSON from its standard input. It runs without a shell."""
 
     words: tuple[str, ...]
 
@@ -127,7 +122,7 @@ class CommandMeans:
     def name(self) -> str:
         return self.words[0]
 
-    def send(self, told: Notification, seconds: float) -> None:
+    def send(self, notification: Notification, seconds: float) -> None:
         """Run the command, with a notification as JSON on its standard input, within so many seconds.
 
         :raises StorageEngineError: its exit code wasn't 0, or it didn't end in time and was killed.
@@ -141,10 +136,9 @@ class CommandMeans:
             start_new_session=True,
         )
         try:
-            process.communicate(json.dumps(told.to_dict()).encode() + b"\n", timeout=seconds)
+            process.communicate(json.dumps(notification.to_dict()).encode() + b"\n", timeout=seconds)
         except subprocess.TimeoutExpired:
-            # With what it has started: a child that lives on would hold nothing, but be nobody's. One that
-            # runs as another user, as by sudo, can't be killed: it is left to itself.
+            # Its child processes are killed, too. A process of another user, as by sudo, can't be killed.
             with suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
@@ -170,10 +164,10 @@ class WebhookMeans:
 
     @property
     def name(self) -> str:
-        # Whoever knows the rest of a chat's URL may write there.
+        # The rest of a chat's URL is secret: it permits writing there.
         return f"{urlsplit(self.url).scheme}://{urlsplit(self.url).hostname}"
 
-    def send(self, told: Notification, seconds: float) -> None:
+    def send(self, notification: Notification, seconds: float) -> None:
         """Post a notification as JSON to the URL, within so many seconds.
 
         :raises StorageEngineError: the URL answered with a failure, or not in time.
@@ -182,21 +176,21 @@ class WebhookMeans:
 
         def post() -> int:
             with requests.post(
-                self.url, json=told.to_dict(), timeout=seconds, stream=True, allow_redirects=False
+                self.url, json=notification.to_dict(), timeout=seconds, stream=True, allow_redirects=False
             ) as answer:
                 return answer.status_code
 
         try:
             status = within(seconds, post)
         except requests.RequestException as error:
-            # Its text has the URL.
+            # The error's text has the secret URL.
             raise StorageEngineError(f"no answer ({type(error).__name__})") from None
         if not 200 <= status < 300:
             raise StorageEngineError(f"expected a status of 200 to 299, found {status}")
 
 
 def means_of(text: str) -> Means:
-    """Return the means that a word on a command line names: a URL or a command.
+    """Return the receiver that a word on a command line names: a URL or a command.
 
     :raises BadInputError: the word is neither a URL nor a command.
     """
@@ -204,7 +198,7 @@ def means_of(text: str) -> Means:
         try:
             host = urlsplit(text).hostname
         except ValueError:
-            # Its text has the URL.
+            # The error's text has the secret URL.
             host = None
         if not host:
             raise BadInputError("expected a URL with a host, found none")
@@ -221,9 +215,7 @@ def means_of(text: str) -> Means:
 def within(seconds: float, work: Callable[[], Any]) -> Any:
     """Call a function that may hang, and return its result.
 
-    :param seconds: longest time to wait.
-    :raises StorageEngineError: the function takes longer. It continues in a thread of its own, which ends
-        with the process.
+    :raises StorageEngineError: the function takes longer. Its thread continues until the process ends.
     """
     future = Future[Any]()
 
@@ -243,10 +235,9 @@ def within(seconds: float, work: Callable[[], Any]) -> Any:
 class Subject:
     """The subject of alarms: a store, seen by one observer.
 
-    :param store: the store's name for people.
     :param place: distinguishes the store from others in its journal.
-    :param journal_url: URL of the journal that keeps the sent alarms; "": unknown.
-    :param source: name of the observer: alarms of one observer say nothing about those of another.
+    :param journal_url: URL of the journal that keeps the sent alarms, or "" if unknown.
+    :param source: name of the observer. The alarms of one observer don't end those of another.
     """
 
     store: str
@@ -264,10 +255,7 @@ class Subject:
         )
 
     def key(self, means: Means) -> str:
-        """Return the journal's key of a receiver.
-
-        The receiver's URL or command can't be read from the key.
-        """
+        """Return the journal's key of a receiver: a hash, which hides the receiver's URL or command."""
         parts = json.dumps([self.store, self.place, self.source, means.key])
         return hashlib.sha256(parts.encode()).hexdigest()[:36]
 
@@ -282,7 +270,7 @@ def tell(
     now_ms: int | None = None,
     seconds: float = MOST_SECONDS,
 ) -> tuple[str, ...]:
-    """Tell each means which alarms began and which ended since it was last told. Never raises.
+    """Send each receiver the alarms that began, and those that ended, since the last call. Never raises.
 
     :param alarms: all present alarms.
     :param happened: events that don't last. Each is sent once; if that fails, the next call retries.
@@ -293,7 +281,7 @@ def tell(
     now_ms = clock_ms() if now_ms is None else now_ms
     for means in all_means:
         try:
-            sent, why_unknown = _read(subject, means)
+            sent, why_unknown = _read_sent(subject, means)
             if why_unknown:
                 notices.append(f"the alarms sent to {means.name} before are unknown: {why_unknown}")
             began, ended = changes(sent, alarms, now_ms)
@@ -303,18 +291,18 @@ def tell(
                 *((AlarmState.HAPPENED, Alarm(text, now_ms)) for text in happened),
                 *((AlarmState.ENDED, alarm) for alarm in ended if not has_failed),
             ]
-            notices += _tell(subject, means, sent, todo, seconds)
+            notices += _send_all(subject, means, sent, todo, seconds)
         except Exception as error:
             notices.append(f"{means.name} wasn't told: {_error_text(error)}")
     return tuple(notices)
 
 
 def _error_text(error: Exception) -> str:
-    is_said = isinstance(error, (StorageEngineError, OSError))
-    return reason_text(error) if is_said else unexpected_text(error)
+    is_expected = isinstance(error, (StorageEngineError, OSError))
+    return reason_text(error) if is_expected else unexpected_text(error)
 
 
-def _tell(
+def _send_all(
     subject: Subject,
     means: Means,
     sent: Sequence[Alarm],
@@ -322,7 +310,7 @@ def _tell(
     seconds: float,
 ) -> list[str]:
     notices: list[str] = []
-    now_known, unsent, reason = {id(alarm): alarm for alarm in sent}, len(todo), ""
+    standing, unsent, reason = {id(alarm): alarm for alarm in sent}, len(todo), ""
     waiting = [alarm for state, alarm in todo if state is AlarmState.HAPPENED]
     ends_at = time.monotonic() + seconds
     for state, alarm in todo[:_MOST_ALARMS]:
@@ -331,45 +319,41 @@ def _tell(
                 raise StorageEngineError(f"expected to tell all within {seconds:.0f} s, found it slower")
             means.send(Notification(subject.store, state, alarm, subject.advice, subject.link), remaining)
         except Exception as error:
-            # One alarm that it doesn't take keeps it from none of the others.
+            # A receiver that refuses one alarm still gets the others.
             reason = reason or _error_text(error)
             continue
         unsent -= 1
         if state is AlarmState.ENDED:
-            del now_known[id(alarm)]
+            del standing[id(alarm)]
         elif state is AlarmState.BEGAN:
-            now_known[id(alarm)] = alarm
+            standing[id(alarm)] = alarm
         else:
             waiting.remove(alarm)
     if waiting:
         _untold_here[subject.key(means)] = tuple(waiting[-_MOST_ALARMS:])
     if reason:
         untold = f"{means.name} wasn't told of {count_text(unsent, 'alarm')}"
-        notices.append(f"{untold} ({reason}); alarms that still stand at the next look are sent then")
-    if len(todo) > unsent and (reason := _write(subject, means, tuple(now_known.values()))):
+        notices.append(f"{untold} ({reason}); alarms that last until the next look are sent then")
+    if len(todo) > unsent and (reason := _keep_sent(subject, means, tuple(standing.values()))):
         notices.append(
             f"the record of alarms sent to {means.name} can't be kept, so they are sent again: {reason}"
         )
     return notices
 
 
-def changes(known: Sequence[Alarm], alarms: Sequence[str], now_ms: int) -> tuple[list[Alarm], list[Alarm]]:
-    """Return the alarms that began, and those that ended.
-
-    An alarm of which only numbers changed is the same one.
-    """
+def changes(sent: Sequence[Alarm], alarms: Sequence[str], now_ms: int) -> tuple[list[Alarm], list[Alarm]]:
+    """Return the alarms that began, and those that ended. If only numbers changed, it is the same alarm."""
     before: dict[str, list[Alarm]] = defaultdict(list)
     new = dict.fromkeys(alarms)
-    for alarm in known:
-        # First those of the same words: of two ranges the one that is new began.
+    for alarm in sent:
+        # Equal texts go first, so that of two alarms that differ only in numbers the new one began.
         if alarm.what in new:
             del new[alarm.what]
         else:
             before[_mask_numbers(alarm.what)].append(alarm)
     began = []
     for text in new:
-        same = before[_mask_numbers(text)]
-        if same:
+        if same := before[_mask_numbers(text)]:
             same.pop(0)
         else:
             began.append(Alarm(text, now_ms))
@@ -382,19 +366,18 @@ def _mask_numbers(text: str) -> str:
 
 
 _kept_here: dict[str, tuple[Alarm, ...]] = {}
-"""Alarms that this process sent while the journal could not keep them, by the journal's key of the receiver.
-"""
+"""Alarms that this process sent while the journal could not keep them, by :meth:`Subject.key`."""
 _untold_here: dict[str, tuple[Alarm, ...]] = {}
-"""Events that this process could not send, by the journal's key of the receiver."""
+"""Events that this process could not send, by :meth:`Subject.key`."""
 
 
-def _read(subject: Subject, means: Means) -> tuple[tuple[Alarm, ...], str]:
-    """Return the present alarms that a receiver was told, and why they are unknown. "": they are known."""
+def _read_sent(subject: Subject, means: Means) -> tuple[tuple[Alarm, ...], str]:
+    """Return the present alarms that a receiver was sent, and why they are unknown, or ""."""
     key, url = subject.key(means), subject.journal_url
     if key in _kept_here or not url or missing_sqlite_file(url):
         return _kept_here.get(key, ()), ""
     try:
-        stored = _TOLD.read(url, key)
+        stored = _SENT.read(url, key)
         if stored is None or stored[0] != _VERSION:
             return (), ""
         plain = json.loads(zlib.decompress(stored[1]))
@@ -403,14 +386,14 @@ def _read(subject: Subject, means: Means) -> tuple[tuple[Alarm, ...], str]:
         return (), reason_text(error)
 
 
-def _write(subject: Subject, means: Means, alarms: Sequence[Alarm]) -> str:
-    """Keep the present alarms that a receiver was told. Return why that failed; "": it succeeded."""
+def _keep_sent(subject: Subject, means: Means, alarms: Sequence[Alarm]) -> str:
+    """Keep the present alarms that a receiver was sent. Return why that failed, or ""."""
     key, url = subject.key(means), subject.journal_url
     _kept_here[key] = tuple(alarms)
     if not url or missing_sqlite_file(url):
         return ""
     try:
-        _TOLD.write(url, key, _VERSION, json.dumps([to_jsonable(alarm) for alarm in alarms]), reserve=False)
+        _SENT.write(url, key, _VERSION, json.dumps([to_jsonable(alarm) for alarm in alarms]), reserve=False)
     except (StorageEngineError, OSError) as error:
         return reason_text(error)
     del _kept_here[key]
@@ -422,9 +405,9 @@ _AGAIN_SECONDS: Final = 60.0
 
 
 class Teller(threading.Thread):
-    """Sends the alarms of watches in a thread of its own: so a slow receiver delays no mend.
+    """Sends the alarms of watches in a thread of its own, so that a slow receiver delays no mend.
 
-    :param say: called with each notice, once until another notice comes.
+    :param say: called with the notices of a look, unless they are the same as those of the last one.
     :param advice: returns the remedy for a store.
     """
 
@@ -442,7 +425,7 @@ class Teller(threading.Thread):
     def add(self, store: ManagedStore, alarms: Sequence[str] | None, happened: Sequence[str]) -> None:
         """Add a store's present alarms and events, which the thread sends soon. Never waits.
 
-        :param alarms: None: another process sends the present alarms.
+        :param alarms: None if another process sends the present alarms.
         """
         with self._changing:
             if alarms is None:
@@ -456,7 +439,7 @@ class Teller(threading.Thread):
                 self._changed.set()
 
     def end(self, seconds: float) -> None:
-        """End the thread after it has sent everything, or leave it after this time."""
+        """End the thread after it has sent everything, or leave it after so many seconds."""
         self._ends = True
         self._changed.set()
         self.join(seconds)
@@ -468,7 +451,7 @@ class Teller(threading.Thread):
             self._changed.clear()
             ends = self._ends
             if not ends:
-                # What comes and goes between two looks is no alarm.
+                # A state that ends within this time sends no alarm.
                 time.sleep(_LOOKS_SECONDS)
             with self._changing:
                 present = list(self._present.items())
@@ -481,6 +464,6 @@ class Teller(threading.Thread):
             if notices != self._reported:
                 self._reported = notices
                 for notice in notices:
-                    # On a pipe that is closed, too, later alarms are told.
+                    # If the pipe is closed, later alarms have to be sent all the same.
                     with suppress(Exception):
                         self._say(notice)

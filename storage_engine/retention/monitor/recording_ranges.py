@@ -1,7 +1,6 @@
 """The ranges of a store's logs, and where their bytes are, from the monitor's measurements.
 
-Facts from lakes and journal are remembered in a table of the journal. If the table can't be read, lakes and
-journal are read from the beginning.
+A table of the journal remembers facts from lakes and journal. Without it both are read from the beginning.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ def ends_of_segments(
 ) -> Mapping[SegmentId, int]:
     """Return the ends of sealed segments that end before the next segment begins.
 
-    :param measured: the lakes' proofs: proven segments aren't read. None: the proofs are unknown.
-    :raises StorageEngineError: the broker's package can't find them.
+    :param measured: the lakes' proofs, or None if they are unknown. Proven segments aren't read.
+    :raises StorageEngineError: the broker's package can't find the ends.
     :raises OSError: a file can't be read.
     """
     proven: dict[SegmentId, int] = {}
@@ -81,23 +80,13 @@ def hole_spans(
     """Yield the holes between segments. Losses that a person has accepted are excused.
 
     :param ends: the result of :func:`ends_of_segments`.
-    :param present: identities of the logs, by name.
     """
     accepted = accepted_losses(context.journal, context.record) if ends else ()
     for segment in (segment for log in snapshot.logs for segment in log.sealed if segment.id in ends):
-        end = ends[segment.id]
-        reason = (
-            f"{segment.facts.path} ends at offset {end}, and the next segment begins at {segment.end_offset}"
-        )
-        lineage = context.record.lineage_of(segment.log)
-        span = ReleasedSpan(
-            segment.log,
-            end,
-            segment.end_offset,
-            others=reason,
-            lineage=lineage,
-            log_id=present.get(segment.log, ""),
-        )
+        log, start, end = segment.log, ends[segment.id], segment.end_offset
+        reason = f"{segment.facts.path} ends at offset {start}, and the next segment begins at {end}"
+        lineage, log_id = context.record.lineage_of(log), present.get(log, "")
+        span = ReleasedSpan(log, start, end, others=reason, lineage=lineage, log_id=log_id)
         yield from excused_parts(span, accepted)
 
 
@@ -106,10 +95,10 @@ def look_for_ranges(
 ) -> tuple[tuple[OffsetRange, ...], str]:
     """Return where each byte of each log is, from its first known offset on, and why a lake can't be asked.
 
-    The reason is "" if all lakes could be asked. Only what is new in lakes and journal since the last look is
-    read, unless a fact contradicts the memory.
+    The reason is "" if all lakes could be asked. Only rows that are new in lakes and journal since the last
+    look are read, unless a fact contradicts the memory.
 
-    :param measured: the lakes' proofs; None: the lakes were not asked, or none could be.
+    :param measured: the lakes' proofs, or None if no lake was asked or answered.
     :raises StorageEngineError: the store, its shield or the journal can't be read.
     :raises OSError: a file can't be read.
     """
@@ -137,22 +126,21 @@ def look_for_ranges(
         lineages = context.record.lineages
         return offset_ranges(decisions, ends, lakes, lineages, shielded=shielded, gone=gone, present=present)
 
-    found_ranges = ranges(lakes)
+    own_ranges = ranges(lakes)
     names = names_of_logs(present, lakes.spans, gone)
-    if measured is not None and (more := _replica_ranges(context, measured, names, found_ranges)):
-        found_ranges = ranges(replace(lakes, spans=(*lakes.spans, *more)))
-    return found_ranges, lakes.unasked
+    if measured is not None and (more := _replica_ranges(context, measured, names, own_ranges)):
+        return ranges(replace(lakes, spans=(*lakes.spans, *more))), lakes.unasked
+    return own_ranges, lakes.unasked
 
 
 def _with_end(decision: Decision, end: int | None) -> Decision:
-    """Return a decision whose segment ends at the given offset; None: the decision as it is."""
     return decision if end is None else replace(decision, segment=replace(decision.segment, end=end))
 
 
 def _replica_ranges(
     context: Context, measured: MeasuredLag, names: LogNames, ranges: Sequence[OffsetRange]
 ) -> tuple[ArchivedSpan, ...]:
-    """Return the ranges missing here that other replicas have archived.
+    """Return the missing ranges that other replicas have archived.
 
     :raises LakeUnavailableError: a lake can no longer be read.
     """
@@ -187,7 +175,7 @@ def _read_lakes(
     doubted: set[SegmentId] = set()
     for proven in proofs.asked:
         try:
-            # Which receipts of a broken chain are true, nobody can tell here.
+            # If its chain of receipts is broken, the lake counts as one that can't be asked.
             heads.check(proven.lake, store_id)
             lake_id = str(proven.lake.segments().metadata.table_uuid)
             checks = checks_of_faulty(context.store.journal_url, lake_id)
@@ -197,11 +185,10 @@ def _read_lakes(
         history = by_receipt(check for check in checks if check.store_id == store_id)
         readable.append((proven, lake_id, history))
         for slot in proven.rows:
-            stands = [standing_fault(history, row) is None for row in proven.valid(slot)]
-            if stands:
+            if stands := [standing_fault(history, row) is None for row in proven.valid(slot)]:
                 (sound if any(stands) else doubted).add(SegmentId(*slot))
     spans, updated = _archived_spans(context, snapshot, readable, memory)
-    # By the journal's word alone nothing is in a lake that can't be asked.
+    # If a lake can't be asked, the journal alone doesn't prove that it has a segment.
     unproven, touched = measured.unproven, measured.touched
     if unasked:
         missing = proofs.unproven(sealed)
@@ -218,7 +205,7 @@ def _archived_spans(
     readable: Sequence[tuple[LakeProofs, str, History]],
     memory: RangeMemory,
 ) -> tuple[Sequence[ArchivedSpan], RangeMemory]:
-    """Return the lakes' ranges: those known from the last look, and those of receipts that were added since.
+    """Return the lakes' ranges, from the last look's memory and from receipts that were added since.
 
     :param readable: lakes' proofs, each with the lake's id and the remembered checks.
     :raises LakeUnavailableError: a lake can no longer be read.
@@ -229,7 +216,7 @@ def _archived_spans(
 
     def read(lake_id: str, first_sequence: int) -> LakeLook:
         proven, history = by_id[lake_id]
-        # Of these nothing is archived, as far as is known at this moment.
+        # Segments with a faulty receipt count as not archived at this moment.
         hidden = ((identity.log, identity.lineage, identity.base_offset) for identity in proven.faults)
         return look_at_receipts(proven.lake, context.record.store_id, first_sequence, history, hidden)
 
@@ -241,7 +228,7 @@ def _archived_spans(
 def _with_deleted(context: Context, kept: RangeMemory) -> RangeMemory:
     reader, store_id = JournalReader(context.store.journal_url), context.record.store_id
     ends = reader.read(lambda connection: journal_ends(connection, store_id, clock_ms()))
-    # What an undone run deleted is back.
+    # An undo has brought ranges back since, so all deletions are read again.
     memory = kept.deleted if kept.deleted.last_undo == ends.last_undo else DeletedMemory()
     rows = reader.read(lambda connection: deletions_after(connection, store_id, memory.known_id))
     new = (filled(ReleasedSpan, row, excused=row.excuse) for row in rows)

@@ -1,6 +1,4 @@
-"""Watches of held stores on the hosts of their disks.
-
-If a change endangers a hold, it is mended within one look.
+"""Watches of held stores on the hosts of their disks. A change that endangers a hold is mended in one look.
 
 Each store has a thread of its own, so a hanging disk delays no other store. No thread waits for a broker or
 for the journal, and none ends without a notice. Mends are recorded when the journal can be reached.
@@ -46,12 +44,11 @@ if TYPE_CHECKING:
 
 
 def read_links(store: ManagedStore, is_urgent: Callable[[], bool], seconds: float = inf) -> int:
-    """Read the links whose present bytes nobody has read, and remember their digests.
+    """Read the links whose present bytes have no digest yet, and remember their digests.
 
-    The digests distinguish a touched segment from one that was written to. Reading is slow, for the sake of a
-    broker on the same disk.
+    The digests tell touched segments from changed ones. Reading is slow, to spare a broker on the same disk.
 
-    :param is_urgent: asked now and then. If it returns true, the other links wait for the next call.
+    :param is_urgent: called now and then. If it returns true, the other links wait for the next call.
     :param seconds: after this time no further link is begun.
     :return: number of links that were read.
     :raises ShieldError: the shield can't be read or written.
@@ -109,13 +106,9 @@ class _Duty:
         self._thread: threading.Thread | None = None
 
     def start_if_due(self, *, urgent: bool) -> bool:
-        """Begin the work if it isn't running, and is due or urgent.
-
-        :return: whether the work was begun.
-        """
-        if self._thread is not None and self._thread.is_alive():
-            return False
-        if not urgent and time.monotonic() < self._due_at:
+        """Begin the work if it isn't running, and is due or urgent. Return whether it was begun."""
+        is_running = self._thread is not None and self._thread.is_alive()
+        if is_running or (not urgent and time.monotonic() < self._due_at):
             return False
         self._due_at = time.monotonic() + self._every_seconds
         self._thread = threading.Thread(name=self._name, target=self._run, daemon=True)
@@ -123,7 +116,7 @@ class _Duty:
         return True
 
     def join(self, seconds: float) -> None:
-        """Wait until the work has ended, but no longer than this."""
+        """Wait until the work has ended, but no longer than so many seconds."""
         if self._thread is not None:
             self._thread.join(seconds)
 
@@ -133,7 +126,7 @@ class _Duty:
         except (StorageEngineError, OSError) as error:
             self._fail(reason_text(error))
         except Exception as error:
-            # Whatever it is, it is said, and tried again.
+            # Any error is reported, and the work is tried again.
             self._fail(unexpected_text(error))
 
     def _fail(self, reason: str) -> None:
@@ -162,7 +155,7 @@ class ShieldWatch:
         self._gone: set[str] = set()
         self._has_failed = False
         self.tended_at_ms = 0
-        """When log, lake and shield were last fully looked at, in milliseconds since the epoch; 0: never."""
+        """Time of the last full look at log, lake and shield, in milliseconds since the epoch; 0 if never."""
 
     @property
     def is_tended(self) -> bool:
@@ -195,16 +188,13 @@ class ShieldWatch:
         self._notice_gone()
         if self._tending.start_if_due(urgent=self._urgent.is_set()):
             self._urgent.clear()
-        # Once for what is gone, and not at each look until it is tended: that would only slow the tending.
+        # The broker is asked once after a deletion. Asking at each look would slow the tending.
         if self._is_on and self._asking.start_if_due(urgent=self._asks_now):
             self._asks_now = False
         return tuple(self._found.popleft() for _ in range(len(self._found)))
 
     def end(self) -> None:
-        """Stop tending the shield.
-
-        Nobody follows deletions from now on, so links are removed if the log has their bytes.
-        """
+        """Stop tending the shield, and remove links to bytes in the log unless the policy is ON."""
         if self._ends.is_set() or not self.is_wanted:
             return
         self._ends.set()
@@ -217,22 +207,21 @@ class ShieldWatch:
     def _notice_gone(self) -> None:
         """Link the next segments if linked ones are gone from the log."""
         result = self._result
-        if result is None:
-            return
-        paths = {path for path in result.linked_paths if path not in self._gone and not Path(path).exists()}
-        if not paths:
+        linked_paths = () if result is None else result.linked_paths
+        paths = {path for path in linked_paths if path not in self._gone and not Path(path).exists()}
+        if result is None or not paths:
             return
         self._gone |= paths
         self._urgent.set()
         self._asks_now = True
         following = result.following(len(self._gone))
-        # Who has the shield's lock for longer is the tending, which links them itself.
+        # If another thread has the shield's lock for longer, it is the tending, which links them itself.
         with suppress(StorageEngineError, OSError):
             for lineage, segments in result.lineages.grouped(following).items():
                 make_links(self._store.real_root, segments, lineage, wait_seconds=WATCH_WAIT_SECONDS)
 
     def _tend(self) -> None:
-        # The lake's libraries, which a triggerer that watches no store needs for nothing.
+        # Imported here, because a triggerer that watches no store doesn't need the lake's libraries.
         from storage_engine.retention.shield import tend_shield
         from storage_engine.retention.store.context import opened
 
@@ -274,7 +263,7 @@ class ShieldWatch:
 RETRY_SECONDS: Final = 60.0
 """Seconds until inotify is tried again after a failure."""
 _MOST_EVENTS: Final = 1000
-"""Greatest number of events that are read after one wake-up; later ones are read after the next."""
+"""Greatest number of events that are read after one wake-up. Later ones are read after the next."""
 
 
 class FileChanges:
@@ -294,10 +283,7 @@ class FileChanges:
         self._waker.setblocking(False)
 
     def follow(self, directories: Iterable[Path]) -> None:
-        """Watch these directories for changes from now on.
-
-        A missing directory is tried again at the next call.
-        """
+        """Watch these directories for changes. A missing directory is tried again at the next call."""
         for directory in directories:
             try:
                 self._follow(directory)
@@ -307,7 +293,7 @@ class FileChanges:
                 self._fail(error)
 
     def wait(self, seconds: float) -> None:
-        """Wait until a file has changed or :meth:`wake` is called, but no longer than this."""
+        """Wait until a file has changed or :meth:`wake` is called, but no longer than so many seconds."""
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         if self._inotify is not None:
@@ -324,7 +310,7 @@ class FileChanges:
 
     def wake(self) -> None:
         """End the wait of the other thread, now or as soon as it begins."""
-        # Full of calls that nobody has heard yet, or closed.
+        # The socket is full of earlier calls, or closed.
         with suppress(OSError):
             self._waker.send(b".")
 
@@ -353,7 +339,7 @@ class FileChanges:
             self._is_said = False
         except FileNotFoundError:
             raise
-        # A library or a C library without inotify is as good as none.
+        # The Python library or the C library may lack inotify.
         except (OSError, ImportError, AttributeError) as error:
             self._fail(error)
 
@@ -375,10 +361,7 @@ class FileChanges:
 
 
 MOST: Final = 1000
-"""Greatest number of mends that are kept while the journal can't be reached.
-
-Of more, the oldest and the newest are kept.
-"""
+"""Greatest number of mends kept while the journal can't be reached. The oldest and the newest are kept."""
 _AGAIN_SECONDS: Final = 10.0
 
 
@@ -396,18 +379,18 @@ class Recorder(threading.Thread):
         self._changed = threading.Condition()
         self._ends = False
 
-    def add(self, store: ManagedStore, found: Sequence[Drift]) -> None:
+    def add(self, store: ManagedStore, mends: Sequence[Drift]) -> None:
         """Add mends to record as soon as possible. Never waits."""
-        if not found:
+        if not mends:
             return
         with self._changed:
-            self._waiting += ((store, drift) for drift in found)
+            self._waiting += ((store, drift) for drift in mends)
             while len(self._waiting) > MOST:
                 del self._waiting[MOST // 2]
             self._changed.notify()
 
     def end(self, seconds: float) -> None:
-        """End the thread after it has recorded everything, or leave it after this time."""
+        """End the thread after it has recorded everything, or leave it after so many seconds."""
         with self._changed:
             self._ends = True
             self._changed.notify()
@@ -425,12 +408,12 @@ class Recorder(threading.Thread):
             try:
                 record_mends(store, drifts)
             except Exception as error:
-                # Whatever it is: nobody else would record what the watches mend from now on.
+                # No error may end this thread, because only it records the mends of the watches.
                 is_expected = isinstance(error, StorageEngineError | OSError)
                 reason = Text(error) if is_expected else unexpected_text(error)
                 self._say_once(Text(f"{store.root}: the mends can't be recorded yet: ", reason))
                 with self._changed:
-                    # Another store's journal may be well.
+                    # Another store's journal may be reachable.
                     self._waiting.rotate(-len(drifts))
                     if self._ends:
                         return
@@ -446,7 +429,7 @@ class Recorder(threading.Thread):
         self._reported = text
 
 
-def record_mends(store: ManagedStore, found: Sequence[Drift]) -> None:
+def record_mends(store: ManagedStore, mends: Sequence[Drift]) -> None:
     """Record a watch's mends. Nothing is recorded for a store that no journal knows.
 
     :raises StorageEngineError: the journal can't be reached.
@@ -456,19 +439,13 @@ def record_mends(store: ManagedStore, found: Sequence[Drift]) -> None:
     journal = Journal(store.journal_url)
     record = journal.find_store(store.real_root, store.host)
     if record is not None:
-        record_under_watch(journal, record, found)
+        record_under_watch(journal, record, mends)
 
 
 Alarmed = Callable[[ManagedStore, Sequence[str] | None, Sequence[str]], None]
-"""Called with a store's present faults and its mends.
-
-The faults None: another process looks and reports them.
-"""
+"""Called with a store's present faults and its mends. Faults are None if another process reports them."""
 LOOK_SECONDS: Final = 0.5
-"""Seconds between two looks.
-
-Each look is a few calls of stat: that suffices where a file system reports no changes.
-"""
+"""Seconds between two looks. A look is a few calls of stat, for file systems that report no changes."""
 _STAND_BY_SECONDS: Final = 2.0
 
 
@@ -486,7 +463,7 @@ def _fence_watch(store: ManagedStore) -> FenceWatch:
 class StoreWatch(threading.Thread):
     """Looks at one store twice a second, and at once when a file of its log has changed or it is woken.
 
-    :param say: called with mends, and with hindrances to the watch's work.
+    :param say: called with mends, and with reasons why the watch can't work.
     :param alarmed: called at each look, with the store's faults and mends.
     """
 
@@ -519,7 +496,7 @@ class StoreWatch(threading.Thread):
                 except (StorageEngineError, OSError) as error:
                     self._alarm(reason_text(error))
                 except Exception as error:
-                    # Whatever it is, a watch that ends with it would be missed by nobody.
+                    # No error may end the watch, because nobody would notice.
                     self._alarm(Text("the watch has failed and begins again: ", unexpected_text(error)))
                 self._pause(_STAND_BY_SECONDS)
         finally:
@@ -528,7 +505,7 @@ class StoreWatch(threading.Thread):
     def _watch(self) -> None:
         """Look until the end or an error. Return when another process watches the store."""
         root = Path(self._store.root)
-        # The mount point of a disk that isn't mounted is empty, as no store is.
+        # An empty root is the mount point of a disk that isn't mounted.
         if not (root.is_dir() and any(root.iterdir())):
             self._alarm(f"{root}: expected the store, found none: is it mounted?")
             return
@@ -538,7 +515,7 @@ class StoreWatch(threading.Thread):
                 self._stand_by()
                 return
             self._silent = ""
-            # The lock and the sign of life are on the disk that was there: it may be unmounted.
+            # The lock and the sign of life are on the disk of that root, which may be unmounted meanwhile.
             while not self._ends and _identity(self._store.root) == identity:
                 problems = [
                     *self._do(lambda: self._fence.look(clock_ms())),
@@ -555,7 +532,7 @@ class StoreWatch(threading.Thread):
     def _stand_by(self) -> None:
         """Mend the fence while the process that should do it hangs. Two mending processes do no harm."""
         before, self._silent = self._silent, self._fence.silent()
-        # One that has just begun is silent for a moment, too.
+        # A process that has just begun is silent for a moment, too.
         if not self._silent or self._silent != before:
             with suppress(Exception):
                 self._alarmed(self._store, None, ())
@@ -567,22 +544,19 @@ class StoreWatch(threading.Thread):
         self._alarm(text, *problems)
 
     def _beat(self, beating: Beating) -> tuple[Drift, ...]:
-        """Show that the watch is alive, and when it looked. If that fails, the watch goes on mending."""
+        """Show that the watch is alive, and when it looked."""
         shield = self._shield
         beating.beat(self._fence.last_look, tends_shield=shield.is_tended, tended_at_ms=shield.tended_at_ms)
         return ()
 
     def _do(self, duty: Callable[[], tuple[Drift, ...]]) -> Iterator[str]:
-        """Perform a watch's duties at each look. Calls of new duties belong in here.
-
-        :return: why a duty failed; the other duties are done all the same.
-        """
+        """Perform one duty of a look. If it fails, yield the reason, and go on with the other duties."""
         try:
             drifts = duty()
         except (StorageEngineError, OSError) as error:
             yield reason_text(error)
         except Exception as error:
-            # Whatever it is, what comes after it in the same look must not wait for its mend.
+            # No error may keep the other duties of the same look from being done.
             yield Text("a part of the watch has failed, and is tried again: ", unexpected_text(error))
         else:
             self._tell(drifts)
@@ -595,7 +569,7 @@ class StoreWatch(threading.Thread):
 
     def _alarm(self, *problems: str, well: str = "") -> None:
         mended, self._mended = self._mended, []
-        # Mending goes on, whatever becomes of who is told.
+        # A receiver's error must not stop the mending.
         with suppress(Exception):
             self._alarmed(self._store, problems, mended)
         self._say_once(join_texts("; ", problems) or well)
@@ -613,7 +587,7 @@ class StoreWatch(threading.Thread):
 class HostWatch:
     """Watches stores of this host, each store once.
 
-    :param say: called from its threads; its errors are ignored: mending goes on even if nobody hears of it.
+    :param say: called from its threads. Its errors are ignored, so that mending goes on.
     :param alarmed: called from its threads, with a store's present faults and mends. It must not wait.
     """
 
@@ -626,10 +600,7 @@ class HostWatch:
         self._changing = threading.Lock()
 
     def add(self, store: ManagedStore) -> None:
-        """Watch a store until it was removed as often as it was added.
-
-        This never waits for the store's disk.
-        """
+        """Watch a store until it was removed as often as it was added. Never waits for the store's disk."""
         with self._changing:
             if self._recorder.ident is None:
                 self._recorder.start()
@@ -661,7 +632,8 @@ class HostWatch:
     def end(self, seconds: float = 5.0) -> None:
         """End all its threads. A thread that a disk or a database delays for longer is left behind."""
         deadline = time.monotonic() + seconds
-        watches = self._list_watches()
+        with self._changing:
+            watches = [*(watch for watch, _ in self._watches.values()), *self._leaving]
         for watch in watches:
             watch.end()
         if self._recorder.ident is None:
@@ -670,13 +642,9 @@ class HostWatch:
             thread.join(max(deadline - time.monotonic(), 0))
         self._recorder.end(max(deadline - time.monotonic(), 0))
 
-    def _list_watches(self) -> list[StoreWatch]:
-        with self._changing:
-            return [*(watch for watch, _ in self._watches.values()), *self._leaving]
-
 
 def _ignore_errors(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Return the function without errors: a full disk or a closed pipe must not end its thread."""
+    """Return the function without its errors: a full disk or a closed pipe must not end a thread."""
 
     def try_to_say(text: str) -> None:
         with suppress(Exception):

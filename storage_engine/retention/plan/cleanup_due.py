@@ -20,7 +20,7 @@ from storage_engine.model.hold import BrokerProgress, HoldStatus
 from storage_engine.model.plan import Cause, Plan, PlanRequest, Reason, Trigger
 from storage_engine.retention.archive.sealed import archive_lag_of_store
 from storage_engine.retention.hold.hold_text import progress_alarms
-from storage_engine.retention.hold.holding import alarms_of, record_hold_drift, with_lakes_word
+from storage_engine.retention.hold.holding import alarms_of, record_hold_drift, with_lake_notes
 from storage_engine.retention.plan.deciding import check_quarantine, decide
 from storage_engine.retention.plan.planning import add_identity
 from storage_engine.retention.proof.approvals import open_questions, was_refused
@@ -34,8 +34,8 @@ class SenseResult:
     """The causes for a cleanup that hold at one moment, and the state of the disks.
 
     :param levels: level of every disk of the log, then of the dependents' disk.
-    :param progress: the broker's progress; None: no broker runs.
-    :param hold: the hold's status, without a renewal; None: no broker runs.
+    :param progress: the broker's progress, or None if no broker runs.
+    :param hold: the hold's status, without a renewal, or None if no broker runs.
     :param alarms: drift of the hold, and limits of the policy that the broker's lag exceeds.
     """
 
@@ -55,9 +55,9 @@ def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | Non
 
     Drift of a hold is recorded in the journal before anything else is looked at.
 
-    :param now_ms: the moment to decide for; None: this machine's clock.
+    :param now_ms: the moment to decide for; None for this machine's clock.
     :raises BrokerError: the running broker can't be asked.
-    :raises BadInputError: the directory isn't its store, or no longer is.
+    :raises BadInputError: the directory doesn't have this store, or no longer has it.
     """
     context = open_context(store)
     now_ms = clock_ms() if now_ms is None else now_ms
@@ -86,20 +86,17 @@ def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | Non
 
 
 def look_at_hold(context: Context, now_ms: int) -> HoldStatus | None:
-    """Record drift of a hold and return its status; None: no broker runs."""
+    """Record drift of a hold and return its status, or None if no broker runs."""
     if not context.broker.is_live:
         return None
     status = hold_of(context.broker).status(now_ms)
     record_hold_drift(context, status)
-    return with_lakes_word(context, status)
+    return with_lake_notes(context, status)
 
 
 _MOMENT_MS = 15 * 60_000
 _MORE_MS = 20 * 60_000
-"""Each open question delays the next one by this time.
-
-So there are at most ten in half a day, and no more than a DAG has runs.
-"""
+"""Delay of the next question by each open one: at most ten in half a day, and no more than a DAG has runs."""
 _REFUSED_MS = 12 * HOUR_MS
 """Time in which nobody is asked again about the same plan after a refusal."""
 
@@ -108,14 +105,13 @@ _REFUSED_MS = 12 * HOUR_MS
 class DueResult:
     """Work that is due at one moment.
 
-    :param sensed: the causes that hold, and the disks' levels.
     :param deletes: number of segments that a run would delete now.
     :param delete_bytes: size of these segments.
-    :param why: sentences on the work that a run would do or report; empty: no cleanup is due.
-    :param stays: why no segment would be deleted though a cause holds; "": some would, or no cause holds.
+    :param why: sentences on the work that a run would do or report; empty if no cleanup is due.
+    :param stays: why no segment would be deleted though a cause holds, else "".
     :param waiting: keys of runs whose plans wait for a second person.
     :param is_asked: the plan that a run would make now already waits for an answer, until a set time. Or so
-        many others wait that it is too early for the next question.
+        many other plans wait that it is too early for the next question.
     :param is_refused: a person refused that plan lately.
     """
 
@@ -132,35 +128,34 @@ class DueResult:
 def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
     """Return the work that a run would have now, and record a sample of the levels.
 
-    A run that may delete nothing, because the store has crashed or messages are pending, is due as well: it
-    reports that. A run that empties a quarantine is due, too.
+    A run is also due if it only reports that it may delete nothing, because the store has crashed or messages
+    are pending. So is a run that empties a quarantine.
 
-    :param now_ms: the moment to decide for; None: this machine's clock.
+    :param now_ms: the moment to decide for; None for this machine's clock.
     :raises BrokerError: the running broker can't be asked.
-    :raises BadInputError: the store can't be planned or cleaned up, or its files can't be set aside though
-        the policy requires it.
+    :raises BadInputError: the store can't be planned or cleaned up, or its files can't be set aside.
     """
     context = open_context(store)
     now_ms = clock_ms() if now_ms is None else now_ms
     sensed = sense(context, now_ms)
     causes = {trigger.cause for trigger in sensed.triggers}
-    quarantine = expired_or_in_the_way(
-        context.journal, context.record.store_id, now_ms, space_is_short=Cause.SPACE_FULL in causes
-    )
-    if not causes or not context.store.cleans_up:
+    store_id, managed, is_short = context.record.store_id, context.store, Cause.SPACE_FULL in causes
+    quarantine = expired_or_in_the_way(context.journal, store_id, now_ms, space_is_short=is_short)
+    if not causes or not managed.cleans_up:
         return DueResult(sensed, why=quarantine)
-    decided = decide(
-        context.broker, PlanRequest(), now_ms, kind=context.store.broker, policy=context.store.policy
-    )
-    check_quarantine(context.store, context.broker.data_paths, decided)
+    decided = decide(context.broker, PlanRequest(), now_ms, kind=managed.broker, policy=managed.policy)
+    check_quarantine(managed, context.broker.data_paths, decided)
     plan = decided.plan
     size_bytes = sum(segment.disk_bytes for segment in plan.to_delete)
-    why = (*_deletes_text(plan, size_bytes), *_blocked_notices(plan), *quarantine)
-    store_id, is_asked, is_refused = context.record.store_id, False, False
+    why = (*_blocked_notices(plan), *quarantine)
+    if plan.to_delete:
+        count = count_text(len(plan.to_delete), "segment")
+        why = (f"{count}, {bytes_text(size_bytes)}, would be deleted", *why)
+    is_asked = is_refused = False
     waiting = open_questions(context.journal, store_id, now_ms) if plan.to_delete else ()
     if plan.to_delete and not quarantine:
         digest = add_identity(plan, context.record).digest
-        # A question at a shell may never be answered: a DAG asks all the same.
+        # A question at a shell has no end and may never be answered, so it delays no question of a DAG.
         timed = [entry.question for entry in waiting if entry.question.until_ms is not None]
         early_ms = max((question.asked_at_ms for question in timed), default=0) + (len(timed) - 1) * _MORE_MS
         is_asked = any(question.digest == digest for question in timed) or bool(timed and now_ms < early_ms)
@@ -178,35 +173,25 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
 
 
 def segments_to_archive(store: AnyStore) -> int:
-    """Return how many sealed segments wait to be archived ahead.
+    """Return how many sealed segments wait to be archived ahead, or 0 if the policy doesn't archive ahead.
 
-    0: none, or the policy doesn't archive ahead.
-
-    If the monitor found none a moment ago, that result counts. Segments sealed since are found the next time.
+    If the monitor found none in the last 15 minutes, that counts. Later calls find segments sealed since.
 
     :raises LakeUnavailableError: no lake can be read.
     """
     context = open_context(store)
-    if not context.store.archives_ahead:
-        return 0
-    if _has_no_lag(context):
+    if not context.store.archives_ahead or _has_no_lag(context):
         return 0
     lag = archive_lag_of_store(context)
     return lag.segments + lag.touched
 
 
 def _has_no_lag(context: Context) -> bool:
-    """Return whether the archive lag was measured a moment ago and was 0."""
+    """Return whether all archive lags that were measured in the last 15 minutes are 0, and there is one."""
     now_ms, reader = clock_ms(), JournalReader(context.store.journal_url)
     since_ms, store_id = now_ms - _MOMENT_MS, context.record.store_id
     lags = reader.read(lambda connection: read_archive_lags(connection, store_id, since_ms, now_ms + 1))
     return bool(lags) and not any(lag.segments + lag.touched for lag in lags)
-
-
-def _deletes_text(plan: Plan, size_bytes: int) -> tuple[str, ...]:
-    if not plan.to_delete:
-        return ()
-    return (f"{count_text(len(plan.to_delete), 'segment')}, {bytes_text(size_bytes)}, would be deleted",)
 
 
 def _blocked_notices(plan: Plan) -> tuple[str, ...]:

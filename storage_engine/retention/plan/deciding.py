@@ -41,43 +41,42 @@ _NAMES = {
 
 
 def apply_pending_policy(plan: Plan, pending: Iterable[Pending], policy: PendingPolicy) -> Plan:
-    """Cut each log of a plan before the first segment with a pending message.
+    """Under ``PendingPolicy.BLOCK``, cut each log of a plan before the first segment with a pending message.
 
-    This is done under ``PendingPolicy.BLOCK``; the other policies leave the plan as it is. If it is unknown
-    where messages of a kind are, any segment of their log may have some: the whole log stays.
+    If it is unknown where messages of a kind are, the whole log stays, because any segment may have some.
     """
     if policy is not PendingPolicy.BLOCK:
         return plan
-    # A name that no log has may mean any of them.
+    # If no log has this name, the messages may be in any log.
     names = plan.log_names
     pending = [item if item.log in names else replace(item, log=None) for item in pending]
     return plan.each_log(lambda log: _keep_pending(log, pending))
 
 
 def _keep_pending(log: LogPlan, pending: Sequence[Pending]) -> Sequence[Decision]:
-    held = [
-        (segment.base_offset, pending_text(item)) for item in pending if (segment := _first_going(log, item))
-    ]
-    if not held:
+    texts: dict[int, list[str]] = {}
+    for item in pending:
+        if (segment := _first_affected(log, item)) is not None:
+            texts.setdefault(segment.base_offset, []).append(pending_text(item))
+    if not texts:
         return log.decisions
-    kept_from, _ = min(held)
-    why = "; ".join(text for base_offset, text in held if base_offset == kept_from)
-    return log.kept(Reason.PENDING_BLOCKED, why, from_offset=kept_from)
+    kept_from = min(texts)
+    return log.kept(Reason.PENDING_BLOCKED, "; ".join(texts[kept_from]), from_offset=kept_from)
 
 
 def pending_notices(plan: Plan, pending: Sequence[Pending], policy: PendingPolicy) -> tuple[str, ...]:
-    """Return notices on pending messages in the segments to delete, and on those that are already lost.
+    """Return notices on pending messages in the segments to delete, and on pending messages already lost.
 
     :param plan: the plan, already cut by :func:`apply_pending_policy`.
     """
     if policy is PendingPolicy.IGNORE:
         return ()
-    going = [
+    affected = [
         f"{pending_text(item)}: those in the plan's segments, from {segment.name} on, will not be "
         f"delivered{_effect_text(item)}"
         for item in pending
         for log in plan.logs
-        if item.error == "" and (segment := _first_going(log, item))
+        if item.error == "" and (segment := _first_affected(log, item))
     ]
     unknown = [pending_text(item) for item in pending if item.error and plan.to_delete]
     lost = [
@@ -86,11 +85,11 @@ def pending_notices(plan: Plan, pending: Sequence[Pending], policy: PendingPolic
         for item in pending
         if item.lost
     ]
-    return (*going, *unknown, *lost)
+    return (*affected, *unknown, *lost)
 
 
 def pending_text(item: Pending) -> str:
-    """Return how many messages are pending, the first one's offset, and until when."""
+    """Return a text on the number of pending messages, the first offset, and until when they are due."""
     if item.count is None:
         kind = _NAMES[item.kind]
         return f"whether {kind}s are pending is unknown, so any segment may hold one: {item.error}"
@@ -102,16 +101,12 @@ def pending_text(item: Pending) -> str:
     return text
 
 
-def _first_going(log: LogPlan, item: Pending) -> Segment | None:
-    """Return the first segment to delete of a log that has, or may have, a pending message."""
+def _first_affected(log: LogPlan, item: Pending) -> Segment | None:
+    """Return a log's first segment to delete that has, or may have, a pending message."""
     if item.log not in (None, log.log):
         return None
-    going = log.to_delete
-    if item.count is None:
-        return going[0] if going else None
-    if item.first_offset is None:
-        return None
-    return next((segment for segment in going if item.first_offset < segment.end_offset), None)
+    first = -1 if item.count is None else item.first_offset
+    return next((row for row in log.to_delete if first is not None and first < row.end_offset), None)
 
 
 def _amount_text(item: Pending, count: int) -> str:
@@ -125,16 +120,15 @@ def _effect_text(item: Pending) -> str:
 _NAMED: Final = 3
 """Number of unreadable files that a notice names."""
 Unreadable = dict[str, BadInputError | FileGoneError | OSError]
-"""Reasons why a log's dependents are unknown, by the log's name."""
+"""Name of a log → why its dependents are unknown."""
 
 
 def find_dependents(
     broker: BrokerStore, snapshot: StoreSnapshot, min_offsets: Mapping[str, int]
 ) -> tuple[tuple[DependentFile, ...], Unreadable]:
-    """Find the files that point only below these offsets, and the logs for which they can't be found.
+    """Find the files that point only below these offsets, and the logs whose files can't be found.
 
-    :param snapshot: snapshot of the present store.
-    :param min_offsets: by the name of a log, where it will begin.
+    :param min_offsets: name of a log → where it will begin.
     """
     if not min_offsets:
         return (), {}
@@ -150,7 +144,7 @@ def find_dependents(
 
 
 def unread_dependents_notices(broker: BrokerStore) -> tuple[str, ...]:
-    """Return a notice that names dependents which can't be read: they stay."""
+    """Return a notice that names the dependents that stay because they can't be read."""
     unread = [] if broker.dependents is None else [*map(str, broker.dependents.unread)]
     if not unread:
         return ()
@@ -179,13 +173,11 @@ def _find_unreadable(
 def with_disk_levels(snapshot: StoreSnapshot, used_percents: Mapping[str, int]) -> StoreSnapshot:
     """Return the snapshot with other disk levels.
 
-    :param used_percents: whole percent by path. Each path is one of the store's logs or of their dependents.
-        Other paths on the same disk keep their level.
+    :param used_percents: path of a log or of its dependents → whole percent. Other paths keep their level.
     :raises BadInputError: a path isn't one of the store's, or a level is outside 0 to 100.
     """
     levels = {os.path.normpath(path): percent for path, percent in used_percents.items()}
-    disks = snapshot.disks
-    paths = dict.fromkeys(os.path.normpath(disk.path) for disk in disks)
+    paths = dict.fromkeys(os.path.normpath(disk.path) for disk in snapshot.disks)
     for path, percent in levels.items():
         if path not in paths:
             raise BadInputError(
@@ -204,11 +196,8 @@ def with_disk_levels(snapshot: StoreSnapshot, used_percents: Mapping[str, int]) 
         usable = None if disk.total_bytes is None else disk.total_bytes * (100 - percent) // 100
         return replace(disk, used_percent=percent, usable_bytes=usable, error="")
 
-    return replace(
-        snapshot,
-        log_disks=tuple(at_level(disk) for disk in snapshot.log_disks),
-        dependents_disk=at_level(snapshot.dependents_disk),
-    )
+    log_disks = tuple(map(at_level, snapshot.log_disks))
+    return replace(snapshot, log_disks=log_disks, dependents_disk=at_level(snapshot.dependents_disk))
 
 
 _NOTHING: Mapping[SegmentId, int] = {}
@@ -219,16 +208,13 @@ def apply_minimum_retention(
 ) -> Plan:
     """Cut each log of a plan before the first segment whose last write is less than ``hours`` ago.
 
-    Only the broker's last write counts, not a time that a hold has set on the file. A time that somebody else
-    has set never makes a segment older than its messages. A write in the future is younger than any age.
+    Only the broker's last write counts, not a time that a hold has set on the file. A time that another
+    program has set never makes a segment older than its messages. A write in the future has no age.
 
-    :param hours: minimum age in hours. None: the policy sets no minimum, and the plan stays as it is.
-    :param now_ms: the moment to decide for.
-    :param sealed_ms: by segment, time of its last message, as far as it is known.
+    :param hours: minimum age in hours. None leaves the plan as it is.
+    :param sealed_ms: segment → time of its last message, if it is known.
     """
-    if hours is None:
-        return plan
-    return plan.each_log(lambda log: _keep_young(log, hours, now_ms, sealed_ms))
+    return plan if hours is None else plan.each_log(lambda log: _keep_young(log, hours, now_ms, sealed_ms))
 
 
 def _keep_young(log: LogPlan, hours: int, now_ms: int, sealed_ms: Mapping[SegmentId, int]) -> list[Decision]:
@@ -237,11 +223,12 @@ def _keep_young(log: LogPlan, hours: int, now_ms: int, sealed_ms: Mapping[Segmen
     for decision in log.decisions:
         if decision.deletes:
             sealed = sealed_ms.get(decision.segment.id, 0)
-            written_ms = max(_written_ms(decision.segment), sealed)
+            # in milliseconds, rounded up
+            written_ms = max(-(-decision.segment.mtime_ns // 1_000_000), sealed)
             if now_ms < written_ms + hours * HOUR_MS:
                 first = first or decision.segment
-                told_by = ", by its messages" if written_ms == sealed else ""
-                detail = _young_text(decision, hours, written_ms, told_by)
+                source = ", by its messages" if written_ms == sealed else ""
+                detail = _young_text(decision, hours, written_ms, source)
                 decision = Decision(decision.segment, Reason.MINIMUM_RETENTION, detail)
             elif first is not None:
                 detail = f"{first.name} before it stays ({Reason.MINIMUM_RETENTION.value}); {decision.detail}"
@@ -250,17 +237,12 @@ def _keep_young(log: LogPlan, hours: int, now_ms: int, sealed_ms: Mapping[Segmen
     return decisions
 
 
-def _young_text(decision: Decision, hours: int, written_ms: int, told_by: str) -> str:
-    # Moments, no ages: the same plan a minute later has the same words, and is stored once.
+def _young_text(decision: Decision, hours: int, written_ms: int, source: str) -> str:
+    # The text has times and no ages, so that the same plan a minute later is equal and is stored once.
     return (
-        f"last written {time_text(written_ms)}{told_by}, minimum_retention_hours {hours}: nothing deletes it "
+        f"last written {time_text(written_ms)}{source}, minimum_retention_hours {hours}: nothing deletes it "
         f"before {time_text(written_ms + hours * HOUR_MS)}; without that: {decision.detail}"
     )
-
-
-def _written_ms(segment: Segment) -> int:
-    """Return when a segment's file was last written to, in milliseconds, rounded up."""
-    return -(-segment.mtime_ns // 1_000_000)
 
 
 HoldBack = Callable[[Plan], Plan]
@@ -273,10 +255,8 @@ class Decided:
 
     :param dependents: the files that would be deleted after the plan's segments.
     :param checkpoint: the values of the broker's checkpoint by name.
-    :param pending: messages that the broker still has to deliver or to decide; empty if the policy ignores
-        them.
-    :param unread: consumers' losses by the plan; empty if the lag policy ignores them or keeps their
-        segments.
+    :param pending: messages that the broker still has to deliver or to decide; empty under the policy IGNORE.
+    :param unread: consumers' losses by the plan; empty if the lag policy ignores them or keeps the segments.
     """
 
     snapshot: StoreSnapshot
@@ -306,13 +286,12 @@ def decide(
     """Decide which segments are deleted and why. Reads only.
 
     The plan doesn't need the dependents and the checkpoint. They are read so that faults in them are reported
-    while every segment is still there. Dependents that the broker can leave out stay. If it can't leave one
-    out, the log is refused, provided there are other logs.
+    while every segment is still there. Dependents that can't be read stay if the broker can leave them out.
+    Otherwise their log is refused, or the whole call fails if there is no other log.
 
-    :param kind: the broker's name.
-    :param used_percents: levels to assume, by path; other disks are measured.
+    :param used_percents: levels to assume, by path. Other disks are measured.
     :param hold_back: cuts the plan once more, for example before messages that consumers still have to read.
-    :param take: takes the snapshot; a caller that only looks passes a glance.
+    :param take: takes the snapshot. A caller that only looks passes ``take_glance``.
     :raises BadInputError: the store can't be planned or cleaned up, or a path isn't on one of its disks.
     """
     snapshot = with_disk_levels(take(broker, now_ms, kind), used_percents or {})
@@ -325,13 +304,12 @@ def decide(
     if unreadable and unreadable.keys() == plan.new_min_offsets.keys():
         raise next(iter(unreadable.values()))
     plan = refuse_in_plan(plan, unreadable)
-    plan = replace(plan, notices=(*plan.notices, *unread_dependents_notices(broker)))
-    # What goes is kept for its consumers where the policy blocks.
-    going = plan.new_min_offsets if policy.lag_policy is LagPolicy.WARN else {}
-    unread = find_unread(broker, snapshot, going, policy.lag_policy)
-    plan = replace(plan, notices=plan.notices + unread.notices)
+    stay_notices = unread_dependents_notices(broker)
+    # Under the policy BLOCK, segments with unread messages stay, so consumers lose nothing by the plan.
+    min_offsets = plan.new_min_offsets if policy.lag_policy is LagPolicy.WARN else {}
+    unread = find_unread(broker, snapshot, min_offsets, policy.lag_policy)
     checkpoint, no_checkpoint = take_checkpoint(broker)
-    plan = replace(plan, notices=plan.notices + no_checkpoint)
+    plan = replace(plan, notices=(*plan.notices, *stay_notices, *unread.notices, *no_checkpoint))
     return Decided(snapshot, plan, dependents, checkpoint, pending, unread)
 
 
@@ -348,30 +326,27 @@ def cut_by_policy(
 
 
 def sealed_by(broker: BrokerStore, snapshot: StoreSnapshot, policy: Policy) -> Mapping[SegmentId, int]:
-    """Return by segment the time of its last message. Without a minimum retention nothing is read."""
-    if policy.minimum_retention_hours is None:
-        return {}
-    return course_of(broker).sealed_at_ms(snapshot)
+    """Return the time of each segment's last message. Without a minimum retention nothing is read."""
+    return {} if policy.minimum_retention_hours is None else course_of(broker).sealed_at_ms(snapshot)
 
 
 def pending_by(
     broker: BrokerStore, snapshot: StoreSnapshot, pending_policy: PendingPolicy
 ) -> tuple[Pending, ...]:
-    """Return the messages that a broker still has to deliver or to decide. The policy IGNORE: none."""
+    """Return the messages that a broker still has to deliver or to decide; none under the policy IGNORE."""
     if pending_policy is PendingPolicy.IGNORE:
         return ()
     if broker.consumers is not None:
         return broker.consumers.pending(snapshot)
     reason = "the broker doesn't say what it still has to deliver"
-    # A warning with each plan would say nothing: where it counts, it is unknown.
-    is_asked = pending_policy is PendingPolicy.BLOCK
-    return tuple(Pending(kind, None, error=reason) for kind in PendingKind if is_asked)
+    # Under WARN, each plan would have the same warning.
+    kinds = PendingKind if pending_policy is PendingPolicy.BLOCK else ()
+    return tuple(Pending(kind, None, error=reason) for kind in kinds)
 
 
 def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided: Decided) -> None:
     """Make sure that a plan's files can be set aside, if the policy requires it. Changes nothing.
 
-    :param data_paths: the directories that the store's broker writes to.
     :raises BrokerPackageError: a file is outside of the store; nothing was deleted.
     :raises BadInputError: a directory's file system has no place for a quarantine.
     """
@@ -380,6 +355,6 @@ def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided:
     from storage_engine.retention.quarantine.places import choose_places
 
     check_undo_settings(store)
-    segments = (file for segment in decided.plan.to_delete for file in segment.files)
-    going = (*segments, *(file.facts for file in decided.dependents))
-    choose_places(store, data_paths, "", "", (Path(facts.path) for facts in going))
+    segment_files = (file for segment in decided.plan.to_delete for file in segment.files)
+    files = (*segment_files, *(file.facts for file in decided.dependents))
+    choose_places(store, data_paths, "", "", (Path(facts.path) for facts in files))

@@ -1,4 +1,4 @@
-"""Planning: it decides once which segments a run deletes."""
+"""Planning: the one decision on which segments a run deletes."""
 
 from __future__ import annotations
 
@@ -38,10 +38,9 @@ from storage_engine.retention.store.identity import move_notice
 class PlanResult:
     """The plan in short; :func:`recorded_plan` returns the whole plan.
 
-    :param causes: the causes that hold, such as ``time-up``.
     :param deletes: number of segments to delete.
     :param delete_offsets: their base offsets, oldest first; empty if the plan has several logs.
-    :param new_min_offset: where the log will begin; None: the plan has several logs.
+    :param new_min_offset: where the log will begin, or None if the plan has several logs.
     :param unread_messages: number of messages that some consumer loses, as far as it is known.
     :param unread: lines on consumers' losses, with the command that exports the messages.
     """
@@ -69,11 +68,11 @@ def make_plan(
     *,
     starter: Starter | None = None,
 ) -> PlanResult:
-    """Plan the run. A run that already has a plan keeps it. If a broker runs, the store is held first.
+    """Plan a run. A run that already has a plan keeps it. If a broker runs, the store is held first.
 
     :param run_key: names the run for all its steps: Airflow's run id, or any other unique text.
-    :param now_ms: the moment to decide for; None: this machine's clock.
-    :param starter: the person who begins the run; None: the account of this process.
+    :param now_ms: the moment to decide for; None for this machine's clock.
+    :param starter: the person who begins the run; None for the account of this process.
     :raises RunStateError: the run was begun with another request.
     :raises BadInputError: the store is only archived or can't be planned; files that point into its segments
         couldn't be cleaned up; or its files can't be set aside though the policy requires it.
@@ -100,11 +99,7 @@ def make_plan(
             held = keep_held(context, run, now_ms)
             emptied = tend_quarantines(context, request, now_ms)
             decided = decide(
-                context.broker,
-                request,
-                now_ms,
-                kind=context.store.broker,
-                policy=context.store.policy,
+                context.broker, request, now_ms, kind=context.store.broker, policy=context.store.policy
             )
             _refuse_missing_directories(context, decided.snapshot)
             decided_from: dict[str, Any] = {
@@ -122,10 +117,8 @@ def make_plan(
             replaced = replaced_notices(context.store.real_root)
             directories = known_directories(context.journal, run.store_id)
             aside = unknown_notices(context.store, context.broker.data_paths, directories)
-            plan = replace(
-                add_identity(decided.plan, context.record),
-                notices=(*moved, *held, *emptied, *decided.plan.notices, *shielded, *replaced, *aside),
-            )
+            notices = (*moved, *held, *emptied, *decided.plan.notices, *shielded, *replaced, *aside)
+            plan = replace(add_identity(decided.plan, context.record), notices=notices)
             record_starter(context, run, starter)
             decided_from["took_ms"] = (time.monotonic_ns() - started_ns) // 1_000_000
             run = context.journal.record_plan(run, plan, decided_from)
@@ -142,8 +135,7 @@ def add_identity(plan: Plan, record: StoreRecord) -> Plan:
 def _refuse_missing_directories(context: Context, snapshot: StoreSnapshot) -> None:
     """Make sure that no directory of a log is missing: without it the log would seem to begin elsewhere.
 
-    This is for logs in several directories. A broker that detects absent logs keeps each log in one
-    directory, and has a stamp in each.
+    This is for logs in several directories. Brokers that name absent logs have a stamp in each directory.
 
     :raises StoreNotFoundError: a directory that had segments at the last plan is now on another disk.
     """

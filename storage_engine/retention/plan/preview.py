@@ -28,8 +28,8 @@ def preview(
 ) -> Decided:
     """Decide what a cleanup would delete and why. Nothing is recorded.
 
-    :param now_ms: the moment to decide for; None: this machine's clock.
-    :param used_percents: levels to assume, by path; other disks are measured.
+    :param now_ms: the moment to decide for; None for this machine's clock.
+    :param used_percents: levels to assume, by path. Other disks are measured.
     :param hold_back: cuts the plan once more, for example before messages that consumers still have to read.
     :raises BadInputError: a path isn't on one of the store's disks; the store can't be planned or cleaned up;
         or its files can't be set aside though the policy requires it.
@@ -58,7 +58,7 @@ def preview(
     try:
         shielded = shield_notices(store.real_root, decided.plan.to_delete)
     except ShieldError as error:
-        # A run refuses that; what it would do may be looked at.
+        # A run would refuse this. A preview only shows it as a notice.
         shielded = (Text(error),)
     return replace(decided, plan=replace(decided.plan, notices=(*decided.plan.notices, *shielded)))
 

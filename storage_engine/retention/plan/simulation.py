@@ -1,7 +1,4 @@
-"""A store's future course, by its present settings and by others.
-
-It is computed from the store's files and its journal's samples.
-"""
+"""A store's future course by its present or other settings, from its files and its journal's samples."""
 
 from __future__ import annotations
 
@@ -32,11 +29,11 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 _SAMPLES_MS = 7 * DAY_MS
 _LEAST_SPAN_MS = HOUR_MS
-"""Least time that samples have to cover, in milliseconds: a shorter time says too little."""
+"""Least time that samples have to cover, in milliseconds. A shorter time doesn't show a day's growth."""
 
 
 class IngestFrom(StrEnum):
-    """Where the figure of the ingest comes from."""
+    """Source of the ingest's figure."""
 
     SAMPLES = "samples"
     SEGMENTS = "segments"
@@ -48,9 +45,7 @@ class Change:
     """Changes that a person wants in a simulation. A part that is None stays as it is.
 
     :param settings: settings of the broker, as texts by name.
-    :param ingest_factor: factor for the known ingest.
-    :param bytes_per_day: ingest to assume in place of the known one. If none is known, both courses have this
-        one.
+    :param bytes_per_day: ingest to assume in place of the known one. If none is known, both courses have it.
     """
 
     settings: Mapping[str, str]
@@ -63,7 +58,6 @@ class Change:
 class Simulated:
     """One course, and the facts that it was computed from.
 
-    :param settings: the broker's settings in effect.
     :param windows: times at which age alone deletes: begin and end of each, in milliseconds since the epoch.
     """
 
@@ -78,7 +72,7 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """:param changed: the course with a person's changes; None: no change was asked for."""
+    """:param changed: the course with a person's changes, or None if no change was asked for."""
 
     store: str
     broker: str
@@ -94,8 +88,7 @@ class Simulation:
 def simulate(store: ManagedStore, change: Change, days: int, now_ms: int) -> Simulation:
     """Compute the course of a store by its settings, and by a person's changes.
 
-    :raises BadInputError: the broker or store can't be simulated, a setting doesn't exist, or no ingest is
-        known.
+    :raises BadInputError: broker or store can't be simulated, a setting doesn't exist, or no ingest is known.
     :raises SimulationTooLongError: the simulation takes more time than it may.
     """
     rules = find_broker(store.broker).rules
@@ -121,11 +114,10 @@ def simulate(store: ManagedStore, change: Change, days: int, now_ms: int) -> Sim
     horizon_ms = days * DAY_MS
     today = _simulate_values(rules, values, start, horizon_ms)
     differs = change.settings or change.disk_bytes or change.ingest_factor is not None
+    changed = None
     if differs or (change.bytes_per_day is not None and source is not IngestFrom.PERSON):
         new_values = rules.values({**values, **change.settings})
         changed = _simulate_values(rules, new_values, _apply_change(start, change), horizon_ms)
-    else:
-        changed = None
     return Simulation(
         store=store.root,
         broker=store.broker,
@@ -169,14 +161,12 @@ def _read_start(
     samples, topic_bytes = _read_journal(store, now_ms)
     with closing(open_to_look(store)) as opened:
         config = course_of(opened).rule_config()
-        why = rules.unsupported(config)
-        if why:
+        if why := rules.unsupported(config):
             raise BadInputError(
                 f"{store.root}: expected a store that can be simulated, found that it can't be: {why}. "
                 "Nothing was changed."
             )
-        snapshot = take_glance(opened, now_ms, store.broker)
-        start = course_of(opened).start(snapshot)
+        start = course_of(opened).start(take_glance(opened, now_ms, store.broker))
         if start is None:
             raise BadInputError(
                 f"{store.root}: expected a known disk and a log with segments, found none. Simulate it once "
@@ -202,11 +192,11 @@ def _zone(name: str) -> ZoneInfo:
 def _read_journal(store: ManagedStore, now_ms: int) -> tuple[tuple[tuple[int, int], ...], dict[str, int]]:
     """Return the log's offsets in the last days, and the bytes of each topic that were archived then.
 
-    :return: both empty for a store that no journal knows.
+    :return: both empty if no journal knows the store.
     """
     if not store.journal_url:
         return (), {}
-    # The database's libraries, which a store without a journal needs for nothing.
+    # Imported here, because a store without a journal doesn't need the database's libraries.
     from storage_engine.journal.journal import Journal
     from storage_engine.journal.reading.queries import JournalReader
     from storage_engine.journal.tables.database import missing_sqlite_file

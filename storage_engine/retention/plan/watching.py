@@ -19,9 +19,9 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 
 def check_watcher(store: ManagedStore) -> None:
-    """Make sure that the store's disks are on this machine, before any is looked at.
+    """Make sure that the store's disks are on this machine, before any of them is looked at.
 
-    If a broker runs, any machine may look: the broker says how full its disks are.
+    Any machine may look at a running broker's store, because the broker says how full its disks are.
 
     :raises WrongHostError: the disks are on another machine.
     """
@@ -31,9 +31,7 @@ def check_watcher(store: ManagedStore) -> None:
 
 def is_watched_here(store: ManagedStore) -> bool:
     """Return whether a running broker's store is on this machine, so that its hold can be watched."""
-    if not store.is_live or not Path(store.root).is_dir():
-        return False
-    if fence_watch(store) is None:
+    if not store.is_live or not Path(store.root).is_dir() or fence_watch(store) is None:
         return False
     try:
         _check_is_here(store)
@@ -48,7 +46,7 @@ def _check_is_here(store: ManagedStore) -> None:
         journal = Journal(store.journal_url)
         record = journal.find_store(store.real_root, store.host)
         if record is not None and may_have_come(store.host, record.host):
-            # The lake's libraries, which a watcher needs for nothing else.
+            # Imported here, because a watcher needs the lake's libraries only in this case.
             from storage_engine.retention.store.identity import has_come
 
             if has_come(store, journal, record):
@@ -59,7 +57,7 @@ def _check_is_here(store: ManagedStore) -> None:
 def watch(store: ManagedStore, now_ms: int | None = None) -> Watch:
     """Return the causes that hold by clock and disks alone. Settings are read again at each call.
 
-    :param now_ms: the moment to look for; None: this machine's clock.
+    :param now_ms: the moment to look for; None for this machine's clock.
     :return: the look. It isn't ``known`` if a running broker can't be asked.
     :raises BadInputError: settings can't be used, or there is no such store.
     """

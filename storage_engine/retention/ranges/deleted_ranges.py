@@ -1,8 +1,8 @@
 """Ranges that a run deleted or lost, by its events; the events' SHA-256; and losses that a person accepted.
 
-Witnesses know runs from their deletions. An older copy of the journal lacks all runs after a moment.
-Any other difference was made by another program. An accepted loss is an event of the journal: from then on
-validation warns of it, and doesn't fail.
+Witnesses know runs from their deletions. An older copy of the journal lacks all runs after some moment. Any
+other difference was made by another program. An accepted loss is an event of the journal: from then on
+validation warns of the loss, and doesn't fail.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from storage_engine.retention.proof.history import SegmentRelease
 class AcceptedLoss:
     """Lost bytes [start_offset, end_offset) of a log in one lineage, and the person who accepts that.
 
-    :param log_id: identity of the log, as receipts have it; "": unknown. Another log may get its name.
+    :param log_id: identity of the log, as receipts have it, or "" if unknown. Another log may get its name.
     :param gap: the known facts about the loss, if only a gap between store and lake shows it.
     """
 
@@ -55,10 +55,7 @@ def record_loss(journal: Journal, run: Run, loss: AcceptedLoss) -> None:
 
 
 def accepted_losses(journal: Journal, record: StoreRecord) -> tuple[AcceptedLoss, ...]:
-    """Return the accepted losses of the present lineages of a store's logs, oldest decision first.
-
-    :param record: the store's record, with the present lineages.
-    """
+    """Return the accepted losses of the present lineages of a store's logs, oldest decision first."""
     events = journal.store_events(record.store_id, Step.ACCEPT_LOSS, Phase.RESULT)
     losses = (from_jsonable(AcceptedLoss, event.payload["loss"]) for event in events)
     return tuple(loss for loss in losses if loss.lineage == record.lineage_of(loss.log))
@@ -72,7 +69,7 @@ def accepted_gaps(losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:
 
 
 def excused_parts(span: ReleasedSpan, losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:
-    """Cut deleted ranges at the ends of accepted losses.
+    """Cut a deleted range at the ends of accepted losses, and excuse each accepted part.
 
     If several decisions accept a part, the first one counts.
     """
@@ -89,10 +86,8 @@ def excused_parts(span: ReleasedSpan, losses: Sequence[AcceptedLoss]) -> Iterato
     cuts = sorted(ends | {offset for offset in inside if span.start_offset < offset < span.end_offset})
     for start, end in pairwise(cuts):
         by = next((loss for loss in accepted if loss.start_offset <= start and end <= loss.end_offset), None)
-        excused = span.excused or (
-            "" if by is None else f"accepted by {by.person} ({by.reason}): {span.others}"
-        )
-        yield replace(span, start_offset=start, end_offset=end, excused=excused)
+        excuse = "" if by is None else f"accepted by {by.person} ({by.reason}): {span.others}"
+        yield replace(span, start_offset=start, end_offset=end, excused=span.excused or excuse)
 
 
 OURSELVES = "storage-engine"
@@ -106,7 +101,7 @@ class RunHistory:
     """A run as the journal has it.
 
     :param events: the events that ``events_of_deletion`` returns.
-    :param waiver: waiver of its plan; None: nobody waived a proof.
+    :param waiver: waiver of its plan, or None if nobody waived a proof.
     """
 
     store_id: str
@@ -117,16 +112,14 @@ class RunHistory:
     @property
     def digest(self) -> RunDigest:
         """Return the digest up to the last event that records a deletion or a loss."""
-        last_id = self.run.last_id
-        return RunDigest(
-            self.run.run_key, self.run.begun_at_ms, last_id, digests_of(self, (last_id,))[last_id]
-        )
+        run, last_id = self.run, self.run.last_id
+        return RunDigest(run.run_key, run.begun_at_ms, last_id, digests_of(self, (last_id,))[last_id])
 
     def differing(self, witnessed: Collection[RunDigest]) -> dict[RunDigest, str]:
         """Return the witnessed digests that differ from this run's events, each with the events' digest.
 
         A digest may leave out the plan's waiver in two cases: it was taken before the waiver was given; or a
-        proof was waived, since an older release took digests without waivers.
+        proof was waived, because an older release took digests without waivers.
         """
         event_ids = {digest.event_id for digest in witnessed}
         digests = digests_of(self, event_ids)
@@ -146,16 +139,15 @@ class RunHistory:
 
 
 def digests_of(history: RunHistory, event_ids: Collection[int]) -> dict[int, str]:
-    """Return by event the SHA-256, in hex, over the run and its events up to that event.
+    """Return, for each event, the SHA-256 in hex over the run and its events up to that event.
 
     Each part is a line of canonical JSON. The run's line has its store, key, beginning, request and plan
     digest. The line of the plan's waiver, if there is one, has person, reason and time. An event's line has
     step, phase, subject, payload and time. None of these ever expires.
     """
     run, waiver = history.run, history.waiver
-    hasher = hashlib.sha256(
-        _line([history.store_id, run.run_key, run.begun_at_ms, run.request, run.plan_digest])
-    )
+    run_line = _line([history.store_id, run.run_key, run.begun_at_ms, run.request, run.plan_digest])
+    hasher = hashlib.sha256(run_line)
     if waiver is not None:
         hasher.update(_line([waiver.person, waiver.reason, waiver.at_ms]))
     digests, events = {}, iter(history.events)
@@ -169,8 +161,7 @@ def digests_of(history: RunHistory, event_ids: Collection[int]) -> dict[int, str
 
 
 def _line(content: object) -> bytes:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return text.encode() + b"\n"
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
 
 
 def ranges_by_event(history: RunHistory, topic_id_of: Callable[[str], str] | None) -> Iterator[DeletedRange]:
@@ -181,13 +172,13 @@ def ranges_by_event(history: RunHistory, topic_id_of: Callable[[str], str] | Non
     for event in history.events:
         if event.phase is not Phase.RESULT:
             continue
-        row, log_id = _range(history, event)
+        row, log_id = _read_range(history, event)
         if row is not None:
             yield replace(row, topic_id=topic_id_of(log_id) if topic_id_of and log_id else None)
 
 
-def _range(history: RunHistory, event: Event) -> tuple[DeletedRange | None, str]:
-    """Return the deleted range that an event records, and its log's identity; "": the identity is unknown."""
+def _read_range(history: RunHistory, event: Event) -> tuple[DeletedRange | None, str]:
+    """Return the deleted range that an event records, and its log's identity, or "" if that is unknown."""
     if event.step == Step.RELEASE:
         release = from_jsonable(SegmentRelease, event.payload)
         waived = release.passage is Passage.WAIVED and history.waiver is not None
@@ -197,7 +188,7 @@ def _range(history: RunHistory, event: Event) -> tuple[DeletedRange | None, str]
             detail = f"{release.passage_detail}; {release.reason.value}: {release.reason_detail}"
             facts = (What.RELEASED, release.passage.value, detail, decider)
         elif release.lacks_by_rules:
-            # Its beginning is for what is in no lake at all.
+            # If a lake has a part of the segment, the plan's reason stays the cause.
             detail = f"{release.reason_detail}; {release.passage_detail}"
             facts = (What.RELEASED, release.reason.value, detail, decider)
         span = (release.log, release.base_offset, release.end_offset)
@@ -244,15 +235,15 @@ def _row(
 
 
 def missing_ranges(
-    history: RunHistory, known: Iterable[DeletedRange], topic_id_of: Callable[[str], str] | None
+    history: RunHistory, present_rows: Iterable[DeletedRange], topic_id_of: Callable[[str], str] | None
 ) -> tuple[DeletedRange, ...]:
     """Return the rows of a run that a lake lacks. Each row is one range with one cause.
 
-    :param known: rows of any run.
+    :param present_rows: rows of any run.
     """
     digest = history.digest
     reached: dict[tuple[object, ...], list[tuple[int, int]]] = {}
-    for row in known:
+    for row in present_rows:
         if (row.run, row.run_begun_at_ms) == (digest.run, digest.begun_at_ms):
             reached.setdefault(_kind(row)[:4], []).append((row.start_offset, row.end_offset))
     parts = (
@@ -276,18 +267,15 @@ def missing_ranges(
 
 
 def _kind(row: DeletedRange) -> tuple[object, ...]:
-    """Return the key of ranges that make one row.
-
-    Within its first four fields each offset is deleted once.
-    """
+    """Return the key of ranges that make one row. For its first four fields, an offset is deleted once."""
     return row.log, row.lineage, row.topic_id, row.what, row.cause, row.who
 
 
 def _unreached_parts(row: DeletedRange, reached: list[tuple[int, int]]) -> Iterator[DeletedRange]:
-    """Yield the parts of a range that are not yet among the given intervals, and add them there."""
+    """Yield the parts of a range that are outside the intervals ``reached``, and add them to it."""
     parts = list(subtract_intervals(row.start_offset, row.end_offset, merge_intervals(reached)))
     reached += parts
-    yield from (replace(row, start_offset=begun, end_offset=ended) for begun, ended in parts)
+    yield from (replace(row, start_offset=start, end_offset=end) for start, end in parts)
 
 
 def with_store_times(rows: Iterable[DeletedRange], receipts: Sequence[Receipt]) -> Iterator[DeletedRange]:
@@ -309,10 +297,7 @@ class Absence(StrEnum):
     """The reason why a journal lacks a run."""
 
     OLDER_COPY = "older-copy"
-    """The journal was put back from before the run, or is a new one.
-
-    It may have recorded other runs since.
-    """
+    """The journal is a new one, or a copy from before the run. It may have recorded other runs since."""
     REMOVED = "removed"
     """The journal has events from before and after the run's events."""
     ALTERED = "altered"
@@ -324,7 +309,6 @@ class AbsentRun:
     """A run that witnesses know and the journal lacks.
 
     :param digests: the witnessed digests of the run; at least one.
-    :param rows: the lakes' rows of the run.
     """
 
     run: str
@@ -334,21 +318,17 @@ class AbsentRun:
 
     @property
     def event_id(self) -> int:
-        """Return the number of the run's last witnessed event."""
         return max(digest.event_id for digest in self.digests)
 
     @property
     def at_ms(self) -> int:
-        """Return when that event was recorded, in milliseconds since the epoch.
-
-        It is no earlier than the run's beginning.
-        """
+        """Return the latest time of the run's rows in ms since the epoch, or its beginning if it has none."""
         return max((row.at_ms for row in self.rows), default=self.begun_at_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedAbsence:
-    """:param altered: the run that the journal has in its place; None: there is none, see ``why``."""
+    """:param altered: the run that the journal has in its place, or None if it has none (see ``why``)."""
 
     absent: AbsentRun
     why: Absence
@@ -356,7 +336,7 @@ class ExplainedAbsence:
 
     @property
     def clause(self) -> str:
-        """Return a clause on what the journal has instead."""
+        """Return a clause on the journal's present records of the run."""
         if self.altered is not None:
             run_text = f"run {self.altered.run_key} begun {time_text(self.altered.begun_at_ms)}"
             return f"found {run_text} in its place: it was changed since"
@@ -370,7 +350,6 @@ def find_absent(
 ) -> tuple[AbsentRun, ...]:
     """Return the witnessed runs that a journal doesn't have with the same key and beginning.
 
-    :param runs: the runs of the journal that deleted segments.
     :param rows: the lakes' rows of any run. They are witnesses, too.
     """
     journalled = {(run.run_key, run.begun_at_ms) for run in runs}
@@ -396,22 +375,20 @@ def explain_absence(
     with a lower number is newer than the run. If it has recorded nothing since, no event has a higher number.
 
     :param histories: histories of the journal's runs that may be the absent one.
-    :param around: the events before and after the last witnessed event.
     """
     for history in histories:
         if _is_altered(absent, history):
             return ExplainedAbsence(absent, Absence.ALTERED, history.run)
     is_newer_before = around.before_ms is not None and around.before_ms > absent.at_ms
     is_older_after = around.after_ms is None or around.after_ms < absent.begun_at_ms
-    return ExplainedAbsence(
-        absent, Absence.OLDER_COPY if is_newer_before or is_older_after else Absence.REMOVED
-    )
+    why = Absence.OLDER_COPY if is_newer_before or is_older_after else Absence.REMOVED
+    return ExplainedAbsence(absent, why)
 
 
 def _is_altered(absent: AbsentRun, history: RunHistory) -> bool:
     """Return whether a run of the journal is the absent one under another key or beginning.
 
-    No key is begun twice, and no range is released twice.
+    Each run has a key of its own, and no range is released twice.
     """
     run = history.run
     if run.run_key == absent.run and run.begun_at_ms <= absent.at_ms:
@@ -425,7 +402,7 @@ def _releases_same(rows: Iterable[DeletedRange], history: RunHistory) -> bool:
     try:
         parts = tuple(ranges_by_event(history, None)) if released else ()
     except (BadInputError, *MALFORMED):
-        # What can't be understood is told of the run itself.
+        # Another finding reports that the events of this run can't be understood.
         return False
     return any(
         (part.what, part.log, part.lineage) == (row.what, row.log, row.lineage)

@@ -37,7 +37,7 @@ from storage_engine.retention.ranges.deleted_ranges import (
 )
 
 _NAMED = 3
-"""Number of segments that a text names; of more it gives the number."""
+"""Number of segments that a text names. The others are only counted."""
 _DELETED = "deleted"
 """A segment's fate in a report: it was deleted."""
 _UNDONE = "undone"
@@ -48,13 +48,13 @@ _OF_RELEASE = {
     "sha256": "sha256",
     "data_file": "data_file",
 }
-"""Names of fields of a deleted segment: in a report, and in its event."""
+"""Fields of a deleted segment: name in a report → name in its event."""
 
 
 def find_contradictions(history: RunHistory, record: RunRecord) -> tuple[str, ...]:
     """Return contradictions among a run's records as clauses, each: expected …, found …
 
-    If a run hasn't ended, the records that its end writes aren't expected yet.
+    Records that are written at a run's end are expected only if the run has ended.
     """
     if record.fault:
         return (f"its plan or its report can't be read ({record.fault})",)
@@ -104,7 +104,6 @@ def _compare_plan(history: RunHistory, record: RunRecord, deleted: Collection[st
 
 
 def _compare_columns(report: ReportRecord, content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield differences between the list of runs and the report."""
     count = sum(row["fate"] == _DELETED for row in content["segments"])
     validation, lost_ranges = report.verdict
     expected = {
@@ -116,7 +115,7 @@ def _compare_columns(report: ReportRecord, content: Mapping[str, Any]) -> Iterat
         "lost_ranges": lost_ranges,
     }
     for name, value in report.columns.items():
-        # Journals of before there were the last two have NULL.
+        # Older journals have NULL in the last two columns.
         if value is not None or name not in ("validation", "lost_ranges"):
             yield from _compare(f"{name} in the list of runs, by its report", expected[name], value)
 
@@ -165,10 +164,8 @@ def _compare_segments(
         for name, key in _OF_RELEASE.items():
             yield from _compare(f"{name} of {subject} in its report", payload[key], row[name])
         if (decision := decisions.get(subject)) is not None:
-            reason = (decision.reason.value, decision.detail)
-            yield from _compare(
-                f"why {subject} was deleted, in its report", reason, (row["reason"], row["detail"])
-            )
+            reason, reported = (decision.reason.value, decision.detail), (row["reason"], row["detail"])
+            yield from _compare(f"why {subject} was deleted, in its report", reason, reported)
 
 
 def _subject(row: Mapping[str, Any]) -> str:
@@ -189,7 +186,7 @@ def _compare_subjects(subject: str, expected: Iterable[str], actual: Iterable[st
 
 
 def read_deleting_runs(reader: JournalReader, store_id: str) -> tuple[DeletingRun, ...]:
-    """Return a store's runs that deleted or lost ranges, the last one last.
+    """Return a store's runs that deleted or lost ranges, the newest last.
 
     :raises JournalUnavailableError: the journal can't be read.
     """
@@ -211,8 +208,7 @@ def read_run_contradictions(reader: JournalReader, history: RunHistory) -> tuple
 
     :raises JournalUnavailableError: the journal can't be read.
     """
-    record = reader.read(partial(read_run_record, run_id=history.run.run_id))
-    return find_contradictions(history, record)
+    return find_contradictions(history, reader.read(partial(read_run_record, run_id=history.run.run_id)))
 
 
 def explain_absent_runs(
@@ -225,7 +221,6 @@ def explain_absent_runs(
     """Return why the journal lacks runs whose deletions were witnessed.
 
     :param runs: the runs that :func:`read_deleting_runs` returns.
-    :param rows: the lakes' rows of the store.
     :raises JournalUnavailableError: the journal can't be read.
     """
     witnesses = (*digests, *(row.digest for row in rows))
@@ -250,27 +245,26 @@ def missing_rows(
     reader: JournalReader,
     store_id: str,
     runs: Collection[DeletingRun],
-    known: Collection[DeletedRange],
+    present_rows: Collection[DeletedRange],
 ) -> Iterator[DeletedRange]:
     """Yield the rows that a lake lacks, run by run.
 
     Runs that the lake has with another key or beginning are left out.
 
     :param runs: the runs that :func:`read_deleting_runs` returns.
-    :param known: the lake's present rows of the store.
     :raises JournalUnavailableError: the journal can't be read.
     :raises LakeUnavailableError: the lake's receipts can't be read.
     """
     reached: dict[tuple[str, int], int] = {}
-    for row in known:
+    for row in present_rows:
         key = (row.run, row.run_begun_at_ms)
         reached[key] = max(row.event_id, reached.get(key, 0))
     topic_id_of = find_broker(lake.broker).codec.columns.topic_id_of
-    explained = explain_absent_runs(reader, store_id, runs, (), known)
+    explained = explain_absent_runs(reader, store_id, runs, (), present_rows)
     altered = {absence.altered.run_id for absence in explained if absence.altered is not None}
     for run in runs:
         if run.run_id not in altered and run.last_id > reached.get((run.run_key, run.begun_at_ms), 0):
-            rows = missing_ranges(read_history(reader, store_id, run), known, topic_id_of)
+            rows = missing_ranges(read_history(reader, store_id, run), present_rows, topic_id_of)
             yield from _add_times(lake, store_id, rows)
 
 
@@ -280,6 +274,6 @@ def _add_times(lake: Lake, store_id: str, rows: Collection[DeletedRange]) -> Ite
     span = (min(row.start_offset for row in rows), max(row.end_offset for row in rows) - 1)
     logs = {row.log for row in rows}
     log = logs.pop() if len(logs) == 1 else None
-    # What expired since had its times, too.
+    # Receipts of segments that have expired since have times, too.
     receipts = receipts_in(lake.segments(), store_id, log=log, base_offsets=span, with_ended=True)
     yield from with_store_times(rows, receipts)

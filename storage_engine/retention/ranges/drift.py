@@ -1,7 +1,6 @@
 """Changes that others made to a held store, by the journal, and whether a lake has the deleted ranges.
 
-A range that a hold found deleted was already reported as drift, so it raises no second alarm. Other losses
-stay alarms until a person accepts them.
+A range that was reported as drift raises no second alarm. Other losses are alarms until they are accepted.
 """
 
 from __future__ import annotations
@@ -50,13 +49,12 @@ _VERIFY = Text(Command("verify"), " names each")
 def loss_alarms(ranges: Iterable[OffsetRange], recorded: Sequence[tuple[Drift, int]]) -> tuple[str, ...]:
     """Return an alarm for each range that should exist and is missing.
 
-    Above a few ranges, the last alarm has the number of the others.
+    If there are more than ten ranges, the last alarm counts the rest.
 
-    :param ranges: the result of :func:`storage_engine.retention.ranges.offset_ranges.offset_ranges`.
     :param recorded: drift with ranges that others deleted, each with its lineage at that time.
     """
     pieces = [piece for piece in ranges if piece.is_missing and not _is_recorded(piece, recorded)]
-    named = tuple(map(_text, pieces[:_MOST_NAMED]))
+    named = tuple(map(_alarm, pieces[:_MOST_NAMED]))
     more = pieces[_MOST_NAMED:]
     if not more:
         return named
@@ -64,7 +62,7 @@ def loss_alarms(ranges: Iterable[OffsetRange], recorded: Sequence[tuple[Drift, i
     return (*named, Text(f"{DriftKind.SEGMENT_GONE.value}: ", clause))
 
 
-def _text(piece: OffsetRange) -> str:
+def _alarm(piece: OffsetRange) -> str:
     where = f"{piece.log} [{piece.start_offset}, {piece.end_offset}) is {piece.where.value.upper()}"
     return Text(f"{DriftKind.SEGMENT_GONE.value}: ", piece.detail.removesuffix("."), f". {where}.")
 
@@ -83,7 +81,7 @@ def _is_recorded(piece: OffsetRange, recorded: Sequence[tuple[Drift, int]]) -> b
 def all_gone_spans(
     journal: Journal, record: StoreRecord, unasked: Collection[str]
 ) -> tuple[ReleasedSpan, ...]:
-    """Return the ranges that runs deleted from a store, and those that others were found to have deleted.
+    """Return the ranges that runs deleted from a store, and those that others deleted.
 
     :param unasked: locations of the lakes that can't be asked now.
     """
@@ -96,7 +94,7 @@ def gone_spans(
     """Return the ranges that others deleted, for comparison with store and lake.
 
     Two kinds are excused: ranges that were deleted before the present lineage was opened, and losses that a
-    person accepted. In both cases a person has decided to go on.
+    person accepted. In both cases a person has decided to continue.
 
     :param unasked: locations of the lakes that can't be asked now.
     """
@@ -123,9 +121,9 @@ def recorded_gone(journal: Journal, record: StoreRecord) -> tuple[tuple[Drift, i
 
 
 def _widest_drifts(drifts: Sequence[tuple[Drift, int]]) -> Iterator[tuple[Drift, int]]:
-    """Leave out ranges that are a part of another range of the same lineage.
+    """Yield the ranges that aren't a part of another range of the same lineage.
 
-    If a loss grows until the hold is renewed, each look records it once.
+    While a loss grows, each look records it again, until the hold is renewed.
     """
     for number, (drift, lineage) in enumerate(drifts):
         others = ((other, i) for i, (other, of) in enumerate(drifts) if of == lineage and i != number)
@@ -134,15 +132,10 @@ def _widest_drifts(drifts: Sequence[tuple[Drift, int]]) -> Iterator[tuple[Drift,
 
 
 def _covers(other: Drift, drift: Drift, *, earlier: bool) -> bool:
-    """Return whether ``drift`` is a part of ``other``.
-
-    Of two equal ranges, the later is a part of the earlier.
-    """
-    if other.kind is not drift.kind:
-        return False
+    """Return whether ``drift`` is a part of ``other``. Of two equal ranges, only the later one is."""
     same = (other.start_offset, other.end_offset) == (drift.start_offset, drift.end_offset)
     is_inside = other.start_offset <= drift.start_offset and drift.end_offset <= other.end_offset
-    return other.log == drift.log and is_inside and (earlier or not same)
+    return (other.kind, other.log) == (drift.kind, drift.log) and is_inside and (earlier or not same)
 
 
 def gone_ranges(
@@ -156,10 +149,10 @@ def gone_ranges(
 ) -> tuple[RangeStatus, ...]:
     """Return the parts of ranges that others deleted, each as ARCHIVED, EXPIRED, SHIELDED, LOST or UNKNOWN.
 
-    Parts that one of our runs did delete count as deleted by that run.
+    If one of our runs deleted a part, that part counts as deleted by the run.
 
     :param missing: further ranges that should be on disk and are missing.
-    :param present: identities of the logs on disk, by name; None: each name means the same log as before.
+    :param present: identities of the logs on disk, by name; None if each name means the same log as before.
     """
     spans = (*(_span(item) for item in drift if item.kind in GONE), *map(span_of_missing, missing))
     if not spans:
@@ -200,7 +193,7 @@ def gone_ranges(
     names = names_of_logs(witnesses.present, proven, released)
     called = group_by_log(spans, names.name_of)
 
-    def lay_over(witnesses: Witnesses) -> tuple[RangeStatus, ...]:
+    def list_ranges(witnesses: Witnesses) -> tuple[RangeStatus, ...]:
         return tuple(
             row
             for row in log_ranges(kept, proven, released=released, witnesses=witnesses)
@@ -210,41 +203,35 @@ def gone_ranges(
             )
         )
 
-    ranges = lay_over(witnesses)
+    ranges = list_ranges(witnesses)
     lost = lost_ranges(ranges)
     compared = partial(compared_receipts, journal, record.store_id)
     others = [span for lake in lakes for span in replica_spans(lake, record.store_id, names, lost, compared)]
-    return lay_over(replace(witnesses, replicas=others)) if others else ranges
+    return list_ranges(replace(witnesses, replicas=others)) if others else ranges
 
 
-def span_of_missing(one: Missing) -> ReleasedSpan:
+def span_of_missing(missing: Missing) -> ReleasedSpan:
     """Return a missing range as a span that was deleted from its log."""
-    return filled(ReleasedSpan, one, others=one.why, unknown=one.is_unknown)
+    return filled(ReleasedSpan, missing, others=missing.why, unknown=missing.is_unknown)
 
 
 def _span(loss: Drift) -> ReleasedSpan:
     return filled(ReleasedSpan, loss, excused=loss.unarchived, others=loss.detail, unproven=loss.was_unproven)
 
 
-def ranges_of_drift(one: Drift, ranges: Sequence[RangeStatus]) -> list[RangeStatus]:
-    """Return the ranges that overlap a drift's deleted offsets.
-
-    :param ranges: the result of :func:`gone_ranges`.
-    """
-    label = log_label(one.log, one.log_id)
-    called = label if any(row.log == label for row in ranges) else one.log
+def ranges_of_drift(drift: Drift, ranges: Sequence[RangeStatus]) -> list[RangeStatus]:
+    """Return the ranges of :func:`gone_ranges` that overlap a drift's deleted offsets."""
+    label = log_label(drift.log, drift.log_id)
+    name = label if any(row.log == label for row in ranges) else drift.log
     return [
         row
         for row in ranges
-        if row.log == called and row.start_offset < one.end_offset and one.start_offset < row.end_offset
+        if row.log == name and row.start_offset < drift.end_offset and drift.start_offset < row.end_offset
     ]
 
 
 def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple[str, ...]:
-    """Return each drift as a sentence. For ranges that others deleted it says which place has them.
-
-    :param ranges: the result of :func:`gone_ranges`.
-    """
+    """Return a sentence on each drift. For ranges that others deleted it says which place has them."""
     alarms: list[str] = []
     for item in drift:
         if item.kind not in GONE:
@@ -271,12 +258,11 @@ def spans_in_unasked_lakes(
         for event in journal.store_events(record.store_id, step, Phase.RESULT):
             payload = event.payload
             log, _, base = event.subject.rpartition("/")
-            if "facts" not in payload or payload.get("lake") not in unasked:
-                continue
-            if payload["lineage"] != record.lineage_of(log):
+            is_unasked = "facts" in payload and payload.get("lake") in unasked
+            if not is_unasked or payload["lineage"] != record.lineage_of(log):
                 continue
             assert event.subject == segment_subject(log, int(base))
-            end = payload.get("end_offset") or int(base) + int(event.payload["facts"]["size_bytes"])
+            end = payload.get("end_offset") or int(base) + int(payload["facts"]["size_bytes"])
             if any(s.log == log and s.start_offset < end and int(base) < s.end_offset for s in every_span):
                 lineage = int(payload["lineage"])
                 parts.append(ReleasedSpan(log, int(base), end, unasked=str(payload["lake"]), lineage=lineage))

@@ -1,6 +1,6 @@
-"""Memory of a store's logs from each look that may write, and the ranges of them that are missing since.
+"""Memory of where a store's logs began and ended, and the ranges that are missing since.
 
-A validation or a page compares these ranges with disk and lakes. A range that no lake has is lost.
+A run updates the memory. Validation and pages look for missing ranges in lakes. A range in no lake is lost.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ class _Logs:
 
 
 def kept_logs(journal_url: str, store_id: str) -> tuple[SeenLog, ...] | None:
-    """Return the remembered logs of a store; None: none were ever kept. Nothing is made or changed.
+    """Return the remembered logs of a store, or None if none were ever kept. Nothing is changed.
 
-    :raises RunStateError: a newer release has kept them.
+    :raises RunStateError: another release kept them, in another version.
     :raises StorageEngineError: the journal can't be read.
     """
     stored = _SEEN.read(journal_url, store_id)
@@ -113,13 +113,11 @@ def keep_logs(journal_url: str, store_id: str, logs: Sequence[SeenLog]) -> None:
     _SEEN.write(journal_url, store_id, _VERSION, json.dumps(to_jsonable(_Logs(tuple(logs)))))
 
 
-_NOTHING_TOLD = Absence(False, "nothing tells why", is_unknown=True)
+_UNEXPLAINED = Absence(False, "nothing tells why", is_unknown=True)
 
 
 def remember_logs(context: Context, snapshot: StoreSnapshot) -> None:
-    """Remember the present offsets of logs.
-
-    A rightly deleted log is forgotten, and a missing one stays remembered.
+    """Remember the present offsets of logs. Missing logs stay remembered, and rightly deleted ones don't.
 
     :raises StorageEngineError: the journal can't be read or written.
     :raises OSError: a file can't be read.
@@ -129,7 +127,7 @@ def remember_logs(context: Context, snapshot: StoreSnapshot) -> None:
     store, record = context.store, context.record
     known_logs = _read_known(store, context.journal, record)
     here = logs_of_snapshot(snapshot, identities.read(snapshot), record.lineages, known_logs)
-    logs = merge_logs(known_logs, here, _absences(identities, absent_logs(known_logs, here)))
+    logs = merge_logs(known_logs, here, _ask_absences(identities, absent_logs(known_logs, here)))
     if logs != known_logs:
         keep_logs(store.journal_url, record.store_id, logs)
 
@@ -146,24 +144,20 @@ def missing_logs(
         return ()
     known_logs = _read_known(store, journal, record)
     here = logs_of_snapshot(snapshot, identities.read(snapshot), record.lineages, known_logs)
-    absences = _absences(identities, absent_logs(known_logs, here))
-    ranges = missing_ranges(known_logs, here, absences)
+    ranges = missing_ranges(known_logs, here, _ask_absences(identities, absent_logs(known_logs, here)))
     return tuple(span for span in ranges if span.lineage == record.lineage_of(span.log))
 
 
 def missing_spans(
-    journal: Journal, record: StoreRecord, found: Iterable[Missing]
+    journal: Journal, record: StoreRecord, missing: Iterable[Missing]
 ) -> tuple[ReleasedSpan, ...]:
-    """Return missing ranges as spans that were deleted from their logs.
-
-    Losses that a person accepted are excused.
-    """
+    """Return missing ranges as spans that were deleted from their logs. Accepted losses are excused."""
     accepted = accepted_losses(journal, record)
-    return tuple(part for absent in found for part in excused_parts(span_of_missing(absent), accepted))
+    return tuple(part for absent in missing for part in excused_parts(span_of_missing(absent), accepted))
 
 
 def present_logs(broker: BrokerStore, snapshot: StoreSnapshot) -> dict[str, str]:
-    """Return the identities of the logs that a store has on disk, by name. "": an identity is unknown.
+    """Return the identity of each log that a store has on disk, by name, or "" if it is unknown.
 
     :raises OSError: a file can't be read.
     """
@@ -172,10 +166,7 @@ def present_logs(broker: BrokerStore, snapshot: StoreSnapshot) -> dict[str, str]
 
 
 def _read_known(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[SeenLog, ...]:
-    """Return the logs that the journal remembers.
-
-    If it remembers none yet, return the logs of the last plan.
-    """
+    """Return the logs that the journal remembers, or those of the last plan if it remembers none yet."""
     kept = kept_logs(store.journal_url, record.store_id)
     if kept is not None:
         return kept
@@ -184,11 +175,8 @@ def _read_known(store: ManagedStore, journal: Journal, record: StoreRecord) -> t
     return () if plan is None else logs_of_plan(plan)
 
 
-def _absences(identities: IdentifiedLogs, absent: Iterable[SeenLog]) -> dict[SeenLog, Absence]:
-    """Ask the broker's package why logs are missing.
-
-    If several have one name, it is asked about one after the other.
-    """
+def _ask_absences(identities: IdentifiedLogs, absent: Iterable[SeenLog]) -> dict[SeenLog, Absence]:
+    """Ask the broker's package why logs are missing. Logs with the same name are asked about in turn."""
     absences: dict[SeenLog, Absence] = {}
     waiting = list(absent)
     while waiting:
@@ -196,6 +184,6 @@ def _absences(identities: IdentifiedLogs, absent: Iterable[SeenLog]) -> dict[See
         for entry in waiting:
             batch.setdefault(entry.log, entry)
         answers = identities.absences({log: entry.identity for log, entry in batch.items()})
-        absences |= {entry: answers.get(log, _NOTHING_TOLD) for log, entry in batch.items()}
+        absences |= {entry: answers.get(log, _UNEXPLAINED) for log, entry in batch.items()}
         waiting = [entry for entry in waiting if batch[entry.log] is not entry]
     return absences

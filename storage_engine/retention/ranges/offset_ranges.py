@@ -1,7 +1,7 @@
 """The place of each byte of a store's logs, in few ranges even if there are many segments.
 
 Unknown is a place of its own: if a lake can't be asked, a range that only it may have is neither archived nor
-lost. A sealed segment may end before the next begins, so the broker's package is asked. The rest is pure.
+lost. The broker's package is asked for the ends of sealed segments. The rest is pure.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from storage_engine.same_bytes.own_acts import OwnActs
 
 
 def _list_sealed(broker: BrokerStore, snapshot: StoreSnapshot) -> dict[SegmentId, Segment]:
-    """Return the sealed segments. Logs that are kept out of lakes are left out: their gaps may mean nothing.
+    """Return the sealed segments. Logs that are kept out of lakes are left out: gaps in them are usual.
 
     :raises OSError: a file can't be read.
     """
@@ -66,8 +66,7 @@ def own_ends(
         return {}
     sealed = _list_sealed(broker, snapshot)
     unread = [segment for segment_id, segment in sealed.items() if segment_id not in proven]
-    read_ends = identities.own_ends(unread)
-    ends = {**proven, **read_ends}
+    ends = {**proven, **identities.own_ends(unread)}
     return {slot: ends[slot] for slot in sealed if slot in ends and ends[slot] < sealed[slot].end_offset}
 
 
@@ -94,7 +93,7 @@ _SHIELDED = "deleted from the log, and kept in the shield"
 ACCEPTED = "accepted"
 """Reason of a range whose loss a person has accepted."""
 MISSING = "missing"
-"""Reason of a range that should exist and is missing, or of which that is unknown."""
+"""Reason of a range that is missing and should exist, or may have to exist."""
 
 
 class Place(StrEnum):
@@ -121,12 +120,12 @@ class Place(StrEnum):
 class OffsetRange:
     """Offsets [start_offset, end_offset) of a log that share a place and a reason.
 
-    :param segments: number of segments; 0: no place has the range, or it expired.
+    :param segments: number of segments; 0 if no place has the range, or it expired.
     :param reason: a stable word. On disk: the plan's reason. If lost: accepted or missing. If it is unknown
         whether the range should be on disk: missing. Also: shielded; and faulty, if verify found a fault in
         the lake that no later check found mended.
-    :param detail: a sentence on its first segment; "": the reason is enough.
-    :param log_id: identity of the log, for a range that no place has; "": unknown.
+    :param detail: a sentence on its first segment, or "" if the reason is enough.
+    :param log_id: identity of the log, for a range that no place has, or "" if it is unknown.
     """
 
     log: str
@@ -148,11 +147,11 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Lakes:
-    """Lakes' knowledge of a store.
+    """Knowledge of a store that its lakes have.
 
     :param spans: the ranges of lakes that could be asked. Ranges also on disk are listed segment by segment.
     :param proven: sealed segments on disk that a lake proves.
-    :param unasked: why a lake can't be asked, as a sentence; "": all could be asked.
+    :param unasked: why a lake can't be asked, as a sentence, or "" if all could be asked.
     :param faulty: sealed segments on disk that lakes have, but with a fault that verify found.
     :param unnamed: lakes with receipts of the store that weren't named, each as a clause.
     """
@@ -178,8 +177,7 @@ def offset_ranges(
 
     If another log now has a log's name, the former log is listed separately under its label.
 
-    :param decisions: decisions on every segment on disk.
-    :param ends: by the name of a log, its logical end; files after it have no bytes yet.
+    :param ends: name of a log → its logical end. Files after it have no bytes yet.
     :param shielded: ranges that are gone from the log and kept in the shield.
     :param gone: deleted ranges by the journal. They belong to the log, so a loss at its beginning is seen.
     :param present: identities of the logs on disk, by name.
@@ -197,7 +195,7 @@ def offset_ranges(
     for decision in decisions:
         log, base_offset = decision.segment.id
         but = in_part.get((log, lineages.of(log), base_offset), "")
-        piece = _local(decision, ends[log], lakes, lineages, but)
+        piece = _local_range(decision, ends[log], lakes, lineages, but)
         if piece.start_offset < piece.end_offset:
             local[piece.log].append(piece)
     archived, missing = group_by_log(spans, names.name_of), group_by_log(gone, names.name_of)
@@ -205,18 +203,18 @@ def offset_ranges(
     kept = group_by_log(span for span in shielded if span.start_offset < span.end_offset)
     ranges: list[OffsetRange] = []
     for log in sorted({*local, *archived, *expired, *kept, *missing}):
-        # A label is no name that a lineage was opened for.
+        # No lineage was opened under a label, so the newest lineage of its ranges counts.
         used = (row.lineage for row in (*archived.get(log, ()), *expired.get(log, ()), *missing.get(log, ())))
         lineage = max(used) if names.is_label(log) else lineages.of(log)
         pieces = list(local[log])
         on_disk = merge_intervals(pieces)
         for span in archived.get(log, ()):
-            # Of an older lineage they are other bytes, whatever the disk has under these offsets.
+            # An older lineage has other bytes than those on disk at the same offsets.
             cover = on_disk if span.lineage == lineage else ()
             if not span.fault:
                 parts = subtract_intervals(span.start_offset, span.end_offset, cover)
                 pieces += (_archived_range(log, span, *part) for part in parts)
-        pieces += _faulty(log, archived.get(log, ()), pieces)
+        pieces += _find_faulty(log, archived.get(log, ()), pieces)
         cover = merge_intervals(pieces)
         pieces += (
             OffsetRange(log, lineage, *part, 1, part[1] - part[0], Place.LOCAL, "shielded", _SHIELDED)
@@ -224,18 +222,20 @@ def offset_ranges(
             for part in subtract_intervals(span.start_offset, span.end_offset, cover)
         )
         deleted = missing.get(log, [])
-        pieces += _expired_ranges(log, expired.get(log, ()), pieces, _losses(deleted))
-        covered = _cover(pieces, lineage, deleted)
+        pieces += _expired_ranges(log, expired.get(log, ()), pieces, _list_losses(deleted))
+        covered = _list_covered(pieces, lineage, deleted)
         pieces += (
             replace(piece, log_id=names.ids.get(log, ""))
             for piece in _unplaced_ranges(log, lineage, covered, deleted, lakes)
         )
-        ranges += _condensed(pieces)
+        ranges += _condense(pieces)
     return tuple(ranges)
 
 
-def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages, but: str) -> OffsetRange:
-    """:param but: a clause on topics that the lake's copy lacks; "": it lacks none."""
+def _local_range(
+    decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages, but: str
+) -> OffsetRange:
+    """:param but: a clause on topics that the lake's copy lacks, or "" if it lacks none."""
     segment = decision.segment
     if segment.id in lakes.proven:
         where, beside = Place.BOTH, f"a lake has it{but}"
@@ -275,8 +275,8 @@ def _archived_range(log: str, span: ArchivedSpan, start: int, end: int) -> Offse
     return OffsetRange(log, span.lineage, start, end, segments, size_bytes, where, reason, detail)
 
 
-def _faulty(log: str, spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Return the lakes' ranges with a fault that no other place has in a sound state."""
+def _find_faulty(log: str, spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Return the ranges that are faulty in a lake and sound in no other place."""
     faulty = {(span.lineage, span.start_offset): span for span in spans if span.fault}
     covers = {lineage: _lineage_intervals(pieces, lineage) for lineage, _ in faulty}
     return [
@@ -289,7 +289,7 @@ def _faulty(log: str, spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRang
 def _expired_ranges(
     log: str, spans: Sequence[ArchivedSpan], pieces: Sequence[OffsetRange], lost: Sequence[Interval]
 ) -> list[OffsetRange]:
-    """Return the ranges that expired, or that rules left out, and that no other place has.
+    """Return the ranges that no place has because they expired or an archive rule left them out.
 
     :param lost: ranges that were deleted though no rule permitted it.
     """
@@ -297,23 +297,20 @@ def _expired_ranges(
     reached = dict.fromkeys(covers, 0)
     ranges: list[OffsetRange] = []
     for span in sorted(spans, key=lambda span: (span.start_offset, -span.end_offset, span.ended)):
-        start, place = max(span.start_offset, reached[span.lineage]), _place_of_ended(span.ended)
-        without_lost = merge_intervals((*covers[span.lineage], *lost))
+        start = max(span.start_offset, reached[span.lineage])
+        place, cover = Place.EXPIRED, covers[span.lineage]
+        if span.ended.startswith(NOT_ARCHIVED):
+            place, cover = Place.NOT_ARCHIVED, merge_intervals((*cover, *lost))
         ranges += (
             OffsetRange(log, span.lineage, *part, 0, 0, place, "", span.ended)
-            for part in subtract_intervals(
-                start, span.end_offset, without_lost if place is Place.NOT_ARCHIVED else covers[span.lineage]
-            )
+            for part in subtract_intervals(start, span.end_offset, cover)
         )
         reached[span.lineage] = max(reached[span.lineage], span.end_offset)
     return ranges
 
 
-def _losses(released: Sequence[ReleasedSpan]) -> list[Interval]:
-    """Return the ranges that others deleted though no rule permitted it.
-
-    Ranges that our runs deleted are left out.
-    """
+def _list_losses(released: Sequence[ReleasedSpan]) -> list[Interval]:
+    """Return the ranges that others, and not our runs, deleted though no rule permitted it."""
     by_runs = merge_intervals(span for span in released if not span.others)
     return merge_intervals(
         part
@@ -323,14 +320,12 @@ def _losses(released: Sequence[ReleasedSpan]) -> list[Interval]:
     )
 
 
-def _place_of_ended(text: str) -> Place:
-    return Place.NOT_ARCHIVED if text.startswith(NOT_ARCHIVED) else Place.EXPIRED
-
-
-def _cover(pieces: Sequence[OffsetRange], lineage: int, released: Sequence[ReleasedSpan]) -> list[Interval]:
+def _list_covered(
+    pieces: Sequence[OffsetRange], lineage: int, released: Sequence[ReleasedSpan]
+) -> list[Interval]:
     """Return the ranges that have a place.
 
-    A range that was deleted in the present lineage isn't covered by older bytes under the same offsets.
+    Bytes of an older lineage don't cover a range that was deleted in the present lineage.
     """
     covered = _lineage_intervals(pieces, lineage)
     deleted = merge_intervals(span for span in released if span.lineage == lineage)
@@ -347,11 +342,10 @@ def _unplaced_ranges(
     log: str, lineage: int, cover: Sequence[Interval], released: Sequence[ReleasedSpan], lakes: Lakes
 ) -> Iterator[OffsetRange]:
     """Yield the ranges between the first and the last known offset of a log that no known place has."""
-    edges = [*(edge for part in cover for edge in part)]
-    edges += [edge for span in released for edge in (span.start_offset, span.end_offset)]
-    if not edges:
+    edges = {edge for span in released for edge in (span.start_offset, span.end_offset)}
+    cuts = sorted(edges.union(*cover))
+    if not cuts:
         return
-    cuts = sorted(set(edges))
     for start, end in subtract_intervals(cuts[0], cuts[-1], cover):
         inside = cuts[bisect_right(cuts, start) : bisect_left(cuts, end)]
         for part in pairwise([start, *inside, end]):
@@ -373,9 +367,9 @@ def _lineage_intervals(pieces: Iterable[OffsetRange], lineage: int) -> list[Inte
     return merge_intervals(piece for piece in pieces if piece.lineage == lineage)
 
 
-def _condensed(pieces: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
-    """Yield ranges in the order of lineages and offsets. Neighbours with one place and reason are joined."""
-    for run in split_runs(sorted(pieces, key=lambda piece: (piece.lineage, piece.start_offset)), _is_same):
+def _condense(pieces: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
+    """Yield ranges sorted by lineage and offset. Neighbours with one place and reason are joined."""
+    for run in split_runs(sorted(pieces, key=lambda piece: (piece.lineage, piece.start_offset)), _may_join):
         yield replace(
             run[0],
             end_offset=run[-1].end_offset,
@@ -384,9 +378,9 @@ def _condensed(pieces: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
         )
 
 
-def _is_same(run: OffsetRange, piece: OffsetRange) -> bool:
+def _may_join(run: OffsetRange, piece: OffsetRange) -> bool:
     is_alike = (run.lineage, run.where, run.reason) == (piece.lineage, piece.where, piece.reason)
-    # What is lost is told one loss by one, what expired by its act, and what isn't archived by its rule.
+    # Each loss is listed by itself, expired ranges by their act, and unarchived ranges by their rule.
     same_detail = (
         run.where not in (Place.LOST, Place.UNKNOWN, Place.EXPIRED, Place.NOT_ARCHIVED)
         or run.reason == FAULTY

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import attrgetter
 
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.untrusted import MALFORMED
@@ -43,9 +44,9 @@ Slot = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class LakeMark:
-    """The row up to which a lake's chain of receipts was read.
+    """The receipt up to which a lake's chain of receipts was read.
 
-    :param sequence: sequence number of its last receipt; -1: it had none.
+    :param sequence: sequence number of that receipt, or -1 if the chain was empty.
     :param open: receipts of segments whose place may still change.
     :param faulty: receipts in which verify found a fault that still counts.
     """
@@ -93,13 +94,13 @@ class RangeMemory:
     deleted: DeletedMemory = DeletedMemory()
 
     def of(self, lake_ids: Sequence[str]) -> ArchivedMemory:
-        """Return the memory of exactly these lakes; empty: there is none."""
+        """Return the memory of exactly these lakes, or an empty one."""
         memories = (memory for memory in self.archived if memory.lake_ids == tuple(lake_ids))
         return next(memories, ArchivedMemory(tuple(map(LakeMark, lake_ids))))
 
-    def with_archived(self, found: ArchivedMemory) -> RangeMemory:
-        others = (memory for memory in self.archived if memory.lake_ids != found.lake_ids)
-        return replace(self, archived=(found, *others)[:_KEPT_LAKES])
+    def with_archived(self, newest: ArchivedMemory) -> RangeMemory:
+        others = (memory for memory in self.archived if memory.lake_ids != newest.lake_ids)
+        return replace(self, archived=(newest, *others)[:_KEPT_LAKES])
 
 
 _VERSION = 2
@@ -109,7 +110,7 @@ _MEMORIES = KeptRows("storage_engine_range_memories", "memory")
 
 
 def kept_ranges(journal_url: str, store_id: str) -> RangeMemory:
-    """Return the memory that the last look at a store kept. Nothing is made or changed.
+    """Return the memory that the last look at a store kept, or an empty one. Nothing is changed.
 
     :raises StorageEngineError: the journal can't be read.
     """
@@ -137,7 +138,7 @@ class LakeLook:
     :param rows: the lake's receipts from the last known one on, in their order.
     :param history: remembered checks of the lake's receipts of this store.
     :param hidden: segments on disk whose receipts aren't sound now.
-    :param has_those_before: judged by their number, no receipt before ``rows`` was deleted.
+    :param has_those_before: the number of receipts before ``rows`` shows that none of them was deleted.
     """
 
     rows: Sequence[ReceiptSpan]
@@ -151,7 +152,7 @@ def look_at_receipts(
 ) -> LakeLook:
     """Read a store's receipts in a lake, from a sequence number on, and count those before it.
 
-    :param history: the same as in :class:`LakeLook`, like ``hidden``.
+    :param history: as in :class:`LakeLook`, like ``hidden``.
     :raises LakeUnavailableError: the lake can't be read.
     """
     rows = receipt_spans(lake, store_id, first_sequence)
@@ -159,16 +160,16 @@ def look_at_receipts(
 
 
 def known_spans(
-    known: RangeMemory, lake_ids: Sequence[str], read: Callable[[str, int], LakeLook]
+    memories: RangeMemory, lake_ids: Sequence[str], read: Callable[[str, int], LakeLook]
 ) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
     """Return the ranges for which lakes have receipts, from the memory and the rows that were added since.
 
     Every offset in them has a receipt. Of a segment that was archived twice, one range may be left out.
 
     :param read: looks at a lake's receipts, from a sequence number on.
-    :return: None: the memory contradicts a lake's chain of receipts, or there is no memory.
+    :return: None if the memory contradicts a lake's chain of receipts, or there is no memory.
     """
-    memory = known.of(lake_ids)
+    memory = memories.of(lake_ids)
     if all(mark.sequence < 0 for mark in memory.marks):
         return None
     rows: list[ReceiptSpan | ArchivedSpan] = [*memory.settled]
@@ -181,7 +182,7 @@ def known_spans(
 
 
 def look_at_lakes(
-    known: RangeMemory,
+    memories: RangeMemory,
     lake_ids: Sequence[str],
     read: Callable[[str, int], LakeLook],
     first_offsets: Mapping[str, int],
@@ -189,24 +190,20 @@ def look_at_lakes(
 ) -> tuple[RangeMemory, tuple[ArchivedSpan, ...]]:
     """Return the memory to keep, and the ranges of all lakes together.
 
-    :param read: looks at a lake's receipts from a sequence number on. The last known receipt shows that the
-        chain is the same.
-    :param first_offsets: by the name of a log, where it begins on disk.
+    :param read: looks at a lake's receipts from the last known one on, which shows whether the chain changed.
+    :param first_offsets: name of a log → where it begins on disk.
     """
-    memory = known.of(lake_ids)
+    memory = memories.of(lake_ids)
     looks = [read(mark.lake_id, max(0, mark.sequence)) for mark in memory.marks]
     if _is_contradicted(memory, looks, first_offsets, lineages):
         memory = RangeMemory().of(lake_ids)
         looks = [read(mark.lake_id, 0) for mark in memory.marks]
     archived, spans = _advance(memory, looks, first_offsets, lineages)
-    return known.with_archived(archived), spans
+    return memories.with_archived(archived), spans
 
 
 def _advance(
-    memory: ArchivedMemory,
-    looks: Sequence[LakeLook],
-    first_offsets: Mapping[str, int],
-    lineages: Lineages,
+    memory: ArchivedMemory, looks: Sequence[LakeLook], first_offsets: Mapping[str, int], lineages: Lineages
 ) -> tuple[ArchivedMemory, tuple[ArchivedSpan, ...]]:
     new = [_new_rows(mark, look) for mark, look in zip(memory.marks, looks, strict=True)]
     all_rows = [(*mark.open, *rows) for mark, rows in zip(memory.marks, new, strict=True)]
@@ -215,7 +212,7 @@ def _advance(
     for rows, look in zip(all_rows, looks, strict=True):
         added = archived_spans(rows, look.history)
         spans.update(span for span in added if (span.log, span.lineage, span.start_offset) not in look.hidden)
-        # One of a segment's receipts may be found right again, and say more or less of it.
+        # A later check may find such a receipt sound again, which changes the segment's span.
         at_fault = (row for row in rows if standing_fault(look.history, row) is not None)
         doubted.update((row.log, row.lineage, row.start_offset) for row in at_fault)
     settled = tuple(
@@ -234,7 +231,7 @@ def _advance(
         )
         for mark, rows, look in zip(memory.marks, all_rows, looks, strict=True)
     )
-    kept = ArchivedMemory(marks, tuple(_runs((*memory.settled, *settled))))
+    kept = ArchivedMemory(marks, tuple(_join_adjoining((*memory.settled, *settled))))
     return kept, tuple(in_order({*spans.difference(settled), *kept.settled}))
 
 
@@ -243,10 +240,7 @@ def _new_rows(mark: LakeMark, look: LakeLook) -> list[ReceiptSpan]:
 
 
 def _is_contradicted(
-    memory: ArchivedMemory,
-    looks: Sequence[LakeLook],
-    first_offsets: Mapping[str, int],
-    lineages: Lineages,
+    memory: ArchivedMemory, looks: Sequence[LakeLook], first_offsets: Mapping[str, int], lineages: Lineages
 ) -> bool:
     if all(mark.sequence < 0 for mark in memory.marks):
         return False
@@ -262,7 +256,7 @@ def _is_contradicted(
         runs[run.log, run.lineage].append(run)
     if any(_overlaps(runs[row.log, row.lineage], row) for rows in new for row in rows):
         return True
-    # Something that was brought back lies before what was the first.
+    # A log contradicts the memory if it begins before the end of its settled ranges: segments came back.
     return any(
         runs[log, lineages.of(log)] and first < runs[log, lineages.of(log)][-1].end_offset
         for log, first in first_offsets.items()
@@ -294,7 +288,7 @@ class _Hash:
 def _find_settled(
     spans: Iterable[ArchivedSpan], first_offsets: Mapping[str, int], lineages: Lineages
 ) -> Iterator[ArchivedSpan]:
-    """Yield the sound spans that end before the log's begin on disk and overlap no other span."""
+    """Yield the sound spans that end before the log's start on disk and overlap no other span."""
     for (log, lineage), group in groupby(in_order(spans), key=lambda span: (span.log, span.lineage)):
         members = [*group]
         first = first_offsets.get(log) if lineage == lineages.of(log) else None
@@ -307,9 +301,14 @@ def _find_settled(
                 yield span
 
 
-def _runs(spans: Iterable[ArchivedSpan]) -> Iterator[ArchivedSpan]:
-    """Return the spans, with adjoining ones joined."""
-    return map(_join_run, split_runs(in_order(spans), _follows))
+def _join_adjoining(spans: Iterable[ArchivedSpan]) -> Iterator[ArchivedSpan]:
+    for run in split_runs(in_order(spans), _follows):
+        yield replace(
+            run[0],
+            end_offset=run[-1].end_offset,
+            size_bytes=sum(span.size_bytes for span in run),
+            segments=sum(span.segments for span in run),
+        )
 
 
 def _follows(span: ArchivedSpan, following: ArchivedSpan) -> bool:
@@ -322,21 +321,9 @@ def _follows(span: ArchivedSpan, following: ArchivedSpan) -> bool:
     )
 
 
-def _join_run(run: Sequence[ArchivedSpan]) -> ArchivedSpan:
-    return replace(
-        run[0],
-        end_offset=run[-1].end_offset,
-        size_bytes=sum(span.size_bytes for span in run),
-        segments=sum(span.segments for span in run),
-    )
-
-
 def join_spans(spans: Iterable[ReleasedSpan]) -> Iterator[ReleasedSpan]:
     """Yield deleted ranges joined by their reason. No two of them overlap, so each offset counts once."""
-
-    def kind(span: ReleasedSpan) -> tuple[str, int, str, str]:
-        return span.log, span.lineage, span.log_id, span.excused
-
+    kind = attrgetter("log", "lineage", "log_id", "excused")
     for (log, lineage, log_id, excused), group in groupby(sorted(spans, key=kind), key=kind):
         for start, end in merge_intervals(group):
             yield ReleasedSpan(log, start, end, excused, lineage=lineage, log_id=log_id)

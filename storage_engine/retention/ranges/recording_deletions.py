@@ -36,7 +36,7 @@ from storage_engine.retention.store.stamp import Stamp, read_stamp
 def record_deletions(context: Context, run: Run) -> tuple[str, ...]:
     """Write the store's deletions that lakes and stamp lack. A dry run writes nothing.
 
-    It may be killed at any instant and run again. Each range of a run is written once.
+    The call may be killed at any instant and repeated. Each range of a run is written once.
 
     :return: notices on rows that could not be written, and why.
     """
@@ -65,7 +65,7 @@ def _record(context: Context, run: Run) -> Iterator[str]:
         reason = reason_text(error)
         yield Text(f"{context.store.root}: the last deletion's digest could not be stamped: ", reason)
         return
-    yield differs or _stamp(context, run, digest)
+    yield differs or _write_stamp(context, run, digest)
 
 
 def write_deletions(lakes: Iterable[LakeConfig], journal_url: str, record: StoreRecord) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ def _write_into(
     runs: Sequence[DeletingRun],
     store_name: str | None,
 ) -> Generator[str, None, list[DeletedRange]]:
-    """Yield failures to write, and return the rows that the lakes already had."""
+    """Yield notices of failures to write, and return the rows that the lakes already had."""
     rows: list[DeletedRange] = []
     for config in lakes:
         try:
@@ -103,7 +103,7 @@ def _write_into(
     return rows
 
 
-def _stamp(context: Context, run: Run, digest: RunDigest) -> str:
+def _write_stamp(context: Context, run: Run, digest: RunDigest) -> str:
     try:
         missing = stamp_store(context, run, (), digest)
     except (StorageEngineError, OSError) as error:
@@ -119,11 +119,9 @@ def _compare_stamp(
     stamp: Stamp | None,
     rows: Sequence[DeletedRange],
 ) -> str:
-    """Return a text if the journal's deletion differs from the stamp's; "": they agree.
+    """Return a notice if the journal's record of the stamp's deletion differs from it, or "" if they agree.
 
-    This is checked before the stamp gets a later deletion: after that it can't be compared.
-
-    :param rows: the lakes' rows of the store's deletions.
+    This is checked before the stamp gets a later deletion, which replaces the earlier one.
     """
     stamped = None if stamp is None else stamp.deletion
     if stamped is None:
@@ -144,7 +142,7 @@ def _compare_stamp(
 
 
 def _open(config: LakeConfig) -> Lake | None:
-    """Open a lake; None: it is a copy, or can't be used as it is. The run's end reports that once."""
+    """Open a lake, or return None if it is a copy or can't be used. The run's end reports that once."""
     try:
         lake = open_lake(config)
     except LakeIdentityError:
@@ -155,7 +153,7 @@ def _open(config: LakeConfig) -> Lake | None:
 def _write_rows(
     lake: Lake, reader: JournalReader, store_id: str, runs: Sequence[DeletingRun], store_name: str | None
 ) -> Generator[str, None, Sequence[DeletedRange]]:
-    """Yield failures to write, and return the rows that the lake already had."""
+    """Yield notices of failures to write, and return the rows that the lake already had."""
 
     def list_missing(present: Sequence[DeletedRange]) -> Sequence[DeletedRange]:
         rows = missing_rows(lake, reader, store_id, runs, present)

@@ -1,4 +1,4 @@
-"""Begin and end of a store's logs at the last look, and ranges that should be here and are missing. Pure.
+"""Begin and end of a store's logs at the last look, and ranges that should be on disk and are missing. Pure.
 
 Deleted files leave no trace, and no lake has a segment that was never archived. So each look that may write
 remembers where logs begin and end. Only logs with an identity of their own are remembered, because others may
@@ -17,10 +17,10 @@ from storage_engine.model.store import Absence, Lineages, LogIdentity, LogSnapsh
 
 @dataclass(frozen=True, slots=True)
 class SeenLog:
-    """A log as it was last looked at.
+    """A log at the last look.
 
     :param start_offset: base offset of its first segment.
-    :param safe_end: offset that its in-sync replicas had reached: no broker cuts the log below it.
+    :param safe_end: offset that its in-sync replicas had reached. No broker cuts the log below it.
     """
 
     log: str
@@ -38,12 +38,12 @@ class SeenLog:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Offsets [start_offset, end_offset) of a log that were here, should still be here, and are missing.
+    """Offsets [start_offset, end_offset) of a log that were on disk, should still be there, and are missing.
 
-    :param why: the known facts about it, as a sentence without its end.
-    :param is_unknown: it is unknown whether the log should be here.
-    :param log_id: identity of the log, as receipts have it; "": unknown.
-    :param is_other: another log has its name by now, so facts about that name say nothing about it.
+    :param why: the known facts about it, as a sentence without a full stop.
+    :param is_unknown: it is unknown whether the log should be on disk.
+    :param log_id: identity of the log, as receipts have it, or "" if it is unknown.
+    :param is_other: another log has its name by now, so facts about that name don't apply to it.
     """
 
     log: str
@@ -60,23 +60,16 @@ def logs_of_snapshot(
     snapshot: StoreSnapshot,
     identities: Mapping[str, LogIdentity],
     lineages: Lineages,
-    known: Iterable[SeenLog] = (),
+    remembered: Iterable[SeenLog] = (),
 ) -> tuple[SeenLog, ...]:
     """Return a snapshot's logs in the form in which they are remembered.
 
-    :param known: remembered logs. If a log's end can't be read, the remembered end is used.
+    :param remembered: the logs of the last look. If a log's end can't be read, its remembered end is used.
     """
-    before = {(entry.log, entry.lineage): entry for entry in known}
+    before = {(entry.log, entry.lineage): entry for entry in remembered}
 
     def entry_of(log: LogSnapshot) -> SeenLog:
-        entry = read_entry(log)
-        old = before.get((entry.log, entry.lineage)) if log.unread else None
-        if old is None or not entry.is_same_log(old):
-            return entry
-        return replace(entry, end_offset=max(entry.end_offset, old.end_offset))
-
-    def read_entry(log: LogSnapshot) -> SeenLog:
-        return SeenLog(
+        entry = SeenLog(
             log.name,
             lineages.of(log.name),
             log.min_offset,
@@ -85,15 +78,16 @@ def logs_of_snapshot(
             snapshot.taken_at_ms,
             identities.get(log.name, LogIdentity()),
         )
+        old = before.get((entry.log, entry.lineage)) if log.unread else None
+        if old is None or not entry.is_same_log(old):
+            return entry
+        return replace(entry, end_offset=max(entry.end_offset, old.end_offset))
 
     return tuple(map(entry_of, snapshot.logs))
 
 
 def logs_of_plan(plan: Plan) -> tuple[SeenLog, ...]:
-    """Return the logs of a plan in that form.
-
-    A plan knows less of them; it serves while nothing is remembered.
-    """
+    """Return the logs of a plan, without identities, for use while the journal remembers none."""
     lineages = Lineages(plan.lineage or 1, plan.log_lineages)
     return tuple(
         SeenLog(
@@ -109,22 +103,22 @@ def logs_of_plan(plan: Plan) -> tuple[SeenLog, ...]:
     )
 
 
-def absent_logs(known: Iterable[SeenLog], here: Iterable[SeenLog]) -> tuple[SeenLog, ...]:
+def absent_logs(remembered: Iterable[SeenLog], present_logs: Iterable[SeenLog]) -> tuple[SeenLog, ...]:
     """Return the known logs that are missing: their name is gone, or another log has it."""
-    present = {entry.log: entry for entry in here}
-    return tuple(log for log in known if log.log not in present or not log.is_same_log(present[log.log]))
+    present = {entry.log: entry for entry in present_logs}
+    return tuple(log for log in remembered if log.log not in present or not log.is_same_log(present[log.log]))
 
 
 def merge_logs(
-    known: Sequence[SeenLog], here: Sequence[SeenLog], absences: Mapping[SeenLog, Absence]
+    remembered: Sequence[SeenLog], present_logs: Sequence[SeenLog], absences: Mapping[SeenLog, Absence]
 ) -> tuple[SeenLog, ...]:
     """Return the logs to remember after this look. Rightly deleted logs are forgotten.
 
-    If a log is unchanged, its earlier entry stays: so nothing is written without a change.
+    An unchanged log keeps its earlier entry, so that nothing is written without a change.
 
     :param absences: why the logs of :func:`absent_logs` are missing.
     """
-    before = {entry.log: entry for entry in known if entry not in absences}
+    before = {entry.log: entry for entry in remembered if entry not in absences}
 
     def merge(entry: SeenLog) -> SeenLog:
         old = before.get(entry.log)
@@ -134,23 +128,23 @@ def merge_logs(
         same = replace(entry, at_ms=old.at_ms, identity=old.identity) == old
         return old if same and entry.identity.log_id == old.identity.log_id else entry
 
-    missing = (entry for entry in known if entry in absences and not absences[entry].is_right)
-    return tuple(sorted((*map(merge, here), *missing), key=lambda entry: (entry.log, entry.at_ms)))
+    missing = (entry for entry in remembered if entry in absences and not absences[entry].is_right)
+    return tuple(sorted((*map(merge, present_logs), *missing), key=lambda entry: (entry.log, entry.at_ms)))
 
 
 def missing_ranges(
-    known: Sequence[SeenLog], here: Iterable[SeenLog], absences: Mapping[SeenLog, Absence]
+    remembered: Sequence[SeenLog], present_logs: Iterable[SeenLog], absences: Mapping[SeenLog, Absence]
 ) -> Iterator[Missing]:
     """Yield the ranges of known logs that should be on disk and are missing.
 
-    Another log with the same name doesn't hide them. In a log that still exists only its end can be missing:
-    no broker cuts below the offset that in-sync replicas have. A later begin is expiry.
+    Another log with the same name doesn't hide them. Of a log that still exists only the end can be missing:
+    no broker cuts it below the offset that in-sync replicas have. A later start is expiry.
 
     :param absences: why the logs of :func:`absent_logs` are missing.
     """
-    present = {entry.log: entry for entry in here}
-    newest = {log.log: log for log in sorted(known, key=lambda log: log.at_ms)} | present
-    for entry in known:
+    present = {entry.log: entry for entry in present_logs}
+    newest = {log.log: log for log in sorted(remembered, key=lambda log: log.at_ms)} | present
+    for entry in remembered:
         when = f"[{entry.start_offset}, {entry.end_offset}) on {time_text(entry.at_ms)}"
         if entry in absences:
             absence = absences[entry]

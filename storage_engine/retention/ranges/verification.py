@@ -1,6 +1,7 @@
-"""Checks of a lake in turns that the journal remembers, and comparison of a store with lake and journal.
+"""Checks of a lake's files, a part at a time, and comparison of a store with lake and journal.
 
-Lake, receipts and stamp are witnesses of deletions: their facts are compared with the journal's record.
+The journal remembers which files were checked when. Lake, receipts and stamp are witnesses of deletions:
+their facts are compared with the journal's record.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ from storage_engine.retention.store.unnamed_lakes import (
 from storage_engine.same_bytes.own_acts import read_own_acts
 
 _NAMED = 3
-"""Number of changed ranges of a run that a text names; of more it gives the number."""
+"""Number of changed ranges of a run that a text names. The others are only counted."""
 
 _ADVICE = (
     "Nothing was changed. Find out who writes to the journal. Bring the journal back from a backup that "
@@ -90,38 +91,29 @@ _ADVICE = (
 
 def deletion_findings(
     reader: JournalReader, lake: Lake, store_id: str, stamped: RunDigest | None
-) -> tuple[Finding, ...]:
-    """Return findings on runs whose record in the journal differs from what was witnessed at their deletions.
+) -> Iterator[Finding]:
+    """Yield findings on runs whose record in the journal differs from the witnesses of their deletions.
 
-    :param stamped: the deletion in the store's stamp; None: there is none, or the stamp wasn't read.
+    :param stamped: the deletion in the store's stamp; None if there is none or the stamp wasn't read.
     :raises JournalUnavailableError: the journal can't be read.
     """
-    return tuple(_findings(reader, lake, store_id, stamped))
-
-
-def _findings(
-    reader: JournalReader, lake: Lake, store_id: str, stamped: RunDigest | None
-) -> Iterator[Finding]:
     rows: Sequence[DeletedRange] = ()
     try:
         rows = read_deletions(lake, store_id)
     except StorageEngineError as error:
-        yield Finding(
-            Status.WARNING,
-            "table deletions",
-            Text("could not be read: ", error),
-            "Nothing depends on this table. If it is lost, the store's next run makes it again from the "
-            "journal.",
+        advice = (
+            "Nothing depends on this table. If it is lost, the store's next run makes it from the journal."
         )
+        yield Finding(Status.WARNING, "table deletions", Text("could not be read: ", error), advice)
     sources: dict[RunDigest, list[str]] = {}
     for digest, source in dict.fromkeys(_list_witnesses(lake, store_id, rows, stamped)):
         sources.setdefault(digest, []).append(source)
     runs = read_deleting_runs(reader, store_id)
     if not runs and not any(row.store_id == store_id for row in reader.stores()):
-        # A journal that never knew the store, such as one beside a copy of its lake.
+        # This journal never knew the store, such as one beside a copy of its lake.
         return
     explained_runs = explain_absent_runs(reader, store_id, runs, sources, rows)
-    yield from (_absence(explained, sources) for explained in explained_runs)
+    yield from (_absence_finding(explained, sources) for explained in explained_runs)
     altered = {explained.altered.run_id for explained in explained_runs if explained.altered is not None}
     of_runs: dict[tuple[str, int], dict[RunDigest, Sequence[str]]] = {}
     for digest, names in sources.items():
@@ -133,25 +125,23 @@ def _findings(
         if wrong := history.differing(of_runs.get(key, {})):
             yield _changed_finding(history, wrong, of_runs[key], run_rows)
         elif run.run_id not in altered:
-            yield from _contradictions(reader, history)
+            yield from _contradiction_findings(reader, history)
     deleting = {run.run_id for run in runs}
     for run in reader.read(partial(runs_said_to_delete, store_id=store_id)):
         if run.run_id not in deleting:
-            yield from _contradictions(reader, read_history(reader, store_id, run))
+            yield from _contradiction_findings(reader, read_history(reader, store_id, run))
 
 
-def _contradictions(reader: JournalReader, history: RunHistory) -> Iterator[Finding]:
+def _contradiction_findings(reader: JournalReader, history: RunHistory) -> Iterator[Finding]:
     if clauses := read_run_contradictions(reader, history):
-        yield Finding(
-            Status.FAILURE,
-            f"run {history.run.run_key}",
+        detail = (
             "expected its plan, result, end and report to agree with each other and with its events; "
-            f"found otherwise{_clauses(clauses)}",
-            _ADVICE,
+            f"found otherwise{_clauses(clauses)}"
         )
+        yield Finding(Status.FAILURE, f"run {history.run.run_key}", detail, _ADVICE)
 
 
-def _absence(explained: ExplainedAbsence, sources: Mapping[RunDigest, Sequence[str]]) -> Finding:
+def _absence_finding(explained: ExplainedAbsence, sources: Mapping[RunDigest, Sequence[str]]) -> Finding:
     absent, is_older = explained.absent, explained.why is Absence.OLDER_COPY
     begun = f" begun {time_text(absent.begun_at_ms)}" if explained.altered is not None else ""
     source = " and ".join(dict.fromkeys(name for digest in absent.digests for name in sources[digest]))
@@ -172,20 +162,20 @@ def _list_witnesses(
 ) -> Iterator[tuple[RunDigest, str]]:
     for row in rows:
         yield row.digest, "the lake's table deletions"
-    for digest in _evidence(lake, store_id):
+    for digest in _read_evidence(lake, store_id):
         yield digest, "a receipt's evidence"
     if stamped is not None:
         yield stamped, "the store's stamp"
 
 
-def _evidence(lake: Lake, store_id: str) -> Iterator[RunDigest]:
+def _read_evidence(lake: Lake, store_id: str) -> Iterator[RunDigest]:
     table = lake.segments()
     if "evidence" not in table.schema().column_names:
         # A lake of an older version.
         return
     rows = read_rows(table, all_equal({"store_id": store_id}), ("evidence",))
     for text in rows["evidence"].unique().to_pylist():
-        # Whoever changed a receipt is found out by its hash; what is none says nothing here.
+        # A changed receipt shows by its hash. Evidence that can't be understood is no witness.
         try:
             evidence = json.loads(text or "{}")
             if DELETION in evidence:
@@ -200,16 +190,13 @@ def _changed_finding(
     sources: Mapping[RunDigest, Sequence[str]],
     rows: Sequence[DeletedRange],
 ) -> Finding:
-    """Return a finding on a run whose events in the journal differ from the witnessed ones."""
     digest, actual = next(iter(wrong.items()))
     names = " and ".join(dict.fromkeys(source for witness in wrong for source in sources[witness]))
-    return Finding(
-        Status.FAILURE,
-        f"run {digest.run}",
+    detail = (
         f"expected its plan, intents, results and losses with the SHA-256 {digest.sha256}, by {names}, "
-        f"found {actual} by the journal: it was changed since{_changes(history, rows)}",
-        _ADVICE,
+        f"found {actual} by the journal: it was changed since{_changes(history, rows)}"
     )
+    return Finding(Status.FAILURE, f"run {digest.run}", detail, _ADVICE)
 
 
 def _changes(history: RunHistory, rows: Sequence[DeletedRange]) -> str:
@@ -217,14 +204,14 @@ def _changes(history: RunHistory, rows: Sequence[DeletedRange]) -> str:
         ranges = tuple(ranges_by_event(history, None))
     except (BadInputError, KeyError, TypeError, ValueError) as error:
         return f"; the record can't be understood any more ({error})"
-    return _clauses(change for row in rows for change in _change(row, ranges))
+    return _clauses(change for row in rows for change in _differences(row, ranges))
 
 
-def _change(row: DeletedRange, now: Iterable[DeletedRange]) -> Iterator[str]:
-    """Yield clauses on the differences between the journal and a row of a deletion."""
+def _differences(row: DeletedRange, ranges: Iterable[DeletedRange]) -> Iterator[str]:
+    """Yield clauses on the differences between the journal's ranges and a lake's row of a deletion."""
     parts = [
         part
-        for part in now
+        for part in ranges
         if (part.log, part.lineage, part.what) == (row.log, row.lineage, row.what)
         and part.start_offset < row.end_offset
         and row.start_offset < part.end_offset
@@ -268,11 +255,11 @@ def verify_lake(
 ) -> tuple[StoreVerification, ...]:
     """Check every store's part of a lake.
 
-    :param journal_url: the journal that remembers the times of checks. It is made if it is missing.
+    :param journal_url: the journal that remembers the times of checks. It is created if it is missing.
     :param level: the depth of the check, up to BYTES.
-    :param max_bytes: bytes of data files to read; the next call begins with the files checked longest ago.
-    :param renew: first prove moved segments again, whatever the budget: another engine has moved their rows,
-        and that blocks their deletion. Receipts are added for them. Otherwise nothing in the lake is changed.
+    :param max_bytes: bytes of data files to read. The next call begins with the files checked longest ago.
+    :param renew: first prove moved segments again, whatever the budget. Another engine has moved their rows,
+        which blocks their deletion. Receipts are added for them. Otherwise nothing in the lake is changed.
     :raises LakeUnavailableError: the lake is missing or can't be read.
     :raises JournalUnavailableError: the journal can't be written, and a budget needs it: otherwise each call
         would check the same segments. Without a budget everything is checked, and nothing is remembered.
@@ -300,18 +287,13 @@ def verify_lake(
 
 
 def verify_store(
-    store: ManagedStore,
-    level: VerifyLevel,
-    *,
-    max_bytes: int | None = None,
-    renew: bool = False,
+    store: ManagedStore, level: VerifyLevel, *, max_bytes: int | None = None, renew: bool = False
 ) -> tuple[StoreVerification, ...]:
-    """Check the lakes' parts of a store, and that the store and its lakes together still have every byte.
+    """Check a store's parts of its lakes, and that the store and its lakes together still have every byte.
 
-    :param max_bytes: how many bytes to read of data files and, at STORE, of the store's own files; otherwise
-        as in :func:`verify_lake`.
+    :param max_bytes: as in :func:`verify_lake`; at STORE the bytes of the store's own files count, too.
     :param renew: as in :func:`verify_lake`.
-    :return: one result for each lake that can be asked. Proofs of the other lake count in its ranges, too.
+    :return: one result for each lake that can be asked. In its ranges proofs of the other lake count, too.
     :raises StoreNotFoundError: there is no such store.
     :raises LakeUnavailableError: no lake can be read.
     :raises JournalUnavailableError: the journal can't be read, or can't be written and a budget needs it.
@@ -330,7 +312,7 @@ def verify_store(
         ends = own_ends(broker, snapshot, _proven_ends(snapshot, record, rows))
     released = (*all_gone_spans(journal, record, unreachable), *missing_spans(journal, record, absent))
     kept = shielded_spans(store.real_root, record.lineages)
-    memory = _memory(store.journal_url, is_needed=max_bytes is not None)
+    memory = _open_memory(store.journal_url, is_needed=max_bytes is not None)
     others = heads_unasked(heads.heads, lakes, unreachable)
     witnesses = Witnesses(
         present,
@@ -369,7 +351,7 @@ def verify_store(
         *_unreachable_findings(unreachable),
         *(
             Finding(Status.WARNING, "restored store", f"{note}. No receipt proves these bytes", _ADOPT)
-            for note in filled_notes(store.real_root, _unproven(snapshot, results))
+            for note in filled_notes(store.real_root, _list_unproven(snapshot, results))
         ),
     )
     return tuple(
@@ -380,7 +362,7 @@ def verify_store(
     )
 
 
-def _memory(journal_url: str, *, is_needed: bool) -> VerificationMemory | None:
+def _open_memory(journal_url: str, *, is_needed: bool) -> VerificationMemory | None:
     try:
         return VerificationMemory(journal_url)
     except JournalUnavailableError:
@@ -398,9 +380,9 @@ def _unreachable_findings(unreachable: Mapping[str, str]) -> Iterator[Finding]:
 def _with_journal(
     result: StoreVerification, journal_url: str, lake: Lake, stamped: RunDigest | None
 ) -> StoreVerification:
-    """Add the store's name by the journal, and findings where its deletions differ from lake and stamp."""
+    """Add the journal's name of the store, and findings where its deletions differ from lake and stamp."""
     try:
-        findings = deletion_findings(JournalReader(journal_url), lake, result.store_id, stamped)
+        findings = tuple(deletion_findings(JournalReader(journal_url), lake, result.store_id, stamped))
         record = Journal(journal_url, read_only=True).store_with_id(result.store_id)
         name = store_text(record.name, record.broker, record.real_path) if record else result.name
         return replace(result, findings=(*result.findings, *findings), name=name)
@@ -423,8 +405,8 @@ def _proven_ends(
     return proven_ends(snapshot, lambda id_: by_id.get(id_, ()), read_own_acts(record.real_path))
 
 
-def _unproven(snapshot: StoreSnapshot, results: Sequence[StoreVerification]) -> set[tuple[str, int]]:
-    """Return, by log and base offset, the segments on disk that weren't found to have a receipt's bytes."""
+def _list_unproven(snapshot: StoreSnapshot, results: Sequence[StoreVerification]) -> set[tuple[str, int]]:
+    """Return log and base offset of each segment on disk that no receipt was found to prove."""
     proven: dict[str, list[RangeStatus]] = {}
     for part in (row for result in results for row in result.ranges if (row.where, row.status) == _PROVEN):
         proven.setdefault(part.log, []).append(part)
@@ -439,7 +421,7 @@ def _unproven(snapshot: StoreSnapshot, results: Sequence[StoreVerification]) -> 
 
 
 def _credited_count(journal: Journal, record: StoreRecord, lake: Lake, snapshot: StoreSnapshot) -> int:
-    """Return the number of sealed segments that are proven by replicas' receipts in a lake."""
+    """Return how many sealed segments are proven by replicas' receipts in a lake."""
     from storage_engine.retention.replicas import archived_by_replicas
 
     proofs = Proofs((LakeProofs(lake, {}, {}),), acts=read_own_acts(record.real_path))
@@ -450,11 +432,9 @@ def _credited_count(journal: Journal, record: StoreRecord, lake: Lake, snapshot:
 def other_lake_findings(
     others: Sequence[LakeHead], result: StoreVerification, has_rows: bool
 ) -> Iterator[Finding]:
-    """Yield findings on lakes that a store was archived into and that weren't named, if that leaves a gap.
+    """Yield findings on a store's lakes that weren't named, if the named lakes lack a part of it. Pure.
 
-    Pure.
-
-    :param others: the store's last receipts in those lakes.
+    :param others: the store's last receipts in the lakes that weren't named.
     :param has_rows: one of the named lakes has receipts of the store.
     """
     late = [f"{log} from {offset}" for log, offset in sorted(result.begins.items()) if offset > 0]
@@ -473,12 +453,11 @@ def other_lake_findings(
 
 
 def _journal_heads(lake: Lake, journal: Journal, store_id: str) -> tuple[ChainHead, ...]:
-    """Return the receipts of a store that, by the journal, a lake has to have."""
+    """Return the last receipts of a store that a lake has to have, by the journal."""
     return _heads_in_lake(KnownHeads(tuple(journalled_heads(journal, store_id))), lake, store_id)
 
 
 def _journal_witnesses(lake: Lake, journal: Journal, store_id: str) -> Witnesses:
-    """Return other lakes and stores that have, by the journal, receipts of this store's bytes."""
     unasked = lakes_unasked(journalled_heads(journal, store_id), (lake,), {})
     return Witnesses(unasked=unasked, compared=partial(compared_receipts, journal, store_id))
 
@@ -488,10 +467,7 @@ def _heads_in_lake(heads: KnownHeads, lake: Lake, _store_id: str) -> tuple[Chain
 
 
 def _renew(lake: Lake, store_id: str) -> int:
-    """Prove moved segments again, and return their number.
-
-    If the chain of receipts is broken, none is proven: the check reports that first.
-    """
+    """Prove moved segments again, and return their number, or 0 if the chain of receipts is broken."""
     moved = moved_receipts(lake, with_rows(receipts(lake, store_id, with_ended=True)))
     if not moved:
         return 0
@@ -501,6 +477,5 @@ def _renew(lake: Lake, store_id: str) -> int:
 
 
 def _valid_rows(lake: Lake, rows: Sequence[Receipt]) -> list[Receipt]:
-    """Return the valid receipts, also those of expired segments."""
     broken = losses(find_faults(lake, select_whole(rows)))
     return [row for row in rows if row.identity not in broken]

@@ -1,8 +1,8 @@
-"""Answers of a broker's package, which are checked before anything is decided or recorded by them.
+"""Checks of the answers of a broker's package, before anything is decided or recorded by them.
 
-A wrong answer becomes a :class:`BrokerPackageError`. So does every error of a package other than our own
-errors and those of the operating system. Checks cover whole columns, because a store may have 100,000
-segments. Single segments are looked at only to name a fault.
+A wrong answer becomes a :class:`BrokerPackageError`. So does every error of a package except our own errors
+and those of the operating system. Checks cover whole columns, because a store may have 100,000 segments.
+Single segments are looked at only to name a fault.
 """
 
 from __future__ import annotations
@@ -66,30 +66,27 @@ class RealDirectories:
     """Directories by their real paths. Each directory on a path is looked at once, not once for each file."""
 
     def __init__(self, paths: Sequence[os.PathLike[str]]) -> None:
-        self._said = ", ".join(map(os.fspath, paths))
+        self._text = ", ".join(map(os.fspath, paths))
         self._roots = tuple(dict.fromkeys(os.path.realpath(path) for path in paths))
         self._real: dict[str, str] = {"": "/"}
-        self._has: dict[str, bool] = {}
+        self._is_within: dict[str, bool] = {}
 
     def __str__(self) -> str:
-        return self._said
+        return self._text
 
     def first_outside(self, paths: Sequence[str]) -> str | None:
-        """Return the first file for which :meth:`has` is false; None: there is none."""
+        """Return the first path for which :meth:`has` is false, or None if it is true for all."""
         parts = [path.rpartition("/") for path in paths]
         names = {name for _, _, name in parts}
         is_plain = _NO_NAMES.isdisjoint(names) and "\0" not in "".join(names)
         directories = {directory for directory, _, _ in parts}
         self._list_parents(directories)
-        if is_plain and all(map(self._has_in, directories)):
+        if is_plain and all(map(self._has_directory, directories)):
             return None
         return next((path for path in paths if not self.has(path)), None)
 
     def _list_parents(self, directories: Set[str]) -> None:
-        """Look at many directories of one parent by one listing.
-
-        Other directories are looked at one by one.
-        """
+        """Look up the real paths of many directories of one parent by a single listing of that parent."""
         parents = Counter(directory.rpartition("/")[0] for directory in directories)
         for parent, count in parents.items():
             if count < _MANY or not parent.startswith("/") or "\0" in parent or len(parent) > _PATH_MAX:
@@ -104,16 +101,16 @@ class RealDirectories:
     def has(self, path: str) -> bool:
         """Return whether a file would be below one of the directories, but not among our own files."""
         directory, _, name = path.rpartition("/")
-        return name not in _NO_NAMES and "\0" not in name and self._has_in(directory)
+        return name not in _NO_NAMES and "\0" not in name and self._has_directory(directory)
 
-    def _has_in(self, directory: str) -> bool:
-        # Of a bare name, or one in the file system's root, nothing is said.
+    def _has_directory(self, directory: str) -> bool:
+        # A bare name, or a file in the file system's root, is below none of the directories.
         if not directory or "\0" in directory or len(directory) > _PATH_MAX:
             return False
-        if (is_within := self._has.get(directory)) is None:
+        if (is_within := self._is_within.get(directory)) is None:
             real = self._directory(directory) if directory.startswith("/") else os.path.realpath(directory)
             below = any(f"{real}/".startswith(root.rstrip("/") + "/") for root in self._roots)
-            is_within = self._has[directory] = below and f"/{DIRECTORY}/" not in f"{real}/"
+            is_within = self._is_within[directory] = below and f"/{DIRECTORY}/" not in f"{real}/"
         return is_within
 
     def real(self, path: str) -> str:
@@ -126,7 +123,7 @@ class RealDirectories:
         if (cached := self._real.get(path)) is None:
             parent, _, name = path.rpartition("/")
             real = f"{self._directory(parent).rstrip('/')}/{name}"
-            if name in _NO_NAMES or os.path.islink(real):  # noqa: PTH114  takes a third
+            if name in _NO_NAMES or os.path.islink(real):  # noqa: PTH114  takes a third of the time
                 real = os.path.realpath(path)
             cached = self._real[path] = real
         return cached
@@ -275,8 +272,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
 }
 """Requests to a store, and the verb for each, as in "expected its package to <do>".
 
-Requests that lock or delete aren't among them: after their errors the caller says what is known of the store.
-``lock`` stands for a locked store.
+Requests that lock or delete are left out: their callers report the store's state. ``lock`` is a locked store.
 """
 PARTS: Final[Mapping[str, type]] = {
     "causes": StoreCauses,
@@ -291,7 +287,7 @@ PARTS: Final[Mapping[str, type]] = {
     "shield": StoreShield,
     "tasks": BackgroundTasks,
 }
-"""Parts that only some stores have. They are objects that are asked in the same way."""
+"""Parts that only some stores have. Their members are requests too, such as ``hold.end``."""
 _CHANGING: Final = frozenset(
     {"hold.end", "hold.hold_due", "hold.renew", "process.flush_now", "shield.end_force"}
 )
@@ -305,10 +301,9 @@ def package_errors(broker: str, doing: str, then: str = UNCHANGED) -> Iterator[N
     """Turn errors of a broker's package into one kind of error.
 
     Three kinds stay as they are: our errors, those of the operating system, and lack of memory. The contract
-    names the first two, and the third is no fault of the package. A missing file is an error of its log,
-    because the broker may run on while it is asked.
+    names the first two, and the third is no fault of the package. A missing file becomes a
+    :class:`FileGoneError`, because the broker may delete files while its package reads them.
 
-    :param broker: the broker's name.
     :param doing: the package's task, as in "expected the package to <doing>".
     :param then: sentences on the known state of the store, and the remedy.
     :raises FileGoneError: a file vanished after it was listed and before it was read.
@@ -336,9 +331,9 @@ def ask(broker: str, doing: str, question: Callable[[], T]) -> T:
 
 
 class _Asked:
-    """A package's store, or a part of it. All errors in its answers to ``QUESTIONS`` become one kind.
+    """A package's store, or a part of it, with :func:`package_errors` around each of ``QUESTIONS``.
 
-    :param name: name of the part, followed by a full stop; "": it is the store.
+    :param name: name of the part, followed by a full stop, or "" for the store.
     """
 
     __slots__ = ("_asked", "_broker", "_name")
@@ -370,7 +365,6 @@ class _Asked:
 def _ask_with(
     broker: str, doing: str, then: str, question: Callable[..., T], /, *arguments: Any, **named: Any
 ) -> T:
-    """Return the answer to a question with arguments. Its errors are those of :func:`package_errors`."""
     with package_errors(broker, doing, then):
         return question(*arguments, **named)
 
@@ -378,7 +372,6 @@ def _ask_with(
 def asked(store: BrokerStore, broker: str) -> BrokerStore:
     """Return a store whose failures to answer become a :class:`BrokerPackageError`.
 
-    :param broker: the broker's name.
     :raises BrokerPackageError: the package is written for an older contract.
     """
     with package_errors(broker, "open its store"):
@@ -387,7 +380,7 @@ def asked(store: BrokerStore, broker: str) -> BrokerStore:
 
 
 def wrap_lock(held: object, broker: str) -> LockedStore:
-    """Return a locked store whose failures to answer become the same error.
+    """Return a locked store whose failures to answer become a :class:`BrokerPackageError`.
 
     :raises BrokerPackageError: the object isn't a locked store, or has impossible values.
     """
@@ -395,7 +388,7 @@ def wrap_lock(held: object, broker: str) -> LockedStore:
     if not isinstance(held, LockedStore):
         refuse(where, f"type {LockedStore.__name__}", f"{held!r:.400}")
     locked = cast(LockedStore, _Asked(held, broker, "lock."))
-    _check_said((), locked.notices, where)
+    _check_causes_and_notices((), locked.notices, where)
     size = locked.max_delete_batch
     if size is not None and (type(size) is not int or size < 1):
         refuse(f"{where}: max_delete_batch", "a number of at least 1, or None", f"{size!r:.400}")
@@ -405,13 +398,12 @@ def wrap_lock(held: object, broker: str) -> LockedStore:
 def answer_for_left(
     segments: Sequence[Segment], question: Callable[[Sequence[Segment]], T]
 ) -> tuple[Sequence[Segment], T]:
-    """Return a log's remaining segments and an answer about them, while the broker deletes the oldest ones.
-
-    However often segments vanish after they were listed, the others get an answer.
+    """Ask about a log's segments while the broker may delete the oldest of them.
 
     :param segments: segments of one log, oldest first.
-    :param question: the question. It is asked again without the deleted segments and those before them.
-    :raises FileGoneError: a file is gone, but not the own file of any of these segments.
+    :param question: the question. If segments vanish, it is asked again without them and those before them.
+    :return: the remaining segments, and the answer about them.
+    :raises FileGoneError: a file is gone that isn't the own file of one of these segments.
     """
     remaining = segments
     while True:
@@ -425,11 +417,10 @@ def answer_for_left(
 
 
 def take_snapshot(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot:
-    """Return a store's present state, as far as possible.
+    """Return a store's present state.
 
-    Offsets between two segments may be missing. A caller that needs them refuses that log.
+    Offsets between two segments may be missing. A caller that needs all offsets refuses that log.
 
-    :param broker: name of the store's broker.
     :raises BrokerPackageError: the snapshot is impossible.
     :raises StorageEngineError: the same errors as of ``BrokerStore.snapshot``.
     """
@@ -450,11 +441,10 @@ def _take_checked(store: BrokerStore, take: Callable[[], StoreSnapshot], broker:
 
 
 def take_sealed_files(store: BrokerStore, broker: str) -> tuple[Segment, ...]:
-    """Return the sealed segments that exist, even if some are missing between them.
+    """Return the sealed segments that exist. Segments between them may be missing.
 
-    :raises BrokerPackageError: these segments are impossible.
-    :raises StorageEngineError: the same errors as of ``StoreShield.sealed_files``, or the store can't have a
-        shield.
+    :raises BrokerPackageError: a segment is impossible.
+    :raises StorageEngineError: as of ``StoreShield.sealed_files``, or the store can't have a shield.
     """
     if (shield := store.shield) is None:
         raise BadInputError(
@@ -482,12 +472,11 @@ def take_archivable(store: BrokerStore, snapshot: StoreSnapshot) -> Archivable:
     sealed = {segment.id: segment for log in snapshot.logs for segment in log.sealed}
     for segment in archivable.segments:
         if sealed.pop(segment.id, None) != segment:
-            where = (
-                f"broker {snapshot.broker}: {snapshot.root}: log {segment.log}, offset {segment.base_offset}"
-            )
-            refuse(where, "a sealed segment of the snapshot to be archived, once", repr(segment))
+            where = f"broker {snapshot.broker}: {snapshot.root}: log {segment.log}"
+            expected = "a sealed segment of the snapshot to be archived, once"
+            refuse(f"{where}, offset {segment.base_offset}", expected, repr(segment))
     if archivable.is_all and (sealed or archivable.kept_out or archivable.refused):
-        # Made of the default answer, which says that nothing is ever kept out.
+        # The package changed the default answer, whose is_all says that no segment is kept out.
         return replace(archivable, is_all=False)
     return archivable
 
@@ -495,7 +484,6 @@ def take_archivable(store: BrokerStore, snapshot: StoreSnapshot) -> Archivable:
 def check_snapshot(snapshot: StoreSnapshot, data_paths: Sequence[os.PathLike[str]], broker: str) -> None:
     """Make sure that a snapshot is possible, and fits into journal, lake and reports.
 
-    :param data_paths: the directories that the broker writes to.
     :raises BrokerPackageError: the snapshot is impossible.
     """
     where = f"broker {broker}"
@@ -505,21 +493,16 @@ def check_snapshot(snapshot: StoreSnapshot, data_paths: Sequence[os.PathLike[str
     where = f"{where}: {snapshot.root}"
     disks = [*snapshot.log_disks, snapshot.dependents_disk]
     check_each(disks, DiskUsage, DISK, lambda _: f"{where}: disk")
-    _check_logs(snapshot.logs, where)
-    segments = [segment for log in snapshot.logs for segment in log.segments]
-    _check_segments(segments, [log.name for log in snapshot.logs for _ in log.segments], where)
-    _check_files(segments, RealDirectories(data_paths), where)
-
-
-def _check_logs(logs: Sequence[LogSnapshot], where: str) -> None:
+    logs = snapshot.logs
     check_all(logs, LogSnapshot, lambda _: f"{where}: log")
-    names: set[str] = set()
     _check_names([log.name for log in logs], where)
-    for log in logs:
-        if log.name in names:
-            refuse(f"{where}: log {log.name}", "each log once", "it again")
-        names.add(log.name)
+    for name, count in Counter(log.name for log in logs).items():
+        if count > 1:
+            refuse(f"{where}: log {name}", "each log once", "it again")
     check_each(logs, LogSnapshot, LOG, lambda log: f"{where}: log {log.name}")
+    segments = [segment for log in logs for segment in log.segments]
+    _check_segments(segments, [log.name for log in logs for _ in log.segments], where)
+    _check_files(segments, RealDirectories(data_paths), where)
 
 
 def _check_names(names: Iterable[object], where: str) -> None:
@@ -586,33 +569,33 @@ def take_triggers(
 ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
     """Return the causes that hold now, and notices.
 
-    :raises BrokerPackageError: the package's answer isn't that.
+    :raises BrokerPackageError: the package failed, or its answer is neither.
     """
     if (causes := store.causes) is None:
         return (ALWAYS,), ()
     with package_errors(snapshot.broker, "say which causes hold"):
         triggers, notices = causes.triggers(snapshot, now_ms, request)
-    _check_said(triggers, notices, f"broker {snapshot.broker}: {snapshot.root}")
+    _check_causes_and_notices(triggers, notices, f"broker {snapshot.broker}: {snapshot.root}")
     return triggers, notices
 
 
 def take_watch(store: BrokerStore, now_ms: int, broker: str) -> Watch:
     """Return the causes that hold for a store by clock and disks alone.
 
-    :raises BrokerPackageError: the package's answer isn't that.
+    :raises BrokerPackageError: the package failed to answer.
     """
     with package_errors(broker, "look at clock and disks", _ASKED):
         return watch_of(store, now_ms)
 
 
-def _check_said(triggers: object, notices: object, where: str) -> None:
+def _check_causes_and_notices(triggers: object, notices: object, where: str) -> None:
     for name, values, of in (("causes", triggers, Trigger), ("notices", notices, str)):
         if type(values) is not tuple or not all(isinstance(value, of) for value in values):
             refuse(f"{where}: {name}", f"a tuple of {of.__name__}", f"{values!r:.400}")
 
 
 def take_checkpoint(store: BrokerStore) -> tuple[Mapping[str, int], tuple[str, ...]]:
-    """Return a store's checkpoint, and why it is unknown. Empty: it is known. No deletion depends on it."""
+    """Return a store's checkpoint, and a notice if it can't be read. No deletion depends on it."""
     try:
         return process_of(store).checkpoint(), ()
     except BrokerPackageError:
@@ -624,8 +607,7 @@ def take_checkpoint(store: BrokerStore) -> tuple[Mapping[str, int], tuple[str, .
 def propose(store: BrokerStore, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
     """Return the deletions that a broker's own rules plan in a store.
 
-    :param snapshot: the snapshot from :func:`take_snapshot`.
-    :raises BrokerPackageError: the answer is no plan for that snapshot.
+    :raises BrokerPackageError: the answer isn't a plan for that snapshot.
     :raises StorageEngineError: the same errors as of ``BrokerStore.plan``.
     """
     with package_errors(snapshot.broker, "plan deletions in its store"):
@@ -649,7 +631,7 @@ def check_plan(plan: Plan, snapshot: StoreSnapshot) -> None:
     check_each([plan], Plan, PLAN, lambda _: f"{where}: plan")
     if plan.store_root != snapshot.root:
         refuse(f"{where}: plan", f"one for {snapshot.root}", f"one for {plan.store_root}")
-    _check_said(plan.triggers, plan.notices, f"{where}: plan")
+    _check_causes_and_notices(plan.triggers, plan.notices, f"{where}: plan")
     check_all(plan.logs, LogPlan, lambda _: f"{where}: plan")
     logs = {log.name: log for log in snapshot.logs}
     names = [log.log for log in plan.logs]
@@ -664,7 +646,6 @@ def check_plan(plan: Plan, snapshot: StoreSnapshot) -> None:
 
 
 def _check_log_plan(log: LogPlan, segments: tuple[Segment, ...], where: str) -> None:
-    """:param segments: the log's present segments."""
     if tuple([decision.segment for decision in log.decisions]) != segments:
         by_offset = {segment.base_offset: segment for segment in segments}
         for decision in log.decisions:
@@ -679,17 +660,13 @@ def _check_log_plan(log: LogPlan, segments: tuple[Segment, ...], where: str) -> 
     if going != segments[: len(going)]:
         pairs = zip(going, segments, strict=False)
         actual, expected = next(pair for pair in pairs if pair[0] != pair[1])
+        where = f"{where}, offset {expected.base_offset}"
         refuse(
-            f"{where}, offset {expected.base_offset}",
-            "the oldest segments to be deleted",
-            f"that it stays and {actual.base_offset} is deleted",
+            where, "the oldest segments to be deleted", f"that it stays and {actual.base_offset} is deleted"
         )
     if going[-1].state is not SegmentState.SEALED:
-        refuse(
-            f"{where}, offset {going[-1].base_offset}",
-            "that only sealed segments are deleted",
-            "an active one",
-        )
+        where = f"{where}, offset {going[-1].base_offset}"
+        refuse(where, "that only sealed segments are deleted", "an active one")
     at_most = segments[len(going)].base_offset if len(going) < len(segments) else _MAX_OFFSET
     if not going[-1].end_offset <= log.new_min_offset <= at_most:
         refuse(
@@ -705,9 +682,8 @@ def list_dependents(
 ) -> tuple[DependentFile, ...]:
     """Return the dependents to delete after segments.
 
-    None of them is a segment's file or outside of the store.
+    A check has shown that each of them is in the store, and isn't a segment's file.
 
-    :param snapshot: snapshot of the present store.
     :param min_offsets: by name of a log, where it will begin.
     :raises BrokerPackageError: the package names other files.
     :raises StorageEngineError: the same errors as of ``StoreDependents.find``.

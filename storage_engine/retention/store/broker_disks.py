@@ -22,7 +22,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 def checked_data_paths(
     store: ManagedStore, broker: BrokerStore, *, any_place: bool = False
 ) -> tuple[Path, ...]:
-    """Return the directories that a store's broker writes to, after a check that ours are none of them.
+    """Return the directories that a store's broker writes to, after a check of where our own files are.
 
     :param any_place: skip the check, for a caller that writes nothing.
     :raises BadInputError: our files are in a wrong place, as in :func:`check_places` and :func:`check_disks`.
@@ -42,10 +42,8 @@ def check_disks(
 
     A missing directory counts as on the disk of the directory above it.
 
-    :param data_paths: the directories that the broker writes to.
     :param temporary: directories for temporary files, by their purpose.
-    :raises BadInputError: some are on such a disk, and the store's settings don't allow it. The error names
-        all of them.
+    :raises BadInputError: a place is on such a disk, and the settings don't allow it. The error names all.
     """
     if store.may_share_disks:
         return
@@ -65,10 +63,7 @@ def check_disks(
 
 
 def shared_disks(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[tuple[str, Path], ...]:
-    """Return lakes, journals and reports on a disk that the broker writes to, each with its kind and path.
-
-    :param data_paths: the directories that the broker writes to.
-    """
+    """Return lakes, journals and reports on a disk that the broker writes to, each with its kind and path."""
     disks = {_device(path) for path in data_paths}
     return tuple((kind, path) for kind, path, _ in _places(store) if _device(path) in disks)
 
@@ -76,7 +71,6 @@ def shared_disks(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[tuple
 def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[Path]) -> None:
     """Make sure that a new lake won't be on a disk of its store's broker, running or stopped.
 
-    :param data_paths: the directories that the broker writes to.
     :raises BadInputError: it would be, and the store's settings don't allow it; nothing was created.
     """
     if store.live is not None and store.live.allow_same_disk:
@@ -95,13 +89,12 @@ def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[P
 def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Sequence[Path]) -> str:
     """Return a notice for a person who manages a store by its files while its broker runs.
 
-    If the broker was named, :func:`check_disks` refuses such a place instead. Only then may a name allow it.
+    If the running broker was named, :func:`check_disks` refuses such a place instead.
 
-    :return: the notice; "": none of our files is on its disks, or no running broker was found.
+    :return: the notice, or "" if none of our files is on its disks or no running broker was found.
     """
-    if store.is_live or not (shared := shared_disks(store, data_paths)):
-        return ""
-    if not process_of(broker).user():
+    shared = () if store.is_live else shared_disks(store, data_paths)
+    if not shared or not process_of(broker).user():
         return ""
     places = ", ".join(f"{name} ({path})" for name, path in shared)
     return (
@@ -111,9 +104,8 @@ def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Seq
 
 
 def check_places(store: ManagedStore, data_paths: Sequence[Path]) -> None:
-    """Make sure that lake, journal and reports are in no store's root, and not among its own files.
+    """Make sure that lake, journal and reports are in no store's root, and not among the broker's files.
 
-    :param data_paths: the directories that the store's broker writes to.
     :raises BadInputError: one of them is; nothing was changed.
     """
     places = {kind: directory for kind, _, directory in _places(store)}
@@ -131,7 +123,7 @@ def _real(path: Path) -> Path:
 
 
 def _places(store: ManagedStore) -> Iterator[tuple[str, Path, Path]]:
-    """Yield every local place that is written to for a store: its kind, its path, and its directory."""
+    """Yield each local place that we write to for a store: its kind, its path, and its directory."""
     for name, lake in zip(("lake", "second lake"), store.lakes, strict=False):
         directories = local_directories(lake)
         for kind, path in local_places(lake).items():
@@ -142,10 +134,7 @@ def _places(store: ManagedStore) -> Iterator[tuple[str, Path, Path]]:
 
 
 def _device(path: Path) -> int:
-    """Return the file system that ``path`` is on.
-
-    A missing path counts as on that of the directory above it.
-    """
+    """Return the device of ``path``, or of the nearest directory above it if it is missing."""
     for place in (path, *path.absolute().parents):
         try:
             return place.stat().st_dev

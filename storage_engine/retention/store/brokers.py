@@ -36,8 +36,7 @@ ANSWER_SECONDS = 30.0
 def check_answers(root: str) -> None:
     """Make sure that the disk of a store answers, even if only to say that a path is missing.
 
-    Nothing can interrupt a thread that waits for a mount whose server is gone. So a thread of its own waits,
-    and is left behind.
+    Nothing can interrupt a wait for a server that is gone. So another thread waits, and is left waiting.
 
     :raises DiskUnavailableError: the disk doesn't answer for ``ANSWER_SECONDS``.
     """
@@ -53,18 +52,17 @@ def check_answers(root: str) -> None:
 
 def _ask(root: str) -> None:
     with suppress(OSError):
-        # What a file is may be remembered; how full its disk is has to be asked for.
+        # The kernel may have a file's attributes in its cache, but has to ask the disk how full it is.
         os.statvfs(root)
 
 
 def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerStore:
     """Open ``store`` by its broker.
 
-    :param memory: remembered state of a running broker's hold; None: there is none, so the store can be read
-        but not held.
-    :raises BadInputError: there is no such broker, or its settings don't fit, such as those of a running
-        broker for a kind whose stores are managed while it is stopped.
-    :raises BrokerError: by its settings the store's broker runs, and it can't be asked.
+    :param memory: remembered state of a running broker's hold; without it the store can be read but not held.
+    :raises BadInputError: there is no such broker, or its settings don't fit. For example, they name a
+        running broker of a kind whose stores are managed only while it is stopped.
+    :raises BrokerError: the settings name a running broker, and it can't be asked.
     """
     broker = find_broker(store.broker)
     if store.engine and broker.engine is None:
@@ -82,10 +80,9 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
 def inspect_store(
     store: ManagedStore, now_ms: int, *, messages: bool, queues: bool, snapshot: StoreSnapshot | None
 ) -> Inspection:
-    """Describe a store for a person. If its kind has no description of its own, the general one is returned.
+    """Describe a store for a person, by its kind of broker or in general.
 
-    :param snapshot: snapshot of a running broker's store; None: one is taken. The other parameters are for
-        the inspection of its kind.
+    :param snapshot: snapshot of a running broker's store; None takes one.
     :raises StorageEngineError: the store can't be read.
     """
     if (inspection := find_broker(store.broker).inspection) is not None:
@@ -130,7 +127,7 @@ def _not_running_error(store: ManagedStore) -> BadInputError:
 
 
 def fence_watch(store: ManagedStore) -> FenceWatch | None:
-    """Return the watch of a store's hold; None: the hold depends on nothing that can be watched."""
+    """Return the watch of a store's hold, or None if nothing of the hold can be watched."""
     running = find_broker(store.broker).running
     return None if running is None else running.watch_fence(settings_of(store))
 
@@ -144,7 +141,7 @@ def open_to_look(store: ManagedStore) -> BrokerStore:
     """
     if not store.is_live or not store.journal_url:
         return open_store(store)
-    # The database's libraries, which looking at a stopped broker's store needs for nothing.
+    # Imported here, because a look at a stopped broker's store doesn't need the database's libraries.
     from storage_engine.journal.journal import Journal, hold_memory
     from storage_engine.journal.tables.database import missing_sqlite_file
 
@@ -184,11 +181,9 @@ def refuse_cleanup(store: ManagedStore) -> None:
 
 
 def refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[[], bool]) -> None:
-    """Make sure that no process uses a stopped broker's store.
+    """Make sure that no process uses a stopped broker's store. If another of our runs uses it, wait for it.
 
-    If another of our runs uses it, wait for that run.
-
-    A run that deletes locks the store anyway. But a run with nothing to delete would never learn who uses it.
+    A run that deletes locks the store anyway. A run with nothing to delete learns only here who uses it.
 
     :param is_leased: returns whether a run changes the store, by its journal.
     :raises StoreBusyError: another process has its lock.
@@ -238,10 +233,7 @@ def no_shield(store: ManagedStore) -> BadInputError:
 
 
 def check_undo_settings(store: ManagedStore) -> None:
-    """Make sure that a policy's settings for an undo are possible with the store's broker.
-
-    :raises BadInputError: they aren't.
-    """
+    """:raises BadInputError: the policy's settings for an undo aren't possible with the store's broker."""
     broker = find_broker(store.broker)
     hours, directories = store.policy.undo_window_hours, store.policy.undo_directories
     if hours is not None and not isinstance(broker.aside, Aside):
@@ -266,7 +258,7 @@ def check_undo_settings(store: ManagedStore) -> None:
 
 
 def running_broker(store: ManagedStore) -> RunningBroker | None:
-    """Return the description that the store's running broker gives of itself. None: no broker was named.
+    """Return how the store's running broker describes itself, or None if no running broker was named.
 
     :raises BrokerError: the broker can't be asked.
     """
@@ -280,9 +272,7 @@ def running_broker(store: ManagedStore) -> RunningBroker | None:
 
 def assumes_defaults(store: ManagedStore) -> bool:
     """Return whether no setting says how long the broker keeps segments, so that its default applies."""
-    if store.broker_conf is not None or store.is_live:
-        return False
-    return may_set_age(store) and not sets_age(store)
+    return store.broker_conf is None and not store.is_live and may_set_age(store) and not sets_age(store)
 
 
 def may_set_age(store: ManagedStore) -> bool:
@@ -291,7 +281,7 @@ def may_set_age(store: ManagedStore) -> bool:
 
 
 def sets_age(store: ManagedStore) -> bool:
-    """Return whether a setting that was given beside the broker's own may say how long segments are kept."""
+    """Return whether one of the store's ``overrides`` may say how long segments are kept."""
     names = find_broker(store.broker).settings.of_age
     return bool(store.overrides if names is None else names & set(store.overrides))
 

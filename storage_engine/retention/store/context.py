@@ -78,9 +78,9 @@ class Locked:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """:param data_paths: the directories that the broker writes to. They were compared with ours.
-    :param closing: closes everything that was opened for the store, also by a later look.
-    :param only_gives_back: nothing is written for the store, so lakes may be anywhere.
+    """:param data_paths: the directories that the broker writes to, from :func:`checked_data_paths`.
+    :param closing: closes everything that was opened for the store, also by :meth:`renewed`.
+    :param only_gives_back: the store's hold is only ended, so lakes may be anywhere.
     """
 
     store: ManagedStore
@@ -93,7 +93,7 @@ class Context:
 
     @property
     def name(self) -> str:
-        """Return the store's name: the one in the journal, or the one in its settings."""
+        """Return the store's name in the journal, or else the one in its settings."""
         return self.record.name or self.store.name
 
     def renewed(self) -> Context:
@@ -123,12 +123,12 @@ class Context:
         return self.journal.run(self.record.store_id, run_key)
 
     def result(self, run: Run, step: Step, cls: type[T]) -> T | None:
-        """Return the step's result, if the step is already done."""
+        """Return the step's result, or None if the step isn't done."""
         done = [e for e in self.journal.events(run, step, Phase.RESULT) if e.subject == WHOLE]
         return from_jsonable(cls, done[0].payload["result"]) if done else None
 
     def bytes_per_second(self) -> int | None:
-        """Return how fast segments may be read now, in bytes a second; None: no limit, as in an emergency."""
+        """Return the limit for reading segments now, in bytes a second, or None, as in an emergency."""
         beside = self.broker.is_live or bool(self.broker.limit and process_of(self.broker).user())
         emergency = beside and any(
             trigger.at_once for trigger in take_watch(self.broker, clock_ms(), self.store.broker).triggers
@@ -145,7 +145,7 @@ class Context:
     ) -> None:
         """Record a sample: the levels of the store's disks, and its logs' first and last offsets."""
         oldest_message_ms = None
-        # A chart's figure: what can't be read here is for who decides or archives to say.
+        # Only charts show this time. Planning and archiving report a file that can't be read.
         with suppress(OSError, FileGoneError):
             oldest_message_ms = course_of(self.broker).oldest_message_ms(snapshot)
         extent = Extent(
@@ -153,22 +153,19 @@ class Context:
             max_offset=sum(log.max_offset for log in snapshot.logs),
             oldest_message_ms=oldest_message_ms,
         )
-        disks = snapshot.disks
-        self.journal.add_sample(self.record.store_id, disks, at_ms, archive_lag, progress, extent)
+        self.journal.add_sample(self.record.store_id, snapshot.disks, at_ms, archive_lag, progress, extent)
 
     def save(self, run: Run, step: Step, result: Any, started_ns: int) -> None:
         """Record the step's result, and its duration."""
         took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
-        self.journal.record(
-            run, step, Phase.RESULT, [(WHOLE, {"result": to_recorded(result), "took_ms": took_ms})]
-        )
+        payload = {"result": to_recorded(result), "took_ms": took_ms}
+        self.journal.record(run, step, Phase.RESULT, [(WHOLE, payload)])
 
     @contextmanager
     def errors(self, run: Run, step: Step) -> Iterator[Callable[[Any], None]]:
         """Record why a step failed, for the report, and let the error pass.
 
-        It yields a function that records the step's result and its duration so far. Waiting for a person
-        isn't a failure.
+        The block gets a function that records result and duration. Waiting for a person isn't a failure.
         """
         try:
             yield partial(self.save, run, step, started_ns=time.monotonic_ns())
@@ -217,7 +214,7 @@ class Context:
         with ExitStack() as stack:
             lease = stack.enter_context(self.journal.lease(self.record.store_id))
             held = stack.enter_context(self._locked())
-            # It may have been waited for as long as a lease lasts.
+            # Waiting for the broker's lock may have taken as long as a lease lasts.
             self.journal.renew(lease)
             snapshot = self.snapshot(now_ms)
             if snapshot.crashed:
@@ -243,7 +240,7 @@ def opened(
 ) -> Iterator[Context]:
     """Open a store once for everything that a process does with it.
 
-    :param broker: the same as in :func:`open_context`, like ``only_gives_back``.
+    :param broker: as in :func:`open_context`, like ``only_gives_back``.
     :raises StorageEngineError: the same errors as of :func:`open_context`.
     """
     context = open_context(store, broker, only_gives_back=only_gives_back)
@@ -258,10 +255,10 @@ def open_context(
 ) -> Context:
     """Open a store. If it is already open, its present state is read again.
 
-    :param broker: the open store, for a step that only some runs have; None: the store is opened as usual.
+    :param broker: the open store, if the caller opened it in its own way; None opens it as usual.
     :param only_gives_back: the call only ends the store's hold, so lakes may be anywhere.
     :raises BadInputError: settings can't be used. Or our files would be on a disk of the running broker, or
-        among its files. Or a lake of a store that nobody knows is of another kind.
+        among its files. Or a lake of an unknown store is for another kind of broker.
     :raises StoreNotFoundError: there is no such store.
     :raises BrokerError: the running broker can't be asked.
     """
@@ -274,11 +271,11 @@ def open_context(
         data_paths = checked_data_paths(store, broker, any_place=only_gives_back)
         journal = None if missing_sqlite_file(store.journal_url) else Journal(store.journal_url)
         if journal is None and store.policy.archive is ArchiveMode.REQUIRED:
-            # Where there is no lake no journal is made, as at the place of a disk that isn't mounted.
+            # Without a lake no journal is created, because their disk may not be mounted.
             check_any_catalog_file(store.lakes)
         if not only_gives_back:
             _check_lakes_of_new(store, journal)
-        # Only now a new one is made.
+        # A new journal is created only after these checks.
         journal = journal or Journal(store.journal_url)
         record = identify(store, journal)
         take_from_all(dict.fromkeys((Path(store.real_root), *data_paths)))
@@ -302,7 +299,7 @@ def _check_lakes_of_new(store: ManagedStore, journal: Journal | None) -> None:
         with suppress(StorageEngineError):
             if is_known(store, journal):
                 return
-    # The lake's libraries, which a store that is known needs for nothing here.
+    # Imported here, because a known store doesn't need the lake's libraries.
     from storage_engine.lake.catalog.catalog import check_broker, open_lake
 
     for config in store.lakes:
@@ -314,7 +311,6 @@ def _check_lakes_of_new(store: ManagedStore, journal: Journal | None) -> None:
 
 
 def _renew_broker(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> BrokerStore:
-    """Return a store with its present settings."""
     renewed = broker.renewed(memory)
     if renewed is None:
         broker.close()
@@ -323,7 +319,7 @@ def _renew_broker(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) 
 
 
 def managed_of(store: AnyStore) -> ManagedStore:
-    """Return a store's settings, whether the store is open or not."""
+    """Return the settings of a store, open or not."""
     return store.store if isinstance(store, Context) else store
 
 

@@ -42,7 +42,7 @@ MOVE_RUN = "move"
 class Move:
     """A store's old and new names and places.
 
-    :param person: the person who decided it; "": nobody had to, because the stamp proves it.
+    :param person: the person who decided the move, or "" if the stamp proves it and nobody had to decide.
     """
 
     from_name: str | None
@@ -66,7 +66,7 @@ def carry_out(
     """Record durably that a store is at the place of ``store``, on this machine, with this name.
 
     :param record: the store's record in the journal. The caller has proven that the store is here.
-    :param name: the new name; None: the present name stays.
+    :param name: the new name, or None to keep the present one.
     :raises StoreIdentityError: by the journal another store is here, or has the name.
     :raises OSError: the stamp can't be written. The journal's record of the place is unchanged.
     """
@@ -91,35 +91,31 @@ def is_there(store: ManagedStore, journal: Journal, record: StoreRecord, name: s
     )
 
 
-def has_come(store: ManagedStore, journal: Journal, known: StoreRecord) -> bool:
+def has_come(store: ManagedStore, journal: Journal, record: StoreRecord) -> bool:
     """Return whether the disk of another machine's store now belongs to this machine, at the same path.
 
-    The store has to have the same name; if nobody stated one, the settings have to say that the store is
-    here. The stamp has to be from the other machine, and name the last receipts that the journal recorded. A
-    copy with an older stamp doesn't count: a person has to move it.
+    The store has to have the name that the journal knows. If the journal knows no name, the settings have to
+    say which host has the store. The stamp has to be from the other machine, and name the last receipts that
+    the journal recorded. A copy with an older stamp doesn't count: a person has to move it.
     """
-    if known.real_path != store.real_root or not may_have_come(store.host, known.host):
+    if record.real_path != store.real_root or not may_have_come(store.host, record.host):
         return False
-    same_name = store.named and store.name == known.name
+    same_name = store.named and store.name == record.name
     stamp = None
     with suppress(StoreIdentityError, OSError):
-        if same_name or (known.name is None and store.host is not None):
+        if same_name or (record.name is None and store.host is not None):
             stamp = read_stamp(store.real_root)
-    if stamp is None or (stamp.store_id, stamp.root) != (known.store_id, known.real_path):
+    if stamp is None or (stamp.store_id, stamp.root) != (record.store_id, record.real_path):
         return False
-    if not _is_newest(stamp, journal, known):
-        return False
-    return stamp.machine == known.host or (stamp.machine == this_host() and _is_under_way(journal, known))
-
-
-def _is_newest(stamp: Stamp, journal: Journal, record: StoreRecord) -> bool:
-    named = {head.lake_id or head.location: head.sequence for head in stamp.lakes}
+    stamped = {head.lake_id or head.location: head.sequence for head in stamp.lakes}
     recorded = journalled_heads(journal, record.store_id)
-    return all(head.sequence <= named.get(head.lake_id or head.location, -1) for head in recorded)
+    if any(head.sequence > stamped.get(head.lake_id or head.location, -1) for head in recorded):
+        return False
+    return stamp.machine == record.host or (stamp.machine == this_host() and _is_under_way(journal, record))
 
 
 def move_notice(journal: Journal, record: StoreRecord) -> tuple[str, ...]:
-    """Return the sentence on a move that nobody had to decide. It is returned until a plan has said it."""
+    """Return a notice of a move that the stamp proved; empty if there is none, or a later plan has it."""
     moved = journal.last_result(record.store_id, Step.MOVE)
     planned = journal.last_result(record.store_id, Step.PLAN)
     if moved is None or (planned is not None and planned.event_id > moved.event_id):
@@ -170,14 +166,14 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
         check_broker(store, record)
         check_same(store, journal, record, stamp)
         return _follow(store, journal, record, stamp)
-    remembered = _list_remembered(store)
+    remembered = [row for lake in store.archive_lakes for row in list_stores(open_lake(lake))]
     store_id = stamp.store_id if stamp is not None else _find_by_place(store, remembered)
     try:
         _check_name(store, journal, store_id, remembered)
     except StoreIdentityError:
         if journal.find_store(store.real_root, store.host) is None:
             raise
-        # Another process has looked at it for the first time at this moment, too.
+        # Another process has added the store to the journal in the meantime.
         return identify(store, journal)
     lineages = archived_lineages(remembered, store_id, stamp.lineages if stamp else None)
     return add_to_journal(store, journal, store_id, lineages)
@@ -199,8 +195,8 @@ def add_to_journal(
 ) -> StoreRecord:
     """Add a store in this directory to a journal.
 
-    :param store_id: id of the store; None: it gets a new identity.
-    :param name: name of the store; None: the stated one, if there is one.
+    :param store_id: id of the store, or None for a new identity.
+    :param name: name of the store, or None for the stated one, if there is one.
     :raises StoreIdentityError: the store with this id is at another place, or another store has the name.
     """
     return journal.add_store(
@@ -225,25 +221,19 @@ def archived_lineages(
 
 
 def _check_place(store: ManagedStore, journal: Journal, stamp: Stamp) -> None:
-    """
-    :raises StoreIdentityError: the stamp was written in another directory.
-    """
+    """:raises StoreIdentityError: the stamp was written in another directory."""
     root = store.real_root
     if stamp.root == root:
         return
     check_no_original(root, stamp.root, stamp.store_id)
     record = journal.store_with_id(stamp.store_id)
     known_at = f"it was stamped, at {stamp.root} on machine {stamp.machine}"
-    name = _name_here(store, record)
-    if is_original(stamp, root):
-        raise named_anew(root, stamp.store_id, known_at, name)
-    raise moved_error(root, stamp.store_id, known_at, name)
+    error = named_anew if is_original(stamp, root) else moved_error
+    raise error(root, stamp.store_id, known_at, _name_here(store, record))
 
 
 def _find_stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord | None:
-    """Return the store of a stamp, if its disk has come here from another machine.
-
-    None: the store is unknown.
+    """Return the store of a stamp whose disk has come here from another machine, or None if it is unknown.
 
     :raises StoreIdentityError: the journal knows the store at another place, and nothing proves that it left.
     """
@@ -251,14 +241,11 @@ def _find_stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreR
     if record is None or has_come(store, journal, record):
         return record
     known_at = f"the journal knows it, at {record.real_path} on machine {record.host}"
-    name = _name_here(store, record)
-    if share_directories(store.real_root, record.real_path):
-        raise named_anew(store.real_root, stamp.store_id, known_at, name)
-    raise moved_error(store.real_root, stamp.store_id, known_at, name)
+    error = named_anew if share_directories(store.real_root, record.real_path) else moved_error
+    raise error(store.real_root, stamp.store_id, known_at, _name_here(store, record))
 
 
 def _name_here(store: ManagedStore, record: StoreRecord | None) -> str:
-    """Return the name that a store is to have here."""
     return record.name if record and record.name and not store.named else store.name
 
 
@@ -271,10 +258,10 @@ def _follow(store: ManagedStore, journal: Journal, record: StoreRecord, stamp: S
     if store.named and record.name not in (None, store.name):
         raise renamed_error(store.real_root, record.name, store.name)
     if record.host is None and store.host not in (None, ANY_HOST):
-        # Of an older journal: from now on another machine's store at this path is another store.
+        # An older journal has no host. From now on another machine's store at this path is another store.
         record = journal.move_store(record.store_id, record.real_path)
     if stamp is not None and record.lineages.merged(stamp.lineages) != record.lineages:
-        # The journal was put back from before a lineage was opened: the older one's receipts are over.
+        # The journal was put back from a copy that is older than the stamp's lineage.
         record = journal.follow_lineages(record.store_id, stamp.lineages)
     return record
 
@@ -326,31 +313,31 @@ def check_no_original(root: str, place: str, store_id: str, *, stamped_there: bo
         )
 
 
-def check_broker(store: ManagedStore, known: StoreRecord) -> None:
+def check_broker(store: ManagedStore, record: StoreRecord) -> None:
     """Make sure that a store is managed as the kind of broker that the journal knows.
 
     :raises StoreIdentityError: the journal knows the store as another kind of broker's.
     """
-    if known.broker != store.broker:
+    if record.broker != store.broker:
         raise StoreIdentityError(
-            f"{store.real_root}: expected a store of {known.broker}, as the journal knows it, found one that "
-            f"is managed as one of {store.broker}. Nothing was changed. Name its broker (broker_type in a "
-            "connection, --broker-type at the shell), or manage another store with a journal of its own."
+            f"{store.real_root}: expected a store of {record.broker}, as the journal knows it, found one "
+            f"that is managed as one of {store.broker}. Nothing was changed. Name its broker (broker_type in "
+            "a connection, --broker-type at the shell), or manage another store with a journal of its own."
         )
 
 
-def check_same(store: ManagedStore, journal: Journal, known: StoreRecord, stamp: Stamp | None) -> None:
+def check_same(store: ManagedStore, journal: Journal, record: StoreRecord, stamp: Stamp | None) -> None:
     """Make sure that the store at a known place is still the known store.
 
     :raises StoreIdentityError: the journal knows another store at this place.
     """
-    if stamp is not None and stamp.store_id == known.store_id:
+    if stamp is not None and stamp.store_id == record.store_id:
         return
-    if stamp is None and journal.last_result(known.store_id, Step.STAMP) is None:
+    if stamp is None and journal.last_result(record.store_id, Step.STAMP) is None:
         return
     stamp_text = "no stamp" if stamp is None else f"that of store {stamp.store_id}"
     raise StoreIdentityError(
-        f"{stamp_path(store.real_root)}: expected the stamp of store {known.store_id}, which the journal "
+        f"{stamp_path(store.real_root)}: expected the stamp of store {record.store_id}, which the journal "
         f"knows at this place, found {stamp_text}: another store is here, perhaps another machine's, or the "
         "stamp was removed. Nothing was changed. If it is the same store, run ",
         Command("stamp"),
@@ -359,12 +346,8 @@ def check_same(store: ManagedStore, journal: Journal, known: StoreRecord, stamp:
     )
 
 
-def _list_remembered(store: ManagedStore) -> list[StoreSummary]:
-    return [row for lake in store.archive_lakes for row in list_stores(open_lake(lake))]
-
-
 def _find_by_place(store: ManagedStore, remembered: list[StoreSummary]) -> str | None:
-    """Return the id of the store at this path, by the lakes' receipts; None: no receipt names the path.
+    """Return the id of the store at this path by the lakes' receipts, or None if no receipt names the path.
 
     :raises BadInputError: receipts of several stores name the path, and nothing shows which store it is.
     """

@@ -1,4 +1,4 @@
-"""The last receipts that a store's lakes are known to have had, by the journal and by the store's own stamp.
+"""The last known receipts of a store's lakes, by the journal and by the store's stamp.
 
 If a lake lacks them, it was put back from an older copy, or another lake is in its place. A write would then
 fork the chain of receipts, and the lake's proofs would be incomplete.
@@ -40,12 +40,11 @@ RESET = "reset"
 class KnownHeads:
     """The last known receipts of each lake.
 
-    :param heads: last receipts by the journal and the stamp; ``lake_id`` is "" if an older version recorded
-        none.
+    :param heads: last receipts by journal and stamp; ``lake_id`` is "" if an older version recorded no id.
     :param journalled: ids of the lakes that the journal knows, or locations of lakes without an id.
-    :param archive_rules: by the SHA-256 of its act, when the journal recorded a rule by which the lakes lack
-        messages. Empty: there are none; or the clock was set forward, so no age is certain.
-    :param acts: by lake id, the newest act that the journal recorded.
+    :param archive_rules: rules by which the lakes lack messages: the SHA-256 of the rule's act → when the
+        journal recorded it, in ms. Empty if the clock was set forward, because then no age is certain.
+    :param acts: lake id → the newest act that the journal recorded.
     """
 
     heads: tuple[LakeHead, ...] = ()
@@ -66,14 +65,11 @@ class KnownHeads:
         )
 
     def lacks_acts(self, lake: Lake, acts: Acts) -> bool:
-        """Return whether a lake lacks recorded rules or holds. Then it was put back from an older copy.
-
-        :param acts: the acts that the lake has.
-        """
+        """Return whether a lake lacks recorded rules or holds. Then it was put back from an older copy."""
         segments = lake.segments()
         own_id = lake_id_of(segments)
         ids = [key for key in (own_id, *ancestors_of(segments)) if key is not None and key in self.acts]
-        # What was recorded of the lake itself is newer than of those in whose place it is.
+        # An act that was recorded for the lake itself is newer than those of its ancestors.
         recorded = {self.acts[key] for key in ids if key == own_id} or {self.acts[key] for key in ids}
         return not recorded <= {act.sha256 for act in acts}
 
@@ -85,7 +81,7 @@ class KnownHeads:
         """Make sure that a lake has its known receipts, and is the lake that was at its place.
 
         :param whole: check the chain of receipts from its beginning, not only from the known part on.
-        :raises LakeIdentityError: it isn't. Nothing may be written into it or deleted by its proof.
+        :raises LakeIdentityError: it is another lake or an older copy. No step may write it or rely on it.
         :raises ReceiptError: the chain of receipts is broken.
         :raises LakeUnavailableError: the lake can't be read.
         """
@@ -143,7 +139,7 @@ def known_heads(journal: Journal, record: StoreRecord) -> KnownHeads:
         if head.sequence > heads[0].sequence:
             heads[:] = [head]
         elif head.sequence == heads[0].sequence and head not in heads:
-            # Of two that can't both be true the lake lacks one: that is for it to answer.
+            # The two contradict each other, so the lake lacks one of them. Its check refuses that.
             heads.append(head)
     journalled = {lake_id or location for lake_id, location in last}
     stamped = stamp.lakes if stamp is not None else ()
@@ -161,12 +157,11 @@ def _archive_rules(journal: Journal, record: StoreRecord) -> Mapping[str, int]:
 
 
 def journalled_heads(journal: Journal, store_id: str) -> Iterator[LakeHead]:
-    """Return the last receipts that a person's latest decision kept, and those recorded since."""
+    """Yield the last receipts that a person's latest :data:`RESET` kept, and those recorded since."""
     reset = journal.last_event_with(store_id, Step.STAMP, RESET)
     if reset is not None:
         yield from (from_jsonable(LakeHead, head) for head in reset.payload["lakes"])
-    since = reset.event_id if reset is not None else 0
-    yield from journal.lake_heads(store_id, since)
+    yield from journal.lake_heads(store_id, reset.event_id if reset is not None else 0)
 
 
 def holds_elsewhere(journal: Journal, store_id: str, asked: Sequence[Lake]) -> Iterator[tuple[str, Hold]]:
@@ -212,9 +207,9 @@ def acts_elsewhere(heads: Iterable[LakeHead], asked: Sequence[Lake]) -> Iterator
 def rebuild_heads(journal_url: str | None, lake_location: str) -> dict[str, ChainHead]:
     """Return the last known receipt of each store.
 
-    :param journal_url: None: there is no journal.
-    :param lake_location: location of the lake. If a store's receipts are known of a single lake at another
-        place, this lake was there before.
+    :param journal_url: None if there is no journal.
+    :param lake_location: location of the lake. If a store's receipts are known only of one lake at another
+        place, they count as this lake's, which was moved.
     :raises JournalUnavailableError: the journal can't be read.
     :raises StoreIdentityError: a stamp can't be read.
     """

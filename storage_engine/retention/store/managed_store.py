@@ -44,23 +44,20 @@ class ManagedStore:
 
     It is passed between processes as JSON.
 
-    :param name: the store's name for people. Reports are named by it. If somebody stated it, it is also the
-        store's key in the journal.
+    :param name: the store's name for people and reports. If a person stated it, it is also the journal's key.
     :param root: the broker's storePathRootDir. The store's identity depends on its real path.
     :param journal_url: SQLAlchemy URL, such as ``sqlite:////var/lib/storage-engine/journal.db``.
     :param report_dir: directory that receives one JSON report and one text report for each run.
     :param broker: the kind of broker, by its registered name.
-    :param broker_conf: the broker's own config file; None: the broker's defaults.
+    :param broker_conf: the broker's own config file; None for the broker's defaults.
     :param overrides: broker settings by the broker's names. They take precedence over ``broker_conf``.
-    :param time_zone: IANA name of deleteWhen's time zone; None: this machine's zone.
+    :param time_zone: IANA name of deleteWhen's time zone; None for this machine's zone.
     :param second_lake: receives segments while ``lake`` can't be reached. Segments in either lake count.
-    :param host: host of the store's disk, by host name or machine id; "*": mounted on every host; None: the
-        host on which the store was first seen.
-    :param live: the broker that runs on the store; None: it is stopped.
-    :param engine: this package's own engine writes the store, or will. A running engine is asked, a stopped
-        one is opened.
-    :param named: somebody stated the name, as a connection's id or an option. Otherwise it comes from the
-        path.
+    :param host: host of the store's disk, by host name or machine id; "*" if it is mounted on every host;
+        None for the host on which the store was first seen.
+    :param live: the broker that runs on the store; None if it is stopped.
+    :param engine: this package's engine writes the store. A running engine is asked, a stopped one is opened.
+    :param named: a person stated the name, as a connection's id or an option. Otherwise the path gives it.
     """
 
     name: str
@@ -116,22 +113,19 @@ class ManagedStore:
     @property
     def archives_ahead(self) -> bool:
         """Return whether segments are archived as soon as they are sealed, by policy or kind of broker."""
-        policy = self.policy
-        at_seal = policy.archive_when is ArchiveWhen.SEAL or self._cleanups(None) is not Cleanups.WHEN_DUE
+        at_seal = self.policy.archive_when is ArchiveWhen.SEAL
+        at_seal = at_seal or cleanups_of(self.broker, None) is not Cleanups.WHEN_DUE
         return self.archives and at_seal
 
     @property
     def cleans_up(self) -> bool:
         """Return whether the store may be held and deleted from; otherwise it is only archived."""
-        return self._cleanups(self.live) is Cleanups.WHEN_DUE
+        return cleanups_of(self.broker, self.live) is Cleanups.WHEN_DUE
 
     @property
     def cleans_up_on_request(self) -> bool:
         """Return whether a requested cleanup may delete segments from the store."""
-        return self._cleanups(self.live) in (Cleanups.WHEN_DUE, Cleanups.ON_REQUEST)
-
-    def _cleanups(self, live: LiveBroker | None) -> Cleanups:
-        return cleanups_of(self.broker, live)
+        return cleanups_of(self.broker, self.live) in (Cleanups.WHEN_DUE, Cleanups.ON_REQUEST)
 
     @property
     def is_live(self) -> bool:
@@ -149,10 +143,7 @@ class ManagedStore:
 
     @classmethod
     def local(cls, name: str, root: str, directory: str | os.PathLike[str], **settings: Any) -> ManagedStore:
-        """Return a store whose lake, journal and reports are all below one local directory.
-
-        :param settings: any other fields of the class.
-        """
+        """Return a store whose lake, journal and reports are all below one local directory."""
         base = Path(directory).absolute()
         return cls(
             name=name,
@@ -165,7 +156,7 @@ class ManagedStore:
 
     @property
     def may_have_journal(self) -> bool:
-        """Return whether its journal may exist. This loads no library that reads a journal."""
+        """Return whether the store's journal may exist, without loading the database's libraries."""
         file = self.journal_url.removeprefix("sqlite:///")
         return bool(file) and (file == self.journal_url or Path(file).exists())
 
@@ -181,7 +172,7 @@ class ManagedStore:
         try:
             data = json.loads(text)
         except ValueError as error:
-            # Not quoted: they may hold credentials.
+            # The error doesn't quote the settings, because they may contain credentials.
             raise BadInputError(f"store settings: expected JSON, found something else ({error})") from None
         return from_jsonable(cls, data, "store settings")
 
@@ -193,8 +184,7 @@ def archive_threads_of(store: ManagedStore, segment_bytes: int = USUAL_SEGMENT_B
     """
     from storage_engine.lake.archive.threads import threads_here
 
-    pace = archive_limit(store.policy, beside=store.is_live, emergency=False)
-    return threads_here(segment_bytes, pace)
+    return threads_here(segment_bytes, archive_limit(store.policy, beside=store.is_live, emergency=False))
 
 
 def store_name(store: ManagedStore) -> str:
@@ -216,8 +206,7 @@ _PREFIX = ".spark-job-"
 def job_directory(parent: Path) -> Iterator[Path]:
     """Make a directory that only this user can read, and remove it at the end.
 
-    It is locked until then: so :func:`sweep_job_files` can tell it from directories of killed processes.
-    Those are removed first.
+    A lock tells it from directories of killed processes, which :func:`sweep_job_files` removes first.
     """
     make_dirs(parent)
     sweep_job_files(parent)
@@ -252,7 +241,7 @@ def sweep_job_files(parent: Path, *, dry_run: bool = False) -> tuple[Path, ...]:
 def _locked_directory(parent: Path) -> tuple[Path, int]:
     """Return a new directory and the descriptor that locks it.
 
-    It is made again if a sweep comes between the two.
+    If a sweep removes the directory before it is locked, another one is made.
     """
     while True:
         directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
@@ -265,10 +254,7 @@ def _locked_directory(parent: Path) -> tuple[Path, int]:
 
 
 def _try_lock(directory: Path) -> int | None:
-    """Return the descriptor of a lock on a directory.
-
-    None: another process has the lock, or it isn't ours.
-    """
+    """Lock a directory and return its descriptor, or None if it is locked already or can't be opened."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
@@ -322,8 +308,7 @@ def run_directory(store: ManagedStore, run_key: str) -> Path:
 def store_directory(store: ManagedStore) -> str:
     """Return the name of a store's directory among the reports.
 
-    At a shell a store has the name of its directory. Other stores may have the same name, so a hash of the
-    path is added here.
+    At a shell a store is named by its directory, like others may be, so a hash of the path is added.
     """
     if store.name == Path(store.root).name:
         return f"{report_name(store.name)}-{short_hash(store.real_root)}"
@@ -333,8 +318,7 @@ def store_directory(store: ManagedStore) -> str:
 def report_name(text: str) -> str:
     """Return a file name for any text, a different one for each text.
 
-    Airflow's run ids have colons and plus signs, which some file systems and tools refuse. Such a text gets
-    eight digits of its hash.
+    A text with characters that some file systems refuse, such as colons in Airflow's run ids, gets a hash.
     """
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-")
     return plain if plain and plain == text else f"{plain or 'run'}-{short_hash(text)}"

@@ -4,9 +4,9 @@ Journal and lake may be lost, or put back from a backup, together. The stamp sta
 written after archiving, and again before segments are deleted: a lake has to still have every receipt by
 which a segment was deleted. Nothing in it is secret.
 
-It is in our directory in the store's root. Some brokers take every directory among their own for a log: then
-it is a plain hidden file in each of the directories that the broker names. There a stamp in one directory is
-a witness for all: a missing stamp shows that a disk was replaced.
+It is in our directory in the store's root. Some brokers take every directory among their own for a log. Their
+stores have a plain hidden file in each directory that the broker names. If only some of these directories
+have it, a disk was replaced.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def stamp_paths(root: str) -> tuple[Path, ...]:
 
 @contextmanager
 def opened_places(root: str) -> Iterator[tuple[StampPlace, ...]]:
-    """Open the directories that have a store's stamp. Of several directories, those that exist are opened.
+    """Open the directories of a store's stamp. If the stamp has several, a missing directory is left out.
 
     :raises OSError: our directory is missing, can't be opened, or is a symbolic link.
     """
@@ -97,7 +97,7 @@ def locked_places(root: str) -> Iterator[tuple[StampPlace, ...]]:
 
 
 def real_directories(root: str) -> tuple[str, ...]:
-    """Return the real paths of the directories that each have a store's stamp; empty: one stamp is for all.
+    """Return the real paths of the directories that each have a store's stamp; empty if the root has it.
 
     :raises BadInputError: the store's own file can't be read.
     """
@@ -107,7 +107,7 @@ def real_directories(root: str) -> tuple[str, ...]:
 def share_directories(root: str, place: str) -> bool:
     """Return whether two stores have a stamp in the same directory, such as one node that two files name.
 
-    Unreadable counts as no.
+    If a directory can't be read, the answer is no.
     """
     with suppress(OSError, BadInputError):
         if Path(root).samefile(place):
@@ -139,12 +139,12 @@ class Stamp:
     """:param machine: machine on which it was written.
     :param root: real path of the store's root on that machine.
     :param shield: the store may have a shield. Then a release that knows no shields refuses the store.
-    :param log_lineages: by name of a log, its own lineage if it differs. A release that doesn't know such
-        lineages refuses the store.
-    :param directories: real paths of the directories that each have a stamp; (): the root's stamp is for all.
-    :param deletion: digest of the last run that deleted something; None: there is none.
-    :param policy: the approval that the store requires; None: it requires none. Another journal, or an older
-        copy of one, doesn't know it. A release that knows no approvals refuses the store.
+    :param log_lineages: name of a log → its own lineage if it differs. A release that knows no such lineages
+        refuses the store.
+    :param directories: real paths of the directories that each have a stamp; empty if the root has it.
+    :param deletion: digest of the last run that deleted something, or None if no run did.
+    :param policy: the approval that the store requires, or None. It is here because another journal, or an
+        older copy, doesn't know it. A release that knows no approvals refuses the store.
     """
 
     store_id: str
@@ -160,12 +160,11 @@ class Stamp:
 
     @property
     def lineages(self) -> Lineages:
-        """Return the lineage of each log."""
         return Lineages(self.lineage, self.log_lineages)
 
 
 def read_stamp(root: str) -> Stamp | None:
-    """Return a store's stamp; None: it was never stamped.
+    """Return a store's stamp, or None if it was never stamped.
 
     If several files name the same store, their lakes and lineages are merged.
 
@@ -187,7 +186,7 @@ def stamped_ids(root: str) -> frozenset[str]:
 def is_original(stamp: Stamp, root: str) -> bool:
     """Return whether a store's directories are those in which the stamp was written, and no copy.
 
-    For a stamp from another machine that can't be found out.
+    A stamp from another machine counts as copied, because that can't be checked here.
     """
     if not is_this_host(stamp.machine):
         return False
@@ -196,9 +195,9 @@ def is_original(stamp: Stamp, root: str) -> bool:
 
 
 def stamp_of_original(root: str) -> Stamp | None:
-    """Return the stamp that was written in these directories themselves, and not in an original of them.
+    """Return the stamp that was written in these directories, which are no copy (:func:`is_original`).
 
-    None: there is none, or that is unknown.
+    :return: None if there is no such stamp, or a stamp can't be read.
     """
     with suppress(StoreIdentityError):
         return next((stamp for stamp in _read_all(root).values() if is_original(stamp, root)), None)
@@ -265,7 +264,7 @@ def _merge_stamps(stamps: Mapping[Path, Stamp], root: str) -> Stamp | None:
             )
         lineages = merged.lineages.merged(stamp.lineages)
         merged = replace(
-            # Where a move was cut short, one says this place already.
+            # After an interrupted move some stamps already have the new place.
             stamp if stamp.root == root else merged,
             lineage=lineages.whole,
             log_lineages=lineages.of_logs,
@@ -280,7 +279,6 @@ def _merge_stamps(stamps: Mapping[Path, Stamp], root: str) -> Stamp | None:
 def _merge_heads(recorded: Iterable[LakeHead], heads: Iterable[LakeHead], path: Path) -> tuple[LakeHead, ...]:
     """Merge last receipts of lakes. For one lake the longer chain counts.
 
-    :param path: path of the stamp, for the error.
     :raises StoreIdentityError: two last receipts of one lake contradict each other.
     """
     lakes = {head.lake_id: head for head in recorded}
@@ -308,9 +306,9 @@ def _later(left: RunDigest | None, right: RunDigest | None) -> RunDigest | None:
     return max((left, right), key=lambda run: (-1, -1) if run is None else (run.begun_at_ms, run.event_id))
 
 
-def says_otherwise(known: RunDigest | None, deletion: RunDigest) -> bool:
+def says_otherwise(recorded: RunDigest | None, deletion: RunDigest) -> bool:
     """Return whether two digests of the same events of a run differ."""
-    return known is not None and known != deletion == replace(known, sha256=deletion.sha256)
+    return recorded is not None and recorded != deletion == replace(recorded, sha256=deletion.sha256)
 
 
 def update_stamp(
@@ -326,10 +324,9 @@ def update_stamp(
 
     Receipts of other lakes stay. For one lake the longer chain counts: two processes may archive at once.
 
-    :param deletion: digest of the last deletion; None: the stamp keeps its own. It also keeps its own if the
-        two digests differ for the same events.
-    :param policy: the approval that the store requires from now on; None: the stamp keeps its own.
     :param root: real path of the store's root.
+    :param deletion: digest of the last deletion. The stamp keeps its own if this is None or contradicts it.
+    :param policy: the approval that the store requires from now on. None keeps the stamp's.
     :raises OSError: the directory can't be written; the earlier stamp is unchanged.
     :raises StoreIdentityError: there is a stamp of another store, or an unreadable one.
     """
@@ -340,29 +337,23 @@ def update_stamp(
                 f"{stamp_path(root)}: expected the stamp of store {store_id}, found that of "
                 f"{current.store_id}. Nothing was changed. Find out who put the other stamp here."
             )
-        lakes = _merge_heads(current.lakes if current else (), heads, stamp_path(root))
+        base = current or Stamp(store_id, lineages.whole, "", "")
+        lakes = _merge_heads(base.lakes, heads, stamp_path(root))
         newest = lineages.merged(current.lineages) if current else lineages
-        shield = current is not None and current.shield
-        recorded = current.deletion if current else None
-        last = recorded if deletion is None or says_otherwise(recorded, deletion) else deletion
-        asks = (current.policy if current else None) if policy is None else policy
+        last = base.deletion if deletion is None or says_otherwise(base.deletion, deletion) else deletion
+        asks = base.policy if policy is None else policy
         if asks is not None and asks.approval is ApprovalPolicy.NONE:
             asks = None
-        written = Stamp(store_id, newest.whole, "", "", lakes, shield, newest.of_logs, deletion=last)
-        stamp = _place_here(replace(written, policy=asks), root)
-        if any(old != stamp for old in _read_in(places, root)):
+        written = Stamp(store_id, newest.whole, "", "", lakes, base.shield, newest.of_logs, (), last, asks)
+        stamp = _place_here(written, root)
+        stamps = _read_all(root)
+        if any(stamps.get(place.path) != stamp for place in places):
             _write(places, stamp)
         return stamp
 
 
-def _read_in(places: Iterable[StampPlace], root: str) -> Iterator[Stamp | None]:
-    """Yield the present stamp of each place; None: it has none."""
-    stamps = _read_all(root)
-    yield from (stamps.get(place.path) for place in places)
-
-
 def replace_stamp(root: str, stamp: Stamp) -> None:
-    """Write a stamp durably, whatever was there before: a person has decided that.
+    """Write a stamp durably over any earlier one, as a person has decided.
 
     :raises OSError: the directory can't be written; the earlier stamp is unchanged.
     """
@@ -388,8 +379,7 @@ def _place_here(stamp: Stamp, root: str) -> Stamp:
 
 
 def mark_shield(root: str, store_id: str, lineages: Lineages, shield: bool) -> None:
-    """Record durably in the stamp whether a store may have a shield: before one is made, and after one was
-    removed.
+    """Record durably in the stamp whether a store may have a shield, before making and after removing it.
 
     :param root: real path of the store's root.
     :raises OSError: the directory can't be written; the earlier stamp is unchanged.
@@ -407,18 +397,18 @@ def mark_shield(root: str, store_id: str, lineages: Lineages, shield: bool) -> N
 
 
 def stamp_path(root: str) -> Path:
-    """Return the path of a store's stamp; of several files the first."""
+    """Return the path of a store's stamp, or of the first if it has several."""
     return stamp_paths(root)[0]
 
 
 def _write(places: Iterable[StampPlace], stamp: Stamp) -> None:
     fields = to_jsonable(stamp)
-    # What an older release doesn't know it refuses, so it is there only where it counts.
+    # An older release refuses a stamp with a field that it doesn't know, so empty fields are left out.
     for name in ("shield", "log_lineages", "directories", "deletion", "policy"):
         if not fields[name]:
             del fields[name]
     content = json.dumps(fields, indent=1).encode()
     for place in places:
-        # Who writes here has its lock, so what lies here is of a writer that was killed.
+        # This process has the stamp's lock, so a temporary file here is from a killed process.
         durable.remove_abandoned(place.path.name, dir_fd=place.directory, alone=True)
         durable.write_file(place.path.name, content, dir_fd=place.directory, shared=True)

@@ -21,7 +21,7 @@ def unnamed_heads(
     """Return the last receipts of a store in lakes other than the named ones, each lake once. Pure.
 
     :param heads: the known last receipts of the store.
-    :param lake_ids: ids of the named lakes, and of those that they continue or are copies of.
+    :param lake_ids: ids of the named lakes, of their ancestors, and of their originals if they are copies.
     :param locations: locations of the named lakes, for receipts without a lake id.
     """
     ids, places = set(lake_ids), set(locations)
@@ -35,7 +35,7 @@ def unnamed_heads(
 
 
 def directory_of(head: LakeHead) -> str:
-    """Return the directory of a lake on a disk; "": the lake isn't on a disk."""
+    """Return the directory of a lake on a disk, or "" if the lake isn't on a disk."""
     path = unquote(urlsplit(head.location).path)
     is_local = urlsplit(head.location).scheme in ("", "file") and path.startswith("/")
     return str(Path(path).parent) if is_local else ""
@@ -61,20 +61,19 @@ def heads_unasked(
     :param asked: the named lakes that answered.
     :param unreachable: locations of the named lakes that didn't answer.
     """
-    # A lake's libraries, which a store without one is looked at without.
+    # Imported here, because a look at a store without a lake doesn't need the lake's libraries.
     from storage_engine.lake.catalog.identity import ancestors_of, copy_of, lake_id_of
 
     tables = [lake.segments() for lake in asked]
     ids = [key for table in tables for key in (lake_id_of(table), copy_of(table), *ancestors_of(table))]
     places = {*(lake.location for lake in asked), *unreachable}
-    unnamed = unnamed_heads(heads, ids, places)
-    return tuple(head for head in unnamed if head.location not in places)
+    return tuple(head for head in unnamed_heads(heads, ids, places) if head.location not in places)
 
 
 def lakes_unasked(
     heads: Iterable[LakeHead], asked: Sequence[Lake], unreachable: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return a clause for each lake that may have segments that answering lakes lack, with how to name it.
+    """Return a clause for each lake that wasn't named or didn't answer, with the option that names it.
 
     :param heads: the known last receipts of the store.
     :param asked: the named lakes that answered.

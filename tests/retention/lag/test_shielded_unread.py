@@ -84,10 +84,7 @@ def test_a_shield_that_can_not_be_read_is_unknown_and_said(managed: Make) -> Non
     store = managed(policy=Policy(shield=ShieldMode.ON))
     lose(store, 0)
     (shield_path(store.root) / "index.json").write_text("{")
-    said = (
-        "it is not completely known which messages consumers have not read of segments that only the "
-        "shield has: "
-    )
+    said = "consumers' unread messages that only the shield has are not completely known: "
     seen = preview(store, NOTHING)
     assert seen.unread.shielded_error
     assert any("expected the record of the shield" in notice for notice in seen.plan.notices)

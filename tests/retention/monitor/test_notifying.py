@@ -138,7 +138,7 @@ def test_what_failed_is_a_notice_and_is_told_at_the_next_look(subject: Subject, 
         (notice,) = tell(subject, ["full"], [means])
         assert notice == (
             "http://127.0.0.1 wasn't told of 1 alarm (expected a status of 200 to 299, found "
-            f"{posted.status}); alarms that still stand at the next look are sent then"
+            f"{posted.status}); alarms that last until the next look are sent then"
         )
     posted.status = 200
     assert tell(subject, ["full"], [means]) == ()
@@ -236,7 +236,7 @@ def test_one_killed_before_it_is_kept_is_told_again_and_never_not_at_all(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(notifying, "_write", killed)
+        patch.setattr(notifying, "_keep_sent", killed)
         with pytest.raises(KeyboardInterrupt):
             tell(subject, ["full"], means)
     tell(subject, ["full"], means)

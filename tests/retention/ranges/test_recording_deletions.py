@@ -269,7 +269,7 @@ def test_what_was_forged_of_a_run_is_named(store: ManagedStore, tmp_path: Path, 
         assert bool(journal.total_changes) is (what != "nothing")
         journal.commit()
     reader = JournalReader(f"sqlite:///{path}")
-    findings = deletion_findings(reader, lake_of(store), stamp.store_id, stamp.deletion)
+    findings = list(deletion_findings(reader, lake_of(store), stamp.store_id, stamp.deletion))
     assert {(it.status.value, it.subject) for it in findings} == set(runs)
     assert words in " ".join(it.detail for it in findings)
 

@@ -13,7 +13,7 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.model.hold import Drift, DriftKind, HoldStatus
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
-from storage_engine.retention.hold.holding import alarms_of, with_lakes_word
+from storage_engine.retention.hold.holding import alarms_of, with_lake_notes
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.made_node import CLUSTER, MadeNode, batch_of
@@ -104,6 +104,6 @@ def test_where_nothing_is_archived_that_is_said(remade: Remade) -> None:
 def test_it_is_said_once(remade: Remade) -> None:
     with opened(remade.store) as context:
         status = HoldStatus(held=False, disturbances=(remade.drift,))
-        once = with_lakes_word(context, status)
-        assert with_lakes_word(context, once) == once
+        once = with_lake_notes(context, status)
+        assert with_lake_notes(context, once) == once
         assert alarms_of(context, once) == alarms_of(context, status)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, Policy
+from storage_engine.model.settings.policy import ArchiveMode, ArchiveWhen, LagPolicy, Policy
+from storage_engine.retention.store import managed_store
 from storage_engine.retention.store.managed_store import ManagedStore
 
 
@@ -28,6 +29,22 @@ def test_a_link_to_a_store_is_that_store(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "store")
     link = ManagedStore.local("a", str(tmp_path / "link"), tmp_path)
     assert link.real_root == str(tmp_path / "store")
+
+
+def test_a_policy_that_archives_at_seal_asks_no_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def ask(broker: str, _: object) -> None:
+        asked.append(broker)
+
+    monkeypatch.setattr(managed_store, "cleanups_of", ask)
+    for when in ArchiveWhen:
+        asked.clear()
+        store = ManagedStore.local("a", "/data/store", tmp_path, policy=Policy(archive_when=when))
+        assert store.archives_ahead
+        assert bool(asked) is (when is not ArchiveWhen.SEAL)
 
 
 @pytest.mark.parametrize(
