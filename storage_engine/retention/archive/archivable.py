@@ -1,8 +1,8 @@
 """Segments that may be archived, segments that no lake proves, and offsets that are gone without a copy.
 
-A segment may be archived if it is sealed, its broker doesn't keep it out, and its log is one that the lakes
-know. These answers are enough to archive no segment twice; they never permit a deletion. A missing range is
-one that is gone from a store's logs, that no lake has, and that no run has on record.
+A segment may be archived if it is sealed, its broker doesn't keep it out, and no other log has its log's
+name in a lake. These answers are enough to archive no segment twice; they never permit a deletion. A missing
+range is gone from a store's logs, and neither a lake nor a run's record has it.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ from storage_engine.retention.store.unnamed_lakes import heads_unasked
 class Unproven:
     """Segments that no lake is known to prove.
 
-    :param touched: segments among them that a lake has as they were before another process touched their
-        files.
+    :param touched: segments that a lake proved before another process touched their files.
     :param unarchived: by name of a log, the rule that lets it be deleted without a copy.
     """
 
@@ -74,8 +73,8 @@ class Unproven:
 def prove_gone(context: Context, segments: Sequence[Segment]) -> tuple[Unproven, list[Segment]]:
     """Ask the store's lakes which of these deleted segments they prove. Data files are read.
 
-    :return: segments that no lake is known to prove; and segments that are neither proven nor lost, because
-        only the journal's record says that a lake has them, or because lakes prove different bytes of them.
+    :return: segments that no lake is known to prove; and unclear segments: only the journal's record says
+        that a lake has them, or lakes prove different bytes of them.
     """
     if not segments:
         return Unproven(), []
@@ -87,8 +86,8 @@ def prove_gone(context: Context, segments: Sequence[Segment]) -> tuple[Unproven,
     remaining = still_unproven(context.journal, context.record, proofs, segments)
     unproven = Unproven(tuple(remaining), frozenset(s.id for s in proofs.touched(remaining)), unarchived)
     proven = [segment for segment in segments if segment.id not in unproven.ids]
-    by_word = still_unproven(context.journal, context.record, replace(proofs, unreachable=()), proven)
-    return unproven, [segment for segment in proven if segment in by_word or proofs.disagree(segment.id)]
+    by_journal = still_unproven(context.journal, context.record, replace(proofs, unreachable=()), proven)
+    return unproven, [segment for segment in proven if segment in by_journal or proofs.disagree(segment.id)]
 
 
 def still_unproven(
@@ -165,8 +164,8 @@ def list_segments(context: Context) -> Listed:
     """Return the segments that may be archived now, and the other sealed ones, each oldest first in a log."""
     snapshot = context.snapshot(clock_ms())
     archivable = take_archivable(context.broker, snapshot)
-    may = {segment.id for segment in archivable.segments}
-    others = (segment for log in snapshot.logs for segment in log.sealed if segment.id not in may)
+    ids = {segment.id for segment in archivable.segments}
+    others = (segment for log in snapshot.logs for segment in log.sealed if segment.id not in ids)
     return Listed(archivable, tuple(segment for segment in others if segment.facts.size_bytes), snapshot)
 
 
@@ -245,9 +244,8 @@ class MissingRange:
 class _SeenPart:
     """The part of a log that a run has seen in its looks.
 
-    :param start_offset: lowest offset at which a look found the log's begin.
-    :param end_offset: begin of the log at the last look. If the log no longer exists: the end of its sealed
-        segments.
+    :param start_offset: lowest begin of the log in any look.
+    :param end_offset: begin of the log at the last look, or the end of its sealed segments if it is gone.
     :param is_archivable: its broker doesn't keep the whole log out of the lake.
     """
 
@@ -358,7 +356,7 @@ def find_missing_ranges(
     the rules permit that.
 
     If a lake with receipts of the store isn't asked, ranges that were deleted before this run are left out:
-    nobody can tell whether they are lost.
+    it is unknown whether they are lost.
 
     :param last: the last look, which was already added.
     :param log_ids: identities of the logs in the last look, by name.
@@ -372,7 +370,10 @@ def find_missing_ranges(
     lakes, unreachable = reachable_lakes(context.store)
     others = heads_unasked(known_heads(journal, record).heads, lakes, unreachable)
     unasked = {*unreachable, *(head.location for head in others)}
-    elsewhere: list[Covered] = [*all_gone_spans(journal, record, unasked), *_intended_spans(journal, record)]
+    # A run that intended a deletion without a result is active, or was killed.
+    intended = open_releases(journal, record.store_id).values()
+    elsewhere: list[Covered] = [*all_gone_spans(journal, record, unasked)]
+    elsewhere += (release.span for releases in intended for release in releases.values())
     elsewhere += (
         ReleasedSpan(span.log, span.start_offset, span.end_offset, lineage=span.lineage)
         for span in shielded_spans(context.store.real_root, record.lineages)
@@ -389,7 +390,7 @@ def find_missing_ranges(
     kept = _known_spans(context, lakes)
     if kept is not None and not missing_beside(kept):
         return ()
-    # What is missing is told by the receipts themselves.
+    # Only the receipts themselves show what is missing.
     rows = [row for lake in lakes for row in receipt_spans(lake, record.store_id, 0)]
     missing = missing_beside(rows)
     if missing:
@@ -400,10 +401,7 @@ def find_missing_ranges(
 
 
 def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
-    """Return the ranges for which lakes had receipts at the monitor's last look.
-
-    None: none are remembered, or a lake's receipts contradict them.
-    """
+    """Return the ranges of receipts at the monitor's last look; None: unknown, or lakes contradict them."""
     store_id = context.record.store_id
     by_id = {str(lake.segments().metadata.table_uuid): lake for lake in lakes}
     ranges = kept_ranges(context.store.journal_url, store_id)
@@ -412,12 +410,6 @@ def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan |
         return look_at_receipts(by_id[lake_id], store_id, first_sequence, {})
 
     return known_spans(ranges, sorted(by_id), read)
-
-
-def _intended_spans(journal: Journal, record: StoreRecord) -> Iterator[ReleasedSpan]:
-    """Yield segments whose deletion a run intended, without a result: the run may be active or was killed."""
-    for releases in open_releases(journal, record.store_id).values():
-        yield from (release.span for release in releases.values())
 
 
 def _find_replicated(

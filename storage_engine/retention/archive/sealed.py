@@ -61,7 +61,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 
 def read_faulty_files(journal_url: str, proofs: Proofs) -> Proofs:
-    """Read the data files in which ``verify`` found a fault, and mark as broken those that still have it.
+    """Read the data files in which ``verify`` found a fault, and mark the files that still have it as broken.
 
     Only these are read: reading every file at each archiving would cost as much as verifying.
 
@@ -89,16 +89,16 @@ def archive_sealed(
 ) -> ArchiveResult:
     """Archive sealed segments that no lake proves yet, oldest first.
 
-    Their later deletion then waits for no lake. This takes neither the store's lock nor its lease, so it
+    Their later deletion needs no lake then. Archiving takes neither the store's lock nor its lease, so it
     never delays a deletion. If segments are deleted meanwhile, the store is listed again. A segment that was
-    deleted without a proof is recorded: as a notice if its broker was free to delete it, otherwise as a log
-    in ``refused``.
+    deleted without a proof is recorded. If its broker was free to delete it, there is a notice, otherwise its
+    log is in ``refused``.
 
     :param archive_with: copies, proves and commits, in this process or elsewhere.
     :param budget_bytes: most bytes to archive; at least one segment is archived. None: no limit.
     :param accept_damage: archive bytes that don't decode, exactly as they are.
     :param where: returns where ``archive_with`` works, for the record.
-    :return: the result. An error of one log doesn't stop the others: such logs are in ``refused``.
+    :return: the result. An error of one log doesn't stop other logs: the log is in ``refused``.
     :raises StorageEngineError: the same errors as of ``archive_with``. An error of one log is raised only if
         every log fails.
     :raises LakeUnavailableError: none of the store's lakes can be used.
@@ -154,10 +154,7 @@ def _budget_left(budget_bytes: int | None, done: Sequence[ArchiveResult]) -> int
 
 
 def _look(context: Context, looks: LogLooks) -> tuple[Listed, Mapping[str, str]]:
-    """List a store's segments, and add the listing to a run's looks.
-
-    :return: the listing, and the identities of its logs by name.
-    """
+    """List a store's segments, add the listing to ``looks``, and return it with the logs' identities."""
     listed = list_segments(context)
     log_ids = present_logs(context.broker, listed.snapshot)
     looks.add(listed, log_ids)
@@ -167,7 +164,7 @@ def _look(context: Context, looks: LogLooks) -> tuple[Listed, Mapping[str, str]]
 def _has_lost_files(
     listed: Listed, done: Sequence[ArchiveResult], failed: Mapping[str, StorageEngineError]
 ) -> bool:
-    """Return whether files of segments vanished that may be archived and weren't yet."""
+    """Return whether files of archivable segments vanished before they were archived."""
     archived = {SegmentId(row.log, row.base_offset) for result in done for row in result.receipts}
     return (
         WENT in listed.archivable.kept_out.values()
@@ -177,10 +174,7 @@ def _has_lost_files(
 
 
 def _is_in_place(segment: Segment) -> bool:
-    """Return whether a segment's file is unchanged under its path.
-
-    The inode isn't enough: a new file may have it.
-    """
+    """Return whether a segment's file is unchanged under its path. A new file may have the same inode."""
     try:
         return FileFacts.of(segment.facts.path) == segment.facts
     except OSError:
@@ -208,7 +202,7 @@ def _archive(
 
 @dataclass(slots=True)
 class _Listing:
-    """Sealed segments at one moment, and by id the ones that were chosen to be archived."""
+    """Sealed segments of one listing, and by id the segments that were chosen to be archived."""
 
     context: Context
     run: Run
@@ -313,7 +307,7 @@ def archive_lag(store: ManagedStore) -> ArchiveLag:
 
     :raises LakeUnavailableError: no lake can be read.
     """
-    # First: opening a journal makes one, and where there is no lake there shall be none.
+    # The lakes are asked first: opening the journal creates it, which a store without a lake doesn't need.
     reachable_lakes(store)
     with closing(open_to_look(store)) as broker:
         segments = take_archivable(broker, take_snapshot(broker, clock_ms(), store.broker)).segments

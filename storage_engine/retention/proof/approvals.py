@@ -1,6 +1,6 @@
 """The journal's record of approvals by a second person: policies, starters of runs, questions and answers.
 
-:mod:`storage_engine.retention.proof.gate` decides by this record. No event of this step ever expires.
+:mod:`storage_engine.retention.proof.gate` decides by this record. No event of an approval ever expires.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def record_policy(context: Context, run: Run) -> RecordedPolicy:
 
     It is recorded in the journal, and in the store's own stamp as far as that can be written.
 
-    :return: the recorded policy after that.
+    :return: the policy that is on record now.
     """
     root, record, policy = context.store.real_root, context.record, context.store.policy
     recorded = recorded_policy(context.journal, run.store_id)
@@ -101,10 +101,7 @@ def record_policy(context: Context, run: Run) -> RecordedPolicy:
 
 
 def _kept_ms(context: Context) -> int | None:
-    """Return for how long the present settings keep segments.
-
-    None: unknown, or these settings don't count.
-    """
+    """Return for how many ms the settings keep segments, or None if unknown or if they don't count."""
     if not may_set_age(context.store):
         return None
     kept_ms = course_of(context.broker).kept_ms()
@@ -114,11 +111,9 @@ def _kept_ms(context: Context) -> int | None:
 
 
 def _has_stood(context: Context, run: Run, kept_ms: int | None) -> bool:
-    """Return whether a running broker has had this retention of its own for long enough.
+    """Return whether a running broker has had its own retention for :data:`LOWERING_HOURS`.
 
-    A new one is recorded.
-
-    The broker deletes by its own retention anyway. But settings that a run gets are one person's word.
+    If the retention is new, it is recorded.
     """
     if kept_ms is None or not context.store.is_live or sets_age(context.store):
         return False
@@ -222,7 +217,7 @@ def open_questions(journal: Journal, store_id: str, now_ms: int) -> tuple[OpenQu
 
 
 def was_refused(journal: Journal, store_id: str, digest: str, since_ms: int) -> bool:
-    """Return whether the last answer about a plan was no approval, and was given at a moment or later."""
+    """Return whether the last answer about a plan, given at ``since_ms`` or later, was no approval."""
     last = answers_about(journal, store_id, digest)[-1:]
     return any(reply.said is not Said.APPROVED and reply.at_ms >= since_ms for reply in last)
 
@@ -248,7 +243,7 @@ def read_consent(context: Context, run: Run, decisions: Sequence[Decision]) -> C
 class Told:
     """What a report says about approval.
 
-    :param text: a sentence; "": by the record nobody was asked.
+    :param text: a sentence; "": no question is on record.
     :param is_refused: the last answer about the run was no approval, and no approval counts.
     :param is_moot: other runs have deleted all planned segments meanwhile, so nobody has to be told.
     """
@@ -398,14 +393,14 @@ def lower_policy(
     kept_ms = policy.kept_ms
     if kept_ms is not None:
         kept_ms = None if minimum_hours is None else min(kept_ms, minimum_hours * HOUR_MS)
-    # Where it shortens the retention, a minimum that there wasn't before takes its place.
+    # A minimum that shortens the recorded retention replaces it, so it isn't a stricter policy.
     asks_more = policy.raised_by(approval, minimum_hours if kept_ms == policy.kept_ms else None) != policy
     same = RecordedPolicy(approval, minimum_hours, policy.persons, policy.at_ms, kept_ms)
     if asks_more or same == policy:
         raise BadInputError(
             f"{store.real_path}: expected less than approval: {policy.approval.value} with "
-            f"minimum_retention_hours {policy.minimum_retention_hours or 'none'}, which is recorded, found "
-            f"{approval.value} with {minimum_hours or 'none'}. Nothing was recorded. To require more, "
+            f"minimum_retention_hours {policy.minimum_retention_hours or 'none'}, as the journal records, "
+            f"found {approval.value} with {minimum_hours or 'none'}. Nothing was recorded. To require more, "
             "change the store's settings: they count from the next run on."
         )
     run = journal.run_without_plan(store_id, _POLICY_RUN)

@@ -30,7 +30,7 @@ def check_gone(broker: str, segments: Sequence[Segment]) -> None:
 def check_inside(broker: str, paths: Sequence[str], data_paths: Sequence[os.PathLike[str]]) -> None:
     """Make sure that files to delete are in directories that the store's broker writes to.
 
-    :param data_paths: the directories that the package named. They were compared with our own directories.
+    :param data_paths: the directories that the broker package named.
     :raises BrokerPackageError: a file is in none of them.
     """
     directories = RealDirectories(data_paths)

@@ -15,7 +15,7 @@ from storage_engine.model.store import Lineages, Segment
 from storage_engine.shield.index import SeenLink, Shield, digest_of, look_at_shield
 
 COMMAND = Command("shield")
-WAY_OUT = "Nothing waits for this file once a person has moved it out of the shield (mv)"
+WAY_OUT = "Nothing waits for this file once you have moved it out of the shield (mv)"
 """Remedy for a file that can't be archived, and of which it is unknown whether a lake has it."""
 
 
@@ -65,17 +65,16 @@ def _has_its_bytes(root: str | os.PathLike[str], file: SeenLink) -> bool:
 
 
 def changed_text(seen: SeenLink) -> str:
-    """Return the text that a link was written to or touched after it had the segment's bytes."""
+    """Return the text on a link that was written to or touched after it had the segment's bytes."""
     return (
         f"{seen.facts.path}: expected the file as it was when it was linked, {seen.link.kept}, found "
         f"{seen.facts}: another program wrote to it or touched it, so it is kept and not archived as that "
-        "segment. "
-        f"{WAY_OUT}"
+        f"segment. {WAY_OUT}"
     )
 
 
 def written_text(seen: SeenLink) -> str:
-    """Return the text that a clone may have bytes which the segment in the log no longer has."""
+    """Return the text on a clone which may have bytes that the segment in the log no longer has."""
     return (
         f"{seen.link.segment.path}: expected the file as it was when it was linked, {seen.link.segment}, "
         f"found it written to or touched since: {seen.facts.path} keeps the bytes that it had. {WAY_OUT}"
@@ -170,13 +169,13 @@ def _notices(shield: Shield, going: Sequence[Segment], answer: AskedGone | None)
     linked = [file for file in shield.links if (file.link.segment.device, file.link.segment.inode) in inodes]
     if linked:
         yield (
-            f"deleting frees no space of {_size_text(linked)} that the shield keeps until they are proven in "
-            "the lake and their links go, which a release does"
+            f"deleting frees no space of {_size_text(linked)}: the shield keeps their bytes until the lake "
+            "proves them and a release removes their links"
         )
     if shield.foreign:
         yield (
             f"{count_text(len(shield.foreign), 'file')} in the shield, the first is {shield.foreign[0]}, "
-            "are of another store or were put there by another program: they keep nothing of this one"
+            "are of another store or were put there by another program: they keep no segment of this store"
         )
 
 
@@ -186,11 +185,12 @@ def _size_text(files: Sequence[SeenLink]) -> str:
 
 
 def kept_text(root: str | os.PathLike[str], segment: Segment) -> str:
-    """Return the sentence that the shield has a segment which is gone from the log; "": it doesn't.
+    """Return a sentence if the shield has a segment that is gone from the log; "": it doesn't have it.
 
     :raises ShieldError: the shield's content is unknown.
     """
-    slot = segment.id
-    if not any(file.link.slot == slot and _has_its_bytes(root, file) for file in look_at_shield(root).gone):
+    if not any(
+        file.link.slot == segment.id and _has_its_bytes(root, file) for file in look_at_shield(root).gone
+    ):
         return ""
     return Text(" The shield has its bytes: a watch archives them, and so does ", COMMAND, ".")

@@ -1,8 +1,7 @@
-"""Tables in the journal with one row for each store, among them the memory of verification.
+"""The journal's memory of verification, and its tables with one row for each store.
 
-Such a table is made at the first write. The memory says when and how thoroughly each receipt was last
-verified: so checks can rotate through a whole lake. In a lake's directory the journal is beside the catalog;
-it may have been made for this memory alone.
+The memory has the time and the result of each receipt's last check, so checks can rotate through a whole
+lake. If the journal is beside a lake's catalog, it may have been made for this memory alone.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class VerificationMemory:
         )
 
         def write(connection: Connection) -> None:
-            # Checks as values of SQL take four times their own memory.
+            # As SQL parameters, checks take four times their own memory.
             for first in range(0, len(newest), _AT_A_TIME):
                 rows = [_row(lake_id, check) for check in newest[first : first + _AT_A_TIME]]
                 keys = [{"hash": row["receipt_hash"], "at_level": row["level"]} for row in rows]
@@ -151,7 +150,7 @@ def _row(lake_id: str, check: Check) -> dict[str, Any]:
 
 
 def _check(row: Sequence[Any]) -> Check:
-    # Not by name: 1,000,000 are read at once.
+    # Access by position is quicker: 1,000,000 rows are read at once.
     _, receipt_hash, level, store_id, lineage, log, base_offset, at_ms, fault = row
     store_id, log, level = sys.intern(store_id), sys.intern(log), _LEVELS[level]
     return Check(store_id, lineage, log, base_offset, receipt_hash, level, at_ms, fault)
@@ -159,12 +158,15 @@ def _check(row: Sequence[Any]) -> Check:
 
 def _prepare(connection: Connection) -> None:
     _metadata.create_all(connection)
-    # Says now, and not after an hour's work, that nothing can be remembered.
+    # If the journal can't be written, this fails now, not after an hour's work.
     connection.execute(delete(_verifications).where(false()))
 
 
 class KeptRows:
-    """A journal table with one text for each store, compressed by zlib, and the version of its format."""
+    """A journal table with one text for each store, compressed by zlib, and the version of its format.
+
+    The table is made at the first write.
+    """
 
     def __init__(self, table: str, column: str) -> None:
         self._metadata = MetaData()
