@@ -121,7 +121,14 @@ class StorageEngineHook(BaseHook):
                 client_connection_of(store.broker),
             ),
         )
-        _mask_secrets(store)
+        # Airflow itself masks only the secrets that it knows.
+        secrets = {secret for lake in store.lakes for secret in lake.secrets} | url_secrets(store.journal_url)
+        if store.live and store.live.secret_key:
+            secrets.add(store.live.secret_key)
+        if store.live:
+            secrets |= property_secrets(store.live.client)
+        for secret in sorted(secrets):
+            mask_secret(secret)
         if self.spark_conn_id is not None:
             # Without it spark-submit goes to a YARN cluster that nobody named, once all else is done.
             self._check_spark(self._named_by("spark_conn_id")(self.spark_conn_id))
@@ -280,14 +287,3 @@ def _is_made_for_a_test(conn_id: str) -> bool:
     """Return whether Airflow's form made up this id for one test. Such an id is never used again."""
     is_made_up = len(conn_id) == _MADE_UP_CHARACTERS and conn_id.isalnum()
     return is_made_up and f"AIRFLOW_CONN_{conn_id.upper()}" in os.environ
-
-
-def _mask_secrets(store: ManagedStore) -> None:
-    """Mask the store's secrets in Airflow's logs. Airflow itself masks only the secrets that it knows."""
-    secrets = {secret for lake in store.lakes for secret in lake.secrets} | url_secrets(store.journal_url)
-    if store.live and store.live.secret_key:
-        secrets.add(store.live.secret_key)
-    if store.live:
-        secrets |= property_secrets(store.live.client)
-    for secret in sorted(secrets):
-        mask_secret(secret)

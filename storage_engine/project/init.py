@@ -240,6 +240,16 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
         if store_is_known
         else f"\n{STORE_CONNECTION} names no store yet: set its root in {project.connections_file}.\n"
     )
+    ids = {old: new.format(store=STORE_CONNECTION) for old, new in OLDER_DAGS.items()}
+    width = max(map(len, ids))
+    listed = "".join(f"  {old:{width}}  {new}\n" for old, new in ids.items())
+    file = project.home / "dags" / _OLDER_DAG_IDS
+    runs = (
+        f"Active runs end under their old ids, from {file}. Remove this file after that.\n"
+        if file.exists()
+        else Text("To let an active run end under its old id: ", Command("init", "--older-dag-ids"), "\n")
+    )
+    text = f"DAGs from before each store had its own DAGs, and the DAGs that do their work now:\n{listed}"
     return Text(
         f"Created a project in {project.home}:\n"
         "  dags/             a store's storage_monitor__STORE and storage_flush_checkpoint__STORE, a\n"
@@ -260,22 +270,9 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
         "  ",
         Command("init --airflow"),
         "\n\n",
-        _older_dags(project),
+        text,
+        runs,
     )
-
-
-def _older_dags(project: Project) -> str:
-    ids = {old: new.format(store=STORE_CONNECTION) for old, new in OLDER_DAGS.items()}
-    width = max(map(len, ids))
-    listed = "".join(f"  {old:{width}}  {new}\n" for old, new in ids.items())
-    file = project.home / "dags" / _OLDER_DAG_IDS
-    runs = (
-        f"Active runs end under their old ids, from {file}. Remove this file after that.\n"
-        if file.exists()
-        else Text("To let an active run end under its old id: ", Command("init", "--older-dag-ids"), "\n")
-    )
-    text = f"DAGs from before each store had its own DAGs, and the DAGs that do their work now:\n{listed}"
-    return text + runs
 
 
 def store_fields(

@@ -306,14 +306,9 @@ def unpack_sample_store(directory: Path) -> SampleStore:
         modified = now - _DAYS_OLD * 86400 if path in old else now
         os.utime(path, (modified, modified))
     broker_conf = directory / "broker.conf"
-    broker_conf.write_text(_broker_conf(root))
-    return SampleStore(root=root, broker_conf=broker_conf, old=tuple(old))
-
-
-def _broker_conf(root: Path) -> str:
-    """Return the sample's broker.conf. Every hour is a deleteWhen hour, so its window is always open."""
+    # Each hour is a deleteWhen hour, so the sample's window is always open.
     hours = ";".join(f"{hour:02}" for hour in range(24))
-    return (
+    broker_conf.write_text(
         "brokerClusterName=DefaultCluster\n"
         "brokerName=broker-a\n"
         "brokerId=0\n"
@@ -321,6 +316,7 @@ def _broker_conf(root: Path) -> str:
         f"deleteWhen={hours}\n"
         f"fileReservedTime={RESERVED_HOURS}\n"
     )
+    return SampleStore(root=root, broker_conf=broker_conf, old=tuple(old))
 
 
 LOCK_FILE = ".storage-engine.lock"

@@ -91,13 +91,13 @@ LOSSES_RUN = "losses"
 def accept_loss(
     store: ManagedStore, start_offset: int, end_offset: int, person: str, reason: str, log: str | None = None
 ) -> AcceptedLoss:
-    """Record that bytes of a log are lost, and that a person goes on without them.
+    """Record that a person accepts the loss of a log's bytes.
 
     From then on validation warns of this loss, and doesn't fail.
 
-    :param start_offset: first offset of a range up to ``end_offset``. Every byte of it is LOST or UNKNOWN by
-        the journal's record of segments that others deleted, by its record of missing logs, and by the lakes.
-        A gap between store and lakes counts, too.
+    :param start_offset: first offset of a range up to ``end_offset``. All of it is LOST or UNKNOWN by the
+        lakes and by the journal's record of missing logs and of segments that others deleted. A gap between
+        store and lakes counts, too.
     :param log: the log of the range; None: the first log that has lost all of the range.
     :raises BadInputError: a part of the range is in a known place, or no reason is given.
     :raises LakeUnavailableError: a lake can't be asked, or lacks receipts that it is known to have had. It
@@ -214,12 +214,11 @@ def _is_accepted(row: _Lost, loss: AcceptedLoss) -> bool:
 
 
 def _gaps(context: Context, lost_rows: Sequence[_Lost]) -> list[_Lost]:
-    """Return the other ranges that neither store nor lakes have, as the monitor finds them.
+    """Return ranges beside ``lost_rows`` that neither store nor lakes have, as the monitor finds them.
 
     :raises LakeUnavailableError: no lake can be read.
     """
-    is_archived = context.store.archives
-    measured = measure_lag(context) if is_archived else None
+    measured = measure_lag(context) if context.store.archives else None
     snapshot = context.snapshot(clock_ms()) if measured is None else measured.snapshot
     return [
         _Lost(
@@ -240,7 +239,7 @@ def _gaps(context: Context, lost_rows: Sequence[_Lost]) -> list[_Lost]:
 
 
 def _label_of(rows: Sequence[_Lost], offsets: tuple[int, int], only: str | None) -> str | None:
-    """Return the first log that has lost all of some offsets. Losses that aren't accepted come first."""
+    """Return the label of the first log that has lost these offsets. Unaccepted losses come first."""
     ordered = sorted(rows, key=attrgetter("is_accepted"))
     labels = dict.fromkeys(row.label for row in ordered if only in (None, row.log, row.label))
     return next((label for label in labels if _lost_end(rows, label, offsets[0]) >= offsets[1]), None)
@@ -287,7 +286,7 @@ def contradictions(
 
 
 def _contradicts(segment: Segment, row: Receipt, acts: OwnActs) -> bool:
-    # Of a receipt whose companions can't be believed, archiving again makes another.
+    # If a receipt's companions are invalid, archiving again makes another receipt.
     if is_proven_file(segment, row, acts) or files_fault(row.files):
         return False
     proven = {companion.name: companion for companion in row.companions}
@@ -355,8 +354,8 @@ def _contradicted_logs(
     """Return the logs whose bytes contradict the archive under their names, and the other archived logs."""
     differing = {segment.log for segment in contradictions(store, record, logs)}
     lakes = store.archive_lakes
-    opened = map(open_lake, lakes)
-    rows = group_by_log(row for lake in opened for row in current_receipts(lake, record, with_ended=True))
+    receipts = (current_receipts(open_lake(config), record, with_ended=True) for config in lakes)
+    rows = group_by_log(row for of_lake in receipts for row in of_lake)
     archived = [log.name for log in logs if log.name in rows]
     with closing(open_store(store)) as broker:
         for log in archived:
@@ -413,13 +412,13 @@ def move(
         raise name_taken(root, name, named)
     record = _record_of(store, subject) if isinstance(subject, Stamp) else subject
     accepted = Acceptance(leave_unproven, person, reason) if leave_unproven else None
-    # Each time: a killed move, and a journal that knew the store once, know nothing of the hold.
+    # Checked each time: after a killed move, and in a journal that once knew the store, no hold is on record.
     check_hold_of_other_journal(store, journal, record, accepted, clock_ms())
     if accepted is not None:
         reason = f"{reason}; at most {count_text(leave_unproven, 'segment')} left to the broker unproven"
     if isinstance(subject, Stamp):
         subject = add_to_journal(store, journal, record.store_id, record.lineages, name)
-    # By whose word segments are left unproven is recorded, wherever the store lies.
+    # Who left segments unproven is recorded, even if the store isn't moved.
     if not leave_unproven and is_there(store, journal, subject, name):
         return subject
     return carry_out(store, journal, subject, name, person, reason.strip())
@@ -461,7 +460,7 @@ def _find_moved(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
 
 
 def _record_of(store: ManagedStore, stamp: Stamp) -> StoreRecord:
-    """Return the record that this journal is to have of a store that another journal knew."""
+    """Return a new record for a store that another journal knew."""
     lakes = [open_lake(config) for config in store.archive_lakes]
     lineages = _lineages(store, stamp.store_id, lakes)
     return StoreRecord(
@@ -520,7 +519,7 @@ def stamp(
     intent = {"before": before, "stamp": to_jsonable(written)}
     journal.record(run, Step.STAMP, Phase.INTENT, [("", intent)])
     result = {**to_jsonable(written), "person": person.strip(), "reason": reason.strip(), RESET: True}
-    # First the stamp: from the record on, it alone knows what is kept.
+    # The stamp is written first: after the journal's record, earlier heads in the journal no longer count.
     replace_stamp(store.real_root, written)
     journal.record(run, Step.STAMP, Phase.RESULT, [("", result)])
     return written
@@ -543,17 +542,14 @@ def _finish_killed(store: ManagedStore, journal: Journal) -> None:
 
 
 def _ids_before(root: str) -> list[str]:
-    """Return the store ids in the directory's stamps.
-
-    No id if a stamp is unreadable: a new store replaces such a stamp, too.
-    """
+    """Return the store ids in the directory's stamps, or none if one is unreadable and will be replaced."""
     with suppress(StoreIdentityError):
         return sorted(stamped_ids(root))
     return []
 
 
 def _policy_before(store: ManagedStore, journal: Journal, ids: Sequence[str]) -> RecordedPolicy | None:
-    """Return the strictest approval policy recorded for this directory under any store id; None: none is."""
+    """Return the strictest approval policy on record for this directory under any store id, or None."""
     policies = [recorded_policy(journal, store_id) for store_id in ids]
     with suppress(StoreIdentityError):
         stamp = read_stamp(store.real_root)

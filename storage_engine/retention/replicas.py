@@ -30,7 +30,6 @@ from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.verify.replica_coverage import (
     EVERY_RECORD,
-    Difference,
     ReplicaComparison,
     ReplicaCover,
     compare_with_replicas,
@@ -55,16 +54,16 @@ from storage_engine.retention.store.context import Context
 from storage_engine.same_bytes.trusted_times import settle
 
 NOTHING = "Nothing of it was archived."
-"""Separates the fault of a log from what to do about it."""
+"""The sentence between a log's fault and the remedy."""
 _FIRST_LINEAGE = 1
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedLog:
-    """A log in comparison with the segments that other replicas archived of it.
+    """A comparison of a log with the segments that other replicas archived of it.
 
     :param log_id: the broker's own identity of the log.
-    :param divergence: a sign that it isn't the same log; "": there is none, or the log may differ.
+    :param divergence: a sign that it isn't the same log; "": no sign, or the log may differ.
     """
 
     log: str
@@ -82,7 +81,7 @@ def compare_logs(
     compared: ComparedReceipts = frozenset,
     depth: Depth = Depth.SIZES,
 ) -> Iterator[ComparedLog]:
-    """Yield those logs of some segments that other stores have archived in a lake as well.
+    """Yield a comparison for each log of ``segments`` that other stores have archived in a lake.
 
     :param there: all archivable segments of these logs: their bytes are compared.
     :param compared: returns the receipts that were found equal before.
@@ -93,7 +92,7 @@ def compare_logs(
     if not segments or replicas is None:
         return
     groups = group_by_log(sorted(segments, key=attrgetter("log", "base_offset")))
-    # The newest are the last that a broker deletes.
+    # A broker deletes the newest segments last.
     newest = [group[-1] for group in groups.values()]
     contexts = replicas.contexts(newest)
     log_ids = {slot.log: context.log_id for slot, context in contexts.items() if context.log_id is not None}
@@ -116,7 +115,7 @@ def compare_logs(
                 or is_unique(log_ids[log])
                 or (comparison.differences and is_replica(lake, record.store_id, rows, compared))
             ):
-                # Of those with equal names only what has, or had, some of the same bytes is a replica.
+                # A log of the same name is a replica only if it has, or had, some of the same bytes.
                 sign = sign or _other_bytes(record, comparison, remaining)
             yield ComparedLog(log, log_ids[log], comparison, sign)
 
@@ -162,15 +161,11 @@ def _other_bytes(record: StoreRecord, comparison: ReplicaComparison, files: Sequ
     first = min(comparison.differences, key=lambda difference: difference.receipt.base_offset)
     if record.lineage_of(first.receipt.log) != _FIRST_LINEAGE:
         return ""
-    return _difference_text(first, files)
-
-
-def _difference_text(difference: Difference, files: Sequence[Segment]) -> str:
-    row = difference.receipt
+    row = first.receipt
     path = next(
         (file.facts.path for file in files if file.end_offset > row.base_offset), files[-1].facts.path
     )
-    actual = f"SHA-256 {difference.sha256}" if difference.sha256 else "no batches that begin and end there"
+    actual = f"SHA-256 {first.sha256}" if first.sha256 else "no batches that begin and end there"
     return (
         f"its replica of store {store_text(row.store_name, row.broker, row.store_root)} archived offsets "
         f"[{row.base_offset}, {row.end}) with SHA-256 {row.sha256}, and here they have {actual}, in {path}"
@@ -209,7 +204,7 @@ def refuse_diverged(context: Context, by_replicas: Mapping[SegmentId, Sequence[R
     """Make sure that logs don't contradict the replicas' receipts that count for them.
 
     :param by_replicas: the receipts, by the segment that they count for.
-    :raises LakeConflictError: a log does: other leaders wrote its records.
+    :raises LakeConflictError: other leaders wrote a log's records.
     """
     rows: dict[str, dict[str, Receipt]] = {}
     for segment_id, receipts in by_replicas.items():
@@ -253,16 +248,16 @@ def _record(
 @dataclass(frozen=True, slots=True)
 class _Covered:
     segment: Segment
-    said: Mapping[str, Any]
+    payload: Mapping[str, Any]
 
 
 def archived_by_replicas(
     journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
 ) -> dict[SegmentId, tuple[Receipt, ...]]:
-    """Return segments that other replicas' receipts prove, and the receipts, as recorded and if still valid.
+    """Return recorded receipts of other replicas that are still valid, by the segment that they prove.
 
-    If a lake can't be asked, the journal's record counts. That is enough not to archive a segment again,
-    never enough to delete it.
+    If a lake can't be asked, the journal's record counts, and the receipts are empty. That is enough not to
+    archive a segment again, never enough to delete it.
 
     :raises LakeUnavailableError: a lake can't be read.
     """
@@ -271,21 +266,20 @@ def archived_by_replicas(
         _Covered(segment, event.payload)
         for event in journal.results_of(record.store_id, Step.REPLICA, list(by_subject))
         if event.payload["lineage"] == record.lineage_of((segment := by_subject[event.subject]).log)
-        and _has_same_files(segment, event.payload["files"], proofs)
+        and same_files(
+            segment.files,
+            tuple(from_jsonable(FileFacts, facts) for facts in event.payload["files"]),
+            proofs.acts,
+        )
     ]
     unreachable = {config.location for config, _ in proofs.unreachable}
     receipts: dict[SegmentId, tuple[Receipt, ...]] = {
-        cover.segment.id: () for cover in covered if cover.said["lake"] in unreachable
+        cover.segment.id: () for cover in covered if cover.payload["lake"] in unreachable
     }
     for lake_proofs in proofs.asked:
-        own = [cover for cover in covered if cover.said["lake"] == lake_proofs.lake.config.location]
+        own = [cover for cover in covered if cover.payload["lake"] == lake_proofs.lake.config.location]
         receipts |= _sound_covers(lake_proofs, record, own)
     return receipts
-
-
-def _has_same_files(segment: Segment, files: Sequence[Any], proofs: Proofs) -> bool:
-    recorded = tuple(from_jsonable(FileFacts, facts) for facts in files)
-    return same_files(segment.files, recorded, proofs.acts)
 
 
 def _sound_covers(
@@ -293,20 +287,20 @@ def _sound_covers(
 ) -> dict[SegmentId, tuple[Receipt, ...]]:
     spans: dict[str, tuple[int, int]] = {}
     for cover in covered:
-        first, end = spans.get(cover.said["log_id"], (cover.said["first"], cover.said["end"]))
-        spans[cover.said["log_id"]] = (min(first, cover.said["first"]), max(end, cover.said["end"]))
+        first, end = spans.get(cover.payload["log_id"], (cover.payload["first"], cover.payload["end"]))
+        spans[cover.payload["log_id"]] = (min(first, cover.payload["first"]), max(end, cover.payload["end"]))
     if not spans:
         return {}
     groups = replica_receipts(lake_proofs.lake, record.store_id, spans).values()
     rows = [row for group in groups for row in group]
-    hashes = {row_hash for cover in covered for row_hash in cover.said["receipts"]}
+    hashes = {row_hash for cover in covered for row_hash in cover.payload["receipts"]}
     named = [row for row in rows if row.row_hash in hashes]
     broken = broken_receipts(lake_proofs.lake, named, Depth.SIZES)
     sound = {row.row_hash: row for row in named if row.identity not in broken}
     return {
-        cover.segment.id: tuple(sound[row_hash] for row_hash in cover.said["receipts"])
+        cover.segment.id: tuple(sound[row_hash] for row_hash in cover.payload["receipts"])
         for cover in covered
-        if sound.keys() >= set(cover.said["receipts"])
+        if sound.keys() >= set(cover.payload["receipts"])
     }
 
 
@@ -318,7 +312,7 @@ def with_replicas(
     snapshot: StoreSnapshot,
     reading: Reading,
 ) -> Proofs:
-    """Return proofs with other nodes' receipts added, for segments that the store's own don't prove.
+    """Return proofs with other nodes' receipts added, for segments that no receipt of the store proves.
 
     :param going: present segments that are about to be deleted.
     :param snapshot: snapshot of the store, which is locked by us.
@@ -370,10 +364,7 @@ class _Compared:
     def covers_of_each_log(
         self, segments: Sequence[Segment], there: Sequence[Segment]
     ) -> dict[SegmentId, OtherNodesProof]:
-        """Return the segments that sound receipts prove.
-
-        A log that can't be compared doesn't affect the others.
-        """
+        """Return the proofs by sound receipts. A log that can't be compared doesn't affect other logs."""
         logs = group_by_log(segments)
         try:
             return dict(self._covers(segments, there))
@@ -389,7 +380,7 @@ class _Compared:
     def _covers(
         self, segments: Sequence[Segment], archivable: Sequence[Segment]
     ) -> Iterator[tuple[SegmentId, OtherNodesProof]]:
-        """Yield the segments that sound receipts prove, if they weren't written to meanwhile."""
+        """Yield the proofs by sound receipts, for segments that weren't written to meanwhile."""
         settled = [segment for segment in segments if all(map(_is_settled, segment.files))]
         before = {segment.id: self._digest(segment) for segment in settled}
         compared: list[ReplicaCover] = []
@@ -420,10 +411,7 @@ def _is_settled(file: FileFacts) -> bool:
 
 
 def _find_sound(lake: Lake, rows: Sequence[Receipt], looked: Callable[[], None]) -> set[str]:
-    """Return the row hashes of other nodes' receipts that are sound.
-
-    Their chains and files are read once more.
-    """
+    """Return the row hashes of other nodes' receipts that are sound, after reading their chains and files."""
     segments, whole_ids = lake.segments(), set()
     for store_id in {row.store_id for row in rows}:
         try:

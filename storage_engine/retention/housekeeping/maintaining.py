@@ -1,8 +1,8 @@
 """Removal of expired reports and journal records.
 
-This is the order: expired quarantines; files of dead jobs; reports with their Data Docs; runs with their
-plans and events; samples; lists of decisions that no run's plan uses. Reports are removed before the events
-that they are made from. Each step may be killed at any instant and run again.
+They are removed in this order: expired quarantines; files of dead jobs; reports with their Data Docs; runs
+with their plans and events; samples; lists of decisions that no run's plan uses. Reports are removed before
+the events that they are made from. Each step may be killed at any instant and run again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 from operator import add
 from pathlib import Path
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, update
+from sqlalchemy import Connection, and_, delete, func, or_, select, update
 
 from storage_engine.brokers import store_text
 from storage_engine.commands import Text
@@ -68,10 +68,7 @@ EXPIRING_STEPS = frozenset(
         Step.RETENTION_REPORT,
     }
 )
-"""Steps whose events expire.
-
-Events of all other steps are kept, later steps included; the next two names list exceptions.
-"""
+"""Steps whose events expire. Events of all other steps are kept, with the exceptions below."""
 KEPT_BY_SEGMENT = frozenset({Step.RELEASE, Step.ARCHIVE, Step.SEALED, Step.BROKER_TASK})
 """Steps whose event about the whole step expires; events about single segments are kept."""
 KEPT_BY_RESULT = frozenset({Step.ARCHIVE, Step.SEALED})
@@ -99,8 +96,8 @@ class OldRun:
     """The facts about a run that decide whether it has expired.
 
     :param planned: the run has a plan. A run without one is never finished, and ends with its last event.
-    :param reported: it wrote a report of its own.
-    :param last_ms: time of its last event, its end or its beginning.
+    :param reported: the run wrote a report of its own.
+    :param last_ms: time of its last event, its end or its beginning, whichever is latest.
     """
 
     run_id: int
@@ -172,32 +169,27 @@ def samples_to_expire(
     """Return the ids of samples that have expired.
 
     :param samples: samples of one store, oldest first.
-    :param newest: the store's last clock reading. Samples of the day before it stay, measured by the time
-        since the machine's start.
+    :param newest: the store's last clock reading. Samples of the day before it stay, by the machine's uptime.
     """
     full_ms = now_ms - expiry.sample_days * DAY_MS
     daily_ms = now_ms - expiry.daily_sample_days * DAY_MS
     last_of_day = {sample.at_ms // DAY_MS: sample.sample_id for sample in samples}
 
     def is_expired(sample: OldSample) -> bool:
-        if sample.at_ms >= full_ms or _is_of_last_day(sample.clock, newest):
+        if sample.at_ms >= full_ms or (
+            sample.clock is not None
+            and newest is not None
+            and sample.clock.boot_id == newest.boot_id
+            and newest.boottime_ms - sample.clock.boottime_ms <= REMEMBERED_MS
+        ):
             return False
         return sample.at_ms < daily_ms or last_of_day[sample.at_ms // DAY_MS] != sample.sample_id
 
     return tuple(sample.sample_id for sample in samples if is_expired(sample))
 
 
-def _is_of_last_day(reading: ClockReading | None, newest: ClockReading | None) -> bool:
-    return (
-        reading is not None
-        and newest is not None
-        and reading.boot_id == newest.boot_id
-        and newest.boottime_ms - reading.boottime_ms <= REMEMBERED_MS
-    )
-
-
 BATCH = 200
-"""Number of runs in one transaction: so few that no process that records has to wait."""
+"""Number of runs in one transaction: few enough that no other process waits for the journal."""
 _SAMPLE_BATCH = 5_000
 
 
@@ -238,8 +230,8 @@ class JournalExpiry:
     def protected_runs(self, store_id: str) -> frozenset[str]:
         """Return the keys of runs that stay whole.
 
-        These are the last planned, reported and validated runs, the run whose report answers for the last
-        one, and runs with a quarantine.
+        These are the last planned, reported and validated runs, the run whose report the last run refers to,
+        and runs with a quarantine.
         """
         return self._database.read(lambda connection: _read_protected(connection, store_id))
 
@@ -281,39 +273,42 @@ def _read_protected(connection: Connection, store_id: str) -> frozenset[str]:
         last = connection.execute(last_result(store_id, step)).first()
         if last is not None:
             keys |= {last.run_key, str(last.payload.get(SINCE) or last.run_key)}
-    return frozenset(keys | _read_quarantined(connection, store_id))
-
-
-def _read_quarantined(connection: Connection, store_id: str) -> set[str]:
-    """Return the keys of runs whose quarantine was neither emptied nor brought back.
-
-    Both steps still need the runs' events.
-    """
-    keys = (
+    # A quarantine that was neither emptied nor brought back still needs its run's events.
+    with_events = (
         select(runs.c.run_key).join(events, events.c.run_id == runs.c.id).where(runs.c.store_id == store_id)
     )
-    done = keys.where(
+    ended = with_events.where(
         events.c.step.in_([Step.EMPTY_QUARANTINE.value, Step.UNDO.value]),
         events.c.phase == Phase.RESULT.value,
     )
-    begun = keys.where(events.c.step == Step.QUARANTINE.value)
-    return {*connection.execute(begun).scalars()} - {*connection.execute(done).scalars()}
+    begun = with_events.where(events.c.step == Step.QUARANTINE.value)
+    keys |= {*connection.execute(begun).scalars()} - {*connection.execute(ended).scalars()}
+    return frozenset(keys)
 
 
 def _expire_runs(
     connection: Connection, store_id: str, after: _Batch, now_ms: int, expiry: Expiry, dry_run: bool
 ) -> _Batch | None:
-    """Thin the next batch of runs after another one. None: there are no more runs."""
+    """Remove expired events of the next batch of runs, or return None if there are no more runs."""
     batch = _old_runs(connection, store_id, after.last_id, now_ms, expiry)
     if not batch:
         return None
     expired = runs_to_expire(batch, _read_protected(connection, store_id), now_ms, expiry)
     ids = [run.run_id for run in expired]
-    expires = _expiring_condition(connection, store_id)
+    expiring = or_(
+        events.c.step.in_([step.value for step in EXPIRING_STEPS]),
+        and_(events.c.step.in_([step.value for step in KEPT_BY_SEGMENT]), events.c.subject == ""),
+        and_(
+            events.c.step.in_([step.value for step in KEPT_BY_RESULT]),
+            events.c.phase != Phase.RESULT.value,
+        ),
+    )
+    kept = connection.execute(last_result(store_id, Step.HOLD)).first()
+    expires = expiring if kept is None else and_(expiring, events.c.id != kept.id)
     own = events.c.run_id.in_(ids)
     count = connection.execute(select(func.count()).select_from(events).where(own, expires)).scalar_one()
     with_kept = set(connection.execute(select(events.c.run_id).where(own, ~expires).distinct()).scalars())
-    # One that was never planned may go on, under its key: that of accepted losses does.
+    # A run without a plan may continue under its key, such as the run of accepted losses.
     thinned = {run.run_id for run in expired if run.planned and run.run_id in with_kept}
     emptied = [number for number in ids if number not in with_kept]
     if not dry_run:
@@ -324,20 +319,6 @@ def _expire_runs(
         connection.execute(update(runs).where(runs.c.id.in_(thinned)).values(**values))
     rows = ExpiredRows(runs=len(thinned) + len(emptied), events=count)
     return _Batch(batch[-1].run_id, rows, frozenset({*thinned, *emptied}))
-
-
-def _expiring_condition(connection: Connection, store_id: str) -> ColumnElement[bool]:
-    """Return the condition for events that may expire. All others are never thinned."""
-    expiring = or_(
-        events.c.step.in_([step.value for step in EXPIRING_STEPS]),
-        and_(events.c.step.in_([step.value for step in KEPT_BY_SEGMENT]), events.c.subject == ""),
-        and_(
-            events.c.step.in_([step.value for step in KEPT_BY_RESULT]),
-            events.c.phase != Phase.RESULT.value,
-        ),
-    )
-    kept = connection.execute(last_result(store_id, Step.HOLD)).first()
-    return expiring if kept is None else and_(expiring, events.c.id != kept.id)
 
 
 def _old_runs(
@@ -420,11 +401,10 @@ def _expire_plans(
 ) -> int:
     """Remove lists of decisions that no run's plan uses.
 
-    The last list stays, because the next run's plan may use it.
+    The last list stays, because the next run's plan may use it. Lists younger than a day stay as well: a run
+    that is being recorded may just have read one.
 
-    Lists younger than a day stay as well: a run that is being recorded may just have read one.
-
-    :param thinned: runs that don't count: their plan is removed, or would be.
+    :param thinned: runs whose plan is removed, or would be, and doesn't count.
     """
     own_plans = select(plans.c.id).where(plans.c.store_id == store_id)
     last = connection.execute(own_plans.order_by(plans.c.id.desc()).limit(1)).scalar()
@@ -442,14 +422,14 @@ def _expire_plans(
 def old_reports(stores: Iterable[Path], now_ms: int, expiry: Expiry) -> Iterator[OldReport]:
     """Find reports that are old enough to be looked at, except the newest one of each store.
 
-    Directories without one of our reports are passed over, and so are symbolic links.
+    Directories without one of our reports and symbolic links are skipped.
 
     :param stores: directories that have one directory for each run.
     """
     before_ns = (now_ms - expiry.report_days * DAY_MS) * 10**6
     for store in stores:
         written = {path: path.stat().st_mtime_ns for path in store.glob(f"*/{REPORT_JSON}") if _is_ours(path)}
-        newest = max(written, key=lambda path: written[path], default=None)
+        newest = max(written, key=written.__getitem__, default=None)
         for path in sorted(path for path, at_ns in written.items() if at_ns < before_ns and path != newest):
             report = _read(path)
             if report is not None:
@@ -489,7 +469,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _read(path: Path) -> OldReport | None:
-    """Read a report from its JSON. None: it isn't one of our reports."""
+    """Read a report from its JSON, or return None if it isn't one of our reports."""
     try:
         content = json.loads(path.read_bytes())
         ended = content["finished_at_ms"]
@@ -527,13 +507,13 @@ def maintain_store(
 ) -> MaintainResult:
     """Remove expired quarantines, reports and journal records of one store.
 
-    :param now_ms: the moment to decide for; None: this machine's clock.
+    :param now_ms: the present time; None: by this machine's clock.
     """
     now_ms = clock_ms() if now_ms is None else now_ms
     journal = Journal(store.journal_url)
     record = identify(store, journal)
     emptied = _empty(Keeper(journal, record, store.lakes), now_ms, dry_run)
-    # Rows first: events that they are made of may expire.
+    # Deletions are written before the events that they are made from expire.
     unwritten = () if dry_run else write_deletions(store.archive_lakes, store.journal_url, record)
     result = _maintain(store.journal_url, Path(store.report_dir), {record.store_id}, now_ms, expiry, dry_run)
     return replace(result, quarantines=emptied, notices=(*result.notices, *unwritten))
@@ -546,7 +526,7 @@ def maintain_lakes(
 
     If stores share a lake, the call for the first store does the work.
 
-    :param now_ms: the moment to decide for; None: this machine's clock.
+    :param now_ms: the present time; None: by this machine's clock.
     :param compact: also rewrite the store's small data files into larger ones.
     :raises StorageEngineError: the same errors as of ``open_lake`` and ``maintain_lake``.
     """
@@ -583,7 +563,7 @@ def maintain_directory(
         return MaintainResult(dry_run, (), (), ExpiredRows(), ())
     now_ms = clock_ms() if now_ms is None else now_ms
     journal = Journal(journal_url)
-    # Another machine's disk is its own to look at.
+    # Quarantines on another machine's disk are left to that machine.
     records = [record for record in journal.all_stores() if record.host in (None, this_host())]
     emptied = [line for record in records for line in _empty(Keeper(journal, record, lakes), now_ms, dry_run)]
     store_ids = JournalExpiry(journal_url).store_ids()

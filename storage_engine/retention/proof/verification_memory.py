@@ -86,7 +86,20 @@ class VerificationMemory:
         def write(connection: Connection) -> None:
             # As SQL parameters, checks take four times their own memory.
             for first in range(0, len(newest), _AT_A_TIME):
-                rows = [_row(lake_id, check) for check in newest[first : first + _AT_A_TIME]]
+                rows = [
+                    {
+                        "lake_id": lake_id,
+                        "receipt_hash": check.receipt_hash,
+                        "level": check.level.value,
+                        "store_id": check.store_id,
+                        "lineage": check.lineage,
+                        "log": check.log,
+                        "base_offset": check.base_offset,
+                        "at_ms": check.at_ms,
+                        "fault": check.fault,
+                    }
+                    for check in newest[first : first + _AT_A_TIME]
+                ]
                 keys = [{"hash": row["receipt_hash"], "at_level": row["level"]} for row in rows]
                 connection.execute(delete(_verifications).where(same), keys)
                 connection.execute(insert(_verifications), rows)
@@ -133,20 +146,6 @@ def checks_of_faulty(journal_url: str, lake_id: str) -> tuple[Check, ...]:
         return tuple(_check(row) for row in connection.execute(query))
 
     return JournalDatabase(journal_url, read_only=True).read(read)
-
-
-def _row(lake_id: str, check: Check) -> dict[str, Any]:
-    return {
-        "lake_id": lake_id,
-        "receipt_hash": check.receipt_hash,
-        "level": check.level.value,
-        "store_id": check.store_id,
-        "lineage": check.lineage,
-        "log": check.log,
-        "base_offset": check.base_offset,
-        "at_ms": check.at_ms,
-        "fault": check.fault,
-    }
 
 
 def _check(row: Sequence[Any]) -> Check:

@@ -122,7 +122,14 @@ def remover(
             )
             # A node may have 10,000 logs: once is enough.
             signs = {}
-        make_place(place, _manifest(context, run, now_ms, until_ms))
+        manifest = {
+            "run_key": run.run_key,
+            "store_id": context.record.store_id,
+            "root": context.store.real_root,
+            "set_aside_at_ms": now_ms,
+            "until_ms": until_ms,
+        }
+        make_place(place, json.dumps(manifest, indent=1).encode())
     return lambda path, directory: move_in(chosen[path.parent], path, directory)
 
 
@@ -143,14 +150,3 @@ def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
 def frees_nothing(found: Quarantine | None) -> bool:
     """Return whether a run's deleted files still take their space."""
     return found is not None and found.state is not QuarantineState.EMPTIED
-
-
-def _manifest(context: Context, run: Run, now_ms: int, until_ms: int) -> bytes:
-    manifest = {
-        "run_key": run.run_key,
-        "store_id": context.record.store_id,
-        "root": context.store.real_root,
-        "set_aside_at_ms": now_ms,
-        "until_ms": until_ms,
-    }
-    return json.dumps(manifest, indent=1).encode()

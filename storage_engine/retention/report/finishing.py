@@ -227,6 +227,8 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
             _write_pages(directory, plain)
     ended = report.outcome in _ENDED
     approval = read_approval(context.journal, run)
+    broken = report.validation.failures if report.validation else ()
+    rules = ", ".join(check.expectation for check in broken)
     return FinishResult(
         run_key=run_key,
         outcome=report.outcome,
@@ -237,19 +239,13 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
         unchanged_since=since,
         unread=report.unread_lines,
         refused=_refused_text(report),
-        errors=_errors(report),
+        errors=(
+            *(Text(f"{step.step}: ", step.error) for step in report.steps if step.error),
+            *([f"Validation found {count_text(len(broken), 'rule')} broken: {rules}."] if broken else ()),
+        ),
         wrong_lakes=report.wrong_lakes,
         notices=notices,
         not_approved=report.approval if approval.is_refused and not approval.is_moot else "",
-    )
-
-
-def _errors(report: Report) -> tuple[str, ...]:
-    broken = report.validation.failures if report.validation else ()
-    rules = ", ".join(check.expectation for check in broken)
-    return (
-        *(Text(f"{step.step}: ", step.error) for step in report.steps if step.error),
-        *([f"Validation found {count_text(len(broken), 'rule')} broken: {rules}."] if broken else ()),
     )
 
 
@@ -264,7 +260,11 @@ def _write_pages(directory: Path, report: Mapping[str, Any]) -> None:
 
 
 def _row(report: Report, written: bytes | None, since: str | None) -> ReportRow:
-    deleted = 0 if report.outcome is Outcome.UNDONE else _count_deleted(report)
+    deleted = (
+        0
+        if report.outcome is Outcome.UNDONE
+        else sum(segment.fate is Fate.DELETED for segment in report.segments)
+    )
     ranges = report.validation.ranges if report.validation else ()
     return ReportRow(
         version=REPORT_VERSION,
@@ -277,10 +277,6 @@ def _row(report: Report, written: bytes | None, since: str | None) -> ReportRow:
         validation=report.validation.overall.value if report.validation else "",
         lost_ranges=sum(row.where is Where.LOST and row.status is Status.FAILURE for row in ranges),
     )
-
-
-def _count_deleted(report: Report) -> int:
-    return sum(segment.fate is Fate.DELETED for segment in report.segments)
 
 
 def _refused_text(report: Report) -> str:

@@ -47,7 +47,11 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"Run {report.run_key}: {outcome_text(report.outcome)}"
     if report.approval:
         yield report.approval
-    yield from _refused_lines(report)
+    yield from (Text("FAILED ", reason) for reason in report.wrong_lakes)
+    for log in report.refused[:LOGS_SHOWN]:
+        yield f"FAILED {log_text(log)}"
+    if (more := len(report.refused) - LOGS_SHOWN) > 0:
+        yield f"FAILED {count_text(more, 'more log')} refused; report.json names all of them"
     for line in (*report.unread_lines, *report.alarms):
         yield Text("WARNING ", line)
     yield f"Began {time_text(report.began_at_ms)}, ended {time_text(report.finished_at_ms) or 'not yet'}"
@@ -121,14 +125,6 @@ def outcome_text(outcome: Outcome) -> str:
     if outcome is Outcome.DRY_RUN:
         return "dry run: nothing was archived or deleted"
     return outcome.value
-
-
-def _refused_lines(report: Report) -> Iterator[str]:
-    yield from (Text("FAILED ", reason) for reason in report.wrong_lakes)
-    for log in report.refused[:LOGS_SHOWN]:
-        yield f"FAILED {log_text(log)}"
-    if (more := len(report.refused) - LOGS_SHOWN) > 0:
-        yield f"FAILED {count_text(more, 'more log')} refused; report.json names all of them"
 
 
 def _cause(report: Report) -> Iterator[str]:
