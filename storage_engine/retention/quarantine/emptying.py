@@ -48,7 +48,7 @@ SPACE = "space was the cause of a run"
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """What is needed to empty a store's quarantines.
+    """A store whose quarantines are emptied.
 
     :param lakes: lakes whose receipts may prove the files.
     """
@@ -158,10 +158,7 @@ def _space_is_the_cause(context: Context, request: PlanRequest, now_ms: int) -> 
 
 
 def _list_present(keeper: Keeper) -> list[Quarantine]:
-    """Return the quarantines that may be emptied.
-
-    A quarantine whose undo has begun may not: a person wants it back.
-    """
+    """Return the quarantines that may be emptied. If an undo has begun, a person wants the files back."""
     recorded = quarantines(keeper.journal, keeper.record.store_id)
     return [q for q in recorded if q.there and q.state is not QuarantineState.UNDOING]
 
@@ -194,14 +191,14 @@ def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
             if reason := _find_hold(keeper):
                 raise _HeldError(reason)
 
-        # Set aside outside of its store, a file goes at once, as its broker would have it.
+        # A file outside of its store is removed in one step, as its broker would do.
         before_steps = None if find_broker(keeper.record.broker).aside is Aside.OUTSIDE else look
         try:
             for place in quarantine.places:
                 look()
                 total += remove(place, before_steps)
         except _HeldError as held:
-            # A person's word since it began: what is left stays, and the next run asks again.
+            # A person set a hold since it began: the remaining files stay, and the next run checks again.
             record_stays(journal, run, quarantine, Text(held), now_ms, lease)
             return Text(f"the rest of the quarantine of run {run_key} stays, though {why}: ", held)
         journal.renew(lease)
@@ -214,7 +211,7 @@ def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
 
 
 class _HeldError(Exception):
-    """The reason why the rest of a quarantine stays, as words of a sentence."""
+    """The hold for which the rest of a quarantine stays, as a clause."""
 
 
 def _reason_to_stay(keeper: Keeper, run: Run, quarantine: Quarantine, lease: Lease) -> str:
@@ -229,7 +226,8 @@ def _reason_to_stay(keeper: Keeper, run: Run, quarantine: Quarantine, lease: Lea
     if unproven := _find_unproven(keeper, run, quarantine, lambda: keeper.journal.renew(lease)):
         if quarantine.state is QuarantineState.EMPTYING:
             return (
-                f"{unproven}. It may be the last copy, and some of the run's is gone: copy out what you need"
+                f"{unproven}. It may be the last copy, and other files of the run are gone: copy the files "
+                "that you need"
             )
         return Text(
             unproven,
@@ -251,10 +249,10 @@ def _find_hold(keeper: Keeper) -> str:
         except StorageEngineError as error:
             heads = known_heads(keeper.journal, keeper.record).heads
             if isinstance(error, LakeMissingError) and config.location not in {h.location for h in heads}:
-                # Nothing of the store was ever archived there, and nobody holds it there.
+                # The lake never had a segment of the store, so it has no hold on it.
                 continue
             return Text(
-                f"whether a hold of lake {config.location} covers it can't be told: ", reason_text(error)
+                f"it is unknown whether a hold of lake {config.location} covers it: ", reason_text(error)
             )
         if holds:
             return _hold_text(config.location, holds[0])
@@ -276,9 +274,7 @@ def _hold_text(location: str, hold: Hold) -> str:
 
 
 def _find_unproven(keeper: Keeper, run: Run, quarantine: Quarantine, looked: Callable[[], None]) -> str:
-    """Return why the files that a run set aside have to stay.
-
-    "": their receipts are still valid, or they had none.
+    """Return why a run's files have to stay; "": their receipts are still valid, or they had none.
 
     After emptying has begun, only files deleted under an archive rule are checked: such a rule may be lifted.
     """

@@ -65,8 +65,7 @@ def choose_places(
     :param data_paths: the directories that the store's broker writes to.
     :param paths: the files.
     :param known: places that the run already has, even if a person names other directories by now.
-    :raises BadInputError: a directory's file system has no place, or a directory that a person named can't be
-        one.
+    :raises BadInputError: a directory's file system has no place, or a named directory can't be one.
     """
     outside = find_broker(store.broker).aside is Aside.OUTSIDE
     if outside:
@@ -124,7 +123,7 @@ def _undo_directory_fault(path: Path, data_paths: Sequence[Path]) -> str:
         return f"it inside {inside}, where the broker tolerates no other files"
     if not any(renames(data_path, real) for data_path in data_paths):
         return "it on another file system than all of them"
-    # Of the user that runs this, as a rename will be.
+    # Checked for the effective user, as a rename is.
     may_write = os.access(real, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
     return "" if may_write else "it not writable"
 
@@ -194,7 +193,7 @@ def look_at_quarantines(store: ManagedStore, data_paths: Sequence[Path]) -> tupl
 def unknown_quarantines(found: Sequence[QuarantineLook], known: Iterable[str]) -> tuple[QuarantineLook, ...]:
     """Return the quarantines that no journal knows, so that no run ever empties them. Pure.
 
-    They come from a journal that was lost, or put back from before the run.
+    Their journal was lost, or replaced by an older copy.
 
     :param known: directories of the quarantines that a journal knows.
     """
@@ -202,16 +201,16 @@ def unknown_quarantines(found: Sequence[QuarantineLook], known: Iterable[str]) -
     return tuple(look for look in found if look.directory not in known_paths and (look.files or look.error))
 
 
-def unknown_text(one: QuarantineLook) -> tuple[str, str]:
-    """Return clauses on a quarantine that no journal knows, and on what to do."""
-    content = f"{bytes_text(one.size_bytes)}, set aside by run {one.run_key or 'unknown'}"
+def unknown_text(look: QuarantineLook) -> tuple[str, str]:
+    """Return clauses on a quarantine that no journal knows, and on the remedy."""
+    content = f"{bytes_text(look.size_bytes)}, set aside by run {look.run_key or 'unknown'}"
     return (
-        f"{content}, are in {one.directory}. The journal doesn't know that quarantine, so no run empties it",
+        f"{content}, are in {look.directory}. The journal doesn't know that quarantine, so no run empties it",
         Text(
             "with the journal of that run, ",
             Command("undo"),
             " brings the files back. To remove them, after verify has found them in the lake: rm -r "
-            f"{shlex.quote(one.directory)}",
+            f"{shlex.quote(look.directory)}",
         ),
     )
 
@@ -223,10 +222,7 @@ def unknown_notices(store: ManagedStore, data_paths: Sequence[Path], known: Iter
 
 
 def _look_below(base: Path, root: str) -> Iterator[QuarantineLook]:
-    """Yield the runs in a base's quarantine.
-
-    Outside of the store's root, only this store's runs are yielded.
-    """
+    """Yield the runs in a base's quarantine, but outside of the store's root only the runs of this store."""
     if base.is_file():  # a store may be named by a file of its broker, below which nothing lies
         return
     quarantine = Place(str(base), (DIRECTORY, QUARANTINE))

@@ -90,7 +90,7 @@ def remover(
         already has one.
     :raises BrokerPackageError: a file is outside of the store; nothing was deleted.
     :raises BadInputError: a directory's file system has no place for a quarantine; nothing was changed.
-    :raises QuarantineError: something else is in the place of the quarantine; nothing was deleted.
+    :raises QuarantineError: another file is in the place of the quarantine; nothing was deleted.
     """
     files = tuple(files)
     check_inside(context.store.broker, [facts.path for facts in files], context.data_paths)
@@ -99,13 +99,14 @@ def remover(
     if quarantine is None and hours is None:
         return durable.unlink_in
     if quarantine is not None and quarantine.state in (QuarantineState.EMPTYING, QuarantineState.EMPTIED):
-        # What has passed the gate now would lie there, and nothing would ever empty it again.
+        # No run empties this quarantine again, so files that pass the gate now are unlinked.
         return durable.unlink_in
     until_ms = quarantine.until_ms if quarantine is not None else now_ms + (hours or 0) * HOUR_MS
-    data_paths = context.data_paths
     paths = (Path(facts.path) for facts in files)
     places = () if quarantine is None else quarantine.places
-    chosen = choose_places(context.store, data_paths, context.record.store_id, run.run_key, paths, places)
+    chosen = choose_places(
+        context.store, context.data_paths, context.record.store_id, run.run_key, paths, places
+    )
     new = [place for place in dict.fromkeys(chosen.values()) if place not in places]
     signs = _signs(context, list(chosen)) if new else {}
     for place in dict.fromkeys(chosen.values()):
@@ -120,7 +121,7 @@ def remover(
                 until_ms=until_ms,
                 lease=lease,
             )
-            # A node may have 10,000 logs: once is enough.
+            # A node may have 10,000 logs, so only the first place records the signs.
             signs = {}
         manifest = {
             "run_key": run.run_key,
@@ -147,6 +148,6 @@ def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
     return signs_of(process_of(context.broker).signs_of_a_run(directories))
 
 
-def frees_nothing(found: Quarantine | None) -> bool:
+def frees_nothing(quarantine: Quarantine | None) -> bool:
     """Return whether a run's deleted files still take their space."""
-    return found is not None and found.state is not QuarantineState.EMPTIED
+    return quarantine is not None and quarantine.state is not QuarantineState.EMPTIED

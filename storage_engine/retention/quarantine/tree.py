@@ -26,10 +26,7 @@ MANIFEST = "run.json"
 """File in a run's directory that names its owner, for a person and for ``inspect``."""
 
 STEP_BYTES = 64 << 20
-"""Size of the steps by which a large file is cut before its removal.
-
-So no broker on the same disk waits longer for a step.
-"""
+"""Size of the steps in which a large file is cut, so that no broker on the disk waits long for one step."""
 
 LEASED_KINDS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs"})
 """File systems on which a lease shows every process that has a file open or mapped.
@@ -101,7 +98,7 @@ def has_manifest(place: Place) -> bool:
 def move_in(place: Place, path: Path, source: int) -> bool:
     """Move a file into a place. The caller fsyncs the file's former directory.
 
-    :param source: descriptor of the file's directory: so it doesn't matter if the path now leads elsewhere.
+    :param source: descriptor of the file's directory, in case the path now leads elsewhere.
     :return: whether the file was there and was moved.
     :raises QuarantineError: the file isn't a regular one, or its name is taken in the place.
     """
@@ -179,9 +176,8 @@ def contents(place: Place) -> Contents:
 def remove(place: Place, before_steps: Callable[[], object] | None = None) -> Contents:
     """Remove a run's directory with everything in it, and directories above it that are then empty.
 
-    :param before_steps: called before each large file, which is removed in steps; None: each file is removed
-        at once.
-    :return: what was removed.
+    :param before_steps: called before each large file, which is cut in steps; None: no file is cut.
+    :return: number and size of the removed files.
     """
     *above, name = place.parts
     parent = Place(place.base, tuple(above))
@@ -214,7 +210,7 @@ def remove_empty_below(place: Place) -> None:
     try:
         with opened(place) as directory:
             for name in _names(directory):
-                # Also what a process left that was killed while it wrote the manifest.
+                # A killed process may have left a temporary manifest.
                 if name == MANIFEST or name.startswith(f".{MANIFEST}."):
                     os.unlink(name, dir_fd=directory)
                 else:
@@ -239,7 +235,7 @@ def opened(place: Place, *names: str, create: bool = False) -> Iterator[int]:
         for depth, name in enumerate((*place.parts, *names)):
             if create:
                 with suppress(FileExistsError):
-                    # Whoever may look at the store may read the stamp, which lies in the first one.
+                    # The first directory also has the stamp, which all readers of the store may read.
                     durable.make_dir(name, dir_fd=descriptor, shared=depth == 0 and name == DIRECTORY)
                     os.fsync(descriptor)
             try:
@@ -308,7 +304,7 @@ def _remove(
         return Contents(1, status.st_size) if durable.unlink(name, dir_fd=directory) else Contents()
     removed = Contents()
     with _open_inner(name, directory) as descriptor:
-        # The manifest last: what a kill leaves still says whose it is.
+        # The manifest goes last, so that after a kill it still names the owner.
         for below in sorted(_names(descriptor), key=lambda name: name == MANIFEST):
             part = _remove(below, descriptor, before_steps, inner=True)
             removed += Contents() if below == MANIFEST and not inner else part
@@ -321,18 +317,18 @@ def _shrink(name: str, directory: int) -> str:
 
     This needs a lease of the file. The kernel refuses it if any process has the file open or mapped, in any
     container. A file with another name isn't cut, either. If a process opens or links it meanwhile, the
-    cutting ends, and the rest is removed at once. The file is durably renamed first: so what a kill leaves,
-    or a link to it, isn't taken for the whole file.
+    cutting ends, and the rest is removed at once. The file is durably renamed first, so that after a kill the
+    rest, or a link to it, isn't taken for the whole file.
 
-    :return: the file's name after that.
+    :return: the file's present name.
     """
     mount = mount_of(f"/proc/self/fd/{directory}")
-    # Elsewhere than on Linux there are no such leases.
+    # Only Linux has such leases.
     if mount is None or mount.kind not in LEASED_KINDS or not hasattr(fcntl, "F_SETLEASE"):
         return name
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | _NO_LINK
     with suppress(OSError), durable.opened(name, flags, dir_fd=directory) as descriptor:
-        # That somebody waits is told by a signal, by default by one that ends the process.
+        # The kernel sends a signal if a process waits. The default signal would end this process.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         if not _is_ours_alone(descriptor, name, directory):
@@ -344,7 +340,7 @@ def _shrink(name: str, directory: int) -> str:
             name += _SHRINKING
             os.fsync(directory)
         for size_bytes in range(os.fstat(descriptor).st_size - STEP_BYTES, 0, -STEP_BYTES):
-            # Again: to link a file, or to move it, breaks no lease.
+            # Checked again: a link or a move of the file breaks no lease.
             if not _is_ours_alone(descriptor, name, directory):
                 break
             os.ftruncate(descriptor, size_bytes)

@@ -66,7 +66,7 @@ class UndoResult:
 def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = None) -> UndoResult:
     """Bring back the segments and dependents that a run set aside.
 
-    :param now_ms: the present moment, which the window is compared with; None: this machine's clock.
+    :param now_ms: the present time; None: by this machine's clock.
     :raises BadInputError: the store's broker runs.
     :raises RunStateError: there is no such run, or it set nothing aside.
     :raises QuarantineError: the quarantine was emptied or changed, or the store has changed so that the files
@@ -87,7 +87,7 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
         return done
     quarantine = _read_quarantine(context, run)
     if quarantine.state is QuarantineState.KEPT:
-        # A node that crashed since has no use for a recovery: nothing comes back after it.
+        # A crashed store is refused below, but after its recovery no file could come back.
         refuse_after_a_run(run, quarantine)
     started_ns = time.monotonic_ns()
     with context.changing(clock_ms() if now_ms is None else now_ms) as held:
@@ -159,9 +159,7 @@ def _read_quarantine(context: Context, run: Run) -> Quarantine:
 
 
 def _check_unchanged(context: Context, run: Run, quarantine: Quarantine, lease: Lease) -> None:
-    """Make sure that the broker hasn't run since.
-
-    If the undo was begun before the broker ran, record the undo's end.
+    """Make sure that the broker hasn't run since the deletion. If it has, end an undo that was begun.
 
     :raises QuarantineError: the broker has run.
     """
@@ -176,7 +174,7 @@ def _check_unchanged(context: Context, run: Run, quarantine: Quarantine, lease: 
 def _check_moves(aside: Mapping[str, Place]) -> None:
     """Make sure that files can be renamed from the quarantine to their former places.
 
-    :raises QuarantineError: they can't, for example because a directory was mounted elsewhere since.
+    :raises QuarantineError: a file can't, for example because a directory was mounted elsewhere since.
     """
     for place, directory in {(place, Path(path).parent) for path, place in aside.items()}:
         if not renames(directory, Path(place.base)):
@@ -202,20 +200,17 @@ def _check_bytes(
     with report_work("Reading segments", sum(release.facts.size_bytes for release in proven)) as advance:
         for release in proven:
             place, path = aside[release.facts.path], Path(release.facts.path)
-            lies = place.directory.joinpath(*place.names(path))
-            if (sha256 := digest(str(lies), Reading(advance, renew))) != release.sha256:
+            inside = place.directory.joinpath(*place.names(path))
+            if (sha256 := digest(str(inside), Reading(advance, renew))) != release.sha256:
                 raise QuarantineError(
-                    f"{lies}: expected SHA-256 {release.sha256}, which its receipt proves, found {sha256}: "
+                    f"{inside}: expected SHA-256 {release.sha256}, which its receipt proves, found {sha256}: "
                     "it was written to since. Nothing was changed. ",
                     _ELSEWHERE,
                 )
 
 
 def _read_deleted(context: Context, run: Run) -> tuple[list[SegmentRelease], list[DependentFile]]:
-    """Return the segments and dependents that the run deleted or was about to delete.
-
-    Segments are in the order of logs and offsets.
-    """
+    """Return the segments, by log and offset, and dependents that the run deleted or was about to delete."""
     done, intended = releases(context.journal.events(run, Step.RELEASE))
     removed = {subject: row for subject, row in intended.items() if not Path(row.facts.path).exists()}
     deleted = sorted({**removed, **done}.values(), key=lambda release: (release.log, release.base_offset))
@@ -249,7 +244,7 @@ def _find_aside(
             raise QuarantineError(
                 f"run {run.run_key!r}: expected {path} in its quarantine, found "
                 f"{'nothing there' if here is None else 'another file at its old place'}. Nothing was "
-                "changed. Somebody emptied or moved it, or brought files back by hand. ",
+                "changed. The quarantine was emptied or moved, or files were moved back by hand. ",
                 _ELSEWHERE,
             )
         if here is not None:
@@ -283,7 +278,7 @@ def _check_log(
 ) -> None:
     """Make sure that in each log the quarantined segments end where the log begins now.
 
-    :raises QuarantineError: they don't.
+    :raises QuarantineError: a log begins elsewhere, or is missing.
     """
     if missing := sorted({release.log for release in aside} - {log.name for log in logs}):
         raise QuarantineError(
@@ -314,7 +309,7 @@ def _check_log(
 
 
 def _later_runs(context: Context, run: Run, log: str, end_offset: int) -> list[str]:
-    """Return the runs that deleted segments of a log from an offset on, the newest last."""
+    """Return keys of runs that deleted segments of a log at ``end_offset`` or above, the newest last."""
     store_id = context.record.store_id
     undone = {
         quarantine.run_key

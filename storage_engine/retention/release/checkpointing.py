@@ -120,7 +120,7 @@ def _clean(context: Context, run: Run, logs: Collection[str]) -> DependentsResul
         min_offset=of_only_log(min_offsets),
         deleted=Counter(str(file.kind) for file in deleted),
         freed_bytes=0 if aside else sum(file.facts.size_bytes for file in deleted),
-        # Of what is gone from the log and not in the lake yet, no queue knows from now on.
+        # No queue points any more to messages that only the shield has, so notices name them.
         notices=(
             *held.notices,
             *_stay_notices(stay),
@@ -141,10 +141,7 @@ def _stay_notices(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def _record_results(context: Context, run: Run) -> None:
-    """Record every file that is gone after an intent of this run.
-
-    Files that were deleted before a kill are included.
-    """
+    """Record every file that is gone after an intent of this run, also if it was deleted before a kill."""
     recorded = {event.subject for event in context.journal.events(run, Step.DEPENDENTS, Phase.RESULT)}
     deleted = {
         event.subject: event.payload
@@ -165,8 +162,7 @@ class CheckpointResult:
     :param notices: values that a person should look at.
     :param progress: the running broker's progress with its own work; None: no broker runs.
     :param alarms: limits of the policy that its lag exceeds.
-    :param positions: the positions of the store. If our own engine writes the store, they are from after its
-        flush.
+    :param positions: the positions of the store. If our own engine writes it, they are from after its flush.
     :param positions_before: the positions before that flush; None: another broker writes the store.
     """
 

@@ -1,6 +1,6 @@
 """The end of a run with its report, whether it failed or not.
 
-A run that would report the same as an earlier one writes no report: the earlier report answers for it. Most
+A run that would report the same as an earlier one writes no report: the earlier report counts for it. Most
 runs delete nothing, for the same reasons as the run before. Their plans say why each segment is kept.
 """
 
@@ -43,11 +43,11 @@ from storage_engine.retention.store.managed_store import (
 WHY = "why"
 """Key in the result of a report event: the digest of its reasons."""
 SINCE = "unchanged_since"
-"""Key in the result of a report event: the run whose report answers for this run."""
+"""Key in the result of a report event: the run whose report counts for this run."""
 
 
 def unchanged_since(context: Context, run: Run, report: Report) -> str | None:
-    """Return the key of the earlier run whose report answers for this run; None: it needs its own report.
+    """Return the key of the earlier run whose report counts for this run; None: it needs its own report.
 
     The earlier report exists and gives the same reasons, and this run did nothing and has no alarm.
     """
@@ -61,15 +61,13 @@ def unchanged_since(context: Context, run: Run, report: Report) -> str | None:
 
 
 def validated_since(store: AnyStore, run_key: str) -> str | None:
-    """Return the key of the run that validated the store in its present state.
-
-    None: it has changed, or the validation failed.
+    """Return the key of the run that validated the store's present state; None: no validation, or it failed.
 
     The plans of both runs delete nothing and name exactly the same files, and this run deleted no dependents.
     """
     context = open_context(store)
     run = context.run(run_key)
-    # Rows are validated by runs without a plan, which say nothing of this one's.
+    # A run without a plan validates rows, not the store.
     last = context.journal.last_result(run.store_id, Step.VALIDATE, of_plan=True)
     if last is None or run.plan is None or run.plan.to_delete or deleted_dependents(context, run):
         return None
@@ -238,7 +236,11 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
         report_text=str(text_path),
         unchanged_since=since,
         unread=report.unread_lines,
-        refused=_refused_text(report),
+        refused=(
+            refused_text(report.run_key, report.root, report.refused)
+            if report.refused and report.outcome is not Outcome.UNDONE
+            else ""
+        ),
         errors=(
             *(Text(f"{step.step}: ", step.error) for step in report.steps if step.error),
             *([f"Validation found {count_text(len(broken), 'rule')} broken: {rules}."] if broken else ()),
@@ -250,7 +252,7 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
 
 
 def _write_pages(directory: Path, report: Mapping[str, Any]) -> None:
-    # Templates take a fifth of a second to import and compile: only where a report is written.
+    # Imported only here: templates take a fifth of a second to import and compile.
     from storage_engine.pages.report import report_html
     from storage_engine.pages.summary import summary_html, summary_text
 
@@ -277,12 +279,6 @@ def _row(report: Report, written: bytes | None, since: str | None) -> ReportRow:
         validation=report.validation.overall.value if report.validation else "",
         lost_ranges=sum(row.where is Where.LOST and row.status is Status.FAILURE for row in ranges),
     )
-
-
-def _refused_text(report: Report) -> str:
-    if not report.refused or report.outcome is Outcome.UNDONE:
-        return ""
-    return refused_text(report.run_key, report.root, report.refused)
 
 
 def report_json(report: Report) -> dict[str, Any]:

@@ -157,7 +157,7 @@ class StepReport:
 def step_reports(events: Sequence[Event], unproven: Collection[SegmentId]) -> tuple[StepReport, ...]:
     """Return the steps that a run took, in their order.
 
-    :param unproven: segments that the run meant to have in a lake, and that have no receipt.
+    :param unproven: segments that the run intended to archive, and that have no receipt.
     """
     rows: list[StepReport] = []
     for step in Step:
@@ -206,10 +206,7 @@ def _is_past(errors: Sequence[Event], events: Sequence[Event], unproven: Collect
 
 
 def _archive_step(events: Sequence[Event], unproven: Collection[SegmentId]) -> tuple[StepReport, ...]:
-    """Return the step that archives, built from its results for segments.
-
-    Empty: nothing had to be archived.
-    """
+    """Return the archiving step, built from its results for segments; empty: nothing had to be archived."""
     own = [event for event in events if event.step == Step.ARCHIVE]
     took = [event.payload[TOOK] for event in own if event.phase is Phase.RESULT and TOOK in event.payload]
     step = StepReport(Step.ARCHIVE.value, not unproven, sum(took) if took else None, "")
@@ -236,7 +233,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ArchivedSegment:
-    """A segment that the run meant to have in the lake and that is there with a receipt.
+    """A segment that the run intended to archive and that has a receipt.
 
     :param by_this_run: false: it was proven before the run began.
     :param lake: location of the lake that has it.
@@ -269,7 +266,7 @@ InLakes = tuple[tuple[ArchivedSegment, ...], tuple[SegmentId, ...], tuple[str, .
 class Report:
     """A run's actions with their reasons, as page, mail and JSON show them.
 
-    :param unproven: base offsets of segments that the run meant to have in the lake and that have no receipt.
+    :param unproven: base offsets of segments that the run intended to archive and that have no receipt.
     :param unproven_logs: the log of each of them; empty in reports from before this field existed.
     :param archived_ahead: number of segments that the run archived though the plan doesn't delete them.
     :param archive_lag: sealed, unproven segments at the run's end; None: it was not measured.
@@ -279,12 +276,12 @@ class Report:
     :param unread: consumers' losses by the deletion; before the deletion, those that the plan foresees.
     :param unread_lines: the losses as lines of text, with the commands that export the messages.
     :param owed: messages that the broker then had yet to deliver or decide; empty if the policy ignores them.
-    :param notices: notices for a person that changed nothing.
+    :param notices: notices for a person, which didn't change the run.
     :param freed_bytes: size of the deleted files; 0 while they are in a quarantine. Files that a broker
         removes later don't count.
     :param quarantine: quarantine of the deleted files; None: they were deleted for good.
-    :param refused: logs of which no further segment was deleted, while segments of others were.
-    :param lake_directory: the value of ``--lake`` for the lake; LAKE: no local directory is known to be it.
+    :param refused: logs of which no further segment was deleted, while other logs' segments were.
+    :param lake_directory: the value of ``--lake`` for the lake; LAKE: its local directory is unknown.
     :param wrong_lakes: why lakes of the store can't be used as they are, such as a copy, and what to do.
     :param hashed_again: number of archived segments, not among those to delete, that the run found unchanged.
     :param ran: where consumer lag was measured and segments were archived; empty: neither was done, or the
@@ -349,10 +346,7 @@ class Report:
 
     @property
     def unproven_ids(self) -> tuple[tuple[str, int], ...]:
-        """Return the segments without a receipt, by log and base offset.
-
-        In an older report the log is unknown.
-        """
+        """Return log and base offset of the segments without a receipt. An older report has no log: ""."""
         logs = self.unproven_logs or ("",) * len(self.unproven)
         return tuple(zip(logs, self.unproven, strict=True))
 
@@ -363,7 +357,7 @@ class Report:
 
 
 def build_report(store: AnyStore, run_key: str) -> Report:
-    """Collect everything that the journal and the lake know of a run, at whatever step it is.
+    """Return the report of a run, finished or not, from the journal and the lakes.
 
     :raises RunStateError: there is no such run.
     """
@@ -440,7 +434,7 @@ def read_report(context: Context, run: Run, in_lakes: InLakes | None = None) -> 
         lake=store.lake.location,
         second_lake=store.second_lake.location if store.second_lake else None,
         journal=context.journal.name,
-        # What it is compared with is for an undo alone, and long.
+        # The signs are long, and only an undo needs them.
         quarantine=None if quarantine is None else replace(quarantine, signs={}),
         unread=unread,
         unread_lines=unread_lines(context, unread, done=bool(deleted), waived=waiver is not None),
@@ -524,7 +518,7 @@ def _list_not_archived(events: Sequence[Event]) -> tuple[RefusedLog, ...]:
 
 
 def _gone_alarms(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
-    """Return the log's ranges that others deleted during this run, and which place has them."""
+    """Return alarms on ranges that others deleted during the run, each with the place that has them."""
     if not hold:
         return ()
     drifts = [drift for drift in hold.disturbances if drift.kind in GONE]
@@ -534,16 +528,13 @@ def _gone_alarms(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
 def _step_notices(
     act: str, result: ReleaseResult | DependentsResult | None, planned: Collection[str]
 ) -> Iterator[str]:
-    """Return the notices of a step that aren't among the known ones."""
+    """Yield a step's notices, without those of the plan."""
     notices = result.notices if result else ()
     yield from (Text(f"while {act}: ", notice) for notice in notices if notice not in planned)
 
 
 def read_lakes(context: Context, run: Run) -> InLakes:
-    """Read from the lakes which segments of the run they have, and which they lack.
-
-    Also return why some are unknown, and which lakes can't be used as they are.
-    """
+    """Return a run's archived and unproven segments, why some are unknown, and the faults of wrong lakes."""
     ids = [
         SegmentId(str(event.payload["log"]), int(event.payload["base_offset"]))
         for event in context.journal.events(run, Step.ARCHIVE, Phase.INTENT)
@@ -648,7 +639,7 @@ class OffsetSpan:
 class Counts:
     """Figures of some segments.
 
-    :param messages: number of messages; None: some segment has no receipt that says it.
+    :param messages: number of messages; None: a segment has no receipt.
     :param lake: location of the lake that has them; "": they are in several lakes or in none.
     :param first_message_ms: when the broker stored the first message; None: no receipt says it.
     """
@@ -727,10 +718,7 @@ def deleted_counts(store: AnyStore, run_key: str) -> Counts | None:
 
 
 def _receipts(context: Context, slots: Collection[tuple[str, int]]) -> Mapping[str, list[Receipt]]:
-    """Return the receipts of segments by lake.
-
-    If both lakes have a segment, the first one's receipt is returned.
-    """
+    """Return the receipts of segments by lake. The first of the lakes that have a segment counts."""
     if not slots:
         return {}
     heads = known_heads(context.journal, context.record)
@@ -739,9 +727,9 @@ def _receipts(context: Context, slots: Collection[tuple[str, int]]) -> Mapping[s
         raise unreachable_error([reason for _, reason in proofs.unreachable])
     receipts: dict[str, list[Receipt]] = {}
     for slot in sorted(slots):
-        having = next((lake for lake in proofs.asked if lake.of(slot)), None)
-        if having is not None:
-            receipts.setdefault(having.lake.location, []).append(having.of(slot)[-1])
+        lake_proofs = next((lake for lake in proofs.asked if lake.of(slot)), None)
+        if lake_proofs is not None:
+            receipts.setdefault(lake_proofs.lake.location, []).append(lake_proofs.of(slot)[-1])
     return receipts
 
 

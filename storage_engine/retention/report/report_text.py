@@ -1,7 +1,4 @@
-"""A report for reading: plain text, one fact on a line.
-
-Long names and hashes are complete only in the JSON.
-"""
+"""A report as plain text, one fact on a line. Long names and hashes are complete only in the JSON."""
 
 from __future__ import annotations
 
@@ -95,7 +92,7 @@ def question_subject(report: Report) -> str:
 def question_body(report: Report, why: str, link: str) -> str:
     """Describe a plan to a second person: the segments to delete and why, consumers' losses, and the proofs.
 
-    :param why: why somebody is asked, as a clause.
+    :param why: why a second person is asked, as a clause.
     :param link: link to the complete text.
     """
     going = [row for row in report.segments if row.planned]
@@ -215,10 +212,7 @@ def _segments(report: Report, fate: Fate) -> Iterator[str]:
 
 
 def _reason_text(row: SegmentReport) -> str:
-    """Return the reason.
-
-    Long names in it, which brokers permit up to 255 characters, are cut in the middle.
-    """
+    """Return the reason. Long names in it, up to 255 characters in brokers, are cut in the middle."""
     if row.reason is not Reason.LAG_BLOCKED:
         return row.detail
     return re.sub(r"[^\s,;]+", lambda word: shorten(word[0], _NAME_WIDTH), row.detail)
@@ -250,7 +244,7 @@ def _quarantine(report: Report) -> Iterator[str]:
         yield f"{quarantine.state.value} at {time_text(quarantine.state_at_ms)}: {quarantine.detail}"
         return
     if quarantine.state is QuarantineState.UNDO_ENDED:
-        yield f"its undo ended at {time_text(quarantine.state_at_ms)} in the middle: {quarantine.detail}"
+        yield f"its undo ended unfinished at {time_text(quarantine.state_at_ms)}: {quarantine.detail}"
         yield f"the rest frees nothing until {time_text(quarantine.until_ms)}"
         yield from (str(place.directory) for place in quarantine.places)
         return
@@ -353,7 +347,7 @@ def _validation(report: Report) -> Iterator[str]:
         yield f"{span} {row.where.value} {row.status.value}: {row.detail}"
     for check in result.failures:
         yield f"{check.expectation}: {check.description}: {'; '.join(check.examples)}"
-    # Wrong lakes are said above.
+    # Wrong lakes are named above.
     yield from (note for note in result.notes if not note.endswith(report.wrong_lakes))
 
 
