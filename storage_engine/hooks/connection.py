@@ -61,8 +61,7 @@ class Fields:
     """Typed access to a connection's extra fields.
 
     :param source: the owner of the fields, for messages, such as ``connection orders``.
-    :param places: places of the settings that are keys of a JSON field, by name. Any other setting is a
-        separate field.
+    :param places: by name, the places of settings in JSON fields. Any other setting is a separate field.
     """
 
     source: str
@@ -86,7 +85,7 @@ class Fields:
         inside = self._inside(place.inside).get(name)
         if inside is None or inside == "":
             return outer
-        if not _says_the_same(outer, inside, place.usual):
+        if not _has_same_value(outer, inside, place.usual):
             raise self._error(place.field, f"no value, because {place.inside} has {name} = {inside}", outer)
         return inside
 
@@ -97,8 +96,8 @@ class Fields:
         by_group: dict[str, dict[str, Any]] = {}
         for name, place in self.places.items():
             value = self.extra.get(place.field)
-            unsaid = value in (None, "", {}) or str(value).strip().lower() == place.usual
-            if not unsaid and not place.in_form:
+            is_default = value in (None, "", {}) or str(value).strip().lower() == place.usual
+            if not is_default and not place.in_form:
                 by_group.setdefault(place.inside, {})[name] = value
         return by_group
 
@@ -123,28 +122,29 @@ class Fields:
                 if key not in inside:
                     raise self._unknown(f"{group}.{key}", inside)
 
-    def read(self, one: StoreSetting) -> Any:
+    def read(self, setting: StoreSetting) -> Any:
         """Return a setting's value in the type of its kind; None if a text, number or choice is empty.
 
         :raises BadInputError: the value doesn't have this type.
         """
-        match one.kind:
+        name = setting.name
+        match setting.kind:
             case Kind.CHOICE:
-                return self.choice(one.name, one.choices)
+                return self.choice(name, setting.choices)
             case Kind.FLAG:
-                return self.flag(one.name)
+                return self.flag(name)
             case Kind.WHOLE_NUMBER:
-                return self.number(one.name)
+                return self.number(name)
             case Kind.OBJECT:
-                return self.mapping(one.name)
+                return self.mapping(name)
             case Kind.ZONE:
-                return self.zone(one.name)
+                return self.zone(name)
             case Kind.ADDRESS | Kind.ADDRESSES:
-                return self.addresses(one.name, several=one.kind is Kind.ADDRESSES)
+                return self.addresses(name, several=setting.kind is Kind.ADDRESSES)
             case Kind.PATH:
-                return self.path(one.name, required=one.required) or None
+                return self.path(name, required=setting.required) or None
             case _:
-                return self.text(one.name, required=one.required) or None
+                return self.text(name, required=setting.required) or None
 
     def text(self, name: str, *, required: bool = False) -> str:
         value = self.value(name)
@@ -256,7 +256,7 @@ class Fields:
         )
 
 
-def _says_the_same(old: Any, new: Any, usual: str) -> bool:
+def _has_same_value(old: Any, new: Any, usual: str) -> bool:
     """Return whether an old field is empty or default, or has the same value as the new field.
 
     :param usual: the setting's default. "": it is a text or an object, so upper and lower case differ.
@@ -277,7 +277,7 @@ def _parse_value(value: Any) -> Any:
 
 
 _CATALOG_NAME = "storage_engine"
-_TELLING_URIS = ("http", "thrift", "sqlite", "postgresql")
+_TYPED_URIS = ("http", "thrift", "sqlite", "postgresql")
 """Beginnings of URIs that show PyIceberg a catalog's type."""
 CATALOG_NAME = "name"
 """Key among a lake's properties: the name of its Iceberg catalog."""
@@ -330,8 +330,7 @@ def managed_store(
 ) -> ManagedStore:
     """Return the store that a connection describes.
 
-    :param extra: the connection's extra fields, by the names of ``STORE_SETTINGS``, or by the names in older
-        connections.
+    :param extra: the connection's extra fields, by names of ``STORE_SETTINGS`` or of older connections.
     :param password: the journal's password. It is put into the journal's URL.
     :param source: the owner of the fields in messages, if they don't come from a connection.
     :raises BadInputError: a field is missing, contradicts another field or has a wrong type. The error names
@@ -517,9 +516,9 @@ def _catalog(read: Fields, field: str, properties: Mapping[str, str]) -> LakeCon
     :raises BadInputError: the properties don't show the catalog's place.
     """
     others = {key: value for key, value in properties.items() if key != CATALOG_NAME}
-    tells_type = others.keys() & {"type", "py-catalog-impl", CATALOG_CONNECTION}
-    if others and not tells_type and not others.get("uri", "").startswith(_TELLING_URIS):
-        # Its values may be secrets.
+    has_type = others.keys() & {"type", "py-catalog-impl", CATALOG_CONNECTION}
+    if others and not has_type and not others.get("uri", "").startswith(_TYPED_URIS):
+        # Only keys are shown, because values may be secrets.
         expected = "a property with the catalog's type, such as sql or rest"
         raise read.error(field, expected, ", ".join(sorted(others)))
     if not others:
@@ -576,10 +575,8 @@ def _journal_url(read: Fields, password: str | None, defaults: Defaults, directo
 def broker_of_fields(read: Fields, client_connection: str) -> LiveBroker | None:
     """Return the running broker that the fields describe; None if the store's broker is stopped.
 
-    :param client_connection: type of Airflow connections that may have the broker's address; "": there is no
-        such type.
-    :raises BadInputError: a field is missing, contradicts another field, or can't be read. The error names
-        the field.
+    :param client_connection: type of Airflow connections that may have the broker's address; "": none.
+    :raises BadInputError: a field is missing, contradicts another, or can't be read. The error names it.
     """
     mode = LIVE if read.text("mode") == BESIDE else read.choice("mode", MODES)
     values = {setting.name: read.read(setting) for setting in STORE_SETTINGS if setting.live}

@@ -1,8 +1,7 @@
 """Sends alarms to Airflow's notifiers, and a store's figures from the journal if Airflow's metrics are on.
 
-An alarm is sent once when it begins, and once when it has ended, not each time that a task fails.
-
-Commands in a task's errors and notices get the task's connection as an argument.
+An alarm is sent once when it begins, and once when it has ended, not each time that a task fails. Commands in
+a task's errors and notices get the task's connection as an argument.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import unexpected_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.hooks.storage_engine import StorageEngineHook
-from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.place import own_directory
 
 if TYPE_CHECKING:
@@ -110,7 +108,7 @@ def _tell_all(
         "link": str(getattr(instance, "log_url", None) or ""),
     }
     subject = Subject(conn_id, "", "", **details)
-    # What the connection lacks is the task's own error.
+    # If the connection can't be used, the task has that error itself.
     with suppress(Exception):
         subject = Subject.of(StorageEngineHook(conn_id).managed_store, **details)
     means = [_NotifierMeans(notifier, number, context) for number, notifier in enumerate(notifiers)]
@@ -152,11 +150,14 @@ def with_connection(text: str, storage_engine_conn_id: str) -> str:
     arguments = Arguments(conn_id=storage_engine_conn_id)
     if with_arguments(text, arguments) == text:
         return str(text)
-    # What the connection itself lacks is another error; its commands are named all the same.
+    # If the connection can't be used, that is another error, and commands get only its id.
     with suppress(StorageEngineError, AirflowException):
         lakes = StorageEngineHook(storage_engine_conn_id).managed_store.lakes
         directories = [own_directory(lake) for lake in lakes]
-        places = tuple(_place(*lake) for lake in zip(lakes, directories, strict=True))
+        places = tuple(
+            lake.location if directory is None else f"{directory}/"
+            for lake, directory in zip(lakes, directories, strict=True)
+        )
         second = None if len(lakes) < 2 or directories[1] is None else str(directories[1])
         arguments = replace(arguments, places=places, second_lake_dir=second)
     return with_arguments(text, arguments)
@@ -172,19 +173,15 @@ def name_commands(storage_engine_conn_id: str) -> Iterator[None]:
         raise
 
 
-def _place(lake: LakeConfig, directory: object) -> str:
-    return lake.location if directory is None else f"{directory}/"
-
-
 _ANSWER_SECONDS = 5
 
 
 @contextmanager
 def metrics_sent(conn_id: str) -> Iterator[None]:
-    """Send a store's figures when its task ends, with or without an error. They are not sent while the task
-    waits, or when its time is up.
+    """Send a store's figures when its task ends, with or without an error.
 
-    The store itself is not read, so a disk that hangs can't delay the task.
+    They are not sent while the task waits, or when its time is up. The store itself is not read, so a disk
+    that hangs can't delay the task.
     """
     try:
         yield

@@ -74,8 +74,7 @@ def read_pipeline(
 ) -> tuple[PipelineFacts, str]:
     """Read Airflow's records of a store's DAGs.
 
-    :param archives_ahead: whether the store's policy archives sealed segments, so that it needs the DAG for
-        this.
+    :param archives_ahead: whether the store's policy archives sealed segments, which needs a DAG of its own.
     :param asks: whether the store's policy requires approval by a second person.
     :return: the records, and the id of the DAG that cleans the store.
     """
@@ -90,7 +89,7 @@ def read_pipeline(
     of_store = tuple(dags)
     if store is not None:
         dags[f"{_OF_LAKE}__{in_dag_ids(store.lake)}"] = False
-    # Airflow's database is set up by this import, which takes seconds.
+    # This import sets up Airflow's database, which takes seconds.
     from airflow.utils.session import create_session
 
     try:
@@ -110,7 +109,7 @@ def _queue(session: Any, store: ConfiguredStore | None, dag_ids: Sequence[str]) 
 
     if store is None or store.queue is None:
         return None
-    # One that a person marked as a success left no result.
+    # A task that a person marked as successful left no result.
     of_task = (getattr(XComModel, column) == getattr(TaskInstance, column) for column in _KEY_OF_TASK)
     last = session.execute(
         select(TaskInstance.hostname, TaskInstance.end_date)
@@ -126,7 +125,7 @@ def _queue(session: Any, store: ConfiguredStore | None, dag_ids: Sequence[str]) 
     ).first()
     executors = [name.strip() for name in conf.get("core", "executor").split(",")]
     executor = store.executor or executors[0]
-    # It may be called by an alias of its own.
+    # The executor may have an alias.
     executor = next((name for name in executors if name.startswith(f"{executor}:")), executor)
     is_edge = executor.rpartition(":")[2].rpartition(".")[2] == "EdgeExecutor"
     workers = _edge_workers(session, store.queue) if is_edge else None
@@ -266,7 +265,7 @@ def own_airflow(dags_folder: Path | None, *conn_ids: str) -> OwnAirflow:
         stores=str(conf.get(SECTION, STORES, fallback=DEFAULT_CONNECTION) or ""),
         by_environment=frozenset(name for name in os.environ if name.startswith("AIRFLOW__")),
         may_test=conf.get("core", "test_connection", fallback="Disabled").strip().lower() == "enabled",
-        connections=frozenset(conn_id for conn_id in {DEFAULT_CONNECTION, *conn_ids} if _is_there(conn_id)),
+        connections=frozenset(filter(_connection_exists, {DEFAULT_CONNECTION, *conn_ids})),
         spark_connections=_spark_connections(),
         executor=conf.get("core", "executor"),
         has_edge=EDGE.is_installed,
@@ -348,7 +347,7 @@ def _may_be_used(conn_id: str) -> bool:
     return conn.conn_type == SPARK_TYPE and not (conn.conn_id == SPARK_CONNECTION and untouched)
 
 
-def _is_there(conn_id: str) -> bool:
+def _connection_exists(conn_id: str) -> bool:
     try:
         BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:

@@ -46,11 +46,9 @@ if TYPE_CHECKING:
 SPARK_TYPE = "spark"
 """Type of connections with which the apache-spark provider submits jobs."""
 _MADE_UP_CHARACTERS = 8
-"""Length of an id that is used for one test. It has letters and digits
-(``airflow.utils.helpers.get_random_string``).
-"""
+"""Length of an id for one test, of letters and digits (``airflow.utils.helpers.get_random_string``)."""
 _SUBMITTED_BY = (SPARK_TYPE, "k8s")
-"""Types of connections from which the provider makes a master. The second is that of k8s://HOST."""
+"""Types of connections from which the provider makes a master; ``k8s`` is for k8s://HOST."""
 
 
 class StorageEngineHook(BaseHook):
@@ -123,14 +121,12 @@ class StorageEngineHook(BaseHook):
         )
         # Airflow itself masks only the secrets that it knows.
         secrets = {secret for lake in store.lakes for secret in lake.secrets} | url_secrets(store.journal_url)
-        if store.live and store.live.secret_key:
-            secrets.add(store.live.secret_key)
         if store.live:
-            secrets |= property_secrets(store.live.client)
+            secrets |= property_secrets(store.live.client) | {*filter(None, (store.live.secret_key,))}
         for secret in sorted(secrets):
             mask_secret(secret)
         if self.spark_conn_id is not None:
-            # Without it spark-submit goes to a YARN cluster that nobody named, once all else is done.
+            # Without this check spark-submit would use, at the end, a YARN cluster that nobody named.
             self._check_spark(self._named_by("spark_conn_id")(self.spark_conn_id))
         return store
 
@@ -141,8 +137,7 @@ class StorageEngineHook(BaseHook):
                 f"connection {self.storage_engine_conn_id}: field spark_conn_id: expected a connection of "
                 f"the type {SPARK_TYPE}, found {conn.conn_id!r} of the type {conn.conn_type!r}. Nothing "
                 "was read or changed. Name a connection of the type Spark, or leave the field empty to work "
-                "without "
-                "Spark.",
+                "without Spark.",
                 page=PAGE,
             )
 
@@ -154,19 +149,18 @@ class StorageEngineHook(BaseHook):
         """
         if self.spark_conn_id is None:
             return None
-        # Imports what Kubernetes has, where it is installed.
+        # This import loads the Kubernetes client, if it is installed.
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
         limits = spark_from_of(self.storage_engine_conn_id, self.connection.extra_dejson)
         try:
-            # It alone knows what it makes of a connection.
+            # Only the provider knows which master it makes of a connection.
             master: str = SparkSubmitHook(conn_id=self.spark_conn_id)._connection["master"]
         except Exception as error:
-            # The provider lets through what libraries raise that it looks for, such as that of Kubernetes.
+            # The provider doesn't catch errors of its libraries, such as the Kubernetes client.
             raise BadInputError(
                 f"connection {self.spark_conn_id}: expected a connection that spark-submit can use, found: "
-                f"{error}. "
-                "Nothing was read or changed.",
+                f"{error}. Nothing was read or changed.",
                 page=PAGE,
             ) from error
         return SparkUse(master, limits)
@@ -194,7 +188,7 @@ class StorageEngineHook(BaseHook):
         fields = agent_of(self.storage_engine_conn_id, self.connection.extra_dejson)
         if not fields:
             return None
-        # Of the lake's libraries a DAG's file needs nothing.
+        # Imported only here: a DAG's file needs none of the lake's libraries.
         from storage_engine.lake.file.agent_files import read_access
 
         paths = (Path(fields[name]) if name in fields else None for name in AGENT_FILES)

@@ -75,7 +75,7 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
             if not starters_of(store.journal, run):
                 require_consent(store, run, consent)
             report = read_report(store, run)
-            # Airflow has no address of its own unless it is told; a link without one leads there too.
+            # If Airflow's settings name no address, the link is relative.
             address = conf.get("api", "base_url", fallback="") or "/"
             link = self.generate_link_to_ui_from_context(context=context, base_url=address)
             self.subject = self.subject or question_subject(report)
@@ -125,7 +125,7 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
         everybody = conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False)
         if everybody or person.name.casefold() == _ANONYMOUS:
             return "all users of this Airflow are one admin, so the user may not be a second person"
-        # Of this moment: who has left the list since the question was asked isn't on it.
+        # The present list counts: a user may have been removed since the question was asked.
         if self.assigned_users and person.user_id not in {str(user["id"]) for user in self.assigned_users}:
             return f"{person.name} isn't on the list of the store's approvers"
         return ""

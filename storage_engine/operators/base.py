@@ -48,8 +48,7 @@ class StoreOperator(BaseOperator):
     """Does one step of a run for one store. If Airflow sends metrics, it also sends the store's metrics.
 
     :param storage_engine_conn_id: connection of the store (templated).
-    :param alarm_notifiers: notifiers that are called once when an alarm of this task begins, and once when it
-        has ended.
+    :param alarm_notifiers: notifiers to call once when an alarm of this task begins, and once when it ends.
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id",)

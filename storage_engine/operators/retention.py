@@ -67,7 +67,7 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
         try:
             self.say(places_lines(plan, self.store, self.store_hook.spark))
         except BadInputError as error:
-            # The plan stands. A job that needs this Spark says it again.
+            # The plan is valid. A job that needs this Spark fails with the same error.
             self.warn(f"it isn't known where the segments will be archived: {error}")
         self.say(task_log.plan_lines(plan, dry_run=request.dry_run))
         self.warn(*plan.notices, *planned.unread)
@@ -82,11 +82,10 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
 class StorageEngineReleaseOperator(StoreOperator):
     """Deletes the planned segments that pass the gate, oldest first.
 
-    The task succeeds if it refuses some logs but not all. Later the report fails and names the
-    refused logs, after the remaining steps for the other logs.
+    The task succeeds if it refuses some logs but not all. The other logs get their remaining steps. Then the
+    report fails and names the refused logs.
 
-    If the task has an asset alias as outlet and deleted segments, it sends an event
-    (:mod:`storage_engine.assets`).
+    With an asset alias as outlet, it sends an event on the deleted segments (:mod:`storage_engine.assets`).
     """
 
     def lineage_so_far(self, cleanup: cycle.Cleanup) -> Lineage:
@@ -299,7 +298,7 @@ class StorageEngineReportOperator(StoreOperator):
         problems = [failed, *result.errors] if failed or result.outcome is Outcome.FAILED else []
         problems += [result.not_approved, result.refused, *result.wrong_lakes]
         if text := join_texts(" ", filter(None, problems)):
-            # The alarm names no run: that of the next one is the same.
+            # The alarm names no run, so that the next run's alarm counts as the same.
             raise AlarmException([text], Text(text, f" Report: {result.report_text}"))
         return {**to_jsonable(result), "report_html": str(page)}
 

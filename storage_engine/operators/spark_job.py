@@ -85,7 +85,7 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
             credentials = write_request(request_file, request)
             self._prepare(request_file, result_file)
             try:
-                # Not by env_vars: on Kubernetes and YARN those stand on a command line.
+                # Not as env_vars, which Kubernetes and YARN put on a command line.
                 with environment(credentials):
                     SparkSubmitOperator.execute(self, context)
             except AirflowException:
@@ -117,11 +117,11 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
         installation = named_spark(fields.get("spark_home") or variables.get("SPARK_HOME"))
         python = driver_python(self.conf, variables)
         check_driver(python)
-        # spark-submit is that Spark's, whatever PATH the worker was started with.
+        # The named Spark's own spark-submit is used, whatever PATH the worker has.
         path = os.pathsep.join([str(installation.home / "bin"), os.environ.get("PATH", os.defpath)])
         self.env_vars = {"PATH": path, **spark_environment(master, installation, python), **variables}
         self.name = f"storage-engine-{Path(self.entry_point).stem}"
-        # Where `init` puts it to be adapted.
+        # If init wrote a copy, a person may have changed it.
         copy = airflow_home() / "spark_jobs" / self.entry_point
         self.application = str(copy if copy.is_file() else project_path(f"spark_jobs/{self.entry_point}"))
         self.application_args = [str(request), str(result)]

@@ -77,7 +77,7 @@ def monitored(store: ConfiguredStore, *, sense_for: timedelta) -> None:
         **when_failed(),
         timeout=sense_for,
         soft_fail=True,
-        # An edge worker sees the store's disk, and Airflow's triggerer doesn't: it keeps its slot meanwhile.
+        # On an edge worker the sensor keeps its slot: the triggerer doesn't see the store's disk.
         deferrable=store.executor is None,
         poke_interval=DEFAULT_POLL_SECONDS if store.executor is None else 60,
         cleanup_dag_id=f"storage_retention__{store.in_dag_ids}",
@@ -139,7 +139,7 @@ def cleanup_tasks(store: ConfiguredStore, *, plan: Mapping[str, Any]) -> list[St
 
     :param plan: further arguments of the planning task.
     """
-    # The last task fails where one before it did: a person hears of a run once.
+    # The last task fails if an earlier one did, so a person is notified once for each run.
     report = {"trigger_rule": TriggerRule.ALL_DONE, **when_failed()}
     extra: dict[Step, Mapping[str, Any]] = {cycle.plan: plan, cycle.report: report}
     tasks = _tasks(cycle.CLEANUP, store, extra)
@@ -163,7 +163,7 @@ def _tasks(
     :param extra: further arguments of single tasks.
     """
     outlets: dict[Step, Mapping[str, Any]] = {}
-    # A connection that a run names is none that an alias could be named after.
+    # If a run's params name the connection, no alias can be named after it.
     if "{{" not in store.conn_id:
         alias = {"outlets": [store_alias(store.conn_id)]}
         archived = {**alias, "lake": store.lake}

@@ -72,8 +72,7 @@ def propose_spark(named: str | None, usable: Collection[str], taken: Collection[
         conn_id not in taken and conn_id not in usable,
         f"Archive and consumer lag run as Spark jobs by the connection {conn_id}: large ones, from "
         f"{SETTINGS['spark_from'].empty} on. Smaller jobs run in the tasks themselves, with the same proof. "
-        "The "
-        "field spark_from sets another limit. With 0, all work runs in Spark.",
+        "The field spark_from sets another limit. With 0, all work runs in Spark.",
     )
 
 
@@ -220,7 +219,7 @@ def init_project(
     if older_dag_ids:
         shutil.copy(project_path(_OLDER_DAGS) / _OLDER_DAG_IDS, project.home / "dags")
     write_file(project.settings_file, _settings(project).encode())
-    # Where no Spark can start there is no connection for it.
+    # If no Spark can start, there is no connection for it.
     spark = propose_spark(None, (), ()).conn_id
     values = store_fields(store_root, broker_conf, time_zone) | {"spark_conn_id": spark, **fields}
     connections = {STORE_CONNECTION: store_definition(values)}

@@ -1,7 +1,6 @@
 """Adds a store to an existing Airflow: DAG files and one option. It never overwrites a person's change.
 
-All changes are computed before the first one is made, so a person can look at them first. A second time, it
-changes nothing.
+All changes are computed before the first is made, so a person can review them. A repeat changes nothing.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ class OwnAirflow:
     :param address: address of its API server, as other hosts know it; "": the settings name none.
     :param may_test: whether it allows tests of connections.
     :param connections: ids of the existing connections among those that were looked for.
-    :param spark_connections: ids of connections of the type spark, without Airflow's own unchanged
-        connection.
+    :param spark_connections: ids of connections of the type spark, without Airflow's own unchanged one.
     """
 
     home: Path
@@ -124,8 +122,7 @@ def settings_change(airflow: OwnAirflow, *options: Option) -> tuple[FileChange, 
         if parsed(after, path).get(option.section, option.name) != option.value:
             raise BadInputError(
                 f"{path}: can't set the option {option.name} of [{option.section}] in this file. Nothing was "
-                "changed. Set "
-                f"{option.variable}={option.value} in the environment of Airflow instead.",
+                f"changed. Set {option.variable}={option.value} in the environment of Airflow instead.",
                 page=PAGE,
             )
     return (FileChange(path, before, after.encode()),) if after.encode() != before else ()
@@ -144,12 +141,12 @@ def stores_with(airflow: OwnAirflow, conn_id: str, default: str, queue: str | No
 
 def edge_options(airflow: OwnAirflow) -> tuple[Option, ...]:
     """Return the settings with which edge workers get their tasks."""
-    # Those of teams stand behind, each team's with a name.
+    # The executors of teams come after the common ones, with the team's name.
     common, *of_teams = airflow.executor.split(";")
     listed = [name.strip() for name in common.split(",")]
-    is_there = any(name.rpartition(":")[2].rpartition(".")[2] == "EdgeExecutor" for name in listed)
+    is_listed = any(name.rpartition(":")[2].rpartition(".")[2] == "EdgeExecutor" for name in listed)
     every = ";".join([",".join([*listed, EDGE_EXECUTOR]), *of_teams])
-    added = () if is_there else (Option("core", "executor", every),)
+    added = () if is_listed else (Option("core", "executor", every),)
     return added if airflow.serves_edge else (*added, Option("edge", "api_enabled", "True"))
 
 
@@ -181,18 +178,16 @@ def dag_changes(folder: Path, *, older_dag_ids: bool) -> tuple[FileChange, ...]:
 
 
 def make(changes: Sequence[FileChange]) -> tuple[Path, ...]:
-    """Make the changes. Each file is replaced in one step. Changed settings files are also kept as copies
-    beside the new ones.
+    """Make the changes. Each file is replaced in one step. Earlier settings files are kept as copies.
 
-    :return: the copies of the earlier files.
+    :return: the copies, which lie beside the new files.
     :raises BadInputError: a file has changed since it was read.
     """
     for change in changes:
         if _read(change.path) != change.before:
             raise BadInputError(
-                f"{change.path}: expected the content of a moment ago, found that the file was changed. "
-                "Nothing was changed. "
-                "Run the command again.",
+                f"{change.path}: expected the content that was read before, found other content. Nothing was "
+                "changed by this command. Run it again.",
                 page=PAGE,
             )
     copies = []
@@ -309,8 +304,7 @@ def with_store(listed: str, conn_id: str, *, without: str = "", **places: str) -
     :param listed: present value, in the format of
         :func:`~storage_engine.hooks.configured_stores.configured_stores`.
     :param without: default id to leave out, because it has no connection; "": leave out nothing.
-    :param places: fields of the store's entry about where its tasks run, such as ``queue``, with their
-        values.
+    :param places: fields of the store's entry that say where its tasks run, such as ``queue``.
     :raises BadInputError: the value isn't a list of stores.
     """
     if listed.lstrip().startswith("["):

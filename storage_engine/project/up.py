@@ -392,7 +392,7 @@ def _project(directory: Path) -> Project:
         return project
     make_dirs(directory)
     sample = unpack_sample_store(directory.resolve())
-    # A person looks at Spark's jobs here, however little there is to do.
+    # All work runs in Spark here, however small, so that a person can look at Spark's jobs.
     fields = {"spark_from": "0"}
     return init_project(directory, store_root=sample.root, broker_conf=sample.broker_conf, fields=fields)
 
@@ -435,10 +435,7 @@ class ProcessTree:
         return self._started[name]
 
     def wait(self, name: str) -> int:
-        """Wait for a started process that ends by itself.
-
-        :return: its exit status.
-        """
+        """Wait for a started process that ends by itself, and return its exit status."""
         return self._started.pop(name).wait()
 
     def ended(self) -> tuple[str, ...]:
@@ -452,7 +449,7 @@ class ProcessTree:
             if pid == os.getpid():
                 continue
             try:
-                # Not process_iter: it keeps what it knew of a process number that is used again.
+                # Not process_iter, which keeps facts of an earlier process with the same id.
                 process = psutil.Process(pid)
                 if process.environ().get(MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
                     processes.append(process)

@@ -72,8 +72,7 @@ class _CauseSensor(BaseSensorOperator):
     :param soft_fail: skip the task if the timeout passes without a cause. In other sensors, it also skips
         after errors. Here the task fails if the store can't be read, if a trigger broke, or if a running
         broker doesn't answer at the timeout. So an error is never taken for a quiet store.
-    :param alarm_notifiers: notifiers that are called once when the sensor fails, and once when it works
-        again.
+    :param alarm_notifiers: notifiers to call once when the sensor fails, and once when it works again.
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id",)
@@ -143,7 +142,7 @@ class _CauseSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         quiet_libraries()
-        with self._end_told(context), name_commands(self.storage_engine_conn_id):
+        with self._end_reported(context), name_commands(self.storage_engine_conn_id):
             if not self.deferrable:
                 return self._poke_until_done(context)
             return self._look_or_defer(context, time.time() + self.timeout)
@@ -157,7 +156,7 @@ class _CauseSensor(BaseSensorOperator):
             return self._look_or_defer(context, deadline)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        with self._end_told(context):
+        with self._end_reported(context):
             try:
                 return BaseOperator.resume_execution(self, next_method, next_kwargs, context)
             except TaskDeferralTimeout as error:
@@ -166,7 +165,7 @@ class _CauseSensor(BaseSensorOperator):
                 return self.time_is_up(context)
 
     @contextmanager
-    def _end_told(self, context: Context) -> Iterator[None]:
+    def _end_reported(self, context: Context) -> Iterator[None]:
         conn_id = self.storage_engine_conn_id
         with metrics_sent(conn_id), send_alarms(self.alarm_notifiers, conn_id, context):
             yield
@@ -242,7 +241,7 @@ class StorageEngineCleanupSensor(_CauseSensor):
         return CleanupCauseTrigger(self.storage_engine_conn_id, poll_seconds=self.poke_interval)
 
 
-class StorageEngineDueSensor(_CauseSensor):
+class StorageEngineDueSensor(StorageEngineCleanupSensor):
     """Waits until a cleanup is due: a cause is present, and a run would delete or archive something.
 
     If the sensor has an asset alias as outlet, it sends an event then. It also sends an event when sealed
@@ -254,9 +253,8 @@ class StorageEngineDueSensor(_CauseSensor):
 
     The task fails if work is due and each DAG for it is paused, because a person has to see that.
 
-    :param cleanup_dag_id: a DAG that cleans up. While one of its runs is queued or running, no event is sent
-        for it.
-    :param archive_dag_id: a DAG that archives ahead. The same holds for its runs.
+    :param cleanup_dag_id: a DAG that cleans up. It gets no event while one of its runs is queued or running.
+    :param archive_dag_id: a DAG that archives ahead. The same applies to its runs.
     """
 
     def __init__(
@@ -265,12 +263,6 @@ class StorageEngineDueSensor(_CauseSensor):
         super().__init__(**kwargs)
         self.cleanup_dag_id = cleanup_dag_id
         self.archive_dag_id = archive_dag_id
-
-    def holds(self, sensed: SenseResult) -> bool:
-        return bool(sensed.triggers)
-
-    def trigger(self) -> BaseTrigger:
-        return CleanupCauseTrigger(self.storage_engine_conn_id, poll_seconds=self.poke_interval)
 
     def look(self, context: Context) -> PokeReturnValue:
         from storage_engine.retention.steps import look_for_due
@@ -298,13 +290,13 @@ class StorageEngineDueSensor(_CauseSensor):
         is_sealed_told = self._tell_of_sealed(context, unmet)
         if not is_sealed_told and not result.why:
             raise AirflowSkipException(f"{self.storage_engine_conn_id}: {result.stays}")
-        self._require_somebody(unmet, of=bool(result.why and not result.is_refused) + is_sealed_told)
+        self._require_dag(unmet, of=bool(result.why and not result.is_refused) + is_sealed_told)
         return PokeReturnValue(is_done=True, xcom_value=to_jsonable(result))
 
     def time_is_up(self, context: Context) -> Any:
         ended, unmet = self._timed_out(), list[str]()
         if isinstance(ended, AirflowSkipException) and self._tell_of_sealed(context, unmet):
-            self._require_somebody(unmet, of=1)
+            self._require_dag(unmet, of=1)
             return None
         raise ended
 
@@ -320,7 +312,7 @@ class StorageEngineDueSensor(_CauseSensor):
             with opened(self.hook.managed_store) as store:
                 count = segments_to_archive(store)
         except (StorageEngineError, OSError) as error:
-            # The monitor fails on that; what is due has to be told all the same.
+            # The monitor fails with this error. Other due work still needs its event.
             self.log.warning(
                 "%s: it isn't known whether segments wait to be archived: %s",
                 self.storage_engine_conn_id,
@@ -350,9 +342,8 @@ class StorageEngineDueSensor(_CauseSensor):
                 conn_id = self.storage_engine_conn_id
                 return [
                     Text(
-                        f"{conn_id}: {told_dag_id} has something to do and is paused, so that no run of "
-                        f"it goes on or begins: airflow dags unpause {told_dag_id}. What "
-                        "waits: ",
+                        f"{conn_id}: {told_dag_id} has work and is paused, so none of its runs continues or "
+                        f"begins: airflow dags unpause {told_dag_id}. To see the work: ",
                         Command("doctor", f"--conn-id {quote(conn_id)}"),
                     )
                 ]
@@ -363,7 +354,7 @@ class StorageEngineDueSensor(_CauseSensor):
         tell(context, self.outlets, asset, {"store": self.storage_engine_conn_id, **extra})
         return []
 
-    def _require_somebody(self, unmet: Sequence[str], *, of: int) -> None:
+    def _require_dag(self, unmet: Sequence[str], *, of: int) -> None:
         """Fail without another try, if no DAG will do any of the due work.
 
         If a DAG will do some of the work, only log the rest. A failed task sends no events.
@@ -379,8 +370,7 @@ class StorageEngineDueSensor(_CauseSensor):
 
 
 def _is_paused(task_instance: Any, dag_id: str) -> bool:
-    """Return whether a DAG is known to be paused."""
-    # Releases of Airflow before 3.2 don't say.
+    """Return whether a DAG is known to be paused. Before Airflow 3.2 that is unknown."""
     ask = getattr(task_instance, "get_dag", None)
     if ask is None:
         return False

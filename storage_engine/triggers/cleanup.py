@@ -4,8 +4,7 @@ Nothing here blocks the triggerer's event loop. Connections are read through the
 measured and brokers are asked in separate threads.
 
 An unknown level never fires. A running broker that doesn't answer is no failure: it is asked again. If this
-host has the disk of a held store, its hold is watched meanwhile
-(:mod:`storage_engine.retention.monitor.store_watch`).
+host has a held store's disk, its hold is watched (:mod:`storage_engine.retention.monitor.store_watch`).
 
 A trigger can be used in two ways. A task may defer to it, and takes its first event. An asset may watch it,
 and takes one event each time that the cause begins.
@@ -33,7 +32,7 @@ from storage_engine.retention.monitor.store_watch import HostWatch
 from storage_engine.retention.plan.watching import check_watcher, is_watched_here, watch
 from storage_engine.retention.store.managed_store import ManagedStore
 
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 
 DEFAULT_POLL_SECONDS = 10.0
 """Pause between two looks. The broker itself looks as often."""
@@ -80,7 +79,7 @@ class _CauseTrigger(BaseEventTrigger):
     async def _events(self, store: ManagedStore) -> AsyncIterator[TriggerEvent]:
         armed = is_known = True
         while True:
-            # Each time: a disk that isn't mounted yet may be.
+            # Checked each time, because a disk may be mounted later.
             if not self._is_watched and await _look(is_watched_here, store):
                 self._is_watched = True
                 _WATCH.add(store)
@@ -154,10 +153,8 @@ class DeleteWindowTrigger(_CauseTrigger):
 class _Level:
     """The level above which a disk counts as full.
 
-    :param threshold_percent: the disk is full above this level; None: the level above which the broker itself
-        cleans.
-    :param hysteresis_percent: how far the level has to fall below the threshold before a full disk is a new
-        event.
+    :param threshold_percent: the disk is full above this level; None: above which the broker itself cleans.
+    :param hysteresis_percent: how far the level has to fall below the threshold before the next event.
     """
 
     threshold_percent: int | None
@@ -187,10 +184,8 @@ class DiskLevelTrigger(_CauseTrigger):
     they are mounted. For a running broker, it uses the level that the broker reports, from any triggerer.
 
     :param storage_engine_conn_id: connection of the store.
-    :param threshold_percent: level above which it fires; None: the level above which the broker itself
-        cleans.
-    :param hysteresis_percent: how far the level has to fall below the threshold after an event, before it can
-        fire again.
+    :param threshold_percent: level above which it fires; None: the level above which the broker cleans.
+    :param hysteresis_percent: how far the level has to fall below the threshold before the next event.
     :param poll_seconds: pause between two samples.
     """
 
@@ -241,7 +236,7 @@ class CleanupCauseTrigger(DiskLevelTrigger):
         return min(self._poll_seconds, _until_window(seen)) if armed else self._poll_seconds
 
 
-async def _look(look: Callable[[ManagedStore], Found], store: ManagedStore) -> Found:
+async def _look(look: Callable[[ManagedStore], Answer], store: ManagedStore) -> Answer:
     """Look at a store in one of this module's threads."""
     return await asyncio.get_running_loop().run_in_executor(_LOOKS, look, store)
 
