@@ -44,9 +44,7 @@ ABSOLUTE_PATH = "an absolute path, which begins with /"
 class Place:
     """The place of a setting in a connection. The setting is a key of a JSON field.
 
-    :param inside: the JSON field.
     :param field: the separate field that may have the setting instead.
-    :param usual: the setting's default.
     :param in_form: whether the form has the separate field. If not, only older connections use it.
     """
 

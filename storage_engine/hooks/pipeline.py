@@ -75,7 +75,6 @@ def read_pipeline(
     """Read Airflow's records of a store's DAGs.
 
     :param archives_ahead: whether the store's policy archives sealed segments, which needs a DAG of its own.
-    :param asks: whether the store's policy requires approval by a second person.
     :return: the records, and the id of the DAG that cleans the store.
     """
     name = in_dag_ids(conn_id)

@@ -182,7 +182,6 @@ class StoreOperator(BaseOperator):
 def check_queue(hook: StorageEngineHook, queue: str | None) -> None:
     """Make sure that a task runs on the queue in its store's connection. Only older connections name a queue.
 
-    :param queue: the task's queue.
     :raises BadInputError: the connection names another queue.
     """
     if hook.queue is not None and hook.queue != queue:

@@ -58,8 +58,6 @@ class Lineage:
 
     :param logs: the offsets that the task read, by the store's logs.
     :param truncated: the offsets that the task deleted, by log.
-    :param read: tables of lakes that the task read.
-    :param written: tables of lakes that the task wrote.
     :param rows: number of new rows in the first written table; None: the task doesn't record it.
     """
 

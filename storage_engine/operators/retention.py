@@ -47,10 +47,7 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
     template_fields: Sequence[str] = ("storage_engine_conn_id", "request")
 
     def __init__(
-        self,
-        *,
-        request: PlanRequest | Mapping[str, Any] | str | None = None,
-        **kwargs: Any,
+        self, *, request: PlanRequest | Mapping[str, Any] | str | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         # Plain values, since templates are rendered inside of mappings but not of dataclasses.

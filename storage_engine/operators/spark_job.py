@@ -59,8 +59,6 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
 
     No credentials are in these files. The driver gets credentials in its environment, so it has to run where
     spark-submit does (deploy mode client).
-
-    :param storage_engine_conn_id: connection of the store (templated).
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "storage_engine_conn_id")
@@ -72,8 +70,6 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
     def submit(self, context: Context, request: Any, result_kind: type[T]) -> T:
         """Run the job and wait for it.
 
-        :param request: the job's request, a frozen dataclass.
-        :param result_kind: the result's dataclass.
         :raises StorageEngineError: the job's own error, or an error that the job left no result.
         """
         from storage_engine.retention.store.managed_store import job_directory
@@ -181,11 +177,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
 
     def _measure(self, cleanup: cycle.Cleanup, question: LagQuestion, context: Context) -> ConsumerLagResult:
         from storage_engine.retention.store.managed_store import LAG_TABLE, run_directory
-        from storage_engine.spark.consumer_lag import (
-            ConsumerLagRequest,
-            ConsumerLagResult,
-            lag_without_spark,
-        )
+        from storage_engine.spark.consumer_lag import ConsumerLagRequest, ConsumerLagResult, lag_without_spark
 
         table_path = str(run_directory(self.store, cleanup.run_key) / LAG_TABLE)
         request = ConsumerLagRequest.of(self.store, table_path, question.segments, question.decided_at_ms)

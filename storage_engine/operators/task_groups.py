@@ -67,8 +67,6 @@ def monitored(store: ConfiguredStore, *, sense_for: timedelta) -> None:
     """Look after a store between its cleanups, and notify its other DAGs when there is work for them.
 
     The two tasks don't wait for each other. So an alarm for a person doesn't delay a cleanup.
-
-    :param sense_for: how long to wait for work.
     """
     StorageEngineMonitorOperator(task_id="monitor", **store.task_arguments, **when_failed())
     StorageEngineDueSensor(
@@ -127,10 +125,7 @@ def usage_reported(store: ConfiguredStore) -> None:
 def _make_report(store: ConfiguredStore) -> StorageEngineReportOperator:
     """Make the last task. It fails if an earlier one failed, and is skipped if all were skipped."""
     return StorageEngineReportOperator(
-        task_id="report",
-        trigger_rule=TriggerRule.NONE_SKIPPED,
-        **store.task_arguments,
-        **when_failed(),
+        task_id="report", trigger_rule=TriggerRule.NONE_SKIPPED, **store.task_arguments, **when_failed()
     )
 
 
@@ -158,10 +153,7 @@ def cleanup_tasks(store: ConfiguredStore, *, plan: Mapping[str, Any]) -> list[St
 def _tasks(
     steps: Sequence[Step], store: ConfiguredStore, extra: Mapping[Step, Mapping[str, Any]]
 ) -> list[StoreOperator]:
-    """Make the tasks of a cycle.
-
-    :param extra: further arguments of single tasks.
-    """
+    """Make the tasks of a cycle."""
     outlets: dict[Step, Mapping[str, Any]] = {}
     # If a run's params name the connection, no alias can be named after it.
     if "{{" not in store.conn_id:

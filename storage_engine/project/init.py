@@ -43,7 +43,6 @@ class SparkProposal:
     """The proposed place for a store's heavy work.
 
     :param conn_id: id of the Spark connection for the store's connection; None: no Spark.
-    :param is_new: whether the connection has to be created.
     :param text: where each kind of work runs, or why there is no Spark.
     """
 
@@ -200,7 +199,6 @@ def init_project(
     :param directory: directory of the project. It is created if it is missing.
     :param store_root: the broker's storePathRootDir, for the connection; None: a placeholder.
     :param time_zone: the zone in which the broker reads ``deleteWhen``.
-    :param fields: further fields of the store's connection.
     :param older_dag_ids: add DAGs with the ids of :data:`OLDER_DAGS`, under which active runs can end.
     :raises BadInputError: the directory already has one of the files.
     """

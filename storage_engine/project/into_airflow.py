@@ -38,14 +38,10 @@ _OURS = re.compile(rb"# Written by storage-engine init [^\n]*; sha256 ([0-9a-f]{
 class OwnAirflow:
     """Facts about an Airflow.
 
-    :param dags_folder: folder from which it reads DAG files.
     :param stores: the effective value of the option that lists the stores.
     :param by_environment: environment variables that set options. They win over the settings file.
     :param executor: the effective value of the option ``executor``.
-    :param has_edge: whether the packages for edge workers are installed.
-    :param serves_edge: whether its API server serves edge workers.
     :param address: address of its API server, as other hosts know it; "": the settings name none.
-    :param may_test: whether it allows tests of connections.
     :param connections: ids of the existing connections among those that were looked for.
     :param spark_connections: ids of connections of the type spark, without Airflow's own unchanged one.
     """

@@ -163,7 +163,6 @@ class _Lost:
     :param gap: the known facts about the range, if only a gap between store and lake shows the loss.
     :param log_id: identity of the range's log; "": unknown.
     :param is_other: another log has the name of the range's log by now.
-    :param is_accepted: a person has accepted the loss before.
     """
 
     log: str

@@ -191,7 +191,6 @@ def _may_be_proven(entry: SeenLink, row: Receipt | None) -> bool:
 def asked_notices(context: Context, going: Sequence[Segment] = ()) -> tuple[str, ...]:
     """Return notices on a shield, after lakes and journal were asked.
 
-    :param going: segments to delete.
     :raises ShieldError: the shield's content is unknown.
     """
     return shield_notices(context.store.real_root, going, partial(ask_of_gone, context))
@@ -218,7 +217,6 @@ class ShieldedLog:
 
     :param sealed: its sealed segments, oldest first.
     :param is_whole: no segment is missing between them; otherwise the list may be incomplete.
-    :param is_known: the log could be read.
     """
 
     sealed: tuple[Segment, ...] = ()
@@ -227,10 +225,7 @@ class ShieldedLog:
 
 
 def look_at_log(context: Context, notices: list[str]) -> ShieldedLog:
-    """Return a log's sealed segments, even if another program removed some from the middle of the log.
-
-    :param notices: receives notices for a person.
-    """
+    """Return a log's sealed segments, even if another program removed some from the middle of the log."""
     try:
         try:
             snapshot = context.snapshot(clock_ms())
@@ -253,7 +248,6 @@ def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: lis
 
     :param reasons: by name of a link that the caller has just tried to archive, why no lake has it. Links
         that were not tried stay: they are tried first.
-    :param notices: receives a notice on the dropped link.
     :return: base offset of the dropped link, if there is one.
     """
     root, percent = context.store.real_root, context.store.policy.shield_give_up_percent
@@ -303,7 +297,6 @@ _TOGETHER = 2
 class ShieldResult:
     """Result of one look at a shield: changes, and the present content.
 
-    :param links: number of present links.
     :param gone: base offsets of segments that only the shield has and no lake proves. Another file may have
         their name in the log.
     :param archived: base offsets of segments that were now archived from their links.
@@ -311,10 +304,7 @@ class ShieldResult:
     :param linked_paths: paths of segments in the log that have a link.
     :param next_segments: sealed and unproven segments to link next, oldest first.
     :param room_bytes: most bytes of these segments that may be linked; None: no limit.
-    :param lineage: the store's lineage.
     :param log_lineages: by name of a log, its own lineage if it differs.
-    :param notices: notices for a person.
-    :param is_log_known: the log could be read.
     """
 
     links: int = 0
@@ -603,10 +593,7 @@ def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
 
 
 def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]:
-    """Drop the links of segments that a run has just deleted by these proofs. That frees their space.
-
-    :return: notices for a person.
-    """
+    """Drop the links of segments that a run has just deleted by these proofs. That frees their space."""
     root = context.store.real_root
     judged = [
         judge_link(root, entry, proofs)

@@ -38,13 +38,7 @@ from storage_engine.commands import Command, Text, join_texts
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError, StorageEngineError
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
-from storage_engine.hooks.notifiers import (
-    Notifier,
-    metrics_sent,
-    name_commands,
-    send_alarms,
-    with_connection,
-)
+from storage_engine.hooks.notifiers import Notifier, metrics_sent, name_commands, send_alarms, with_connection
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
 from storage_engine.model.plan import Cause
@@ -67,7 +61,6 @@ if TYPE_CHECKING:
 class _CauseSensor(BaseSensorOperator):
     """Waits for a cause. Its XCom is the result of the look at which the cause was present.
 
-    :param storage_engine_conn_id: connection of the store.
     :param deferrable: free the worker slot while waiting.
     :param soft_fail: skip the task if the timeout passes without a cause. In other sensors, it also skips
         after errors. Here the task fails if the store can't be read, if a trigger broke, or if a running

@@ -287,11 +287,7 @@ class LogLooks:
                 )
 
     def parts(self, last: Listed, log_ids: Mapping[str, str]) -> Iterator[_SeenPart]:
-        """Yield for each log the range that earlier looks saw and that is now below the log's begin.
-
-        :param last: the last look, which was already added.
-        :param log_ids: identities of the logs in the last look, by name.
-        """
+        """Yield for each log the range that earlier looks saw and that is now below the log's begin."""
         begins = {
             (log.name, log_ids.get(log.name, "")): log.min_offset
             for log in last.snapshot.logs

@@ -122,10 +122,8 @@ def record_proven(
 ) -> tuple[str, ...]:
     """Record in which lake each file was proven. The record counts while that lake can't be asked.
 
-    :param took_ms: duration of copying and proving all of them.
     :param faults: by segment's subject, the fault of an earlier copy in a lake.
     :param known: hashes of the valid receipts that lakes had before.
-    :param ran: the place where all of them were archived.
     :return: side values that could not be recorded, and why.
     """
     lake = open_lake(jobs[0].lake)
@@ -190,7 +188,6 @@ class Planned:
     """Planned segments that may be archived now, and the state of the other planned segments.
 
     :param segments: planned segments that are still on disk, as they are now.
-    :param gone: the results for planned segments that are gone.
     :param waiting: sentences that name the segments which wait for a later plan, and why.
     """
 
@@ -399,7 +396,6 @@ def archive_planned(
 
     :param archive_with: copies, proves and commits, in this process or elsewhere.
     :param accept_damage: archive bytes that don't decode, exactly as they are.
-    :param where: returns where ``archive_with`` works, for the record.
     :raises StorageEngineError: the same errors as of :func:`archive_jobs` and ``archive_with``, unless a
         waiver stands in. An error of one log is raised only if every log of the plan fails or lacks a file.
     """

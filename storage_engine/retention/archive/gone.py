@@ -183,7 +183,6 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
     If a rule permits the deletion of a log's segments without a copy, anybody may delete them.
 
     :param gone: segments that aren't on disk any more.
-    :param nothing: a sentence that says what wasn't changed.
     """
     away = [segment for segment in gone.segments if _may_be_away(context, segment.facts)]
     gone = replace(gone, segments=tuple(segment for segment in gone.segments if segment not in away))
@@ -218,10 +217,7 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
 
 
 def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) -> GoneResult:
-    """Record ranges that are missing and in no lake, and refuse logs whose segments should have stayed.
-
-    :param missing: the ranges that :func:`find_missing_ranges` returns.
-    """
+    """Record ranges that are missing and in no lake, and refuse logs whose segments should have stayed."""
     lacking = missing_stamps(context.store.real_root) if missing else ()
     permits = read_store_permits(context.store, context.journal, context.record) if missing else NO_PERMITS
     left_out = _read_left_out(context, permits) if missing else {}

@@ -97,7 +97,6 @@ def archive_sealed(
     :param archive_with: copies, proves and commits, in this process or elsewhere.
     :param budget_bytes: most bytes to archive; at least one segment is archived. None: no limit.
     :param accept_damage: archive bytes that don't decode, exactly as they are.
-    :param where: returns where ``archive_with`` works, for the record.
     :return: the result. An error of one log doesn't stop other logs: the log is in ``refused``.
     :raises StorageEngineError: the same errors as of ``archive_with``. An error of one log is raised only if
         every log fails.

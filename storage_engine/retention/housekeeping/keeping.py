@@ -117,7 +117,6 @@ def record_archive_rules(lake: Lake, journal_url: str | None, acts: Acts, scope:
 
     It may be killed at any instant and run again: a rule that is already recorded keeps its time.
 
-    :param journal_url: None: there is none.
     :return: notes for the person who set the rule.
     :raises JournalUnavailableError: the journal can't be written.
     """

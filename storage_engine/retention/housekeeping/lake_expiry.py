@@ -125,7 +125,6 @@ def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = Fals
 class _Look:
     """Data read from a lake and its journal.
 
-    :param rows: receipts by their segments.
     :param elsewhere: the policies of the stores' other lakes, by lake.
     :param kept: ids of stores whose files stay: another lake has a hold on a part of the store, or something
         about the store is unknown.

@@ -96,7 +96,6 @@ class OldRun:
     """The facts about a run that decide whether it has expired.
 
     :param planned: the run has a plan. A run without one is never finished, and ends with its last event.
-    :param reported: the run wrote a report of its own.
     :param last_ms: time of its last event, its end or its beginning, whichever is latest.
     """
 
@@ -299,8 +298,7 @@ def _expire_runs(
         events.c.step.in_([step.value for step in EXPIRING_STEPS]),
         and_(events.c.step.in_([step.value for step in KEPT_BY_SEGMENT]), events.c.subject == ""),
         and_(
-            events.c.step.in_([step.value for step in KEPT_BY_RESULT]),
-            events.c.phase != Phase.RESULT.value,
+            events.c.step.in_([step.value for step in KEPT_BY_RESULT]), events.c.phase != Phase.RESULT.value
         ),
     )
     kept = connection.execute(last_result(store_id, Step.HOLD)).first()
@@ -489,7 +487,6 @@ class MaintainResult:
 
     :param job_directories: directories of Spark jobs whose process is dead.
     :param report_directories: directories of reports, each with its Data Docs.
-    :param rows: numbers of the journal's rows.
     :param notices: things that were left alone, and why.
     :param quarantines: sentences on the expired quarantines, each with its result.
     """

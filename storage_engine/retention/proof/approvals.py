@@ -33,12 +33,7 @@ from storage_engine.model.plan import (
     Urgency,
 )
 from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode
-from storage_engine.retention.proof.gate import (
-    Consent,
-    asks_for_approval,
-    judge_consent,
-    shorter_retention,
-)
+from storage_engine.retention.proof.gate import Consent, asks_for_approval, judge_consent, shorter_retention
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.store.broker_answers import refuse
 from storage_engine.retention.store.brokers import may_set_age, sets_age
@@ -77,8 +72,6 @@ def record_policy(context: Context, run: Run) -> RecordedPolicy:
     """Record the approval that a store's settings require, if it is stricter than before.
 
     It is recorded in the journal, and in the store's own stamp as far as that can be written.
-
-    :return: the policy that is on record now.
     """
     root, record, policy = context.store.real_root, context.record, context.store.policy
     recorded = recorded_policy(context.journal, run.store_id)
@@ -164,7 +157,6 @@ def record_reply(
     """Record the answer to the last question about a run's plan, and whether it counts.
 
     :param person: None: nobody answered in time.
-    :param at_ms: time of the answer.
     :param fault: why an approval by this person can't count, as a clause; "": it can.
     :raises RunStateError: there is no question about this plan.
     """
@@ -371,11 +363,7 @@ def approve_plan(journal: Journal, store: StoreRecord, digest: str, person: Pers
 
 
 def lower_policy(
-    journal: Journal,
-    store: StoreRecord,
-    approval: ApprovalPolicy,
-    minimum_hours: int | None,
-    person: Person,
+    journal: Journal, store: StoreRecord, approval: ApprovalPolicy, minimum_hours: int | None, person: Person
 ) -> RecordedPolicy | None:
     """Ask for a lower policy, or approve one that another person has asked for.
 

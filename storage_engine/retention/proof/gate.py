@@ -177,7 +177,6 @@ def judge_consent(
 ) -> Consent:
     """Decide whether persons' decisions permit a plan.
 
-    :param digest: digest of the plan, as a run recorded it.
     :param asked_because: the result of :func:`asks_for_approval`.
     :param starters: starters of the run; empty: unknown, so nobody is certainly a second person.
     :param answers: answers about this plan or others, the oldest first.
@@ -229,7 +228,6 @@ def asks_for_approval(
 ) -> str:
     """Return why a second person has to approve a deletion, as a clause; "": nobody has to.
 
-    :param decisions: decisions on the segments to delete.
     :param recorded: the policy in the journal. Settings may ask for more, never for less.
     :param shorter: the result of :func:`shorter_retention`.
     """
@@ -272,8 +270,6 @@ def judge(
     :param planned: the same segment in the approved plan.
     :param receipts: receipts of this store and lineage for this log and base offset.
     :param faults: the receipts that aren't valid, and why.
-    :param waiver: waiver of the approved plan.
-    :param acts: our own changes to the store's files.
     :param unarchived: a clause of ``ArchivePermits`` on the rule that needs no copy of the log; "": none.
     :param lacking: a clause of ``ArchivePermits`` on topics that the only receipt lacks by a rule; "": none.
     :param consent: persons' decision on the approved plan, from :func:`judge_consent`.
@@ -311,10 +307,7 @@ def judge(
 
 
 def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
-    """Return whether nobody but us has touched a segment's files since they were proven.
-
-    :param acts: our own changes to the store's files.
-    """
+    """Return whether nobody but us has touched a segment's files since they were proven."""
     if files_fault_of(segment, receipt):
         return False
     # A receipt that was made under a hold has the mtime from before the hold, but the hold's ctime.

@@ -104,7 +104,6 @@ class OtherNodesProof:
 class LakeProofs:
     """One lake's receipts for the lineages of a store's logs.
 
-    :param rows: receipts by segment.
     :param faults: the receipts that aren't sound, and why.
     :param of_logs: all receipts of the store by log; empty unless ``read_proofs`` got ``whole_logs``.
     :param covers: other nodes' receipts, for segments that none of the store's own receipts proves.
@@ -133,7 +132,6 @@ class Proofs:
 
     :param asked: the lakes that answered, in the order of the store's settings.
     :param unreachable: the lakes that didn't answer, each with the reason.
-    :param acts: our own changes to the store's files.
     :param wrong_lakes: reasons of unreachable lakes that can't be used as they are, such as a copy. An outage
         that ends by itself isn't one.
     :param permits: the rules by which logs may be deleted without a copy.
@@ -180,8 +178,6 @@ class Proofs:
         """Return the segments that were proven at their present length, but whose files were touched since.
 
         Only a hash shows whether their bytes are the same. Before that they permit no deletion.
-
-        :param unproven: the segments that :meth:`unproven` returns.
         """
         return [
             segment
@@ -215,12 +211,7 @@ class Proofs:
         )
 
     def judge(
-        self,
-        decision: Decision,
-        planned: Segment,
-        policy: Policy,
-        waiver: Waiver | None,
-        consent: Consent,
+        self, decision: Decision, planned: Segment, policy: Policy, waiver: Waiver | None, consent: Consent
     ) -> Verdict:
         """Return the gate's verdict by the first lake whose proof lets the segment pass.
 

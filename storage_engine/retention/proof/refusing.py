@@ -26,7 +26,6 @@ class RefusedLog:
 
     :param error: kind of the error that a release of this log alone would raise.
     :param why: the expected and the found state.
-    :param remedy: the remedy.
     :param missing: base offsets of planned segments that are gone though no run deleted them.
     """
 

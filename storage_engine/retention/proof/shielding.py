@@ -22,7 +22,6 @@ WAY_OUT = "Nothing waits for this file once you have moved it out of the shield 
 def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[LocalSpan, ...]:
     """Return ranges that are gone from the log and unchanged in the shield, to compare with store and lake.
 
-    :param root: the store's root.
     :param lineages: the store's lineages. Segments of an older lineage no longer belong to its log.
     :raises ShieldError: the shield's content is unknown.
     """
@@ -97,7 +96,6 @@ class AskedGone:
 class ShieldSummary:
     """Contents of a store's shield.
 
-    :param links: number of segments that are linked in it.
     :param gone: base offsets of the linked segments that are gone from the log. No lake was asked about them.
     """
 
@@ -140,7 +138,6 @@ def shield_notices(
 ) -> tuple[str, ...]:
     """Return notices on the shield.
 
-    :param going: segments to delete.
     :param ask: asks lakes and journal about segments that are gone from the log. None: nobody is asked, and
         the notices leave them out.
     :raises ShieldError: the shield's content is unknown.

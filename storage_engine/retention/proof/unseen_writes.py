@@ -35,7 +35,6 @@ def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None
 
     Files whose times show each write are left out.
 
-    :param root: the store's root.
     :param broker_pid: process id of the held running broker, which has its files mapped; None: none is known.
     """
     files = [file for segment in segments for file in segment.files]
@@ -82,9 +81,7 @@ def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str, r
 
     The gate has already made sure that the receipt has the same companions.
 
-    :param root: the store's root.
     :param otherwise: a sentence for the error on the deletions so far.
-    :param reading: how fast to read.
     :raises LakeConflictError: a file has other bytes.
     :raises ChangedUnderUsError: a file is written to while it is hashed.
     """

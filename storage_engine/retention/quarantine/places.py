@@ -62,8 +62,6 @@ def choose_places(
 ) -> Mapping[Path, Place]:
     """Choose, by a file's directory, the place where files are set aside. Changes nothing.
 
-    :param data_paths: the directories that the store's broker writes to.
-    :param paths: the files.
     :param known: places that the run already has, even if a person names other directories by now.
     :raises BadInputError: a directory's file system has no place, or a named directory can't be one.
     """
@@ -183,10 +181,7 @@ class QuarantineLook:
 
 
 def look_at_quarantines(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[QuarantineLook, ...]:
-    """Look at the quarantines below a store's root and beside its other directories.
-
-    :param data_paths: the directories that its broker writes to.
-    """
+    """Look at the quarantines below a store's root and beside its other directories."""
     return tuple(look for base in bases(store, data_paths) for look in _look_below(base, store.real_root))
 
 

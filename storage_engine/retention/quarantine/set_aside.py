@@ -85,7 +85,6 @@ def remover(
 
     Its work is durable after the caller has flushed the files' own directories.
 
-    :param files: all files to remove.
     :param begin: set files aside if the policy requires it. Otherwise use a quarantine only if the run
         already has one.
     :raises BrokerPackageError: a file is outside of the store; nothing was deleted.

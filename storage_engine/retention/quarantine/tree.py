@@ -79,10 +79,7 @@ def make_place(place: Place, manifest: bytes) -> None:
     with opened(place, create=True) as directory:
         if _lstat(MANIFEST, directory) is not None:
             return
-        with (
-            suppress(FileExistsError),
-            durable.new_file(MANIFEST, ".tmp", dir_fd=directory) as new,
-        ):
+        with suppress(FileExistsError), durable.new_file(MANIFEST, ".tmp", dir_fd=directory) as new:
             new.file.write(manifest)
             os.fsync(new.file.fileno())
             new.publish()

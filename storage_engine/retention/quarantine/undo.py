@@ -334,7 +334,6 @@ def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents:
 
     If segments of a directory were deleted as well, their offsets decide instead.
 
-    :param segments: the quarantined segments.
     :raises QuarantineError: a directory is missing, or a queue or the index was begun again.
     """
     names: dict[Path, list[str]] = defaultdict(list)

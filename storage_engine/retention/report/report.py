@@ -272,7 +272,6 @@ class Report:
     :param archive_lag: sealed, unproven segments at the run's end; None: it was not measured.
     :param alarms: exceeded limits of archive lag or a running broker's work, and ranges that others deleted.
     :param hold: the hold's status at the run's last look, with all drift of the run; None: no broker runs.
-    :param levels: levels of the disks when the plan was made.
     :param unread: consumers' losses by the deletion; before the deletion, those that the plan foresees.
     :param unread_lines: the losses as lines of text, with the commands that export the messages.
     :param owed: messages that the broker then had yet to deliver or decide; empty if the policy ignores them.
@@ -659,7 +658,6 @@ def archived_receipts(store: AnyStore, run_key: str, step: Step) -> Mapping[str,
 
     All its attempts count, also a killed one.
 
-    :param step: the step of the run that archived.
     :raises LakeUnavailableError: no lake can be read.
     """
     context = open_context(store)

@@ -93,7 +93,6 @@ def question_body(report: Report, why: str, link: str) -> str:
     """Describe a plan to a second person: the segments to delete and why, consumers' losses, and the proofs.
 
     :param why: why a second person is asked, as a clause.
-    :param link: link to the complete text.
     """
     going = [row for row in report.segments if row.planned]
     reasons = Counter(row.reason.value for row in going)
