@@ -33,13 +33,9 @@ def check_store(store: ManagedStore) -> str:
     """
     check_host(store.root, store.host, None)
     lakes = tuple(_check_lakes(store))
-    return " ".join((*_check_broker(store), *_check_files(store), _check_journal(store.journal_url), *lakes))
-
-
-def _check_broker(store: ManagedStore) -> Iterator[str]:
     broker = running_broker(store)
-    if broker is not None:
-        yield f"{broker_text(broker)}."
+    running = () if broker is None else (f"{broker_text(broker)}.",)
+    return " ".join((*running, *_check_files(store), _check_journal(store.journal_url), *lakes))
 
 
 def _check_files(store: ManagedStore) -> Iterator[str]:

@@ -47,8 +47,8 @@ class ConfiguredStore:
     :param executor: executor of the store's tasks, if Airflow has several; None: Airflow's default.
     :param lake: the lake's name, for the id of its maintenance DAG and for its assets.
     :param approvers: the users who may approve plans as a second person. Empty: every user who may answer
-        tasks of the store's DAGs. None: the DAGs ask nobody. Then they delete nothing if the policy requires
-        a second person.
+        tasks of the store's DAGs. None: nobody is asked, and a plan that needs a second person isn't
+        released.
     """
 
     conn_id: str
@@ -71,7 +71,6 @@ class ConfiguredStore:
 
     @property
     def task_arguments(self) -> Mapping[str, Any]:
-        """Return the arguments that every task of the store gets."""
         places = {"queue": self.queue, "pool": self.pool, "executor": self.executor}
         return {"storage_engine_conn_id": self.conn_id, **{name: at for name, at in places.items() if at}}
 
@@ -116,8 +115,8 @@ def when_failed() -> Mapping[str, Any]:
     """Return the arguments that make a task notify people when it has failed.
 
     The option ``on_failure_callback`` names a notifier, a function, or a list of them. They are called after
-    each failure. The option ``alarm_notifiers`` names notifiers that are called once when an alarm begins,
-    and once when it has ended.
+    each failure. The notifiers in ``alarm_notifiers`` are called once when an alarm begins, and once when it
+    ends.
 
     :raises AirflowConfigException: a named object can't be imported.
     """

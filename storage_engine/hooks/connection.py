@@ -88,9 +88,7 @@ class Fields:
         return inside
 
     def in_old_places(self) -> dict[str, dict[str, Any]]:
-        """Return the settings that an older connection has in separate fields, by JSON field and name.
-        Defaults are left out.
-        """
+        """Return settings in separate fields of an older connection, by JSON field, without defaults."""
         by_group: dict[str, dict[str, Any]] = {}
         for name, place in self.places.items():
             value = self.extra.get(place.field)
@@ -155,9 +153,7 @@ class Fields:
         return value.strip()
 
     def path(self, name: str, *, required: bool = False) -> str:
-        """Return an absolute path; empty: there is none. A relative path is refused, because tasks don't
-        start in a person's directory.
-        """
+        """Return an absolute path, or "". Tasks may start in any directory, so a relative path is refused."""
         text = self.text(name, required=required)
         if text and not text.startswith("/"):
             raise self.error(name, ABSOLUTE_PATH, text)
@@ -231,9 +227,7 @@ class Fields:
         return {str(key): item for key, item in value.items()}
 
     def shown(self, name: str) -> str:
-        """Return the field in which a person finds a setting's value. If it has no value, return the field in
-        which to put one.
-        """
+        """Return the field that has a setting's value, or in which to put one if it has none."""
         place = self.places.get(name)
         if place is None:
             return name
@@ -331,10 +325,9 @@ def managed_store(
     :param extra: the connection's extra fields, by names of ``STORE_SETTINGS`` or of older connections.
     :param password: the journal's password. It is put into the journal's URL.
     :param source: the owner of the fields in messages, if they don't come from a connection.
-    :raises BadInputError: a field is missing, contradicts another field or has a wrong type. The error names
-        connection and field.
+    :raises BadInputError: a field is missing, contradicts another or has a wrong type. The error names it.
     """
-    source = source or _connection(conn_id)
+    source = source or f"connection {conn_id}"
     read = Fields(source, {**extra, POLICY: _policy_object(source, extra, defaults)}, PLACES)
     read.check_keys(_FIELDS)
     _spark_from(source, extra)
@@ -353,7 +346,7 @@ def managed_store(
         or _absolute(defaults.report_dir, "report_dir")
         or str(directory / "reports"),
         policy=Policy(**{row.name: row.read(read.value(row.name), read.error) for row in _POLICY_SETTINGS}),
-        second_lake=_second_lake(read, defaults),
+        second_lake=_lake_of(read, "second_lake", defaults.second_lake),
         host=read.text("store_host") or None,
         live=broker_of_fields(read, client_connection_of(broker)),
         named=True,
@@ -362,9 +355,7 @@ def managed_store(
 
 
 def moved_fields(extra: Mapping[str, Any]) -> str:
-    """Return where settings of an older connection belong now; empty: all are at their new places, or have
-    their defaults.
-    """
+    """Return where settings of an older connection belong now; "": none is in an old place."""
     by_group = Fields("", extra, PLACES).in_old_places()
     moves = [f"{group} = {json.dumps(values)}" for group, values in by_group.items()]
     # Their values may be secrets.
@@ -436,7 +427,7 @@ def spark_from_of(conn_id: str, extra: Mapping[str, Any]) -> SparkFrom:
 
     :raises BadInputError: the field's text can't be read.
     """
-    return _spark_from(_connection(conn_id), extra)
+    return _spark_from(f"connection {conn_id}", extra)
 
 
 def agent_of(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
@@ -444,7 +435,7 @@ def agent_of(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
 
     :raises BadInputError: the field has no address, an unknown key, or a path that isn't absolute.
     """
-    return _agent(Fields(_connection(conn_id), extra))
+    return _agent(Fields(f"connection {conn_id}", extra))
 
 
 def _agent(read: Fields) -> dict[str, str]:
@@ -456,10 +447,6 @@ def _agent(read: Fields) -> dict[str, str]:
         if not agent.get(name, "/").startswith("/"):
             raise read.error(f"agent.{name}", ABSOLUTE_PATH, agent[name])
     return agent
-
-
-def _connection(conn_id: str) -> str:
-    return f"connection {conn_id}"
 
 
 def _spark_from(source: str, extra: Mapping[str, Any]) -> SparkFrom:
@@ -474,37 +461,34 @@ def _spark_from(source: str, extra: Mapping[str, Any]) -> SparkFrom:
 
 def broker_connection(conn_id: str, extra: Mapping[str, Any]) -> str | None:
     """Return the connection with the two keys of a running broker; None: requests are not signed."""
-    return Fields(_connection(conn_id), extra, PLACES).text("conn_id") or None
+    return Fields(f"connection {conn_id}", extra, PLACES).text("conn_id") or None
 
 
 def _lake(read: Fields, defaults: Defaults, directory: Path) -> LakeConfig:
-    place, properties = _place_or_properties(read, "lake")
+    is_given = any(_place_or_properties(read, "lake"))
     older_place, older_properties = read.text("lake_directory"), read.mapping("lake_properties")
     if older_properties and older_place:
         raise read.error("lake_directory", "empty when lake_properties are given", older_place)
-    if (place or properties) and (older_place or older_properties):
+    if is_given and (older_place or older_properties):
         raise read.error(
             "lake_directory" if older_place else "lake_properties", "empty, because lake is given", "a value"
         )
-    if properties:
-        return _catalog(read, "lake", properties)
-    usual = read.text("lake_catalog") or _CATALOG_NAME
     if older_properties:
-        return LakeConfig(name=usual, properties=older_properties)
-    place = place or older_place
-    if not place and defaults.lake.lstrip().startswith("{"):
-        return LakeConfig(name=usual, properties=_catalog_properties(defaults.lake, "lake"))
-    return LakeConfig.local(place or _absolute(defaults.lake, "lake") or str(directory / "lake"))
+        return LakeConfig(name=read.text("lake_catalog") or _CATALOG_NAME, properties=older_properties)
+    lake = _lake_of(read, "lake", defaults.lake, older_place)
+    return lake or LakeConfig.local(str(directory / "lake"))
 
 
-def _second_lake(read: Fields, defaults: Defaults) -> LakeConfig | None:
-    place, properties = _place_or_properties(read, "second_lake")
+def _lake_of(read: Fields, field: str, default: str, older_place: str = "") -> LakeConfig | None:
+    """Return the lake that a field, or else the section's option, names; None: neither names one."""
+    place, properties = _place_or_properties(read, field)
     if properties:
-        return _catalog(read, "second_lake", properties)
-    if not place and defaults.second_lake.lstrip().startswith("{"):
-        named = read.text("lake_catalog") or _CATALOG_NAME
-        return LakeConfig(name=named, properties=_catalog_properties(defaults.second_lake, "second_lake"))
-    place = place or _absolute(defaults.second_lake, "second_lake")
+        return _catalog(read, field, properties)
+    place = place or older_place
+    if not place and default.lstrip().startswith("{"):
+        name = read.text("lake_catalog") or _CATALOG_NAME
+        return LakeConfig(name=name, properties=_catalog_properties(default, field))
+    place = place or _absolute(default, field)
     return LakeConfig.local(place) if place else None
 
 
@@ -547,9 +531,7 @@ def _absolute(path: str, option: str) -> str:
 
 
 def _catalog_properties(text: str, option: str) -> dict[str, str]:
-    """Return an option of ``[storage_engine]`` as catalog properties. An error never quotes the option,
-    because it may contain secrets.
-    """
+    """Return an option as catalog properties. Errors never quote it, because it may contain secrets."""
     try:
         properties = json.loads(text)
     except ValueError as error:
@@ -685,9 +667,7 @@ def _catalog_credentials(connection: NamedConnection) -> dict[str, str]:
 
 
 def _address(connection: NamedConnection) -> str:
-    """Return the address as Airflow's HttpHook reads it. The host field may have the whole address, and the
-    schema field the scheme.
-    """
+    """Return the address as HttpHook reads it: the host may be a whole address, the schema its scheme."""
     host = connection.host or ""
     if "://" in host:
         return host

@@ -91,30 +91,24 @@ def _tell(
 ) -> None:
     """Notify all notifiers. An error here is only logged as a warning: the task's work stays done."""
     try:
-        _tell_all(notifiers, conn_id, context, alarms, has_failed)
+        from storage_engine.retention.monitor.notifying import Subject, tell
+
+        instance = context["ti"]
+        details = {
+            "source": f"{instance.dag_id}.{instance.task_id}",
+            "advice": str(Command("doctor", f"--conn-id {quote(conn_id)}")),
+            "link": str(getattr(instance, "log_url", None) or ""),
+        }
+        subject = Subject(conn_id, "", "", **details)
+        # If the connection can't be used, the task has that error itself.
+        with suppress(Exception):
+            subject = Subject.of(StorageEngineHook(conn_id).managed_store, **details)
+        means = [_NotifierMeans(notifier, number, context) for number, notifier in enumerate(notifiers)]
+        texts = [with_connection(alarm, conn_id) for alarm in alarms]
+        for notice in tell(subject, texts, means, has_failed=has_failed):
+            _log.warning("%s", notice)
     except Exception as error:
         _log.warning("the notifiers could not be called: %s", unexpected_text(error))
-
-
-def _tell_all(
-    notifiers: Sequence[Notifier], conn_id: str, context: Context, alarms: Sequence[str], has_failed: bool
-) -> None:
-    from storage_engine.retention.monitor.notifying import Subject, tell
-
-    instance = context["ti"]
-    details = {
-        "source": f"{instance.dag_id}.{instance.task_id}",
-        "advice": str(Command("doctor", f"--conn-id {quote(conn_id)}")),
-        "link": str(getattr(instance, "log_url", None) or ""),
-    }
-    subject = Subject(conn_id, "", "", **details)
-    # If the connection can't be used, the task has that error itself.
-    with suppress(Exception):
-        subject = Subject.of(StorageEngineHook(conn_id).managed_store, **details)
-    means = [_NotifierMeans(notifier, number, context) for number, notifier in enumerate(notifiers)]
-    texts = [with_connection(alarm, conn_id) for alarm in alarms]
-    for notice in tell(subject, texts, means, has_failed=has_failed):
-        _log.warning("%s", notice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +174,7 @@ _ANSWER_SECONDS = 5
 def metrics_sent(conn_id: str) -> Iterator[None]:
     """Send a store's figures when its task ends, with or without an error.
 
-    They are not sent while the task waits, or when its time is up. The store itself is not read, so a disk
-    that hangs can't delay the task.
+    They are not sent while it waits, or after a timeout. The store isn't read, so no disk delays the task.
     """
     try:
         yield

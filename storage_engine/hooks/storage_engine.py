@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -127,19 +127,16 @@ class StorageEngineHook(BaseHook):
             mask_secret(secret)
         if self.spark_conn_id is not None:
             # Without this check spark-submit would use, at the end, a YARN cluster that nobody named.
-            self._check_spark(self._named_by("spark_conn_id")(self.spark_conn_id))
+            conn = self._named_by("spark_conn_id")(self.spark_conn_id)
+            if conn.conn_type not in _SUBMITTED_BY:
+                raise BadInputError(
+                    f"connection {conn_id}: field spark_conn_id: expected a connection of the type "
+                    f"{SPARK_TYPE}, found {conn.conn_id!r} of the type {conn.conn_type!r}. Nothing was read "
+                    "or changed. Name a connection of the type Spark, or leave the field empty to work "
+                    "without Spark.",
+                    page=PAGE,
+                )
         return store
-
-    def _check_spark(self, conn: Connection) -> None:
-        """:raises BadInputError: it isn't a Spark connection, so no job can be submitted with it."""
-        if conn.conn_type not in _SUBMITTED_BY:
-            raise BadInputError(
-                f"connection {self.storage_engine_conn_id}: field spark_conn_id: expected a connection of "
-                f"the type {SPARK_TYPE}, found {conn.conn_id!r} of the type {conn.conn_type!r}. Nothing "
-                "was read or changed. Name a connection of the type Spark, or leave the field empty to work "
-                "without Spark.",
-                page=PAGE,
-            )
 
     @cached_property
     def spark(self) -> SparkUse | None:
@@ -233,19 +230,16 @@ class StorageEngineHook(BaseHook):
         from storage_engine.hooks.check import check_store
 
         try:
-            works, text = True, " ".join(self._describe_store(check_store))
+            checked = check_store(self.managed_store)
+            places = places_text(self.spark, archive_threads_of(self.managed_store))
+            moved = moved_fields(self.connection.extra_dejson)
+            works = True
+            text = " ".join(filter(None, (checked, f"Archive and consumer lag: {places}.", moved)))
         except StorageEngineError as error:
             works, text = False, str(error)
         if _is_made_for_a_test(conn_id := self.storage_engine_conn_id):
             text = text.replace(f"connection {conn_id}", "this connection").replace(conn_id, "ID")
         return works, text
-
-    def _describe_store(self, check_store: Callable[[ManagedStore], str]) -> Iterator[str]:
-        yield check_store(self.managed_store)
-        places = places_text(self.spark, archive_threads_of(self.managed_store))
-        yield f"Archive and consumer lag: {places}."
-        if moved := moved_fields(self.connection.extra_dejson):
-            yield moved
 
 
 def managed_store_of(conn_id: str) -> ManagedStore:
@@ -257,7 +251,6 @@ def managed_store_of(conn_id: str) -> ManagedStore:
 
 
 def airflow_home() -> Path:
-    """Return the directory in which this Airflow keeps its own files."""
     return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
 
 

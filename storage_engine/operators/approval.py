@@ -36,8 +36,7 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
     :param assigned_users: the users who may answer, each with the ``id`` and ``name`` of the auth manager;
         None: every user who may answer tasks of the DAG.
     :param subject: subject of the question (templated); "": the store and the segments to delete.
-    :param body: text of the question (templated); None: the deleted segments with reasons, the consumers'
-        losses, and the proofs.
+    :param body: text of the question (templated); None: segments with reasons, consumers' losses and proofs.
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id", "subject", "body")
@@ -107,13 +106,12 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
         from storage_engine.retention.store.context import opened
 
         person = _person(event.get("responded_by_user"))
-        chosen = list(event.get("chosen_options") or ())
         with opened(self.store) as store:
             return record_reply(
                 store.journal,
                 store.run(run_key(context)),
                 person,
-                approves=chosen == [self.APPROVE],
+                approves=list(event.get("chosen_options") or ()) == [self.APPROVE],
                 at_ms=_ms(event.get("responded_at")),
                 fault=self._fault(person),
             )

@@ -94,12 +94,10 @@ class StoreOperator(BaseOperator):
             self.log.warning("could not record the task's lineage: %s", error)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return the task's lineage. This opens neither journal nor lake."""
+        """Return the lineage that the task has kept. This opens neither journal nor lake."""
         return operator_lineage(self._lineage)
 
-    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return the lineage that the task kept before it failed."""
-        return operator_lineage(self._lineage)
+    get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
 
     @contextmanager
     def cleanup(
@@ -196,8 +194,7 @@ def check_queue(hook: StorageEngineHook, queue: str | None) -> None:
 def starter(context: Context) -> Starter:
     """Return the person or schedule that started a DAG run, by Airflow's record.
 
-    An older Airflow doesn't record a person who starts a run by hand. Then it isn't certain that any other
-    person is a second person.
+    An older Airflow doesn't record who starts a run by hand. Then nobody is certainly a second person.
     """
     run = context["dag_run"]
     name = getattr(run, "triggering_user_name", None)

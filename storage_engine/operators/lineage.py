@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 OFFSETS = "storageEngine_offsets"
 """Key of our own facet: offset ranges of a log."""
 _MOST_RANGES = 100
-"""The highest number of ranges of one log in an event. Further ranges are only counted, because events are
-sent as messages.
-"""
+"""Most ranges of a log in an event, which is sent as a message. Further ranges are only counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,4 @@
-"""Operators for the steps of a run, one for each step. Each is idempotent: finished work is found in the
-journal and not repeated.
-"""
+"""Operators for the steps of a run. Each is idempotent: work that the journal knows is not repeated."""
 
 from __future__ import annotations
 
@@ -180,8 +178,7 @@ class StorageEngineMonitorOperator(StoreOperator):
     behind with flush, dispatch, index and checkpoint. For a stopped broker, it takes samples.
 
     It fails in four cases: another program changed a held store, data of a store was lost, a hold isn't
-    possible, or a limit of the policy is exceeded. A notifier can be called for these as
-    ``on_failure_callback``.
+    possible, or a limit of the policy is exceeded. ``on_failure_callback`` can notify a person.
     """
 
     ui_color = "#f5efd9"

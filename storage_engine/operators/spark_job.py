@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -51,14 +52,13 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
     """Submits a Spark job of this package for a store. The request and the result are a file each.
 
     The store's connection names the Spark connection. If it names none, or if the work is less than its
-    ``spark_from``, the task does the work itself, and no Spark starts. If Spark can't start, the task fails,
-    and nothing else does its work.
+    ``spark_from``, the task does the work itself. If Spark can't start, the task fails.
 
     The files are in the store's report directory. They are removed when the job has ended. If this process is
     killed, the next job removes them at its start.
 
-    No credentials are in these files. The driver gets credentials in its environment, so it has to run where
-    spark-submit does (deploy mode client).
+    The files have no credentials. The driver gets them in its environment, so it runs where spark-submit runs
+    (deploy mode client).
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "storage_engine_conn_id")
@@ -159,10 +159,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
         from storage_engine.retention.steps import is_dry_run
         from storage_engine.retention.store.context import managed_of
 
-        def measure(cleanup: cycle.Cleanup, question: LagQuestion) -> ConsumerLagResult:
-            return self._measure(cleanup, question, context)
-
-        with self.cleanup(context, measure_lag=measure) as cleanup:
+        with self.cleanup(context, measure_lag=partial(self._measure, context)) as cleanup:
             lag = cycle.consumer_lag(cleanup)
             dry_run = is_dry_run(cleanup.store, cleanup.run_key)
             unit = find_broker(managed_of(cleanup.store).broker).words.queue
@@ -175,7 +172,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
             self.skip(context["ti"], self.get_direct_relatives(upstream=False))
         return summary
 
-    def _measure(self, cleanup: cycle.Cleanup, question: LagQuestion, context: Context) -> ConsumerLagResult:
+    def _measure(self, context: Context, cleanup: cycle.Cleanup, question: LagQuestion) -> ConsumerLagResult:
         from storage_engine.retention.store.managed_store import LAG_TABLE, run_directory
         from storage_engine.spark.consumer_lag import ConsumerLagRequest, ConsumerLagResult, lag_without_spark
 
@@ -193,8 +190,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
 class _ArchivingOperator(StoreSparkOperator):
     """Copies, proves and commits segments.
 
-    The work runs as a Spark job if the connection names a Spark and the work reaches its ``spark_from``;
-    otherwise it runs in the task.
+    The work runs in the task, or in Spark if the connection names one and the work reaches ``spark_from``.
 
     If the task has an asset alias as outlet and archived segments, it sends events for the store's segments
     and for the lake's table (:mod:`storage_engine.assets`).
@@ -262,8 +258,7 @@ class _ArchivingOperator(StoreSparkOperator):
 class StorageEngineArchiveOperator(_ArchivingOperator):
     """Archives the segments that the plan deletes and that no lake has a proof of yet.
 
-    If archiving fails, a person can waive the proof for this plan. Then this task succeeds, and the release
-    deletes because of the waiver.
+    If archiving fails, a person can waive the proof for this plan. Then this task succeeds.
     """
 
     def do_step(self, context: Context) -> dict[str, Any]:
@@ -283,12 +278,10 @@ class StorageEngineArchiveOperator(_ArchivingOperator):
 
 
 class StorageEngineArchiveSealedOperator(_ArchivingOperator):
-    """Archives sealed segments before they are due for deletion, oldest first. It does so if ``archive_when``
-    is seal, or if only the broker deletes.
+    """Archives sealed segments ahead of deletion, if ``archive_when`` is seal or only the broker deletes.
 
-    One run archives at most the policy's ``archive_budget_bytes``. The task is skipped if segments are
-    archived only when they expire, or not at all. If some logs can't be archived, it fails after it has
-    archived all others.
+    Otherwise the task is skipped. One run archives the oldest segments up to ``archive_budget_bytes``. If
+    some logs can't be archived, it fails after it has archived all others.
     """
 
     step = Step.SEALED

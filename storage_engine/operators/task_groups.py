@@ -153,7 +153,6 @@ def cleanup_tasks(store: ConfiguredStore, *, plan: Mapping[str, Any]) -> list[St
 def _tasks(
     steps: Sequence[Step], store: ConfiguredStore, extra: Mapping[Step, Mapping[str, Any]]
 ) -> list[StoreOperator]:
-    """Make the tasks of a cycle."""
     outlets: dict[Step, Mapping[str, Any]] = {}
     # If a run's params name the connection, no alias can be named after it.
     if "{{" not in store.conn_id:

@@ -32,9 +32,7 @@ from storage_engine.spark.session import has_java
 
 SPARK_CONNECTION = "spark_default"
 _OWN_CONNECTION = "storage_engine_spark"
-"""Id of a new connection if Airflow's own connection has the usual id. Airflow's own names a YARN cluster
-that usually doesn't exist.
-"""
+"""Id of a new connection if Airflow's own, which names a YARN cluster, has the usual id."""
 SAME_PROOF = "the tasks archive and measure consumer lag by themselves, with the same proof"
 
 

@@ -91,9 +91,7 @@ class FileChange:
 
     @property
     def text(self) -> str:
-        """Return the change as text for a person. For settings, it has only the changed lines, because other
-        lines may be secret.
-        """
+        """Return the change for a person. Of settings it shows only changed lines: others may be secret."""
         if self.before is None:
             return f"new      {self.path}"
         if self.is_of_dag:

@@ -112,9 +112,7 @@ class Interrupted(BaseException):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise `Interrupted` once, at Ctrl-C, SIGTERM or a closed terminal. Later signals are ignored, so that
-    they don't interrupt the clean-up.
-    """
+    """Raise `Interrupted` at the first Ctrl-C, SIGTERM or SIGHUP. Later ones don't interrupt the clean-up."""
     watched = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def interrupt(number: int, _frame: FrameType | None) -> None:

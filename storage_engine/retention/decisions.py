@@ -100,8 +100,7 @@ def accept_loss(
         store and lakes counts, too.
     :param log: the log of the range; None: the first log that has lost all of the range.
     :raises BadInputError: a part of the range is in a known place, or no reason is given.
-    :raises LakeUnavailableError: a lake can't be asked, or lacks receipts that it is known to have had. It
-        may still have the bytes that seem lost.
+    :raises LakeUnavailableError: a lake that may have the bytes can't be asked, or lost known receipts.
     """
     _check_decision("accept-loss", person, reason, "fails over these messages")
     with opened(store) as context:
@@ -388,12 +387,12 @@ def move(
 ) -> StoreRecord:
     """Record that a store is at the place of ``store`` on this machine, with this name.
 
-    :param leave_unproven: number of segments that may be left to their broker unproven, though another
-        journal holds them.
+    :param leave_unproven: number of unproven segments of another journal's hold that may be left to the
+        broker.
     :raises GateRefusedError: another journal's hold keeps more segments than that; nothing was changed.
     :raises BadInputError: the name is empty, or differs from the connection's name.
-    :raises StoreIdentityError: no stamp proves which store this is, it is a copy, or another store has its
-        place or name.
+    :raises StoreIdentityError: it is unknown which store this is, it is a copy, or its place or name is
+        taken.
     :raises WrongHostError: by its settings the store is on another machine.
     :raises LakeUnavailableError: only the lake knows the store's lineage, and it can't be read.
     """
@@ -460,8 +459,7 @@ def _find_moved(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
 
 def _record_of(store: ManagedStore, stamp: Stamp) -> StoreRecord:
     """Return a new record for a store that another journal knew."""
-    lakes = [open_lake(config) for config in store.archive_lakes]
-    lineages = _lineages(store, stamp.store_id, lakes)
+    lineages = _lineages(store, stamp.store_id, [open_lake(config) for config in store.archive_lakes])
     return StoreRecord(
         stamp.store_id,
         store.real_root,
@@ -484,8 +482,8 @@ def stamp(
         that the stamp, the journal or the lake has.
     :param new: the directory is a store of its own, copied from another one, and gets a new identity.
     :raises BadInputError: no reason is given, or journal and lakes don't know the store.
-    :raises StoreIdentityError: the journal has another store at this place, the directory is a copy, or a new
-        store has another one's name.
+    :raises StoreIdentityError: another store has this place or the new store's name, or the directory is a
+        copy.
     :raises LakeUnavailableError: a lake can't be read.
     """
     _check_decision("stamp", person, reason, "compares the store with earlier knowledge of its lakes")
@@ -499,8 +497,8 @@ def stamp(
     if new:
         check_free(store, [row for lake in lakes for row in list_stores(lake)])
     answers = [_ask_lake(lake, chosen_id) for lake in lakes]
-    stored = new or journal.store_with_id(chosen_id)
-    lineages = Lineages(1) if stored else _lineages(store, chosen_id, lakes)
+    is_known = new or journal.store_with_id(chosen_id)
+    lineages = Lineages(1) if is_known else _lineages(store, chosen_id, lakes)
     record = _record(store, journal, chosen_id, lineages)
     kept = [] if new else [head for head in _heads_before(store, journal, record) if _is_other(head, answers)]
     heads = (*(lake.head for lake in answers if lake.head), *kept)

@@ -5,8 +5,8 @@ is checked once and recorded. That the receipts still exist is checked at each l
 never enough: then, under the store's lock, receipts are read and bytes are hashed.
 
 Replicas of a log have equal batches. If they differ, one of them lost records or is damaged. Without a
-person's decision the lake must not take both for the same log. An adopted log has a lineage of its own: it
-may differ, and only equal segments count.
+person's decision the lake must not take both for the same log. An adopted log has its own lineage and may
+differ: only equal segments count.
 """
 
 from __future__ import annotations
@@ -93,8 +93,7 @@ def compare_logs(
         return
     groups = group_by_log(sorted(segments, key=attrgetter("log", "base_offset")))
     # A broker deletes the newest segments last.
-    newest = [group[-1] for group in groups.values()]
-    contexts = replicas.contexts(newest)
+    contexts = replicas.contexts([group[-1] for group in groups.values()])
     log_ids = {slot.log: context.log_id for slot, context in contexts.items() if context.log_id is not None}
     groups = {log: group for log, group in groups.items() if log in log_ids}
     files = group_by_log(sorted(there, key=attrgetter("log", "base_offset")))
@@ -215,7 +214,6 @@ def refuse_diverged(context: Context, by_replicas: Mapping[SegmentId, Sequence[R
 
 
 def divergence_error(context: Context, log: str, why: str) -> LakeConflictError:
-    """Return the error for a log that isn't the one that another replica archived."""
     return LakeConflictError(
         f"{context.store.root}: log {log}: expected the log that another replica archived, found a "
         f"divergence: {why}. {NOTHING} Find out which replica is right; then ",

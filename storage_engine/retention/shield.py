@@ -1,5 +1,4 @@
-"""Care for a store's shield: unproven segments are linked, and segments that are gone from the log are
-archived from their links.
+"""Care for a store's shield: link unproven segments, and archive segments gone from the log from their links.
 
 A link is dropped in three cases: its segment is in the log; its bytes are proven in a lake, by the same rule
 as for a deletion; or the disk is too full, and the journal records the loss. Bytes are read if the file facts
@@ -197,7 +196,6 @@ def asked_notices(context: Context, going: Sequence[Segment] = ()) -> tuple[str,
 
 
 def by_lineage(links: Sequence[SeenLink]) -> Mapping[int, list[SeenLink]]:
-    """Group links by the lineage of their segments."""
     groups: dict[int, list[SeenLink]] = {}
     for entry in links:
         groups.setdefault(entry.link.lineage, []).append(entry)
@@ -205,10 +203,8 @@ def by_lineage(links: Sequence[SeenLink]) -> Mapping[int, list[SeenLink]]:
 
 
 def _record_drop(context: Context, run: Run, phase: Phase, link: Link, receipt: Receipt) -> None:
-    """Record that a link is about to be dropped, or was dropped."""
     payload = {"lineage": link.lineage, "sha256": receipt.sha256, "receipt_hash": receipt.row_hash}
-    subject = segment_subject(link.log, link.base_offset)
-    context.journal.record(run, Step.SHIELD, phase, [(subject, payload)])
+    context.journal.record(run, Step.SHIELD, phase, [(segment_subject(link.log, link.base_offset), payload)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,8 +293,7 @@ _TOGETHER = 2
 class ShieldResult:
     """Result of one look at a shield: changes, and the present content.
 
-    :param gone: base offsets of segments that only the shield has and no lake proves. Another file may have
-        their name in the log.
+    :param gone: base offsets of unproven segments that only the shield has, whatever file has their name now.
     :param archived: base offsets of segments that were now archived from their links.
     :param given_up: base offsets of segments that were now given up for space.
     :param linked_paths: paths of segments in the log that have a link.
@@ -321,7 +316,6 @@ class ShieldResult:
 
     @property
     def lineages(self) -> Lineages:
-        """Return the lineage of each log."""
         return Lineages(self.lineage, self.log_lineages)
 
     def following(self, count: int) -> tuple[Segment, ...]:
@@ -432,7 +426,6 @@ def _link(
     unproven: Sequence[Segment],
     tends: bool,
 ) -> Wanted:
-    """Make the wanted links, and drop unused links."""
     context, root = tending.context, tending.root
     judged, proofs = judgement
     policy = context.store.policy

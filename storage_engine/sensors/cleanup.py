@@ -1,5 +1,4 @@
-"""Sensors that wait for the cause of a cleanup, or until a cleanup is due. A cause is the deleteWhen window
-or a disk level.
+"""Sensors that wait for a cleanup's cause, the deleteWhen window or a disk level, or until a cleanup is due.
 
 Each sensor looks once in its own process, then hands over to a trigger. When the trigger fires, the sensor
 looks again in its own process, because only a worker of the store certainly sees the store's own disks.
@@ -212,10 +211,7 @@ class StorageEngineDeleteWindowSensor(_CauseSensor):
 
 
 class StorageEngineDiskLevelSensor(_CauseSensor):
-    """Waits until the store's disks are so full that the broker itself would clean.
-
-    An unknown level is no cause.
-    """
+    """Waits until the broker itself would clean, as its disks are so full. An unknown level is no cause."""
 
     def holds(self, sensed: SenseResult) -> bool:
         return any(trigger.cause is Cause.SPACE_FULL for trigger in sensed.triggers)
@@ -238,11 +234,10 @@ class StorageEngineDueSensor(StorageEngineCleanupSensor):
     """Waits until a cleanup is due: a cause is present, and a run would delete or archive something.
 
     If the sensor has an asset alias as outlet, it sends an event then. It also sends an event when sealed
-    segments wait to be archived ahead (:mod:`storage_engine.assets`). If no DAG takes up an event, the sensor
-    sends it again at its next run.
+    segments wait to be archived ahead (:mod:`storage_engine.assets`). If no DAG takes up an event, its next
+    run repeats it.
 
-    The task is skipped if a cause is present but a run would do nothing. With ``soft_fail`` it is also
-    skipped at its timeout.
+    The task is skipped if a run would do nothing despite a cause, and with ``soft_fail`` at its timeout.
 
     The task fails if work is due and each DAG for it is paused, because a person has to see that.
 

@@ -109,8 +109,7 @@ class _CauseTrigger(BaseEventTrigger):
         """Return how long the next look can wait without missing a cause."""
 
     async def _store(self) -> ManagedStore:
-        hook = StorageEngineHook(self.storage_engine_conn_id)
-        store: ManagedStore = await sync_to_async(hook.get_conn)()
+        store: ManagedStore = await sync_to_async(StorageEngineHook(self.storage_engine_conn_id).get_conn)()
         await _look(check_watcher, store)
         return store
 
@@ -131,7 +130,10 @@ class _CauseTrigger(BaseEventTrigger):
 
 
 class DeleteWindowTrigger(_CauseTrigger):
-    """Fires when the store's deleteWhen window opens, or at once while it is open."""
+    """Fires when the store's deleteWhen window opens, or at once while it is open.
+
+    :param storage_engine_conn_id: connection of the store.
+    """
 
     def __init__(self, storage_engine_conn_id: str = DEFAULT_CONNECTION) -> None:
         super().__init__(storage_engine_conn_id)
@@ -180,6 +182,7 @@ class DiskLevelTrigger(_CauseTrigger):
     dependents. For a stopped broker's store, it samples the disks that this triggerer sees, so run it where
     they are mounted. For a running broker, it uses the level that the broker reports, from any triggerer.
 
+    :param storage_engine_conn_id: connection of the store.
     :param threshold_percent: level above which it fires; None: the level above which the broker cleans.
     :param hysteresis_percent: how far the level has to fall below the threshold before the next event.
     :param poll_seconds: pause between two samples.
@@ -214,6 +217,9 @@ class DiskLevelTrigger(_CauseTrigger):
 class CleanupCauseTrigger(DiskLevelTrigger):
     """Fires when the deleteWhen window opens or a disk rises above a level, whichever comes first.
 
+    :param storage_engine_conn_id: connection of the store.
+    :param threshold_percent: as in DiskLevelTrigger.
+    :param hysteresis_percent: as in DiskLevelTrigger.
     :param poll_seconds: longest pause between two samples. The beginning of a window is never missed.
     """
 

@@ -103,9 +103,8 @@ def unproven_and_credited(
     """Return the segments that have to be archived, and receipts of replicas by the segment they count for.
 
     If a lake can't be asked, the journal's record of what was archived there counts. That is enough not to
-    archive a segment again, never enough to delete it. A file that was touched since its receipt counts as
-    proven if its present state was compared with the archived bytes. A segment that another replica has
-    archived counts as well.
+    archive a segment again, never enough to delete it. A touched file counts as proven if its present state
+    was compared with the archived bytes. A segment that another replica archived counts as well.
     """
     missing = proofs.unproven(segments)
     if not missing:
@@ -204,8 +203,7 @@ def kept_out_notices(kept_out: Sequence[KeptOut]) -> tuple[str, ...]:
 def refuse_other_logs(context: Context, asked: Sequence[LakeProofs], segments: Sequence[Segment]) -> None:
     """Make sure that each log is still the log of which the lakes have receipts.
 
-    :param asked: the lakes' proofs with all receipts of each log. They are used only where the broker can
-        tell logs of one name apart.
+    :param asked: proofs with all receipts of each log, for a broker that tells logs of one name apart.
     :raises LakeConflictError: another log has the name of an archived one.
     """
     identities = context.broker.identities
@@ -213,8 +211,7 @@ def refuse_other_logs(context: Context, asked: Sequence[LakeProofs], segments: S
         return
     for log in dict.fromkeys(segment.log for segment in segments):
         rows = [row for proofs in asked for row in proofs.of_logs.get(log, ())]
-        why = identities.contradiction(log, rows)
-        if why:
+        if why := identities.contradiction(log, rows):
             raise LakeConflictError(
                 f"{context.store.root}: log {log}: expected the log that is archived, found another: {why}. "
                 f"{NOTHING} Find out what happened to the archived log; then ",
@@ -333,8 +330,7 @@ def missing_ranges(
             starts.append(earlier.start_offset)
         holes = subtract_intervals(min(starts), part.end_offset, merge_intervals(of_log))
         for start, end in chain.from_iterable(_cut_hole(hole, part.start_offset) for hole in holes):
-            is_earlier = end <= part.start_offset
-            yield MissingRange(part.log, start, end, part.log_id, part.facts, is_earlier)
+            yield MissingRange(part.log, start, end, part.log_id, part.facts, end <= part.start_offset)
 
 
 def _cut_hole(hole: Interval, at: int) -> tuple[Interval, ...]:
@@ -348,8 +344,7 @@ def find_missing_ranges(
 ) -> tuple[MissingRange, ...]:
     """Return the ranges that are missing from a run's logs and are in no lake, no shield and no record.
 
-    Segments that lakes have without some topics, by archive rules, are included. The caller then asks whether
-    the rules permit that.
+    Segments that lakes have without some topics are included: the caller checks the archive rules.
 
     If a lake with receipts of the store isn't asked, ranges that were deleted before this run are left out:
     it is unknown whether they are lost.
@@ -374,14 +369,13 @@ def find_missing_ranges(
         ReleasedSpan(span.log, span.start_offset, span.end_offset, lineage=span.lineage)
         for span in shielded_spans(context.store.real_root, record.lineages)
     )
-    lineages = record.lineages
 
     def missing_beside(
         rows: Sequence[ReceiptSpan | ArchivedSpan], more: Sequence[Covered] = ()
     ) -> tuple[MissingRange, ...]:
         in_part = [row for row in rows if not unasked and row.ended.startswith(NOT_ARCHIVED)]
         whole = [row for row in rows if unasked or not row.ended.startswith(NOT_ARCHIVED)]
-        return tuple(missing_ranges(parts, known, (*whole, *elsewhere, *more), lineages, in_part))
+        return tuple(missing_ranges(parts, known, (*whole, *elsewhere, *more), record.lineages, in_part))
 
     kept = _known_spans(context, lakes)
     if kept is not None and not missing_beside(kept):

@@ -252,8 +252,7 @@ def to_archive(
     files are read here, so that a segment which the release would refuse is archived.
 
     :raises StoreLayoutError: a log has a fault, or something about it is unknown.
-    :raises LakeConflictError: another replica archived other bytes of a log, or the same bytes with other
-        leaders.
+    :raises LakeConflictError: another replica archived other bytes of a log, or with other leaders.
     """
     unproven = proofs.unproven(segments)
     if listed is None:
@@ -518,7 +517,6 @@ def archive_each_log(
 
 
 def joined_results(done: Sequence[ArchiveResult]) -> ArchiveResult:
-    """Join the results of several rounds of archiving into one."""
     return ArchiveResult(
         tuple(receipt for result in done for receipt in result.receipts),
         hashed_again=tuple(receipt for result in done for receipt in result.hashed_again),
@@ -739,8 +737,7 @@ def _ask_contexts(
 def _settle_segment(segment: Segment) -> Segment:
     """Flush a segment's files, and return it with facts that each later write to them changes.
 
-    If a path now has another file, or a file can't be flushed here, the recorded facts are kept. Then the
-    archiving step reports the difference.
+    If a file was replaced or can't be flushed, its recorded facts stay, and archiving reports the fault.
     """
     facts, *companions = map(_settle_file, segment.files)
     return replace(segment, facts=facts, companions=tuple(companions))

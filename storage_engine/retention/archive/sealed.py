@@ -89,17 +89,16 @@ def archive_sealed(
 ) -> ArchiveResult:
     """Archive sealed segments that no lake proves yet, oldest first.
 
-    Their later deletion needs no lake then. Archiving takes neither the store's lock nor its lease, so it
-    never delays a deletion. If segments are deleted meanwhile, the store is listed again. A segment that was
-    deleted without a proof is recorded. If its broker was free to delete it, there is a notice, otherwise its
-    log is in ``refused``.
+    This takes neither the store's lock nor its lease, so it never delays a deletion. If segments are deleted
+    meanwhile, the store is listed again. A segment that was deleted without a proof is recorded. If its
+    broker was free to delete it, there is a notice, otherwise its log is in ``refused``.
 
     :param archive_with: copies, proves and commits, in this process or elsewhere.
     :param budget_bytes: most bytes to archive; at least one segment is archived. None: no limit.
     :param accept_damage: archive bytes that don't decode, exactly as they are.
     :return: the result. An error of one log doesn't stop other logs: the log is in ``refused``.
-    :raises StorageEngineError: the same errors as of ``archive_with``. An error of one log is raised only if
-        every log fails.
+    :raises StorageEngineError: an error of ``archive_with``. An error of one log is raised only if every log
+        fails.
     :raises LakeUnavailableError: none of the store's lakes can be used.
     """
     context = open_context(store)
@@ -238,8 +237,7 @@ def record_archive_lag(store: AnyStore, run_key: str) -> ArchiveLag | None:
     context = open_context(store)
     if not context.store.archives:
         return None
-    run = begin_background_run(context, run_key)
-    with context.errors(run, Step.ARCHIVE_LAG) as save:
+    with context.errors(begin_background_run(context, run_key), Step.ARCHIVE_LAG) as save:
         lag = sample_archive_lag(context)
         save(lag)
     return lag
@@ -318,16 +316,12 @@ def archive_lag(store: ManagedStore) -> ArchiveLag:
 
 
 def recorded_archive_lag(context: Context, run: Run) -> ArchiveLag | None:
-    """Return the run's last measured archive lag."""
     results = context.journal.events(run, Step.ARCHIVE_LAG, Phase.RESULT)
     return from_jsonable(ArchiveLag, results[-1].payload["result"]) if results else None
 
 
 def within_budget(segments: Sequence[Segment], budget_bytes: int | None) -> list[Segment]:
-    """Return the first segments that fit the budget.
-
-    At least one is returned: otherwise archiving would never proceed.
-    """
+    """Return the first segments that fit the budget, but at least one: otherwise archiving would stall."""
     if budget_bytes is None:
         return list(segments)
     sizes = accumulate(segment.facts.size_bytes for segment in segments)

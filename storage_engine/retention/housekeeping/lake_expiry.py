@@ -126,8 +126,7 @@ class _Look:
     """Data read from a lake and its journal.
 
     :param elsewhere: the policies of the stores' other lakes, by lake.
-    :param kept: ids of stores whose files stay: another lake has a hold on a part of the store, or something
-        about the store is unknown.
+    :param kept: ids of stores whose files stay: another lake may have a hold on a part of the store.
     """
 
     segments: tuple[ExpirySegment, ...]
@@ -161,8 +160,7 @@ def expire_lake(
 ) -> LakeExpiry:
     """Expire segments that a lake's rules no longer keep. It may be killed at any instant and run again.
 
-    :param journal_url: journal of the lake's stores; None: there is none, so the segments that the stores
-        still have are unknown.
+    :param journal_url: the stores' journal; None: none, so it is unknown which segments stores still have.
     :param gone: names or ids of stores that no longer exist, as a person says.
     :param trash_ms: how long files stay after their segments expired, in milliseconds.
     :param rewrite: rule on which segments are thinned if only some of their topics expired.
@@ -256,9 +254,8 @@ def _thin(
         discard_files(lake.messages(), left_out)
         finish_acts(lake, kept=staying)
 
-    size_bytes = sum(verdict.segment.file.size_bytes for verdict in verdicts)
     try:
-        with report_work("Thinning", size_bytes) as advance:
+        with report_work("Thinning", sum(row.segment.file.size_bytes for row in verdicts)) as advance:
             begun = time.monotonic()
             for verdict in verdicts:
                 waiting.append(thin_segment(lake, look.rows[verdict.segment.identity], verdict.gone))
@@ -424,8 +421,7 @@ def _segments(
     for row in rows:
         newest[row.log, row.base_offset] = max(row.lineage, newest.get((row.log, row.base_offset), 0))
     entries: dict[str, list[tuple[int, int]]] = {}
-    live = live_data_files(messages, rows[0].store_id) if rows else ()
-    for entry in live:
+    for entry in live_data_files(messages, rows[0].store_id) if rows else ():
         # A file with delete files lacks some of its rows.
         size_bytes = -1 if entry.has_deletes else entry.entry.file_size_in_bytes
         entries.setdefault(entry.location, []).append((size_bytes, entry.entry.record_count))
@@ -472,8 +468,7 @@ def _streams(
 ) -> tuple[SegmentStream, ...] | None:
     """Return the streams of a segment that the lake still has; None: unknown.
 
-    A receipt of a single stream doesn't name its topic. It is then the only topic that the journal counted,
-    or the topic of the log.
+    A receipt of one stream doesn't name its topic: the only one that the journal counted, or the log's.
 
     :param is_named: the store's last plan names the segment's log, or a person says that the store is gone. A
         journal without counts knows nothing about other logs.

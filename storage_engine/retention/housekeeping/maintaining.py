@@ -222,14 +222,13 @@ class JournalExpiry:
         self._database = JournalDatabase(url)
 
     def store_ids(self) -> tuple[str, ...]:
-        """Return the ids of every store that the journal knows."""
         query = select(stores.c.store_id).order_by(stores.c.created_at_ms)
         return tuple(self._database.read(lambda connection: connection.execute(query).scalars().all()))
 
     def protected_runs(self, store_id: str) -> frozenset[str]:
         """Return the keys of runs that stay whole.
 
-        These are the last planned, reported and validated runs, the run whose report the last run refers to,
+        They are the last planned, reported and validated runs, the run whose report the last run refers to,
         and runs with a quarantine.
         """
         return self._database.read(lambda connection: _read_protected(connection, store_id))
@@ -371,8 +370,7 @@ def _old_samples(connection: Connection, store_id: str, now_ms: int, expiry: Exp
 
 def _delete_samples(connection: Connection, store_id: str, sample_ids: Sequence[int]) -> None:
     condition = samples.c.id.in_(sample_ids)
-    moments = select(samples.c.at_ms).where(condition).scalar_subquery()
-    delete_levels(connection, store_id, moments)
+    delete_levels(connection, store_id, select(samples.c.at_ms).where(condition).scalar_subquery())
     connection.execute(delete(samples).where(condition))
 
 

@@ -112,8 +112,7 @@ def _has_stood(context: Context, run: Run, kept_ms: int | None) -> bool:
         return False
     last = context.journal.results_of(run.store_id, Step.APPROVAL, [_OWN_RETENTION])[-1:]
     if not last or last[0].payload["kept_ms"] != kept_ms:
-        entries = [(_OWN_RETENTION, {"kept_ms": kept_ms})]
-        context.journal.record(run, Step.APPROVAL, Phase.RESULT, entries)
+        context.journal.record(run, Step.APPROVAL, Phase.RESULT, [(_OWN_RETENTION, {"kept_ms": kept_ms})])
         return False
     return clock_ms() - last[0].at_ms >= LOWERING_HOURS * HOUR_MS
 
@@ -147,7 +146,6 @@ def record_answer(journal: Journal, run: Run, answer: Reply) -> None:
 
 
 def record_question(journal: Journal, run: Run, question: PlanQuestion) -> None:
-    """Record that a question is asked."""
     journal.record(run, Step.APPROVAL, Phase.INTENT, [(question.digest, to_jsonable(question))])
 
 
@@ -279,10 +277,7 @@ def _is_moot(journal: Journal, run: Run) -> bool:
 
 
 def note_question(context: Context, run: Run, consent: Consent) -> None:
-    """Record, once in a run, that a run at a shell waits for a second person.
-
-    A run in Airflow asks by itself.
-    """
+    """Record, once in a run, that a run at a shell waits for a second person. Airflow asks by itself."""
     journal, digest = context.journal, approved_plan(run).digest
     subjects = {event.subject for event in journal.events(run, Step.APPROVAL)}
     at_shell = any(starter.realm is Realm.SHELL for starter in starters_of(journal, run))
@@ -294,8 +289,7 @@ def note_question(context: Context, run: Run, consent: Consent) -> None:
 def question_alarms(
     asked: Sequence[OpenQuestion], triggers: Sequence[Trigger], by_itself: str
 ) -> tuple[str, ...]:
-    """Return alarms on plans that wait for a second person while a disk is so full that segments are
-    deleted whatever their age. Pure.
+    """Return alarms on plans that wait for a second person while a disk is so full that age is ignored.
 
     :param by_itself: when the broker deletes by itself, as a clause.
     """

@@ -83,8 +83,8 @@ class Eligible:
 def request_again(approved: Plan, request: PlanRequest) -> PlanRequest:
     """Return the request for the new decision when ``approved`` is released.
 
-    Archiving may last beyond the deleteWhen hour: a cleanup that the clock began may then end as a manual
-    one. A full disk still has to be full.
+    Archiving may last beyond the deleteWhen hour, so a cleanup that the clock began may end as a manual one.
+    A full disk still has to be full.
     """
     by_clock = any(trigger.cause is Cause.TIME_UP for trigger in approved.triggers)
     return replace(request, manual=request.manual or by_clock)
@@ -164,7 +164,6 @@ class Consent:
 
     @property
     def refuses(self) -> bool:
-        """Return whether the deletion isn't permitted yet."""
         return bool(self.why) and self.approval is None
 
 
@@ -344,8 +343,7 @@ def files_fault_of(segment: Segment, receipt: Receipt) -> str:
 def is_as_planned(segment: Segment, planned: Segment, acts: OwnActs = NO_ACTS) -> bool:
     """Return whether a segment is unchanged, or only we have touched its files since the plan.
 
-    A hold sets the mtime of a held segment, so neither its age nor its mtime shows a write. The ctime does:
-    each write moves it.
+    A hold sets a segment's mtime, so its mtime and age don't show a write. Each write moves the ctime.
     """
     return segment.end == planned.end and same_files(segment.files, planned.files, acts)
 

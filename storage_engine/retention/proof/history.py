@@ -81,7 +81,6 @@ class SegmentRelease:
 
 
 def segment_subject(log: str, base_offset: int) -> str:
-    """Return the subject of a segment's events."""
     return f"{log}/{base_offset:020d}"
 
 

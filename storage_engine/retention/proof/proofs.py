@@ -190,7 +190,6 @@ class Proofs:
         ]
 
     def lake_of(self, receipt: Receipt) -> str:
-        """Return the location of the lake that has a receipt."""
         slot = (receipt.log, receipt.base_offset)
         return next(
             proofs.lake.location
@@ -403,7 +402,6 @@ def drop_older_lakes(
 
 
 def unreachable_error(reasons: Sequence[str]) -> LakeUnavailableError:
-    """Return the error for a store whose lakes can't be used."""
     if len(reasons) == 1:
         return LakeUnavailableError(reasons[0])
     named = zip(("first", "second"), reasons, strict=True)
@@ -490,10 +488,7 @@ def read_store_permits(store: ManagedStore, journal: Journal, record: StoreRecor
 
 
 def look_up_permits(place: AnyStore) -> ArchivePermits:
-    """Return the archive rules by which a store's segments may be deleted without a copy.
-
-    Nothing is changed; unknown rules permit nothing.
-    """
+    """Return the rules by which segments may be deleted without a copy; unknown rules permit nothing."""
     store = managed_of(place)
     if not may_leave_out(store.broker):
         return NO_PERMITS
@@ -572,8 +567,7 @@ def witness_release(context: Context, run: Run, proofs: Proofs, known: KnownHead
     """Stamp the store with the receipts by which segments are about to be deleted.
 
     :return: notices on a missing witness.
-    :raises GateRefusedError: the store can't be stamped, and the journal doesn't have a lake's last receipt
-        itself. Nothing was deleted.
+    :raises GateRefusedError: the store can't be stamped, and the journal lacks a lake's last receipt.
     """
     heads = []
     unknown = []

@@ -60,12 +60,10 @@ def refusal(log: str, error: Exception, nothing: str = "", remedy: str = "") -> 
     :param remedy: a remedy to use instead, for a run that has ended.
     """
     why, _, own_remedy = Text(error).partition(f" {nothing} " if nothing else "\0")
-    refused = RefusedLog(log, type(error).__name__, why, remedy or own_remedy or MEND)
-    return Refusal(refused, error)
+    return Refusal(RefusedLog(log, type(error).__name__, why, remedy or own_remedy or MEND), error)
 
 
 def refused_logs(refusals: Iterable[Refusal]) -> frozenset[str]:
-    """Return the names of refused logs."""
     return frozenset(refusal.log for refusal in refusals)
 
 
@@ -134,7 +132,6 @@ def refuse_in_plan(plan: Plan, errors: Mapping[str, Exception]) -> Plan:
 
 
 def refused_by_plan(plan: Plan) -> tuple[RefusedLog, ...]:
-    """Return the logs that a plan refused."""
     first = {d.segment.log: d.detail for d in reversed(plan.decisions) if d.reason is Reason.REFUSED}
     # In older plans the name of the error's class comes before the reason.
     parts = ((log, *_OF_OLDER_PLANS.findall(detail)[0]) for log, detail in sorted(first.items()))

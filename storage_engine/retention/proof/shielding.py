@@ -113,10 +113,7 @@ class ShieldSummary:
 
 
 def shield_summary(root: str | os.PathLike[str]) -> ShieldSummary | None:
-    """Return a summary of a shield; None: there is no shield.
-
-    If this account may not read it, the summary says so.
-    """
+    """Return a summary of a shield; None: there is none. An unreadable shield's summary says so."""
     try:
         shield = look_at_shield(root)
         if not (shield.links or shield.foreign):
@@ -138,8 +135,7 @@ def shield_notices(
 ) -> tuple[str, ...]:
     """Return notices on the shield.
 
-    :param ask: asks lakes and journal about segments that are gone from the log. None: nobody is asked, and
-        the notices leave them out.
+    :param ask: asks lakes and journal about segments that are gone from the log; None: they are left out.
     :raises ShieldError: the shield's content is unknown.
     """
     shield = look_at_shield(root)

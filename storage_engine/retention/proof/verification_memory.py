@@ -70,10 +70,7 @@ class VerificationMemory:
         return self._database.read(lambda connection: tuple(map(_check, connection.execute(query))))
 
     def record(self, lake_id: str, checks: Sequence[Check]) -> None:
-        """Record checks.
-
-        They replace earlier checks of the same receipts at the same levels. All are recorded or none.
-        """
+        """Record all checks or none. They replace earlier checks of the same receipts and levels."""
         newest = list({(check.receipt_hash, check.level.value): check for check in checks}.values())
         if not newest:
             return

@@ -1,13 +1,12 @@
 """Emptying of quarantines: when their window is over, or, the oldest first, when space is the cause of a run.
 
-The files passed the gate when a run set them aside. By now they may be the last copy. So their receipts are
-checked once more, with the data files, and unproven files stay. The order is: intent, files, result. It may
-be killed at any instant and run again.
+The files passed the gate when a run set them aside. By now they may be the last copy, so their receipts are
+checked again, with the data files, and unproven files stay. The order is: intent, files, result. It may be
+killed at any instant and run again.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -150,11 +149,11 @@ def _empty_for_space(keeper: Keeper, context: Context, request: PlanRequest, now
 
 def _space_is_the_cause(context: Context, request: PlanRequest, now_ms: int) -> bool:
     watch = take_watch(context.broker, now_ms, context.store.broker)
-    if any(trigger.cause is Cause.SPACE_FULL for trigger in watch.triggers):
-        return True
-    levels = [level.used_percent for level in watch.levels if level.used_percent is not None]
     target = request.target_used_percent
-    return target is not None and any(level > target for level in levels)
+    return any(trigger.cause is Cause.SPACE_FULL for trigger in watch.triggers) or (
+        target is not None
+        and any(level.used_percent is not None and level.used_percent > target for level in watch.levels)
+    )
 
 
 def _list_present(keeper: Keeper) -> list[Quarantine]:
@@ -278,8 +277,9 @@ def _find_unproven(keeper: Keeper, run: Run, quarantine: Quarantine, looked: Cal
 
     After emptying has begun, only files deleted under an archive rule are checked: such a rule may be lifted.
     """
-    if not _holds_anything(quarantine):
-        return ""
+    with suppress(OSError):
+        if not any(contents(place).files for place in quarantine.places):
+            return ""
     done, intended = releases(keeper.journal.events(run, Step.RELEASE))
     by_slot = {
         (release.log, release.base_offset): release
@@ -323,9 +323,3 @@ def _may_lack_manifests(keeper: Keeper, run: Run, quarantine: Quarantine) -> boo
         return True
     done, intended = releases(keeper.journal.events(run, Step.RELEASE))
     return not done and not intended
-
-
-def _holds_anything(quarantine: Quarantine) -> bool:
-    with suppress(OSError):
-        return functools.reduce(Contents.__add__, map(contents, quarantine.places), Contents()).files > 0
-    return True

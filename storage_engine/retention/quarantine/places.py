@@ -86,8 +86,8 @@ def choose_places(
                 "found none: files can't be moved there without a copy. Nothing was changed. "
                 f"{remedy}, or leave undo_window_hours empty."
             )
-        below = "/" if outside else ""
-        places[directory] = Place(str(base), parts_of(store, base, store_id, run_key), below)
+        parts = parts_of(store, base, store_id, run_key)
+        places[directory] = Place(str(base), parts, "/" if outside else "")
     return places
 
 
@@ -115,9 +115,7 @@ def _undo_directory_fault(path: Path, data_paths: Sequence[Path]) -> str:
         return "none; is its disk mounted?"
     real = _real(path)
     inside = next((data_path for data_path in data_paths if real.is_relative_to(data_path)), None)
-    if inside is None:
-        inside = store_around(real / DIRECTORY)
-    if inside is not None:
+    if inside := inside or store_around(real / DIRECTORY):
         return f"it inside {inside}, where the broker tolerates no other files"
     if not any(renames(data_path, real) for data_path in data_paths):
         return "it on another file system than all of them"

@@ -102,8 +102,7 @@ def known_directories(journal: Journal, store_id: str) -> frozenset[str]:
 def quarantine_of(journal: Journal, run: Run) -> Quarantine | None:
     """Return the quarantine of a run; None: it has none."""
     steps = (Step.QUARANTINE, Step.EMPTY_QUARANTINE, Step.UNDO)
-    events = [event for event in journal.events(run) if event.step in steps]
-    return _quarantine(run.run_key, events)
+    return _quarantine(run.run_key, [event for event in journal.events(run) if event.step in steps])
 
 
 def record_place(

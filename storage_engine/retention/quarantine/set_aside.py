@@ -85,8 +85,7 @@ def remover(
 
     Its work is durable after the caller has flushed the files' own directories.
 
-    :param begin: set files aside if the policy requires it. Otherwise use a quarantine only if the run
-        already has one.
+    :param begin: set files aside if the policy requires it. Otherwise use only a quarantine that the run has.
     :raises BrokerPackageError: a file is outside of the store; nothing was deleted.
     :raises BadInputError: a directory's file system has no place for a quarantine; nothing was changed.
     :raises QuarantineError: another file is in the place of the quarantine; nothing was deleted.

@@ -114,7 +114,7 @@ def move_in(place: Place, path: Path, source: int) -> bool:
                 f"{Path(place.directory, *parents, name)}: expected no file, found one, where "
                 f"{path} is to be set aside. It was not touched. Find out who put it there."
             )
-        _rename(name, source, target)
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
         os.fsync(target)
     return True
 
@@ -129,7 +129,7 @@ def move_back(place: Place, path: Path) -> None:
     with opened(place, *parents) as source, durable.opened(path.parent, _DIRECTORY_FLAGS) as target:
         if _lstat(path.name, target) is not None:
             raise QuarantineError(f"{path}: expected no file, found one. It was not touched.")
-        _rename(name, source, target)
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
         os.fsync(target)
         os.fsync(source)
 
@@ -257,10 +257,6 @@ def _lstat(name: str, directory: int) -> os.stat_result | None:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return None
-
-
-def _rename(name: str, source: int, target: int) -> None:
-    os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
 
 
 def _is_directory(name: str, directory: int) -> bool:

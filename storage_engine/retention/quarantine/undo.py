@@ -1,8 +1,8 @@
 """Undo of a run's deletions: exactly the same files come back under the same names.
 
 Everything is checked before the first file is moved. Dependents come back first, then segments, the newest
-first and each after its companions. So a kill leaves a store that a cleanup could have left. Run again, the
-undo continues.
+first and each after its companions. So a kill leaves a store that a cleanup could have left, and a repeat
+continues.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
         deleted, dependents = _read_deleted(context, run)
         facts = [*(file for r in deleted for file in r.segment.files), *(d.facts for d in dependents)]
         companions = {file.path for release in deleted for file in release.companions}
-        if not all(_is_back(file) for file in facts):
+        if not all(_is_same(file, _lstat(Path(file.path))) for file in facts):
             _check_unchanged(context, run, quarantine, held.lease)
         aside = _find_aside(run, quarantine, facts, companions)
         segments = [release for release in deleted if release.facts.path in aside]
@@ -239,7 +239,7 @@ def _find_aside(
         here = _lstat(path)
         if status is None or place is None:
             may_be_here = quarantine.state is QuarantineState.UNDOING or facts.path in companions
-            if here is not None and may_be_here and _is_same(facts, here):
+            if may_be_here and _is_same(facts, here):
                 continue
             raise QuarantineError(
                 f"run {run.run_key!r}: expected {path} in its quarantine, found "
@@ -359,11 +359,6 @@ def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents:
         )
 
 
-def _is_back(facts: FileFacts) -> bool:
-    here = _lstat(Path(facts.path))
-    return here is not None and _is_same(facts, here)
-
-
 def _lstat(path: Path) -> os.stat_result | None:
     try:
         return path.lstat()
@@ -371,7 +366,12 @@ def _lstat(path: Path) -> os.stat_result | None:
         return None
 
 
-def _is_same(facts: FileFacts, status: os.stat_result) -> bool:
+def _is_same(facts: FileFacts, status: os.stat_result | None) -> bool:
     """Return whether device, inode, size and mtime agree. The ctime isn't compared: a rename moves it."""
     recorded = (facts.device, facts.inode, facts.size_bytes, facts.mtime_ns)
-    return recorded == (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return status is not None and recorded == (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+    )

@@ -155,8 +155,7 @@ class FinishResult:
     :param ok: nothing failed, and nothing was refused.
     :param finished: the run has ended; otherwise it continues under the same run key.
     :param unread: lines on consumers' losses by the run, with the command that exports the messages.
-    :param refused: the error that the run has to end with because logs were refused; "": none was, or the run
-        was undone since.
+    :param refused: the error with which the run ends because of refused logs; "": none, or it was undone.
     :param errors: why steps of the run failed, unless they were done since, and validation's findings.
     :param wrong_lakes: why lakes can't be used as they are. This fails the run's end as well.
     :param unchanged_since: the earlier run whose report, named here, counts for this run; "": it has its own.
@@ -282,5 +281,4 @@ def _row(report: Report, written: bytes | None, since: str | None) -> ReportRow:
 
 
 def report_json(report: Report) -> dict[str, Any]:
-    """Return a report as plain values for JSON."""
     return {**to_jsonable(report), "ok": report.ok}

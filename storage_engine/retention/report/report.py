@@ -1,7 +1,4 @@
-"""A run's report: what it did and why, for each segment that was deleted or kept, and its figures.
-
-The figures are for readers who don't open the report.
-"""
+"""A run's report: the fate of each segment with its reason, and figures for other readers."""
 
 from __future__ import annotations
 
@@ -238,8 +235,8 @@ class ArchivedSegment:
     :param by_this_run: false: it was proven before the run began.
     :param lake: location of the lake that has it.
     :param hashed_again: it was touched after its receipt, and this run found its bytes unchanged.
-    :param first_stored_at_ms: when its oldest message was stored; ``last_stored_at_ms`` is for its newest.
-        None: it has no messages.
+    :param first_stored_at_ms: when its oldest message was stored, ``last_stored_at_ms`` its newest; None:
+        none.
     """
 
     log: str
@@ -276,15 +273,14 @@ class Report:
     :param unread_lines: the losses as lines of text, with the commands that export the messages.
     :param owed: messages that the broker then had yet to deliver or decide; empty if the policy ignores them.
     :param notices: notices for a person, which didn't change the run.
-    :param freed_bytes: size of the deleted files; 0 while they are in a quarantine. Files that a broker
-        removes later don't count.
+    :param freed_bytes: size of the deleted files, without files in a quarantine or still to be removed by a
+        broker.
     :param quarantine: quarantine of the deleted files; None: they were deleted for good.
     :param refused: logs of which no further segment was deleted, while other logs' segments were.
     :param lake_directory: the value of ``--lake`` for the lake; LAKE: its local directory is unknown.
     :param wrong_lakes: why lakes of the store can't be used as they are, such as a copy, and what to do.
     :param hashed_again: number of archived segments, not among those to delete, that the run found unchanged.
-    :param ran: where consumer lag was measured and segments were archived; empty: neither was done, or the
-        report is older than this field.
+    :param ran: where lag was measured and segments were archived; empty: neither, or an older report.
     :param approval: a sentence on a second person's answer about the plan; "": nobody was asked.
     """
 

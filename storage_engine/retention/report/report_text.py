@@ -35,7 +35,6 @@ _NAME_WIDTH = 60
 
 
 def report_text(report: Report) -> str:
-    """Render a report as text."""
     return join_texts("\n", (Text(line).each(printable) for line in _lines(report))) + "\n"
 
 
@@ -117,7 +116,6 @@ def question_body(report: Report, why: str, link: str) -> str:
 
 
 def outcome_text(outcome: Outcome) -> str:
-    """Return the text on a run's outcome for a person."""
     if outcome is Outcome.DRY_RUN:
         return "dry run: nothing was archived or deleted"
     return outcome.value
@@ -243,7 +241,7 @@ def _quarantine(report: Report) -> Iterator[str]:
         yield f"{quarantine.state.value} at {time_text(quarantine.state_at_ms)}: {quarantine.detail}"
         return
     if quarantine.state is QuarantineState.UNDO_ENDED:
-        yield f"its undo ended unfinished at {time_text(quarantine.state_at_ms)}: {quarantine.detail}"
+        yield f"its undo ended at {time_text(quarantine.state_at_ms)}, unfinished: {quarantine.detail}"
         yield f"the rest frees nothing until {time_text(quarantine.until_ms)}"
         yield from (str(place.directory) for place in quarantine.places)
         return
