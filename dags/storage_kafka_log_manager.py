@@ -23,7 +23,7 @@ TASKS = {
 for store in configured_stores("kafka_stores"):
     with DAG(
         dag_id=f"storage_kafka_log_manager__{store.in_dag_ids}",
-        description=f"{store.conn_id}: watch the broker's background tasks, end them while it is stopped",
+        description=f"{store.conn_id}: watch the broker's background tasks, finish them while it is stopped",
         schedule="@hourly",
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,

@@ -480,7 +480,7 @@ def _lake(read: Fields, defaults: Defaults, directory: Path) -> LakeConfig:
 
 
 def _lake_of(read: Fields, field: str, default: str, older_place: str = "") -> LakeConfig | None:
-    """Return the lake that a field, or else the section's option, names; None: neither names one."""
+    """Return the lake that a field, or else the section's option, names, or None."""
     place, properties = _place_or_properties(read, field)
     if properties:
         return _catalog(read, field, properties)

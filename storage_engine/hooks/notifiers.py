@@ -139,7 +139,7 @@ class _NotifierMeans:
 def with_connection(text: str, storage_engine_conn_id: str) -> str:
     """Add the connection's arguments to each command that a text names.
 
-    A text about the second lake gets its directory. If that lake has no directory, the text stays as it is.
+    Commands of a text about the second lake get its directory. Without a directory, the text stays as it is.
     """
     arguments = Arguments(conn_id=storage_engine_conn_id)
     if with_arguments(text, arguments) == text:

@@ -201,7 +201,7 @@ class StorageEngineHook(BaseHook):
         return extra
 
     def _named_by(self, field: str) -> Callable[[str], Connection]:
-        """Return a function that looks up the connection in this field."""
+        """Return a function that looks up a connection by its id. Its error names ``field``."""
 
         def find(conn_id: str) -> Connection:
             try:

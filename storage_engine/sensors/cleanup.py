@@ -211,7 +211,7 @@ class StorageEngineDeleteWindowSensor(_CauseSensor):
 
 
 class StorageEngineDiskLevelSensor(_CauseSensor):
-    """Waits until the broker itself would clean, as its disks are so full. An unknown level is no cause."""
+    """Waits until the disks are so full that the broker would clean. An unknown level is no cause."""
 
     def holds(self, sensed: SenseResult) -> bool:
         return any(trigger.cause is Cause.SPACE_FULL for trigger in sensed.triggers)

@@ -82,7 +82,7 @@ _BATCH = 50
 
 
 def record_topic_days(context: Context, lake: Lake, receipts: Sequence[Receipt]) -> str:
-    """Replace the recorded bytes by topic and day of these segments.
+    """Record the bytes of these segments by topic and day. They replace earlier records.
 
     :return: why they could not be recorded; "" if they were.
     """
@@ -160,7 +160,7 @@ def record_proven(
 def again_notices(faults: Mapping[str, str]) -> Iterator[str]:
     """Yield a notice for each reason why segments were archived again: a lake has lost or damaged them.
 
-    :param faults: the reason by the segment's subject.
+    :param faults: by segment's subject, why it was archived again.
     """
     by_reason: dict[str, list[str]] = {}
     for subject, reason in faults.items():
@@ -307,7 +307,7 @@ def _settle(
 
 ArchiveWith = Callable[[Sequence[SegmentJob]], Sequence[Receipt]]
 WhereArchived = Callable[[Sequence[SegmentJob]], str]
-"""Returns, as text for a person, where it archives."""
+"""Returns the place of archiving, as text for a person."""
 
 _WAIVABLE = (CommitStateUnknownError, CorruptFrameError, LakeUnavailableError, ProofError)
 """Errors that a waiver can excuse: a segment can't be archived, but contradicts no archived segment."""
@@ -344,7 +344,7 @@ class ArchiveResult:
 
 
 def where_here(jobs: Sequence[SegmentJob]) -> str:
-    """Return a text on this process, which archives, and the number of its threads."""
+    """Return the place of work as text: this process, with its number of threads."""
     return process_text(threads_for(jobs))
 
 
@@ -639,7 +639,7 @@ def _damage_notices(jobs: Sequence[SegmentJob], receipts: Sequence[Receipt]) -> 
             yield (
                 f"log {row.log}, segment {row.base_offset:020d}: "
                 f"{count_text(row.damaged_bytes, 'damaged byte')}{why} archived as found, {consent}. No row "
-                "has the data that was stored in them"
+                "has their data"
             )
 
 

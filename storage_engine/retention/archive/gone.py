@@ -180,7 +180,7 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
     In a store that is held, that we delete from, or that no broker uses, every segment should have stayed. A
     broker that deletes by its own rules is free to delete segments that aren't held, even unproven ones.
 
-    If a rule permits the deletion of a log's segments without a copy, anybody may delete them.
+    If a rule permits the deletion of a log's segments without a copy, any process may delete them.
 
     :param gone: segments that aren't on disk any more.
     """

@@ -1,6 +1,6 @@
 """Expiry of a lake's segments by its rules: decided by receipts and the stores' journal, then carried out.
 
-A journal's last plan says what segments a store has. A data file is read only if its segment is thinned.
+A journal's last plan says which segments a store has. A data file is read only if its segment is thinned.
 """
 
 from __future__ import annotations
@@ -468,7 +468,7 @@ def _streams(
 ) -> tuple[SegmentStream, ...] | None:
     """Return the streams of a segment that the lake still has; None: unknown.
 
-    A receipt of one stream doesn't name its topic: the only one that the journal counted, or the log's.
+    A receipt of one stream doesn't name its topic. It is the only counted topic, or that of the log.
 
     :param is_named: the store's last plan names the segment's log, or a person says that the store is gone. A
         journal without counts knows nothing about other logs.

@@ -163,7 +163,7 @@ def compared_receipts(journal: Journal, store_id: str) -> frozenset[str | Segmen
 
 
 def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> SegmentRelease | None:
-    """Return the deletion of this file by the run that intended it; None: no run did.
+    """Return the deletion of this file by the run that intended it; None: no run deleted it.
 
     An intent without a result counts if the file is gone: that run was killed before it recorded the result.
     A run that was undone has brought the file back, so it didn't delete the file that is gone now.

@@ -102,7 +102,7 @@ class OtherNodesProof:
 
 @dataclass(frozen=True, slots=True)
 class LakeProofs:
-    """One lake's receipts for the lineages of a store's logs.
+    """One lake's receipts of a store, in the present lineages of its logs.
 
     :param faults: the receipts that aren't sound, and why.
     :param of_logs: all receipts of the store by log; empty unless ``read_proofs`` got ``whole_logs``.

@@ -169,7 +169,7 @@ def _window_text(quarantine: Quarantine) -> str:
 def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
     """Empty a run's quarantine under the store's lease.
 
-    :return: its result, as a sentence.
+    :return: a sentence on the result.
     :raises StoreBusyError: a run is working on the store.
     """
     journal, store_id = keeper.journal, keeper.record.store_id
@@ -268,7 +268,7 @@ def _hold_text(location: str, hold: Hold) -> str:
     return Text(
         f"lake {location} holds {hold.scope.text}, by {hold.person}: {hold.reason}. ",
         Command("lake keep", f"--lift {hold.hold_id[:SHOWN_CHARACTERS]}"),
-        " ends that",
+        " lifts the hold",
     )
 
 

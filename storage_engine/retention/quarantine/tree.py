@@ -61,7 +61,7 @@ class Place:
         return Path(self.base, *self.parts)
 
     def names(self, path: Path) -> tuple[str, ...]:
-        """Return the names from the run's directory to a file.
+        """Return the names of the path from the run's directory to a file.
 
         :raises ValueError: the file was never below that directory.
         """
@@ -353,7 +353,7 @@ def _is_ours_alone(descriptor: int, name: str, directory: int) -> bool:
 
 
 def _remove_directories(name: str, directory: int) -> None:
-    """Remove a directory if it has no files, only directories."""
+    """Remove a directory that has no files at any depth."""
     if not _is_directory(name, directory):
         return
     with _open_inner(name, directory) as descriptor:

@@ -228,9 +228,9 @@ def _find_aside(
 ) -> dict[str, Place]:
     """Find each file in the quarantine or at its former path: a killed call may have brought it back.
 
-    :param companions: paths of companions that a kill, or a doubt after it, may have left in place.
+    :param companions: paths of companions, which a killed run may have left in place.
     :return: by former path, the place of each file that isn't back yet.
-    :raises QuarantineError: a file is in neither place or in both, or isn't the deleted one.
+    :raises QuarantineError: a file is in neither place, in both, or isn't the deleted file.
     """
     places = {}
     for facts in files:
@@ -330,7 +330,7 @@ def _later_runs(context: Context, run: Run, log: str, end_offset: int) -> list[s
 
 
 def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents: Sequence[Path]) -> None:
-    """Make sure that each directory still exists, and that dependents belong before its present files.
+    """Make sure that each directory still exists, and that the deleted dependents precede its present files.
 
     If segments of a directory were deleted as well, their offsets decide instead.
 

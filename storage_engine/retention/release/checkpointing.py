@@ -262,8 +262,8 @@ def _look_at(now: Mapping[str, int], before: Mapping[str, int], now_ms: int) -> 
             notices.append(f"checkpoint: expected {name} to be 0 or more, found {value}")
         if "timestamp" in name and value > now_ms:
             notices.append(
-                f"checkpoint: expected {name} to be at most now, {now_ms}, found {value}: recovery would "
-                "trust it"
+                f"checkpoint: expected {name} to be at most now, {now_ms}, found {value}: a recovery would "
+                "trust this value"
             )
         if value > before.get(name, value):
             notices.append(

@@ -179,12 +179,12 @@ def _finish(
         )
         if release.receipt_hash is not None and not is_proven:
             names = ", ".join(companion.path for companion in release.companions)
-            yield f"{names}: left of a deleted segment. No valid receipt proves them any more, so they stay"
+            yield f"{names}: a deleted segment left these files. No valid receipt proves them now, so they stay"
             continue
         run = context.run(run_key)
         remove = remover(context, run, release.companions, held.lease, now_ms, begin=False)
         for path in remove_rest(release.segment, Path(context.record.real_path), remove):
-            yield f"{path}: left of a deleted segment. It was touched since, so it stays"
+            yield f"{path}: a deleted segment left this file. It was touched since, so it stays"
 
 
 def _read_proofs(context: Context, by_segment: Mapping[SegmentId, SegmentRelease], held: Locked) -> Proofs:

@@ -652,7 +652,7 @@ class Counts:
 def archived_receipts(store: AnyStore, run_key: str, step: Step) -> Mapping[str, list[Receipt]]:
     """Return the receipts of the segments that a run archived, by lake.
 
-    All its attempts count, also a killed one.
+    Killed attempts count as well.
 
     :raises LakeUnavailableError: no lake can be read.
     """

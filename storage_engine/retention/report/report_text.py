@@ -271,9 +271,9 @@ def _lag(report: Report) -> Iterator[str]:
     for notice in lag.source.notices:
         yield Text("WARNING ", notice)
     if lag.logs is not None:
-        yield f"measured in {count_text(lag.logs, 'log')}; of other logs it is unknown"
+        yield f"measured in {count_text(lag.logs, 'log')}; the lag of other logs is unknown"
     if lag.lost_messages:
-        yield f"{count_text(lag.lost_messages, 'message')} gone before some group had read them"
+        yield f"{count_text(lag.lost_messages, 'message')} gone before a group had read them"
     if lag.soonest_loss_ms is not None:
         when = f"in {duration_text(lag.soonest_loss_ms)}" if lag.soonest_loss_ms > 0 else "now"
         yield f"the next loss by age: {when}"
@@ -287,7 +287,7 @@ def _lag(report: Report) -> Iterator[str]:
         if unnamed:
             names.append(f"{unnamed} more groups")
         queues = count_text(lag.at_risk_queues, unit)
-        yield f"in {queues} these still have to read segments of the plan: {', '.join(names)}"
+        yield f"groups that still have to read segments of the plan, in {queues}: {', '.join(names)}"
     shown = {(row.group, row.topic, row.queue_id) for row in lag.worst}
     others = [row for row in report.lagging if (row.group, row.topic, row.queue_id) not in shown]
     for row in others[:_LAGGING_SHOWN]:
