@@ -105,7 +105,8 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
         from storage_engine.retention.proof.approvals import record_reply
         from storage_engine.retention.store.context import opened
 
-        person = _person(event.get("responded_by_user"))
+        user = event.get("responded_by_user")
+        person = Person(Realm.AIRFLOW, str(user["name"] or ""), user_id=str(user["id"])) if user else None
         with opened(self.store) as store:
             return record_reply(
                 store.journal,
@@ -127,12 +128,6 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
         if self.assigned_users and person.user_id not in {str(user["id"]) for user in self.assigned_users}:
             return f"{person.name} isn't on the list of the store's approvers"
         return ""
-
-
-def _person(user: Any) -> Person | None:
-    if not user:
-        return None
-    return Person(Realm.AIRFLOW, str(user["name"] or ""), user_id=str(user["id"]))
 
 
 def _ms(moment: datetime | str | None) -> int:

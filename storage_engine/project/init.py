@@ -164,22 +164,9 @@ class Project:
 
     def made_by_us(self) -> tuple[Path, ...]:
         """Return every path that ``init`` and Airflow write in the directory."""
-        names = (
-            *_TREES,
-            _SETTINGS_FILE,
-            _CONNECTIONS_FILE,
-            "passwords.json",
-            "airflow.db",
-            "airflow.db-shm",
-            "airflow.db-wal",
-            "journal.db",
-            "journal.db-shm",
-            "journal.db-wal",
-            "lake",
-            "reports",
-            "logs",
-        )
-        return tuple(self.home / name for name in names)
+        databases = (f"{name}.db{end}" for name in ("airflow", "journal") for end in ("", "-shm", "-wal"))
+        files = (_SETTINGS_FILE, _CONNECTIONS_FILE, "passwords.json", *databases)
+        return tuple(self.home / name for name in (*_TREES, *files, "lake", "reports", "logs"))
 
 
 def init_project(

@@ -9,7 +9,6 @@ If a running broker doesn't answer, its state is unknown. An unknown state is no
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
 
 
 class _CauseSensor(BaseSensorOperator):
-    """Waits for a cause. Its XCom is the result of the look at which the cause was present.
+    """Waits for a cause, by default for any. Its XCom is the result of the look at which it was present.
 
     :param deferrable: free the worker slot while waiting.
     :param soft_fail: skip the task if the timeout passes without a cause. In other sensors, it also skips
@@ -89,13 +88,13 @@ class _CauseSensor(BaseSensorOperator):
     def hook(self) -> StorageEngineHook:
         return StorageEngineHook(self.storage_engine_conn_id)
 
-    @abstractmethod
     def holds(self, sensed: SenseResult) -> bool:
         """Return whether the awaited cause is present."""
+        return bool(sensed.triggers)
 
-    @abstractmethod
     def trigger(self) -> BaseTrigger:
         """Return the trigger that waits for the cause."""
+        return CleanupCauseTrigger(self.storage_engine_conn_id, poll_seconds=self.poke_interval)
 
     def poke(self, context: Context) -> PokeReturnValue:
         check_answers(self.hook.managed_store.root)
@@ -223,19 +222,13 @@ class StorageEngineDiskLevelSensor(_CauseSensor):
 class StorageEngineCleanupSensor(_CauseSensor):
     """Waits for the deleteWhen window or a disk that is too full, whichever comes first."""
 
-    def holds(self, sensed: SenseResult) -> bool:
-        return bool(sensed.triggers)
 
-    def trigger(self) -> BaseTrigger:
-        return CleanupCauseTrigger(self.storage_engine_conn_id, poll_seconds=self.poke_interval)
-
-
-class StorageEngineDueSensor(StorageEngineCleanupSensor):
+class StorageEngineDueSensor(_CauseSensor):
     """Waits until a cleanup is due: a cause is present, and a run would delete or archive something.
 
     If the sensor has an asset alias as outlet, it sends an event then. It also sends an event when sealed
-    segments wait to be archived ahead (:mod:`storage_engine.assets`). If no DAG takes up an event, its next
-    run repeats it.
+    segments wait to be archived ahead (:mod:`storage_engine.assets`). If no DAG takes up an event, the
+    sensor's next run repeats it.
 
     The task is skipped if a run would do nothing despite a cause, and with ``soft_fail`` at its timeout.
 

@@ -348,5 +348,5 @@ def test_what_a_kill_left_of_segments_goes_only_as_it_was_judged(
     said = [notice for notice in result.notices if "a deleted segment left th" in notice]
     assert said == [
         f"{touched}: a deleted segment left this file. It was touched since, so it stays",
-        f"{unproven}: a deleted segment left these files. No valid receipt proves them now, so they stay",
+        f"{unproven}: a deleted segment left these files. No valid receipt proves them, so they stay",
     ]

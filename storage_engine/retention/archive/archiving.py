@@ -132,7 +132,7 @@ def record_proven(
     segments = lake.segments()
     proven: list[tuple[str, dict[str, object]]] = [
         (
-            segment_subject(job.log, job.base_offset),
+            subject := segment_subject(job.log, job.base_offset),
             {
                 "lineage": job.lineage,
                 "facts": to_jsonable(job.facts),
@@ -143,7 +143,7 @@ def record_proven(
                 "place": segments.location(),
                 **_optional_fields(job),
                 **({HASHED_AGAIN: True} if receipt.row_hash in known else {}),
-                **_fault_fields(faults, segment_subject(job.log, job.base_offset)),
+                **({_FAULT: faults[subject]} if subject in faults else {}),
             },
         )
         for job, receipt in zip(jobs, receipts, strict=True)
@@ -172,10 +172,6 @@ def again_notices(faults: Mapping[str, str]) -> Iterator[str]:
 def recorded_faults(events: Iterable[Event]) -> dict[str, str]:
     """Return, by subject, the earlier fault in a lake of each segment that a run archived again."""
     return {event.subject: str(event.payload[_FAULT]) for event in events if _FAULT in event.payload}
-
-
-def _fault_fields(faults: Mapping[str, str], subject: str) -> dict[str, object]:
-    return {_FAULT: faults[subject]} if subject in faults else {}
 
 
 def _optional_fields(job: SegmentJob) -> dict[str, object]:

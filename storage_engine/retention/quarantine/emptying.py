@@ -69,7 +69,11 @@ def tend_quarantines(context: Context, request: PlanRequest, now_ms: int) -> tup
         return ()
     if request.dry_run:
         is_short = _space_is_the_cause(context, request, now_ms)
-        present = [q for q in _list_present(keeper) if is_short or _is_over(q, now_ms)]
+        present = [
+            q
+            for q in _list_present(keeper.journal, keeper.record.store_id)
+            if is_short or _is_over(q, now_ms)
+        ]
         held = _find_hold(keeper) if present else ""
         return tuple(_forecast_text(quarantine, now_ms, held) for quarantine in present)
     try:
@@ -85,7 +89,11 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
     :return: sentences on emptied quarantines, and on those that stay, with the reason.
     :raises StoreBusyError: a run is working on the store.
     """
-    due = [quarantine for quarantine in _list_present(keeper) if _is_over(quarantine, now_ms)]
+    due = [
+        quarantine
+        for quarantine in _list_present(keeper.journal, keeper.record.store_id)
+        if _is_over(quarantine, now_ms)
+    ]
     if not due:
         return ()
     readings = keeper.journal.clock_readings(keeper.record.store_id)
@@ -111,10 +119,8 @@ def expired_or_in_the_way(
     """
     return tuple(
         _forecast_text(quarantine, now_ms)
-        for quarantine in quarantines(journal, store_id)
-        if quarantine.there
-        and quarantine.state is not QuarantineState.UNDOING
-        and (space_is_short or _is_over(quarantine, now_ms))
+        for quarantine in _list_present(journal, store_id)
+        if (space_is_short or _is_over(quarantine, now_ms))
         and not quarantine.stayed_lately(now_ms, space_is_short=space_is_short)
     )
 
@@ -141,7 +147,7 @@ def _is_over(quarantine: Quarantine, now_ms: int) -> bool:
 
 def _empty_for_space(keeper: Keeper, context: Context, request: PlanRequest, now_ms: int) -> Iterator[str]:
     """Empty quarantines one by one, the oldest first, as long as space is a cause."""
-    for quarantine in _list_present(keeper):
+    for quarantine in _list_present(keeper.journal, keeper.record.store_id):
         if not _space_is_the_cause(context, request, now_ms):
             return
         yield _empty(keeper, quarantine.run_key, SPACE, now_ms)
@@ -156,9 +162,9 @@ def _space_is_the_cause(context: Context, request: PlanRequest, now_ms: int) -> 
     )
 
 
-def _list_present(keeper: Keeper) -> list[Quarantine]:
+def _list_present(journal: Journal, store_id: str) -> list[Quarantine]:
     """Return the quarantines that may be emptied. If an undo has begun, a person wants the files back."""
-    recorded = quarantines(keeper.journal, keeper.record.store_id)
+    recorded = quarantines(journal, store_id)
     return [q for q in recorded if q.there and q.state is not QuarantineState.UNDOING]
 
 
@@ -220,7 +226,12 @@ def _reason_to_stay(keeper: Keeper, run: Run, quarantine: Quarantine, lease: Lea
             "its undo was begun. Run ", Command("undo", quote(quarantine.run_key)), " again, which ends it"
         )
     missing = [place.directory for place in quarantine.places if not has_manifest(place)]
-    if missing and not _may_lack_manifests(keeper, run, quarantine):
+    # A mounted place has its manifest before any file is set aside, and loses it last.
+    if (
+        missing
+        and quarantine.state is not QuarantineState.EMPTYING
+        and any(releases(keeper.journal.events(run, Step.RELEASE)))
+    ):
         return f"{missing[0]} isn't there. Check that its disk is mounted"
     if unproven := _find_unproven(keeper, run, quarantine, lambda: keeper.journal.renew(lease)):
         if quarantine.state is QuarantineState.EMPTYING:
@@ -312,14 +323,3 @@ def _find_unproven(keeper: Keeper, run: Run, quarantine: Quarantine, looked: Cal
             reasons = join_texts("; ", proofs.notices) or "no valid receipt in a lake"
             return Text(f"{log}/{base_offset:020d} isn't proven in the lake any more (", reasons, ")")
     return ""
-
-
-def _may_lack_manifests(keeper: Keeper, run: Run, quarantine: Quarantine) -> bool:
-    """Return whether a place may lack its manifest although its disk is mounted.
-
-    The manifest is written before any file is set aside, and is removed last.
-    """
-    if quarantine.state is QuarantineState.EMPTYING:
-        return True
-    done, intended = releases(keeper.journal.events(run, Step.RELEASE))
-    return not done and not intended

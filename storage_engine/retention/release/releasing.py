@@ -179,7 +179,7 @@ def _finish(
         )
         if release.receipt_hash is not None and not is_proven:
             names = ", ".join(companion.path for companion in release.companions)
-            yield f"{names}: a deleted segment left these files. No valid receipt proves them now, so they stay"
+            yield f"{names}: a deleted segment left these files. No valid receipt proves them, so they stay"
             continue
         run = context.run(run_key)
         remove = remover(context, run, release.companions, held.lease, now_ms, begin=False)

@@ -79,15 +79,13 @@ def validated_since(store: AnyStore, run_key: str) -> str | None:
 
 def is_idle(report: Report) -> bool:
     """Return whether a run changed nothing and found nothing that a person has to know."""
-    did = (
+    facts = (
         report.archived,
         report.archived_ahead,
         report.hashed_again,
         report.dependents,
         report.validation,
         report.freed_bytes,
-    )
-    warnings = (
         report.alarms,
         report.wrong_lakes,
         report.unproven,
@@ -98,7 +96,7 @@ def is_idle(report: Report) -> bool:
         report.outcome in (Outcome.NOTHING_TO_DO, Outcome.BLOCKED)
         and not any(segment.planned for segment in report.segments)
         and not any(step.error for step in report.steps)
-        and not any((*did, *warnings))
+        and not any(facts)
     )
 
 

@@ -466,10 +466,11 @@ def _list_unarchived(
 def _alarms(
     context: Context, lag: ArchiveLag | None, checkpoint: CheckpointResult | None, hold: HoldStatus | None
 ) -> tuple[str, ...]:
+    gone = tuple(drift for drift in hold.disturbances if drift.kind in GONE) if hold else ()
     return (
         *(lag.alarms(context.store.policy) if lag else ()),
         *(checkpoint.alarms if checkpoint else ()),
-        *_gone_alarms(context, hold),
+        *(alarms_of(context, replace(hold, disturbances=gone)) if hold else ()),
     )
 
 
@@ -510,14 +511,6 @@ def _list_not_archived(events: Sequence[Event]) -> tuple[RefusedLog, ...]:
         elif event.phase is Phase.RESULT:
             refused.pop(event.subject.rpartition("/")[0], None)
     return tuple(refused.values())
-
-
-def _gone_alarms(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
-    """Return alarms on ranges that others deleted during the run, each with the place that has them."""
-    if not hold:
-        return ()
-    drifts = [drift for drift in hold.disturbances if drift.kind in GONE]
-    return alarms_of(context, replace(hold, disturbances=tuple(drifts)))
 
 
 def _step_notices(

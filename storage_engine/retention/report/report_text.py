@@ -142,11 +142,9 @@ def _cause(report: Report) -> Iterator[str]:
 
 
 def _hold(report: Report) -> Iterator[str]:
-    hold = report.hold
-    if not hold:
-        return
-    yield hold_text(hold)
-    yield from (f"WARNING {drift_text(drift)}" for drift in hold.disturbances)
+    if report.hold:
+        yield hold_text(report.hold)
+        yield from (f"WARNING {drift_text(drift)}" for drift in report.hold.disturbances)
 
 
 def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
@@ -185,11 +183,9 @@ def _archive_lag(report: Report) -> Iterator[str]:
         yield f"{count_text(report.archived_ahead, 'segment')} archived and proven ahead of deletion"
     if report.hashed_again:
         yield f"{count_text(report.hashed_again, 'segment')} {UNCHANGED}"
-    lag = report.archive_lag
-    if lag is None:
-        return
-    yield lag.text
-    yield from lag.notes
+    if report.archive_lag is not None:
+        yield report.archive_lag.text
+        yield from report.archive_lag.notes
 
 
 def _segments(report: Report, fate: Fate) -> Iterator[str]:
