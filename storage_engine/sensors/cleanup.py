@@ -228,9 +228,8 @@ class StorageEngineDueSensor(_CauseSensor):
 
     If the sensor has an asset alias as outlet, it sends an event then. It also sends an event when sealed
     segments wait to be archived ahead (:mod:`storage_engine.assets`). If no DAG takes up an event, the
-    sensor's next run repeats it.
-
-    The task is skipped if a run would do nothing despite a cause, and with ``soft_fail`` at its timeout.
+    sensor's next run repeats it. The task is skipped if a run would do nothing despite a cause, and with
+    ``soft_fail`` at its timeout.
 
     The task fails if work is due and each DAG for it is paused, because a person has to see that.
 

@@ -178,9 +178,8 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
     """Record ranges that were deleted without a proof, and refuse logs whose segments should have stayed.
 
     In a store that is held, that we delete from, or that no broker uses, every segment should have stayed. A
-    broker that deletes by its own rules is free to delete segments that aren't held, even unproven ones.
-
-    If a rule permits the deletion of a log's segments without a copy, any process may delete them.
+    broker that deletes by its own rules is free to delete segments that aren't held, even unproven ones. If a
+    rule permits the deletion of a log's segments without a copy, any process may delete them.
 
     :param gone: segments that aren't on disk any more.
     """
