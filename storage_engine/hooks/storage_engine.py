@@ -237,7 +237,10 @@ class StorageEngineHook(BaseHook):
             text = " ".join(filter(None, (checked, f"Archive and consumer lag: {places}.", moved)))
         except StorageEngineError as error:
             works, text = False, str(error)
-        if _is_made_for_a_test(conn_id := self.storage_engine_conn_id):
+        conn_id = self.storage_engine_conn_id
+        is_made_up = len(conn_id) == _MADE_UP_CHARACTERS and conn_id.isalnum()
+        if is_made_up and f"AIRFLOW_CONN_{conn_id.upper()}" in os.environ:
+            # Airflow's form made up this id for one test, and never uses it again.
             text = text.replace(f"connection {conn_id}", "this connection").replace(conn_id, "ID")
         return works, text
 
@@ -268,9 +271,3 @@ def section_defaults() -> Defaults:
         second_lake=option("second_lake"),
         policies=option("policies"),
     )
-
-
-def _is_made_for_a_test(conn_id: str) -> bool:
-    """Return whether Airflow's form made up this id for one test. Such an id is never used again."""
-    is_made_up = len(conn_id) == _MADE_UP_CHARACTERS and conn_id.isalnum()
-    return is_made_up and f"AIRFLOW_CONN_{conn_id.upper()}" in os.environ

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 from storage_engine.commands import Text
 from storage_engine.core.jsonable import filled, from_jsonable, to_recorded
@@ -16,7 +15,7 @@ from storage_engine.model.broker.broker_store import Pending
 from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.lag import ArchiveLag, LagSummary, QueueLag, Unread
-from storage_engine.model.plan import Decision, DependentFile, Plan, PlanRequest, Reason, Trigger
+from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Reason, Trigger
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status, ValidationResult
 from storage_engine.model.store import SegmentId
@@ -35,7 +34,7 @@ from storage_engine.retention.release.checkpointing import (
     DependentsResult,
     deleted_dependents,
 )
-from storage_engine.retention.release.releasing import Kept, ReleaseResult
+from storage_engine.retention.release.releasing import ReleaseResult
 from storage_engine.retention.store.context import RAN, WHOLE, AnyStore, Context, open_context
 from storage_engine.retention.store.known_heads import known_heads
 
@@ -108,6 +107,7 @@ def segment_reports(
         segment = decision.segment
         subject = segment_subject(segment.log, segment.base_offset)
         release, stay = gone.get(subject), stayed.get(subject)
+        otherwise = Fate.KEPT if stay or not decision.deletes else Fate.PENDING
         rows.append(
             filled(
                 SegmentReport,
@@ -117,7 +117,7 @@ def segment_reports(
                 path=segment.facts.path,
                 size_bytes=segment.disk_bytes,
                 planned=decision.deletes,
-                fate=_fate(decision, release, stay, missing.get(segment.id)),
+                fate=Fate.DELETED if release else missing.get(segment.id) or otherwise,
                 proof=release.passage.value if release else "",
                 proof_detail=release.passage_detail if release else "",
                 sha256=release.sha256 if release else None,
@@ -125,16 +125,6 @@ def segment_reports(
             )
         )
     return tuple(rows)
-
-
-def _fate(
-    decision: Decision, release: SegmentRelease | None, stay: Kept | None, missing: Fate | None
-) -> Fate:
-    if release is not None:
-        return Fate.DELETED
-    if missing is not None:
-        return missing
-    return Fate.KEPT if stay or not decision.deletes else Fate.PENDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,21 +156,18 @@ def step_reports(events: Sequence[Event], unproven: Collection[SegmentId]) -> tu
         errors = [event for event in step_events if event.phase is Phase.ERROR]
         if not (results or errors):
             continue
-        failed = step_events[-1].phase is Phase.ERROR
+        failed = errors[-1].payload if step_events[-1].phase is Phase.ERROR else {}
+        # Older releases recorded no parts.
+        parts = failed.get("parts", [failed.get("message", "")])
         rows.append(
             StepReport(
                 step=step.value,
                 done=bool(results),
                 took_ms=results[-1].payload.get("took_ms") if results else None,
-                error=_failure(errors[-1].payload) if failed else "",
+                error=Text(f"{failed['type']}: ", Text.from_json(parts)) if failed else "",
             )
         )
     return tuple(rows)
-
-
-def _failure(payload: Mapping[str, Any]) -> str:
-    # Older releases recorded no parts.
-    return Text(f"{payload['type']}: ", Text.from_json(payload.get("parts", [payload["message"]])))
 
 
 def ran_texts(events: Sequence[Event]) -> tuple[str, ...]:
