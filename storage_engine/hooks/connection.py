@@ -370,9 +370,9 @@ def _policy_object(source: str, extra: Mapping[str, Any], defaults: Defaults) ->
 
     :raises BadInputError: the section has no policy of this name.
     """
-    named = extra.get(POLICY)
-    if not isinstance(named, str) or not named.strip() or named.lstrip().startswith("{"):
-        return named
+    policy = extra.get(POLICY)
+    if not isinstance(policy, str) or not policy.strip() or policy.lstrip().startswith("{"):
+        return policy
     try:
         policies = json.loads(defaults.policies or "{}")
     except ValueError as error:
@@ -381,13 +381,13 @@ def _policy_object(source: str, extra: Mapping[str, Any], defaults: Defaults) ->
             "Correct the option.",
             page="retention",
         ) from None
-    if not isinstance(policies, dict) or not isinstance(policies.get(named.strip()), dict):
+    if not isinstance(policies, dict) or not isinstance(policies.get(policy.strip()), dict):
         names = ", ".join(sorted(policies)) if isinstance(policies, dict) else ""
         expected = f"a JSON object, or a name in [storage_engine] policies ({names})"
         raise Fields(source, extra).error(
-            POLICY, expected, named, did_you_mean(named.strip(), policies or ())
+            POLICY, expected, policy, did_you_mean(policy.strip(), policies or ())
         )
-    return policies[named.strip()]
+    return policies[policy.strip()]
 
 
 def _broker_type(read: Fields) -> str:
@@ -497,16 +497,16 @@ def _catalog(read: Fields, field: str, properties: Mapping[str, str]) -> LakeCon
 
     :raises BadInputError: the properties don't show the catalog's place.
     """
-    others = {key: value for key, value in properties.items() if key != CATALOG_NAME}
-    has_type = others.keys() & {"type", "py-catalog-impl", CATALOG_CONNECTION}
-    if others and not has_type and not others.get("uri", "").startswith(_TYPED_URIS):
+    settings = {key: value for key, value in properties.items() if key != CATALOG_NAME}
+    has_type = settings.keys() & {"type", "py-catalog-impl", CATALOG_CONNECTION}
+    if settings and not has_type and not settings.get("uri", "").startswith(_TYPED_URIS):
         # Only keys are shown, because values may be secrets.
         expected = "a property with the catalog's type, such as sql or rest"
-        raise read.error(field, expected, ", ".join(sorted(others)))
-    if not others:
+        raise read.error(field, expected, ", ".join(sorted(settings)))
+    if not settings:
         raise read.error(field, "a catalog's properties, such as type, uri, warehouse", dict(properties))
-    named = properties.get(CATALOG_NAME) or read.text("lake_catalog") or _CATALOG_NAME
-    return LakeConfig(name=named, properties=others)
+    name = properties.get(CATALOG_NAME) or read.text("lake_catalog") or _CATALOG_NAME
+    return LakeConfig(name=name, properties=settings)
 
 
 def _place_or_properties(read: Fields, name: str) -> tuple[str, dict[str, str]]:

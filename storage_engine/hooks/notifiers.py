@@ -67,7 +67,7 @@ def send_alarms(notifiers: Sequence[Notifier], conn_id: str, context: Context) -
         _tell(notifiers, conn_id, context, ())
         raise
     except AirflowRescheduleException:
-        # A sensor that looks again later.
+        # The sensor will look again later: its task hasn't ended.
         raise
     except AlarmException as error:
         _tell(notifiers, conn_id, context, error.alarms)
@@ -179,7 +179,7 @@ def metrics_sent(conn_id: str) -> Iterator[None]:
     try:
         yield
     except AirflowRescheduleException:
-        # A sensor that looks again later.
+        # The sensor will look again later: its task hasn't ended.
         raise
     except Exception:
         _send(conn_id)
@@ -206,7 +206,7 @@ def _send(conn_id: str) -> None:
         journal = JournalReader(StorageEngineHook(conn_id).journal_url, _ANSWER_SECONDS)
         for sample in read_samples(journal, [conn_id], clock_ms()):
             tags = {"store": conn_id, **({"path": sample.path} if sample.path else {})}
-            named = (re.sub(r"[^\w-]+", "_", value) for value in tags.values()) if drops_tags else ()
-            Stats.gauge(".".join(["storage_engine", *named, sample.metric]), sample.value, tags=tags)
+            labels = (re.sub(r"[^\w-]+", "_", value) for value in tags.values()) if drops_tags else ()
+            Stats.gauge(".".join(["storage_engine", *labels, sample.metric]), sample.value, tags=tags)
     except Exception as error:
         _log.warning("%s: metrics of the store can't be sent: %s", conn_id, error)

@@ -298,12 +298,12 @@ def add_connection(conn_id: str, definition: Mapping[str, Any]) -> None:
     :raises StorageEngineError: Airflow refuses. The error has Airflow's message.
     """
     words = [sys.executable, "-m", *add_words(conn_id, definition)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = (done.stdout + done.stderr).strip().splitlines()
+    process = subprocess.run(words, capture_output=True, text=True, check=False)
+    if process.returncode:
+        lines = (process.stdout + process.stderr).strip().splitlines()
         raise StorageEngineError(
             f"connection {conn_id}: expected airflow connections add to add it, found status "
-            f"{done.returncode}: {' '.join(lines[-3:])}"
+            f"{process.returncode}: {' '.join(lines[-3:])}"
         )
 
 
@@ -341,8 +341,8 @@ def _may_be_used(conn_id: str) -> bool:
         conn = BaseHook.get_connection(conn_id)
     except (AirflowException, ValueError):
         return False
-    others = (conn.login, conn.password, conn.schema, conn.port)
-    untouched = conn.host == "yarn" and not any(others) and conn.extra_dejson in ({}, _AIRFLOWS_EXTRA)
+    other_fields = (conn.login, conn.password, conn.schema, conn.port)
+    untouched = conn.host == "yarn" and not any(other_fields) and conn.extra_dejson in ({}, _AIRFLOWS_EXTRA)
     return conn.conn_type == SPARK_TYPE and not (conn.conn_id == SPARK_CONNECTION and untouched)
 
 

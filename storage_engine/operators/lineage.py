@@ -195,10 +195,10 @@ def _table_facets(table: LakeTable) -> dict[str, Any]:
     from openlineage.client.facet_v2 import symlinks_dataset as symlinks
 
     namespace, _ = table_name(table)
-    same = symlinks.Identifier(namespace=namespace, name=table.name, type="TABLE")
+    identifier = symlinks.Identifier(namespace=namespace, name=table.name, type="TABLE")
     has_snapshot = table.snapshot_id is not None
     facet = {"version": version.DatasetVersionDatasetFacet(str(table.snapshot_id))} if has_snapshot else {}
-    return {"symlinks": symlinks.SymlinksDatasetFacet([same]), **facet}
+    return {"symlinks": symlinks.SymlinksDatasetFacet([identifier]), **facet}
 
 
 def _offsets(ranges: Sequence[LogSpan]) -> Any:

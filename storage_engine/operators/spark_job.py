@@ -238,20 +238,20 @@ class _ArchivingOperator(StoreSparkOperator):
 
         return {"archive_with": archive, "where": lambda jobs: self._place(jobs).text}
 
-    def _tell(self, done: ArchiveDone) -> dict[str, Any]:
+    def _tell(self, result: ArchiveDone) -> dict[str, Any]:
         """Log the archived segments, and return a summary."""
         from storage_engine.retention.archive.archivable import kept_out_notices
 
-        self.keep_lineage(lambda: archive_lineage(self.store, done.receipts, done.lake))
-        self.say(task_log.archive_lines(done))
-        self.warn(*done.notices, *kept_out_notices(done.kept_out))
+        self.keep_lineage(lambda: archive_lineage(self.store, result.receipts, result.lake))
+        self.say(task_log.archive_lines(result))
+        self.warn(*result.notices, *kept_out_notices(result.kept_out))
         return {
-            "archived_offsets": [receipt.base_offset for receipt in done.receipts],
-            "messages": sum(receipt.message_count for receipt in done.receipts),
+            "archived_offsets": [receipt.base_offset for receipt in result.receipts],
+            "messages": sum(receipt.message_count for receipt in result.receipts),
             # Segments may share a data file.
-            "lake_bytes": sum({row.data_file: row.data_file_bytes for row in done.receipts}.values()),
-            "lake": done.lake or None,
-            "ran": done.ran,
+            "lake_bytes": sum({row.data_file: row.data_file_bytes for row in result.receipts}.values()),
+            "lake": result.lake or None,
+            "ran": result.ran,
         }
 
 

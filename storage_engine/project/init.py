@@ -266,7 +266,7 @@ def store_fields(
 
     :param is_here: whether the store is on this host, so that its links and files can be read.
     """
-    # A command's help needs none of what this imports.
+    # Imported only here, because a command's help doesn't need it.
     from storage_engine.brokers import broker_of, default_broker
 
     place = Path.resolve if is_here else Path.absolute
@@ -285,7 +285,7 @@ def store_definition(fields: Mapping[str, Any]) -> dict[str, object]:
     return {
         "conn_type": "storage_engine",
         "description": "The message store whose retention is managed",
-        # Airflow's form tests with port 0, and refuses where the connection has none.
+        # Airflow's form tests with port 0, and refuses a connection without a port.
         "port": 0,
         "extra": json.dumps(fields),
     }

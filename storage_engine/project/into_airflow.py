@@ -157,15 +157,15 @@ def dag_changes(folder: Path, *, older_dag_ids: bool) -> tuple[FileChange, ...]:
         for file in files
     ]
     plain = {file.name: file.read_bytes() for file in files}
-    others = [
+    foreign = [
         edit.path.name
         for edit in changes
         if edit.before is not None and edit.before != plain[edit.path.name] and not _is_unchanged(edit.before)
     ]
-    if others:
+    if foreign:
         raise BadInputError(
             f"{folder}: expected no DAG files with these names, or unchanged files of an earlier init, found "
-            f"other files: {', '.join(others)}. Nothing was changed. Rename or remove them first.",
+            f"other files: {', '.join(foreign)}. Nothing was changed. Rename or remove them first.",
             page=PAGE,
         )
     return tuple(edit for edit in changes if edit.before != edit.after)
@@ -282,8 +282,8 @@ def with_option(text: str, section: str, option: str, value: str) -> str:
         gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
         return f"{text}{gap}[{section}]\n{setting}"
     end = next((i for i in range(start, len(lines)) if lines[i].startswith("[")), len(lines))
-    named = re.compile(rf"{re.escape(option)}\s*[=:]", re.IGNORECASE)
-    index = next((i for i in range(start, end) if named.match(lines[i])), None)
+    pattern = re.compile(rf"{re.escape(option)}\s*[=:]", re.IGNORECASE)
+    index = next((i for i in range(start, end) if pattern.match(lines[i])), None)
     if index is None:
         return "".join([*lines[:start], setting, *lines[start:]])
     behind = index + 1
@@ -314,8 +314,8 @@ def with_store(listed: str, conn_id: str, *, without: str = "", **places: str) -
     else:
         names = [name.strip() for name in listed.split(",") if name.strip()]
         if not places:
-            others = [name for name in names if name != without]
-            return listed if conn_id in names else ",".join([*others, conn_id])
+            remaining = [name for name in names if name != without]
+            return listed if conn_id in names else ",".join([*remaining, conn_id])
         conn_ids = [name for name in names if name != without or name == conn_id]
         entries = [{"conn_id": name} for name in conn_ids]
     if conn_id not in conn_ids:

@@ -394,7 +394,7 @@ def _project(directory: Path) -> Project:
 
 MARK = "STORAGE_ENGINE_PROCESS_TREE"
 
-# A process that sets its own title otherwise writes it over its environment, and the mark with it.
+# Without it, a process that sets its title overwrites its environment, and with it the mark.
 _KEEP_ENVIRONMENT = {"SPT_NOENV": "1"}
 
 _ASK_SECONDS = 8.0

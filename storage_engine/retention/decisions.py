@@ -119,10 +119,10 @@ def _accept(
         rows += _gaps(context, rows)
         label = _label_of(rows, offsets, only)
     if label is None or start_offset >= end_offset:
-        named = (f"{row.label} [{row.start_offset}, {row.end_offset})" for row in rows)
+        lost = (f"{row.label} [{row.start_offset}, {row.end_offset})" for row in rows)
         raise BadInputError(
             f"{context.store.root}: expected a range of {only or 'the log'} that is LOST or UNKNOWN, found "
-            f"[{start_offset}, {end_offset}); LOST or UNKNOWN are: {', '.join(named) or 'none'}. Nothing "
+            f"[{start_offset}, {end_offset}); LOST or UNKNOWN are: {', '.join(lost) or 'none'}. Nothing "
             "was recorded."
         )
     parts = [
@@ -341,7 +341,7 @@ def adopt(
         )
     opened = journal.open_lineage(record.store_id, person, reason, None if len(chosen) == len(logs) else log)
     with suppress(OSError):
-        # Where the store can't be stamped, the journal alone has to remember.
+        # If the store can't be stamped, only the journal has the new lineage.
         update_stamp(store.real_root, opened.store_id, opened.lineages, ())
     return opened
 
@@ -405,9 +405,9 @@ def move(
     check_host(store.root, store.host, None)
     journal = Journal(store.journal_url)
     subject = _find_moved(store, journal)
-    named = journal.store_named(name)
-    if named is not None and named.store_id != subject.store_id:
-        raise name_taken(root, name, named)
+    namesake = journal.store_named(name)
+    if namesake is not None and namesake.store_id != subject.store_id:
+        raise name_taken(root, name, namesake)
     record = _record_of(store, subject) if isinstance(subject, Stamp) else subject
     accepted = Acceptance(leave_unproven, person, reason) if leave_unproven else None
     # Checked each time: after a killed move, and in a journal that once knew the store, no hold is on record.
@@ -500,8 +500,10 @@ def stamp(
     is_known = new or journal.store_with_id(chosen_id)
     lineages = Lineages(1) if is_known else _lineages(store, chosen_id, lakes)
     record = _record(store, journal, chosen_id, lineages)
-    kept = [] if new else [head for head in _heads_before(store, journal, record) if _is_other(head, answers)]
-    heads = (*(lake.head for lake in answers if lake.head), *kept)
+    kept_heads = (
+        [] if new else [head for head in _heads_before(store, journal, record) if _is_other(head, answers)]
+    )
+    heads = (*(lake.head for lake in answers if lake.head), *kept_heads)
     before = _ids_before(store.real_root)
     written = Stamp(
         record.store_id,
@@ -607,11 +609,11 @@ def _check_unknown(store: ManagedStore, journal: Journal) -> None:
 
     :raises StoreIdentityError: the journal has a store here, or the directory's stamp names a known store.
     """
-    here = journal.find_store(store.real_root, store.host)
-    if here is not None:
+    present = journal.find_store(store.real_root, store.host)
+    if present is not None:
         raise StoreIdentityError(
             f"{store.real_root}: expected a place that the journal doesn't know, found store "
-            f"{here.store_id}. Nothing was changed. To stamp the directory as that store, leave out --new."
+            f"{present.store_id}. Nothing was changed. To stamp the directory as that store, leave out --new."
         )
     if (stamp := stamp_of_original(store.real_root)) is not None:
         record = journal.store_with_id(stamp.store_id)
@@ -626,9 +628,9 @@ def _find_store_id(store: ManagedStore, journal: Journal, store_id: str | None) 
     :raises StoreIdentityError: the journal has another store at this place, or the directory is a copy.
     """
     root = store.real_root
-    here = journal.find_store(root, store.host)
+    stored = journal.find_store(root, store.host)
     stamp = read_stamp(root)
-    chosen_id = store_id or (here.store_id if here else None) or (stamp.store_id if stamp else None)
+    chosen_id = store_id or (stored.store_id if stored else None) or (stamp.store_id if stamp else None)
     if chosen_id is None:
         raise BadInputError(
             f"{root}: expected a store that its stamp or the journal knows, found none. Nothing was "
@@ -636,10 +638,10 @@ def _find_store_id(store: ManagedStore, journal: Journal, store_id: str | None) 
             Command("lake info"),
             ".",
         )
-    if here is not None and here.store_id != chosen_id:
+    if stored is not None and stored.store_id != chosen_id:
         raise StoreIdentityError(
             f"{root}: expected the journal to have store {chosen_id} or none at this place, found store "
-            f"{here.store_id}. Nothing was changed. Manage that store with a lake and a journal of its own."
+            f"{stored.store_id}. Nothing was changed. Manage that store with a lake and a journal of its own."
         )
     places = {record.real_path for record in journal.all_stores() if record.store_id == chosen_id}
     if stamp is not None and stamp.store_id == chosen_id:

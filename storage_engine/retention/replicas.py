@@ -190,8 +190,8 @@ def without_replicas_work(
     covered: set[SegmentId] = set()
     record, compared = context.record, partial(compared_receipts, context.journal, context.record.store_id)
     for lake_proofs in proofs.asked:
-        rest = [segment for segment in unproven if segment.id not in covered]
-        for log in compare_logs(context.broker, lake_proofs.lake, record, rest, there, compared, depth):
+        remaining = [segment for segment in unproven if segment.id not in covered]
+        for log in compare_logs(context.broker, lake_proofs.lake, record, remaining, there, compared, depth):
             if log.divergence:
                 raise divergence_error(context, log.log, log.divergence)
             _record(context, run, lake_proofs, log.log_id, log.found.covers)
@@ -275,8 +275,8 @@ def archived_by_replicas(
         cover.segment.id: () for cover in covered if cover.payload["lake"] in unreachable
     }
     for lake_proofs in proofs.asked:
-        own = [cover for cover in covered if cover.payload["lake"] == lake_proofs.lake.config.location]
-        receipts |= _sound_covers(lake_proofs, record, own)
+        of_lake = [cover for cover in covered if cover.payload["lake"] == lake_proofs.lake.config.location]
+        receipts |= _sound_covers(lake_proofs, record, of_lake)
     return receipts
 
 
@@ -292,9 +292,9 @@ def _sound_covers(
     groups = replica_receipts(lake_proofs.lake, record.store_id, spans).values()
     rows = [row for group in groups for row in group]
     hashes = {row_hash for cover in covered for row_hash in cover.payload["receipts"]}
-    named = [row for row in rows if row.row_hash in hashes]
-    broken = broken_receipts(lake_proofs.lake, named, Depth.SIZES)
-    sound = {row.row_hash: row for row in named if row.identity not in broken}
+    named_rows = [row for row in rows if row.row_hash in hashes]
+    broken = broken_receipts(lake_proofs.lake, named_rows, Depth.SIZES)
+    sound = {row.row_hash: row for row in named_rows if row.identity not in broken}
     return {
         cover.segment.id: tuple(sound[row_hash] for row_hash in cover.payload["receipts"])
         for cover in covered
@@ -434,8 +434,8 @@ def replicas_prove(
         return False
     for lake_proofs in asked:
         receipts = replica_receipts(lake_proofs.lake, store_id, {release.log_id: EVERY_RECORD})
-        named = [row for rows in receipts.values() for row in rows if row.identity in release.replicas]
-        sound = _find_sound(lake_proofs.lake, named, looked)
-        if {row.identity for row in named if row.row_hash in sound} >= set(release.replicas):
+        named_rows = [row for rows in receipts.values() for row in rows if row.identity in release.replicas]
+        sound = _find_sound(lake_proofs.lake, named_rows, looked)
+        if {row.identity for row in named_rows if row.row_hash in sound} >= set(release.replicas):
             return True
     return False

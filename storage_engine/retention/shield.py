@@ -392,21 +392,23 @@ def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
     chosen = _link(tending, shield, log, (judged, proofs), unproven, tends) if log.is_known else Wanted()
     _save_gone(tending, [link for link in judged if link.seen.has_left_log])
     tending.given_up += give_up(context, tending.run, tending.failed, tending.notices)
-    rest = look_at_shield(root)
-    if not rest.links and remove_shield(root):
+    remaining = look_at_shield(root)
+    if not remaining.links and remove_shield(root):
         # On a full disk a later call does it. A remaining mark keeps only older releases of the package away.
         with suppress(OSError):
             mark_shield(root, context.record.store_id, context.record.lineages, False)
-    linked = {entry.link.segment.inode for entry in rest.links}
+    linked = {entry.link.segment.inode for entry in remaining.links}
     following = tuple(segment for segment in unproven if segment.facts.inode not in linked)
     return ShieldResult(
-        links=len(rest.links),
-        gone=_gone_offsets(context, rest),
+        links=len(remaining.links),
+        gone=_gone_offsets(context, remaining),
         archived=tuple(tending.archived),
         given_up=tuple(tending.given_up),
-        linked_paths=tuple(entry.link.segment.path for entry in rest.links if entry.place is Place.IN_LOG),
+        linked_paths=tuple(
+            entry.link.segment.path for entry in remaining.links if entry.place is Place.IN_LOG
+        ),
         next_segments=following if chosen.segments else (),
-        room_bytes=room_bytes(rest.links, tending.need),
+        room_bytes=room_bytes(remaining.links, tending.need),
         lineage=context.record.lineage,
         notices=tuple(dict.fromkeys((*tending.notices, *asked_notices(context)))),
         log_lineages=context.record.log_lineages,

@@ -97,15 +97,15 @@ class _CauseTrigger(BaseEventTrigger):
             await asyncio.sleep(pause if is_known else min(pause, DEFAULT_POLL_SECONDS))
 
     @abstractmethod
-    def cause(self, seen: Watch) -> Cause | None:
+    def cause(self, state: Watch) -> Cause | None:
         """The awaited cause, if it is present."""
 
     @abstractmethod
-    def over(self, seen: Watch) -> bool:
+    def over(self, state: Watch) -> bool:
         """Return whether the cause has certainly ended. Then its next beginning is a new event."""
 
     @abstractmethod
-    def pause_seconds(self, seen: Watch, *, armed: bool) -> float:
+    def pause_seconds(self, state: Watch, *, armed: bool) -> float:
         """Return how long the next look can wait without missing a cause."""
 
     async def _store(self) -> ManagedStore:
@@ -138,14 +138,14 @@ class DeleteWindowTrigger(_CauseTrigger):
     def __init__(self, storage_engine_conn_id: str = DEFAULT_CONNECTION) -> None:
         super().__init__(storage_engine_conn_id)
 
-    def cause(self, seen: Watch) -> Cause | None:
-        return Cause.TIME_UP if _is_in_window(seen) else None
+    def cause(self, state: Watch) -> Cause | None:
+        return Cause.TIME_UP if _is_in_window(state) else None
 
-    def over(self, seen: Watch) -> bool:
-        return not _is_in_window(seen)
+    def over(self, state: Watch) -> bool:
+        return not _is_in_window(state)
 
-    def pause_seconds(self, seen: Watch, *, armed: bool) -> float:
-        return _until_window(seen) if armed else _LONGEST_SLEEP_SECONDS
+    def pause_seconds(self, state: Watch, *, armed: bool) -> float:
+        return _until_window(state) if armed else _LONGEST_SLEEP_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +159,12 @@ class _Level:
     threshold_percent: int | None
     hysteresis_percent: int
 
-    def exceeded(self, seen: Watch) -> bool:
-        above = self._above_threshold(seen)
+    def exceeded(self, state: Watch) -> bool:
+        above = self._above_threshold(state)
         return above is not None and above > 0
 
-    def left(self, seen: Watch) -> bool:
-        above = self._above_threshold(seen)
+    def left(self, state: Watch) -> bool:
+        above = self._above_threshold(state)
         return above is not None and above <= -self.hysteresis_percent
 
     def _above_threshold(self, state: Watch) -> int | None:
@@ -204,13 +204,13 @@ class DiskLevelTrigger(_CauseTrigger):
         self._level = _Level(threshold_percent, hysteresis_percent)
         self._poll_seconds = poll_seconds
 
-    def cause(self, seen: Watch) -> Cause | None:
-        return Cause.SPACE_FULL if self._level.exceeded(seen) else None
+    def cause(self, state: Watch) -> Cause | None:
+        return Cause.SPACE_FULL if self._level.exceeded(state) else None
 
-    def over(self, seen: Watch) -> bool:
-        return self._level.left(seen)
+    def over(self, state: Watch) -> bool:
+        return self._level.left(state)
 
-    def pause_seconds(self, seen: Watch, *, armed: bool) -> float:
+    def pause_seconds(self, state: Watch, *, armed: bool) -> float:
         return self._poll_seconds
 
 
@@ -223,16 +223,16 @@ class CleanupCauseTrigger(DiskLevelTrigger):
     :param poll_seconds: longest pause between two samples. The beginning of a window is never missed.
     """
 
-    def cause(self, seen: Watch) -> Cause | None:
-        if self._level.exceeded(seen):
+    def cause(self, state: Watch) -> Cause | None:
+        if self._level.exceeded(state):
             return Cause.SPACE_FULL
-        return Cause.TIME_UP if _is_in_window(seen) else None
+        return Cause.TIME_UP if _is_in_window(state) else None
 
-    def over(self, seen: Watch) -> bool:
-        return self._level.left(seen) and not _is_in_window(seen)
+    def over(self, state: Watch) -> bool:
+        return self._level.left(state) and not _is_in_window(state)
 
-    def pause_seconds(self, seen: Watch, *, armed: bool) -> float:
-        return min(self._poll_seconds, _until_window(seen)) if armed else self._poll_seconds
+    def pause_seconds(self, state: Watch, *, armed: bool) -> float:
+        return min(self._poll_seconds, _until_window(state)) if armed else self._poll_seconds
 
 
 async def _look(look: Callable[[ManagedStore], Answer], store: ManagedStore) -> Answer:

@@ -171,10 +171,12 @@ def list_segments(context: Context) -> Listed:
 def kept_out_segments(context: Context, listed: Listed) -> tuple[KeptOut, ...]:
     """Return sealed segments that stay out of the lake and, by the journal, were never archived."""
     reasons = listed.archivable.kept_out
-    out = {segment_subject(*segment.id): segment for segment in listed.others if segment.log in reasons}
+    never_archived = {
+        segment_subject(*segment.id): segment for segment in listed.others if segment.log in reasons
+    }
     for step in (Step.ARCHIVE, Step.SEALED, Step.REPLICA):
-        for event in context.journal.results_of(context.record.store_id, step, list(out)):
-            out.pop(event.subject, None)
+        for event in context.journal.results_of(context.record.store_id, step, list(never_archived)):
+            never_archived.pop(event.subject, None)
     return tuple(
         KeptOut(
             log,
@@ -184,7 +186,7 @@ def kept_out_segments(context: Context, listed: Listed) -> tuple[KeptOut, ...]:
             sum(segment.facts.size_bytes for segment in segments),
             reasons[log],
         )
-        for log, segments in group_by_log(out.values()).items()
+        for log, segments in group_by_log(never_archived.values()).items()
     )
 
 
@@ -358,8 +360,8 @@ def find_missing_ranges(
     if not any(part.end_offset for part in parts):
         return ()
     lakes, unreachable = reachable_lakes(context.store)
-    others = heads_unasked(known_heads(journal, record).heads, lakes, unreachable)
-    unasked = {*unreachable, *(head.location for head in others)}
+    unasked_heads = heads_unasked(known_heads(journal, record).heads, lakes, unreachable)
+    unasked = {*unreachable, *(head.location for head in unasked_heads)}
     # A run that intended a deletion without a result is active, or was killed.
     intended = open_releases(journal, record.store_id).values()
     elsewhere: list[Covered] = [*all_gone_spans(journal, record, unasked)]
@@ -376,8 +378,8 @@ def find_missing_ranges(
         whole = [row for row in rows if unasked or not row.ended.startswith(NOT_ARCHIVED)]
         return tuple(missing_ranges(parts, known, (*whole, *elsewhere, *more), record.lineages, in_part))
 
-    kept = _known_spans(context, lakes)
-    if kept is not None and not missing_beside(kept):
+    remembered = _known_spans(context, lakes)
+    if remembered is not None and not missing_beside(remembered):
         return ()
     # Only the receipts themselves show what is missing.
     rows = [row for lake in lakes for row in receipt_spans(lake, record.store_id, 0)]

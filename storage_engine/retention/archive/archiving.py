@@ -512,14 +512,14 @@ def archive_each_log(
     return joined_results(attempt(list(dict.fromkeys(segment.log for segment in segments)))), failed
 
 
-def joined_results(done: Sequence[ArchiveResult]) -> ArchiveResult:
+def joined_results(results: Sequence[ArchiveResult]) -> ArchiveResult:
     return ArchiveResult(
-        tuple(receipt for result in done for receipt in result.receipts),
-        hashed_again=tuple(receipt for result in done for receipt in result.hashed_again),
-        lake=next((result.lake for result in done if result.lake), ""),
-        notices=tuple(dict.fromkeys(notice for result in done for notice in result.notices)),
-        wrong_lakes=tuple(dict.fromkeys(reason for result in done for reason in result.wrong_lakes)),
-        ran="; ".join(dict.fromkeys(result.ran for result in done if result.ran)),
+        tuple(receipt for result in results for receipt in result.receipts),
+        hashed_again=tuple(receipt for result in results for receipt in result.hashed_again),
+        lake=next((result.lake for result in results if result.lake), ""),
+        notices=tuple(dict.fromkeys(notice for result in results for notice in result.notices)),
+        wrong_lakes=tuple(dict.fromkeys(reason for result in results for reason in result.wrong_lakes)),
+        ran="; ".join(dict.fromkeys(result.ran for result in results if result.ran)),
     )
 
 

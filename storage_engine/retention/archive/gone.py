@@ -328,7 +328,7 @@ def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> 
         return False
     held_until_ms = None if (hold := broker.hold) is None else hold.held_until_ms()
     if held_until_ms is not None and held_until_ms > clock_ms():
-        # Another journal holds the store, or one that is lost.
+        # The hold is another journal's, which may be lost.
         return False
     return is_over or broker.is_live or is_used_by_others(broker)
 

@@ -73,8 +73,8 @@ def read_faulty_files(journal_url: str, proofs: Proofs) -> Proofs:
 
 def _read_faulty_files(memory: VerificationMemory, proofs: LakeProofs) -> LakeProofs:
     history = by_receipt(memory.recall(str(proofs.lake.segments().metadata.table_uuid)))
-    held = [row for rows in proofs.rows.values() for row in rows if row.identity not in proofs.faults]
-    faulty = [row for row in held if standing_fault(history, row)]
+    sound = [row for rows in proofs.rows.values() for row in rows if row.identity not in proofs.faults]
+    faulty = [row for row in sound if standing_fault(history, row)]
     return replace(proofs, faults={**proofs.faults, **broken_receipts(proofs.lake, faulty, Depth.FILES)})
 
 
@@ -145,10 +145,10 @@ def archive_sealed(
     return replace(result, notices=notices, kept_out=kept_out_segments(context, listed))
 
 
-def _budget_left(budget_bytes: int | None, done: Sequence[ArchiveResult]) -> int | None:
+def _budget_left(budget_bytes: int | None, results: Sequence[ArchiveResult]) -> int | None:
     if budget_bytes is None:
         return None
-    return max(0, budget_bytes - sum(row.size_bytes for result in done for row in result.receipts))
+    return max(0, budget_bytes - sum(row.size_bytes for result in results for row in result.receipts))
 
 
 def _look(context: Context, looks: LogLooks) -> tuple[Listed, Mapping[str, str]]:
@@ -160,10 +160,10 @@ def _look(context: Context, looks: LogLooks) -> tuple[Listed, Mapping[str, str]]
 
 
 def _has_lost_files(
-    listed: Listed, done: Sequence[ArchiveResult], failed: Mapping[str, StorageEngineError]
+    listed: Listed, results: Sequence[ArchiveResult], failed: Mapping[str, StorageEngineError]
 ) -> bool:
     """Return whether files of archivable segments vanished before they were archived."""
-    archived = {SegmentId(row.log, row.base_offset) for result in done for row in result.receipts}
+    archived = {SegmentId(row.log, row.base_offset) for result in results for row in result.receipts}
     return (
         WENT in listed.archivable.kept_out.values()
         or any(isinstance(why, FileGoneError) for why in failed.values())

@@ -327,7 +327,7 @@ def _look(lake: Lake, journal_url: str | None, gone_names: Sequence[str], rewrit
     rows: dict[SegmentIdentity, Receipt] = {}
     stores: dict[str, StoreContent] = {}
     elsewhere: list[tuple[KeepPolicy, ...]] = []
-    kept: set[str] = set()
+    stays: set[str] = set()
     for store_id in (store.store_id for store in list_stores(lake)):
         history = receipt_history(lake, store_id)
         counted = {} if reader is None else reader.archived_topics(store_id)
@@ -344,16 +344,16 @@ def _look(lake: Lake, journal_url: str | None, gone_names: Sequence[str], rewrit
                 elsewhere += (policies_of(acts) for _, acts in acts_elsewhere(heads, [lake]))
         except StorageEngineError as error:
             stores[store_id] = StoreContent(Text("its receipts or other lakes can't be checked: ", error))
-            kept.add(store_id)
+            stays.add(store_id)
             continue
         stores[store_id] = content
-    kept.update(store_id for store_id in stores if HeldStores(_holds(elsewhere), names).holds_of(store_id))
-    held = held_stores(lake, read_acts(lake))
-    kept.update(key for key in stores if held.holds_of(key, *names[key]) != held.holds_of(key))
+    stays.update(store_id for store_id in stores if HeldStores(_holds(elsewhere), names).holds_of(store_id))
+    holds = held_stores(lake, read_acts(lake))
+    stays.update(key for key in stores if holds.holds_of(key, *names[key]) != holds.holds_of(key))
     # Only the journal knows a store's other lakes. Without it, a person has to say that the store is gone.
-    kept.update(stores.keys() - records.keys() - gone_ids)
+    stays.update(stores.keys() - records.keys() - gone_ids)
     fault = _fault(lake, journal, records)
-    return _Look(tuple(segments), rows, stores, tuple(elsewhere), frozenset(kept), fault, rewrite)
+    return _Look(tuple(segments), rows, stores, tuple(elsewhere), frozenset(stays), fault, rewrite)
 
 
 def _store_id(name: str, names: Mapping[str, Sequence[str]]) -> str:
@@ -402,8 +402,8 @@ def _content(journal_url: str | None, store_id: str) -> StoreContent:
         log.log: [(decision.segment.base_offset, decision.segment.end_offset) for decision in log.decisions]
         for log in run.plan.logs
     }
-    kept = kept_logs(journal_url, store_id)
-    remembered = None if kept is None else {log.log for log in kept}
+    remembered_logs = kept_logs(journal_url, store_id)
+    remembered = None if remembered_logs is None else {log.log for log in remembered_logs}
     return StoreContent(planned_at_ms=run.plan.decided_at_ms, logs=logs, remembered=remembered)
 
 

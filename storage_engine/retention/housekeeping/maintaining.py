@@ -300,16 +300,16 @@ def _expire_runs(
             events.c.step.in_([step.value for step in KEPT_BY_RESULT]), events.c.phase != Phase.RESULT.value
         ),
     )
-    kept = connection.execute(last_result(store_id, Step.HOLD)).first()
-    expires = expiring if kept is None else and_(expiring, events.c.id != kept.id)
-    own = events.c.run_id.in_(ids)
-    count = connection.execute(select(func.count()).select_from(events).where(own, expires)).scalar_one()
-    with_kept = set(connection.execute(select(events.c.run_id).where(own, ~expires).distinct()).scalars())
+    last_hold = connection.execute(last_result(store_id, Step.HOLD)).first()
+    expires = expiring if last_hold is None else and_(expiring, events.c.id != last_hold.id)
+    of_runs = events.c.run_id.in_(ids)
+    count = connection.execute(select(func.count()).select_from(events).where(of_runs, expires)).scalar_one()
+    with_kept = set(connection.execute(select(events.c.run_id).where(of_runs, ~expires).distinct()).scalars())
     # A run without a plan may continue under its key, such as the run of accepted losses.
     thinned = {run.run_id for run in expired if run.planned and run.run_id in with_kept}
     emptied = [number for number in ids if number not in with_kept]
     if not dry_run:
-        connection.execute(delete(events).where(own, expires))
+        connection.execute(delete(events).where(of_runs, expires))
         connection.execute(delete(reports).where(reports.c.run_id.in_(ids)))
         connection.execute(delete(runs).where(runs.c.id.in_(emptied)))
         values = {"state": RunState.EXPIRED.value, "plan": None}
@@ -404,10 +404,10 @@ def _expire_plans(
     """
     own_plans = select(plans.c.id).where(plans.c.store_id == store_id)
     last = connection.execute(own_plans.order_by(plans.c.id.desc()).limit(1)).scalar()
-    named = select(runs.c.id, runs.c.plan["decisions_in"].as_integer()).where(
+    plans_of_runs = select(runs.c.id, runs.c.plan["decisions_in"].as_integer()).where(
         runs.c.store_id == store_id, runs.c.plan.is_not(None)
     )
-    in_use = {number for run_id, number in connection.execute(named) if run_id not in thinned}
+    in_use = {number for run_id, number in connection.execute(plans_of_runs) if run_id not in thinned}
     old = own_plans.where(plans.c.at_ms < now_ms - DAY_MS, plans.c.id != last)
     unnamed = [number for number in connection.execute(old).scalars() if number not in in_use]
     if unnamed and not dry_run:

@@ -106,7 +106,7 @@ def _kept_ms(context: Context) -> int | None:
 def _has_stood(context: Context, run: Run, kept_ms: int | None) -> bool:
     """Return whether a running broker has had its own retention for :data:`LOWERING_HOURS`.
 
-    If the retention is new, it is recorded.
+    If it is new, it is recorded. Settings that a run gets don't count: they are one person's decision.
     """
     if kept_ms is None or not context.store.is_live or sets_age(context.store):
         return False
@@ -377,8 +377,8 @@ def lower_policy(
         kept_ms = None if minimum_hours is None else min(kept_ms, minimum_hours * HOUR_MS)
     # A minimum that shortens the recorded retention replaces it, so it isn't a stricter policy.
     asks_more = policy.raised_by(approval, minimum_hours if kept_ms == policy.kept_ms else None) != policy
-    same = RecordedPolicy(approval, minimum_hours, policy.persons, policy.at_ms, kept_ms)
-    if asks_more or same == policy:
+    wanted = RecordedPolicy(approval, minimum_hours, policy.persons, policy.at_ms, kept_ms)
+    if asks_more or wanted == policy:
         raise BadInputError(
             f"{store.real_path}: expected less than approval: {policy.approval.value} with "
             f"minimum_retention_hours {policy.minimum_retention_hours or 'none'}, as the journal records, "

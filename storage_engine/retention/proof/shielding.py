@@ -143,8 +143,8 @@ def shield_notices(
 
 
 def _notices(shield: Shield, going: Sequence[Segment], answer: AskedGone | None) -> Iterator[str]:
-    kept = [file for file in (shield.left_log if answer is None else answer.unproven) if file.is_same]
-    if kept:
+    unproven = [file for file in (shield.left_log if answer is None else answer.unproven) if file.is_same]
+    if unproven:
         if answer is None:
             lake = ""
         elif answer.unreachable:
@@ -152,8 +152,8 @@ def _notices(shield: Shield, going: Sequence[Segment], answer: AskedGone | None)
         else:
             lake = " and not in the lake yet"
         yield Text(
-            f"{_size_text(kept)} gone from the log, from offset {kept[0].link.base_offset} on, "
-            f"{'is' if len(kept) == 1 else 'are'} in the shield{lake}: their space comes back once they "
+            f"{_size_text(unproven)} gone from the log, from offset {unproven[0].link.base_offset} on, "
+            f"{'is' if len(unproven) == 1 else 'are'} in the shield{lake}: their space comes back once they "
             "are archived, which a watch does, and ",
             COMMAND,
         )

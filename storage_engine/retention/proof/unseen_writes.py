@@ -89,8 +89,8 @@ def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str, r
     _check_file(segment.log, segment.facts.path, receipt.sha256, root, otherwise, reading)
     for path in (Path(facts.path) for facts in segment.companions):
         companion = proven[path.name]
-        same = partial(is_same_companion, receipt.broker, companion, path)
-        _check_file(segment.log, str(path), companion.sha256, root, otherwise, reading, same)
+        says_the_same = partial(is_same_companion, receipt.broker, companion, path)
+        _check_file(segment.log, str(path), companion.sha256, root, otherwise, reading, says_the_same)
 
 
 def _check_file(

@@ -74,7 +74,7 @@ class VerificationMemory:
         newest = list({(check.receipt_hash, check.level.value): check for check in checks}.values())
         if not newest:
             return
-        same = (
+        is_same_check = (
             (_verifications.c.lake_id == lake_id)
             & (_verifications.c.receipt_hash == bindparam("hash"))
             & (_verifications.c.level == bindparam("at_level"))
@@ -98,7 +98,7 @@ class VerificationMemory:
                     for check in newest[first : first + _AT_A_TIME]
                 ]
                 keys = [{"hash": row["receipt_hash"], "at_level": row["level"]} for row in rows]
-                connection.execute(delete(_verifications).where(same), keys)
+                connection.execute(delete(_verifications).where(is_same_check), keys)
                 connection.execute(insert(_verifications), rows)
 
         self._database.write(write)

@@ -74,8 +74,8 @@ def tend_quarantines(context: Context, request: PlanRequest, now_ms: int) -> tup
             for q in _list_present(keeper.journal, keeper.record.store_id)
             if is_short or _is_over(q, now_ms)
         ]
-        held = _find_hold(keeper) if present else ""
-        return tuple(_forecast_text(quarantine, now_ms, held) for quarantine in present)
+        hold = _find_hold(keeper) if present else ""
+        return tuple(_forecast_text(quarantine, now_ms, hold) for quarantine in present)
     try:
         return (*empty_expired(keeper, now_ms), *_empty_for_space(keeper, context, request, now_ms))
     except StoreBusyError as error:
@@ -103,8 +103,8 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
             f"{duration_text(jumped_ms)} within the last day",
         )
     if dry_run:
-        held = _find_hold(keeper)
-        return tuple(_forecast_text(quarantine, now_ms, held) for quarantine in due)
+        hold = _find_hold(keeper)
+        return tuple(_forecast_text(quarantine, now_ms, hold) for quarantine in due)
     return tuple(_empty(keeper, quarantine.run_key, _window_text(quarantine), now_ms) for quarantine in due)
 
 

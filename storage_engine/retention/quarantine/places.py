@@ -40,14 +40,15 @@ def bases(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[Path, ...]:
     if find_broker(store.broker).aside is Aside.OUTSIDE:
         return tuple(dict.fromkeys(_real(Path(path)) for path in store.policy.undo_directories))
     root = Path(store.real_root)
-    rest = [path for path in map(_real, data_paths) if path != root]
-    above = dict.fromkeys(path.parent for path in rest if not path.is_relative_to(root))
+    directories = [path for path in map(_real, data_paths) if path != root]
+    above = dict.fromkeys(path.parent for path in directories if not path.is_relative_to(root))
     return (
         root,
         *(
             base
             for base in above
-            if not any(base.is_relative_to(path) for path in rest) and store_around(base / DIRECTORY) is None
+            if not any(base.is_relative_to(path) for path in directories)
+            and store_around(base / DIRECTORY) is None
         ),
     )
 

@@ -236,18 +236,18 @@ def _find_aside(
     for facts in files:
         path = Path(facts.path)
         place, status = _find_in(quarantine.places, path)
-        here = _lstat(path)
+        status_here = _lstat(path)
         if status is None or place is None:
             may_be_here = quarantine.state is QuarantineState.UNDOING or facts.path in companions
-            if may_be_here and _is_same(facts, here):
+            if may_be_here and _is_same(facts, status_here):
                 continue
             raise QuarantineError(
                 f"run {run.run_key!r}: expected {path} in its quarantine, found "
-                f"{'nothing there' if here is None else 'another file at its old place'}. Nothing was "
+                f"{'nothing there' if status_here is None else 'another file at its old place'}. Nothing was "
                 "changed. The quarantine was emptied or moved, or files were moved back by hand. ",
                 _ELSEWHERE,
             )
-        if here is not None:
+        if status_here is not None:
             raise QuarantineError(
                 f"{path}: expected no file after the deletion by run {run.run_key!r}, found one: it was "
                 "written since. Nothing was changed. ",

@@ -73,8 +73,8 @@ def validated_since(store: AnyStore, run_key: str) -> str | None:
         return None
     before = context.run(last.run_key)
     overall = from_jsonable(ValidationResult, last.payload["result"]).overall
-    same = before.plan is not None and before.plan.decisions == run.plan.decisions
-    return last.run_key if same and overall is not Status.FAILURE else None
+    is_same_plan = before.plan is not None and before.plan.decisions == run.plan.decisions
+    return last.run_key if is_same_plan and overall is not Status.FAILURE else None
 
 
 def is_idle(report: Report) -> bool:

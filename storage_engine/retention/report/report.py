@@ -191,10 +191,10 @@ def _is_past(errors: Sequence[Event], events: Sequence[Event], unproven: Collect
 
 def _archive_step(events: Sequence[Event], unproven: Collection[SegmentId]) -> tuple[StepReport, ...]:
     """Return the archiving step, built from its results for segments; empty: nothing had to be archived."""
-    own = [event for event in events if event.step == Step.ARCHIVE]
-    took = [event.payload[TOOK] for event in own if event.phase is Phase.RESULT and TOOK in event.payload]
+    rows = [event for event in events if event.step == Step.ARCHIVE]
+    took = [event.payload[TOOK] for event in rows if event.phase is Phase.RESULT and TOOK in event.payload]
     step = StepReport(Step.ARCHIVE.value, not unproven, sum(took) if took else None, "")
-    return (step,) if own else ()
+    return (step,) if rows else ()
 
 
 class Outcome(StrEnum):
@@ -353,7 +353,7 @@ def read_report(context: Context, run: Run, in_lakes: InLakes | None = None) -> 
     events = context.journal.events(run)
     released = context.result(run, Step.RELEASE, ReleaseResult)
     deleted, _ = releases(event for event in events if event.step == Step.RELEASE)
-    others = {release.subject: release for release in (released.deleted_by_others if released else ())}
+    by_others = {release.subject: release for release in (released.deleted_by_others if released else ())}
     archived, unproven, lake_notice, wrong_lakes = in_lakes or read_lakes(context, run)
     decided_from = next((e.payload for e in events if (e.step, e.phase) == (Step.PLAN, Phase.RESULT)), {})
     steps = step_reports(events, unproven)
@@ -387,7 +387,7 @@ def read_report(context: Context, run: Run, in_lakes: InLakes | None = None) -> 
         hold=hold,
         levels=tuple(from_jsonable(DiskUsage, level) for level in decided_from.get("levels", ())),
         crashed=bool(decided_from.get("crashed", False)),
-        segments=segment_reports(plan, {**others, **deleted}, released),
+        segments=segment_reports(plan, {**by_others, **deleted}, released),
         archived=archived,
         unproven=tuple(segment.base_offset for segment in unproven),
         unproven_logs=tuple(segment.log for segment in unproven),
@@ -408,7 +408,7 @@ def read_report(context: Context, run: Run, in_lakes: InLakes | None = None) -> 
         checkpoint=checkpoint,
         validation=validation,
         notices=(
-            *_notices(plan, events, released, cleaned, others),
+            *_notices(plan, events, released, cleaned, by_others),
             *lake_notice,
             *(checkpoint.notices if checkpoint else ()),
         ),
@@ -435,8 +435,8 @@ def _refused_logs(
     deleted: Mapping[str, SegmentRelease],
 ) -> tuple[RefusedLog, ...]:
     refused = (*(refused_by_plan(plan) if plan else ()), *(released.refused if released else ()))
-    named = {log.log for log in refused} | {release.log for release in deleted.values()}
-    return (*refused, *(log for log in _list_not_archived(events) if log.log not in named))
+    other_logs = {log.log for log in refused} | {release.log for release in deleted.values()}
+    return (*refused, *(log for log in _list_not_archived(events) if log.log not in other_logs))
 
 
 def _list_unarchived(
@@ -446,8 +446,8 @@ def _list_unarchived(
 
     A waived segment was deleted without a receipt, and a refused log waits for the next run.
     """
-    done, stay = {release.segment.id for release in deleted}, {log.log for log in refused}
-    return {slot for slot in unproven if slot not in done and slot.log not in stay}
+    deleted_ids, stay = {release.segment.id for release in deleted}, {log.log for log in refused}
+    return {slot for slot in unproven if slot not in deleted_ids and slot.log not in stay}
 
 
 def _alarms(
@@ -515,7 +515,7 @@ def read_lakes(context: Context, run: Run) -> InLakes:
         for event in context.journal.events(run, Step.ARCHIVE, Phase.INTENT)
     ]
     results = context.journal.events(run, Step.ARCHIVE, Phase.RESULT)
-    again = {event.subject for event in results if event.payload.get(HASHED_AGAIN)}
+    hashed = {event.subject for event in results if event.payload.get(HASHED_AGAIN)}
     if not ids:
         return (), (), (), ()
     heads = known_heads(context.journal, context.record)
@@ -527,7 +527,7 @@ def read_lakes(context: Context, run: Run) -> InLakes:
         return (), tuple(ids), tuple(unknown), ()
     proven = {key: (lake, row) for lake in reversed(proofs.asked) for key in ids for row in lake.of(key)}
     archived = tuple(
-        _archived_segment(proven[key][1], run, proven[key][0].lake.location, segment_subject(*key) in again)
+        _archived_segment(proven[key][1], run, proven[key][0].lake.location, segment_subject(*key) in hashed)
         for key in ids
         if key in proven
     )
@@ -545,8 +545,8 @@ def read_lakes(context: Context, run: Run) -> InLakes:
 
 def _find_ahead(events: Sequence[Event], *, hashed_again: bool) -> set[str]:
     """Return the segments that the run proved, or found still proven, besides those that it deletes."""
-    done = (event for event in events if (event.step, event.phase) == (Step.SEALED, Phase.RESULT))
-    return {row.subject for row in done if bool(row.payload.get(HASHED_AGAIN)) is hashed_again} - {WHOLE}
+    results = (event for event in events if (event.step, event.phase) == (Step.SEALED, Phase.RESULT))
+    return {row.subject for row in results if bool(row.payload.get(HASHED_AGAIN)) is hashed_again} - {WHOLE}
 
 
 def _archived_segment(receipt: Receipt, run: Run, lake: str, hashed_again: bool) -> ArchivedSegment:
