@@ -46,9 +46,8 @@ class ConfiguredStore:
     :param pool: pool of the store's tasks; None: Airflow's default.
     :param executor: executor of the store's tasks, if Airflow has several; None: Airflow's default.
     :param lake: the lake's name, for the id of its maintenance DAG and for its assets.
-    :param approvers: the users who may approve plans as a second person. Empty: every user who may answer
-        tasks of the store's DAGs. None: nobody is asked, and a plan that needs a second person isn't
-        released.
+    :param approvers: users who may approve plans as a second person. Empty: all who may answer tasks of the
+        store's DAGs. None: nobody is asked, and a plan that needs a second person isn't released.
     """
 
     conn_id: str
@@ -115,8 +114,7 @@ def when_failed() -> Mapping[str, Any]:
     """Return the arguments that make a task notify people when it has failed.
 
     The option ``on_failure_callback`` names a notifier, a function, or a list of them. They are called after
-    each failure. The notifiers in ``alarm_notifiers`` are called once when an alarm begins, and once when it
-    ends.
+    each failure. The notifiers in ``alarm_notifiers`` are called when an alarm begins and when it ends.
 
     :raises AirflowConfigException: a named object can't be imported.
     """

@@ -57,8 +57,7 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
     The files are in the store's report directory. They are removed when the job has ended. If this process is
     killed, the next job removes them at its start.
 
-    The files have no credentials. The driver gets them in its environment, so it runs where spark-submit runs
-    (deploy mode client).
+    The driver gets credentials in its environment, not in files. So it runs in the deploy mode client.
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "storage_engine_conn_id")

@@ -112,9 +112,7 @@ OLDER_DAGS = {
 _SETTINGS_FILE = "airflow.cfg"
 _CONNECTIONS_FILE = "connections.json"
 _WORKERS = 10
-"""The highest number of tasks at the same time. A hanging store blocks at most nine tasks, so this is more.
-Each task takes 27 MiB.
-"""
+"""Most tasks at a time, 27 MiB each. A hanging store blocks at most nine of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -387,12 +387,10 @@ def move(
 ) -> StoreRecord:
     """Record that a store is at the place of ``store`` on this machine, with this name.
 
-    :param leave_unproven: number of unproven segments of another journal's hold that may be left to the
-        broker.
+    :param leave_unproven: number of unproven segments in another journal's hold that may be let go.
     :raises GateRefusedError: another journal's hold keeps more segments than that; nothing was changed.
     :raises BadInputError: the name is empty, or differs from the connection's name.
-    :raises StoreIdentityError: it is unknown which store this is, it is a copy, or its place or name is
-        taken.
+    :raises StoreIdentityError: it is unknown which store this is, it is a copy, or place or name is taken.
     :raises WrongHostError: by its settings the store is on another machine.
     :raises LakeUnavailableError: only the lake knows the store's lineage, and it can't be read.
     """
@@ -482,8 +480,7 @@ def stamp(
         that the stamp, the journal or the lake has.
     :param new: the directory is a store of its own, copied from another one, and gets a new identity.
     :raises BadInputError: no reason is given, or journal and lakes don't know the store.
-    :raises StoreIdentityError: another store has this place or the new store's name, or the directory is a
-        copy.
+    :raises StoreIdentityError: another store has this place or the new name, or the directory is a copy.
     :raises LakeUnavailableError: a lake can't be read.
     """
     _check_decision("stamp", person, reason, "compares the store with earlier knowledge of its lakes")

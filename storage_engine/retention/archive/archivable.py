@@ -347,8 +347,8 @@ def find_missing_ranges(
     """Return the ranges that are missing from a run's logs and are in no lake, no shield and no record.
 
     Segments that lakes have without some topics are included: the caller checks the archive rules. If a lake
-    with receipts of the store isn't asked, ranges that were deleted before this run are left out: it is
-    unknown whether they are lost.
+    with receipts of the store isn't asked, ranges that were deleted before this run are left out, because
+    they may not be lost.
 
     :param last: the last look, which was already added.
     :param log_ids: identities of the logs in the last look, by name.

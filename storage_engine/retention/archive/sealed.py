@@ -97,8 +97,7 @@ def archive_sealed(
     :param budget_bytes: most bytes to archive; at least one segment is archived. None: no limit.
     :param accept_damage: archive bytes that don't decode, exactly as they are.
     :return: the result. An error of one log doesn't stop other logs: the log is in ``refused``.
-    :raises StorageEngineError: an error of ``archive_with``. An error of one log is raised only if every log
-        fails.
+    :raises StorageEngineError: from ``archive_with``. An error of one log is raised only if every log fails.
     :raises LakeUnavailableError: none of the store's lakes can be used.
     """
     context = open_context(store)

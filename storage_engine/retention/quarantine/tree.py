@@ -31,8 +31,7 @@ STEP_BYTES = 64 << 20
 LEASED_KINDS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs"})
 """File systems on which a lease shows every process that has a file open or mapped.
 
-An overlay doesn't show mappings, nor processes that use another mount. FUSE and network file systems don't
-show other machines.
+An overlay hides mappings and other mounts' processes. FUSE and network file systems hide other machines.
 """
 
 _PAUSE_SECONDS = 0.05

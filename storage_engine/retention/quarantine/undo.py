@@ -1,8 +1,7 @@
 """Undo of a run's deletions: exactly the same files come back under the same names.
 
 Everything is checked before the first file is moved. Dependents come back first, then segments, the newest
-first and each after its companions. So a kill leaves a store that a cleanup could have left, and a repeat
-continues.
+first and each after its companions. So a kill leaves a store like a cleanup does, and a repeat continues.
 """
 
 from __future__ import annotations

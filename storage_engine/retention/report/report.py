@@ -222,8 +222,7 @@ class ArchivedSegment:
     :param by_this_run: false: it was proven before the run began.
     :param lake: location of the lake that has it.
     :param hashed_again: it was touched after its receipt, and this run found its bytes unchanged.
-    :param first_stored_at_ms: when its oldest message was stored, ``last_stored_at_ms`` its newest; None:
-        none.
+    :param first_stored_at_ms: when its oldest message was stored; None: no message. Likewise the newest.
     """
 
     log: str
@@ -260,8 +259,7 @@ class Report:
     :param unread_lines: the losses as lines of text, with the commands that export the messages.
     :param owed: messages that the broker then had yet to deliver or decide; empty if the policy ignores them.
     :param notices: notices for a person, which didn't change the run.
-    :param freed_bytes: size of the deleted files, without files in a quarantine or still to be removed by a
-        broker.
+    :param freed_bytes: size of deleted files, without those in a quarantine or left for the broker to remove.
     :param quarantine: quarantine of the deleted files; None: they were deleted for good.
     :param refused: logs of which no further segment was deleted, while other logs' segments were.
     :param lake_directory: the value of ``--lake`` for the lake; LAKE: its local directory is unknown.
