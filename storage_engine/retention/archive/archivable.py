@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 
 from storage_engine.commands import Command
 from storage_engine.core.clock import clock_ms
@@ -21,7 +20,7 @@ from storage_engine.exceptions import LakeConflictError
 from storage_engine.journal.journal import Journal, Step, StoreRecord
 from storage_engine.lake.acts.unarchived import NO_PERMITS
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.coverage.coverage import Interval, ReleasedSpan, merge_intervals, subtract_intervals
+from storage_engine.lake.coverage.coverage import ReleasedSpan, merge_intervals, subtract_intervals
 from storage_engine.lake.coverage.spans import ArchivedSpan, ReceiptSpan, receipt_spans
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt
@@ -330,15 +329,10 @@ def missing_ranges(
         earlier = before.get(part.log)
         if earlier is not None and may_be_one(earlier.identity.log_id, part.log_id):
             starts.append(earlier.start_offset)
-        holes = subtract_intervals(min(starts), part.end_offset, merge_intervals(of_log))
-        for start, end in chain.from_iterable(_cut_hole(hole, part.start_offset) for hole in holes):
-            yield MissingRange(part.log, start, end, part.log_id, part.facts, end <= part.start_offset)
-
-
-def _cut_hole(hole: Interval, at: int) -> tuple[Interval, ...]:
-    """Cut an interval in two at an offset inside of it, or return it whole."""
-    start, end = hole
-    return ((start, at), (at, end)) if start < at < end else (hole,)
+        merged, cut = merge_intervals(of_log), min(part.start_offset, part.end_offset)
+        for first, behind in ((min(starts), cut), (cut, part.end_offset)):
+            for start, end in subtract_intervals(first, behind, merged):
+                yield MissingRange(part.log, start, end, part.log_id, part.facts, end <= part.start_offset)
 
 
 def find_missing_ranges(

@@ -231,24 +231,16 @@ class _Listing:
 def record_archive_lag(store: AnyStore, run_key: str) -> ArchiveLag | None:
     """Measure the archive lag and record it, as a sample and for the run's report.
 
-    :return: None under the policy archive: off.
+    :return: the lag; None under the policy archive: off.
+    :raises LakeUnavailableError: no lake can be read.
     """
     context = open_context(store)
     if not context.store.archives:
         return None
     with context.errors(begin_background_run(context, run_key), Step.ARCHIVE_LAG) as save:
-        lag = sample_archive_lag(context)
-        save(lag)
-    return lag
-
-
-def sample_archive_lag(context: Context) -> ArchiveLag:
-    """Measure the archive lag and record it as a sample, for no run.
-
-    :raises LakeUnavailableError: no lake can be read.
-    """
-    measured = measure_lag(context)
-    context.sample(measured.snapshot, measured.lag.measured_at_ms, archive_lag=measured.lag)
+        measured = measure_lag(context)
+        context.sample(measured.snapshot, measured.lag.measured_at_ms, archive_lag=measured.lag)
+        save(measured.lag)
     return measured.lag
 
 

@@ -135,6 +135,10 @@ def undone_before(store: AnyStore, run_key: str) -> UndoResult | None:
     return None if run is None else context.result(run, Step.UNDO, UndoResult)
 
 
+def _refusal(text: str) -> QuarantineError:
+    return QuarantineError(f"{text}. Nothing was changed. ", _ELSEWHERE)
+
+
 def _read_quarantine(context: Context, run: Run) -> Quarantine:
     """:raises RunStateError: the run has no quarantine.
     :raises QuarantineError: the quarantine was emptied.
@@ -147,10 +151,9 @@ def _read_quarantine(context: Context, run: Run) -> Quarantine:
             _ELSEWHERE,
         )
     if quarantine.state in (QuarantineState.EMPTYING, QuarantineState.EMPTIED):
-        raise QuarantineError(
+        raise _refusal(
             f"run {run.run_key!r}: expected its quarantine, found it emptied at "
-            f"{time_text(quarantine.state_at_ms)} ({quarantine.detail}). Nothing was changed. ",
-            _ELSEWHERE,
+            f"{time_text(quarantine.state_at_ms)} ({quarantine.detail})"
         )
     if quarantine.state is QuarantineState.UNDO_ENDED:
         raise QuarantineError(quarantine.detail)
@@ -201,10 +204,9 @@ def _check_bytes(
             place, path = aside[release.facts.path], Path(release.facts.path)
             inside = place.directory.joinpath(*place.names(path))
             if (sha256 := digest(str(inside), Reading(advance, renew))) != release.sha256:
-                raise QuarantineError(
+                raise _refusal(
                     f"{inside}: expected SHA-256 {release.sha256}, which its receipt proves, found {sha256}: "
-                    "it was written to since. Nothing was changed. ",
-                    _ELSEWHERE,
+                    "it was written to since"
                 )
 
 
@@ -247,18 +249,16 @@ def _find_aside(
                 _ELSEWHERE,
             )
         if status_here is not None:
-            raise QuarantineError(
+            raise _refusal(
                 f"{path}: expected no file after the deletion by run {run.run_key!r}, found one: it was "
-                "written since. Nothing was changed. ",
-                _ELSEWHERE,
+                "written since"
             )
         if not _is_same(facts, status):
-            raise QuarantineError(
+            raise _refusal(
                 f"{place.directory.joinpath(*place.names(path))}: expected the file that was deleted, of "
                 f"{facts.size_bytes} bytes, inode {facts.inode} and mtime {facts.mtime_ns} ns, found "
                 f"{status.st_size} bytes, inode {status.st_ino} and mtime {status.st_mtime_ns} ns: it was "
-                "touched or copied since. Nothing was changed. ",
-                _ELSEWHERE,
+                "touched or copied since"
             )
         places[facts.path] = place
     return places
@@ -280,10 +280,9 @@ def _check_log(
     :raises QuarantineError: a log begins elsewhere, or is missing.
     """
     if missing := sorted({release.log for release in aside} - {log.name for log in logs}):
-        raise QuarantineError(
+        raise _refusal(
             f"{context.store.real_root}: expected log {missing[0]}, from which run {run.run_key!r} "
-            "deleted, found none. Nothing was changed. ",
-            _ELSEWHERE,
+            "deleted, found none"
         )
     for log in logs:
         of_log = [release for release in aside if release.log == log.name]
@@ -351,10 +350,9 @@ def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents:
             if first > last:
                 continue
             expected, actual = f"a file after {last}", first or "none"
-        raise QuarantineError(
+        raise _refusal(
             f"{directory}: expected {expected}, as run {run.run_key!r} left it, found {actual}: it was "
-            "removed, or begun again, since then. Nothing was changed. ",
-            _ELSEWHERE,
+            "removed, or begun again, since then"
         )
 
 
