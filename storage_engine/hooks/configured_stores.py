@@ -42,12 +42,12 @@ class ConfiguredStore:
 
     :param conn_id: id of the store's connection. It is also the store's name.
     :param schedule: schedule of the store's monitor DAG, in Airflow's format.
-    :param queue: queue of the workers that see the store's disk; None: Airflow's default.
-    :param pool: pool of the store's tasks; None: Airflow's default.
-    :param executor: executor of the store's tasks, if Airflow has several; None: Airflow's default.
+    :param queue: queue of the workers that see the store's disk, or None for Airflow's default.
+    :param pool: pool of the store's tasks, or None for Airflow's default.
+    :param executor: executor of the store's tasks, if Airflow has several, or None for Airflow's default.
     :param lake: the lake's name, for the id of its maintenance DAG and for its assets.
-    :param approvers: users who may approve plans as a second person. Empty: all who may answer tasks of the
-        store's DAGs. None: nobody is asked, and a plan that needs a second person isn't released.
+    :param approvers: users who may approve plans as a second person. If empty, all who may answer tasks of
+        the DAGs. If None, nobody is asked, and a plan that needs a second person isn't released.
     """
 
     conn_id: str

@@ -197,7 +197,7 @@ class Fields:
             raise self.error(name, expected, text, meant_zone(text)) from None
 
     def addresses(self, name: str, *, several: bool = False) -> str:
-        """Return addresses as ``host:port``; "": none. If several are allowed, ``;`` separates them."""
+        """Return addresses as ``host:port``, or "". If several are allowed, ``;`` separates them."""
         text = self.text(name)
         expected = "host:port, several separated by ;" if several else "host:port"
         for address in filter(None, text.split(";") if several else [text]):
@@ -251,7 +251,7 @@ class Fields:
 def _has_same_value(old: Any, new: Any, usual: str) -> bool:
     """Return whether an old field is empty or default, or has the same value as the new field.
 
-    :param usual: the setting's default. "": it is a text or an object, so upper and lower case differ.
+    :param usual: the setting's default, or "" for a text or an object, in which upper and lower case differ.
     """
     before, now = (json.dumps(_parse_value(value), sort_keys=True) for value in (old, new))
     if usual:
@@ -305,7 +305,7 @@ class Defaults:
 
     :param home: AIRFLOW_HOME. Journal, lake and reports are under it if the section doesn't set them either.
     :param lake: a directory, or a JSON object of catalog properties.
-    :param second_lake: a directory or a JSON object, as for ``lake``; empty: there is no second lake.
+    :param second_lake: a directory or a JSON object, as for ``lake``, or "" for no second lake.
     :param policies: a JSON object of policies by name.
     """
 
@@ -355,7 +355,7 @@ def managed_store(
 
 
 def moved_fields(extra: Mapping[str, Any]) -> str:
-    """Return where settings of an older connection belong now; "": none is in an old place."""
+    """Return where settings of an older connection belong now, or "" if none is in an old place."""
     by_group = Fields("", extra, PLACES).in_old_places()
     moves = [f"{group} = {json.dumps(values)}" for group, values in by_group.items()]
     # Their values may be secrets.
@@ -413,12 +413,12 @@ def _overrides(read: Fields, broker: str) -> dict[str, str]:
 
 
 def store_queue(extra: Mapping[str, Any]) -> str | None:
-    """Return the Airflow queue whose workers see the store's disk; None: any worker sees it."""
+    """Return the Airflow queue whose workers see the store's disk, or None if any worker sees it."""
     return str(extra.get("queue") or "").strip() or None
 
 
 def spark_connection(extra: Mapping[str, Any]) -> str | None:
-    """Return the connection that submits a store's Spark jobs; None: its tasks do the work themselves."""
+    """Return the connection that submits a store's Spark jobs, or None if its tasks do the work."""
     return str(extra.get("spark_conn_id") or "").strip() or None
 
 
@@ -431,7 +431,7 @@ def spark_from_of(conn_id: str, extra: Mapping[str, Any]) -> SparkFrom:
 
 
 def agent_of(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
-    """Return the access to the agent that serves a store to executors; empty: the executors see its disk.
+    """Return the access to the agent that serves a store to executors, or nothing if they see its disk.
 
     :raises BadInputError: the field has no address, an unknown key, or a path that isn't absolute.
     """
@@ -460,7 +460,7 @@ def _spark_from(source: str, extra: Mapping[str, Any]) -> SparkFrom:
 
 
 def broker_connection(conn_id: str, extra: Mapping[str, Any]) -> str | None:
-    """Return the connection with the two keys of a running broker; None: requests are not signed."""
+    """Return the connection with the two keys of a running broker, or None if requests are not signed."""
     return Fields(f"connection {conn_id}", extra, PLACES).text("conn_id") or None
 
 
@@ -555,7 +555,7 @@ def _journal_url(read: Fields, password: str | None, defaults: Defaults, directo
 def broker_of_fields(read: Fields, client_connection: str) -> LiveBroker | None:
     """Return the running broker that the fields describe; None if the store's broker is stopped.
 
-    :param client_connection: type of Airflow connections that may have the broker's address; "": none.
+    :param client_connection: type of Airflow connections that may have the broker's address, or "".
     :raises BadInputError: a field is missing, contradicts another, or can't be read. The error names it.
     """
     mode = LIVE if read.text("mode") == BESIDE else read.choice("mode", MODES)

@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 class AlarmException(AirflowFailException):
     """Fails a task that has looked after a store and found something that a person should know at once.
 
-    :param text: the text at the end of the task's log; "": the alarms.
+    :param text: the text at the end of the task's log, or "" for the alarms.
     """
 
     def __init__(self, alarms: Sequence[str], text: str = "") -> None:

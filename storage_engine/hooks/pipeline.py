@@ -132,7 +132,7 @@ def _queue(session: Any, store: ConfiguredStore | None, dag_ids: Sequence[str]) 
 
 
 def _edge_workers(session: Any, queue: str) -> tuple[ComponentFacts, ...] | None:
-    """Return the edge workers that take a queue's tasks. A worker without queues takes all. None: unknown."""
+    """Return the edge workers that take a queue's tasks, or None if unknown. One without queues takes all."""
     if not EDGE.is_installed or not inspect(session.connection()).has_table("edge_worker"):
         return None
     from airflow.providers.edge3.models.edge_worker import EdgeWorkerModel
@@ -154,7 +154,7 @@ def _unknown_approvers(store: ConfiguredStore | None) -> tuple[str, ...]:
 
 
 def _approval(conn_id: str, store: ConfiguredStore | None, unknown: Sequence[str]) -> str:
-    """Return why nobody can approve a store's plans in this Airflow, as a clause; "": a person can."""
+    """Return why nobody can approve a store's plans in this Airflow, as a clause, or "" if a person can."""
     if store is None or store.approvers is None:
         return f"the entry of {conn_id} in the option stores names no approvers, so its DAGs ask no person"
     simple = "SimpleAuthManager" in conf.get("core", "auth_manager", fallback="")
@@ -254,7 +254,7 @@ _LOCAL_BUNDLE = "LocalDagBundle"
 def own_airflow(dags_folder: Path | None, *conn_ids: str) -> OwnAirflow:
     """Read the facts about the Airflow of this environment.
 
-    :param dags_folder: directory for DAG files; None: Airflow's own.
+    :param dags_folder: directory for DAG files, or None for Airflow's own.
     :raises BadInputError: Airflow doesn't read DAGs from its DAGs folder.
     """
     return OwnAirflow(
@@ -288,7 +288,7 @@ def check_fields(conn_id: str, extra: Mapping[str, Any]) -> None:
 
 
 def queue_of(conn_id: str) -> str | None:
-    """Return the queue that an existing connection names; None: it names none."""
+    """Return the queue that an existing connection names, or None."""
     return store_queue(BaseHook.get_connection(conn_id).extra_dejson)
 
 

@@ -140,7 +140,7 @@ class StorageEngineHook(BaseHook):
 
     @cached_property
     def spark(self) -> SparkUse | None:
-        """The Spark that the store's connection names, and its work's limits; None: it names no Spark.
+        """The Spark that the store's connection names, and its work's limits, or None if it names no Spark.
 
         :raises BadInputError: there is no such connection, or the provider can't read it.
         """
@@ -173,12 +173,12 @@ class StorageEngineHook(BaseHook):
 
     @cached_property
     def spark_conn_id(self) -> str | None:
-        """The connection that submits this store's Spark jobs; None: its tasks do the work themselves."""
+        """The connection that submits this store's Spark jobs, or None if its tasks do the work."""
         return spark_connection(self.connection.extra_dejson)
 
     @property
     def agent(self) -> AgentAccess | None:
-        """The agent that serves the store to executors of its Spark jobs; None: the executors see its disk.
+        """The agent that serves the store to executors of Spark jobs, or None if they see its disk.
 
         :raises BadInputError: one of the agent's files can't be used, or other users can read the token.
         """
@@ -219,7 +219,7 @@ class StorageEngineHook(BaseHook):
 
     @cached_property
     def queue(self) -> str | None:
-        """The Airflow queue whose workers see the store's disk; None: the connection names no queue."""
+        """The Airflow queue whose workers see the store's disk, or None if the connection names no queue."""
         return store_queue(self.connection.extra_dejson)
 
     def test_connection(self) -> tuple[bool, str]:

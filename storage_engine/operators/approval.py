@@ -33,10 +33,10 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
     Three results skip the tasks directly downstream: a rejection, an answer from a user who may not approve,
     and no answer in time. The report names the result, and fails.
 
-    :param assigned_users: the users who may answer, each with the ``id`` and ``name`` of the auth manager;
-        None: every user who may answer tasks of the DAG.
-    :param subject: subject of the question (templated); "": the store and the segments to delete.
-    :param body: text of the question (templated); None: segments with reasons, consumers' losses and proofs.
+    :param assigned_users: the users who may answer, each with the ``id`` and ``name`` of the auth manager, or
+        None for every user who may answer tasks of the DAG.
+    :param subject: subject of the question (templated), or "" for the store and the segments to delete.
+    :param body: text of the question (templated). By default it has reasons, consumers' losses and proofs.
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id", "subject", "body")
@@ -118,7 +118,7 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
             )
 
     def _fault(self, person: Person | None) -> str:
-        """Return why a user's approval can't be accepted, by Airflow's facts about its users; "": it can."""
+        """Return why a user's approval can't be accepted, by Airflow's facts about users, or "" if it can."""
         if person is None:
             return "nobody answered"
         everybody = conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False)

@@ -81,7 +81,7 @@ class StoreOperator(BaseOperator):
         """Run this operator's step, and return the task's XCom."""
 
     def lineage_so_far(self, cleanup: cycle.Cleanup) -> Lineage | None:
-        """Return the tables that a failing step's attempts have read and written; None: there are none."""
+        """Return the tables that a failing step's attempts have read and written, or None."""
         return None
 
     def keep_lineage(self, make: Callable[[], Lineage | None]) -> None:

@@ -82,8 +82,8 @@ class StorageEngineRetentionReportOperator(_LakeJobOperator):
 
     The task is skipped if the store's connection names no Spark connection.
 
-    :param first_day: first counted day in UTC, as in 2026-11-24 (templated); "": the oldest message's day.
-    :param last_day: last counted day; "": the newest message's day.
+    :param first_day: first counted day in UTC, as in 2026-11-24 (templated), or "" for the oldest day.
+    :param last_day: last counted day, or "" for the newest day.
     """
 
     template_fields: Sequence[str] = (*StoreSparkOperator.template_fields, "first_day", "last_day")

@@ -30,7 +30,7 @@ _MOST_RANGES = 100
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """The offsets [start, end) of a log, and their bytes' place; "": the task doesn't record the place."""
+    """The offsets [start, end) of a log, and their bytes' place, or "" if the task doesn't record it."""
 
     start: int
     end: int
@@ -56,7 +56,7 @@ class Lineage:
 
     :param logs: the offsets that the task read, by the store's logs.
     :param truncated: the offsets that the task deleted, by log.
-    :param rows: number of new rows in the first written table; None: the task doesn't record it.
+    :param rows: number of new rows in the first written table, or None if the task doesn't record it.
     """
 
     root: str
@@ -82,7 +82,7 @@ def is_wanted() -> bool:
 def archive_lineage(store: ManagedStore, receipts: Sequence[Receipt], *lakes: str) -> Lineage:
     """Return the lineage of archiving.
 
-    :param lakes: locations of the lakes with the archived segments; "": none.
+    :param lakes: locations of the lakes with the archived segments, or "" for none.
     """
     ranges = _group_spans((receipt.log, LogSpan(receipt.base_offset, receipt.end)) for receipt in receipts)
     return Lineage(

@@ -39,7 +39,7 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
     rule ``all_done`` still runs. In a dry run, the task for consumer lag follows and skips the rest.
 
     :param request: a request beyond the store's own settings: a PlanRequest, its fields as a mapping, or its
-        fields as JSON text (templated); None: no request.
+        fields as JSON text (templated), or None for no request.
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id", "request")

@@ -87,7 +87,7 @@ def monitored(store: ConfiguredStore, *, sense_for: timedelta) -> None:
 def cleanup(store: ConfiguredStore, *, request: str | None = None) -> None:
     """Clean up at once, by the store's rules and a further request.
 
-    :param request: fields of a PlanRequest as JSON text (templated); None: no request.
+    :param request: fields of a PlanRequest as JSON text (templated), or None for no request.
     """
     chain(*cleanup_tasks(store, plan={"request": request}))
 

@@ -40,7 +40,7 @@ SAME_PROOF = "the tasks archive and measure consumer lag by themselves, with the
 class SparkProposal:
     """The proposed place for a store's heavy work.
 
-    :param conn_id: id of the Spark connection for the store's connection; None: no Spark.
+    :param conn_id: id of the Spark connection for the store's connection, or None for no Spark.
     :param text: where each kind of work runs, or why there is no Spark.
     """
 
@@ -52,7 +52,7 @@ class SparkProposal:
 def propose_spark(named: str | None, usable: Collection[str], taken: Collection[str]) -> SparkProposal:
     """Propose a Spark connection.
 
-    :param named: id that a person named; "": no Spark is wanted; None: the person named nothing.
+    :param named: id that a person named, or "" if no Spark is wanted, or None if the person named nothing.
     :param usable: ids of connections of the type spark, without Airflow's own unchanged connection.
     :param taken: ids of the existing connections among those that were looked for.
     """
@@ -180,7 +180,7 @@ def init_project(
     """Create a project that Airflow can run without changes.
 
     :param directory: directory of the project. It is created if it is missing.
-    :param store_root: the broker's storePathRootDir, for the connection; None: a placeholder.
+    :param store_root: the broker's storePathRootDir, for the connection, or None for a placeholder.
     :param time_zone: the zone in which the broker reads ``deleteWhen``.
     :param older_dag_ids: add DAGs with the ids of :data:`OLDER_DAGS`, under which active runs can end.
     :raises BadInputError: the directory already has one of the files.

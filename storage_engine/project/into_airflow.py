@@ -41,7 +41,7 @@ class OwnAirflow:
     :param stores: the effective value of the option that lists the stores.
     :param by_environment: environment variables that set options. They win over the settings file.
     :param executor: the effective value of the option ``executor``.
-    :param address: address of its API server, as other hosts know it; "": the settings name none.
+    :param address: address of its API server, as other hosts know it, or "" if the settings name none.
     :param connections: ids of the existing connections among those that were looked for.
     :param spark_connections: ids of connections of the type spark, without Airflow's own unchanged one.
     """
@@ -78,7 +78,7 @@ class Option:
 class FileChange:
     """Change of one file.
 
-    :param before: present content of the file; None: the file doesn't exist.
+    :param before: present content of the file, or None if the file doesn't exist.
     """
 
     path: Path
@@ -102,7 +102,7 @@ class FileChange:
 
 
 def settings_change(airflow: OwnAirflow, *options: Option) -> tuple[FileChange, ...]:
-    """Return the change of the settings file; empty: no change is needed.
+    """Return the change of the settings file, or nothing if no change is needed.
 
     :raises BadInputError: Airflow can't start with the present file.
     """
@@ -126,7 +126,7 @@ def stores_with(airflow: OwnAirflow, conn_id: str, default: str, queue: str | No
     """Return the option that lists the stores, with one more store.
 
     :param default: the default of the option. It is left out if no such connection exists.
-    :param queue: queue of the edge worker that sees the store's disk; None: another kind of worker sees it.
+    :param queue: queue of the edge worker that sees the store's disk, or None if no edge worker sees it.
     """
     without = default if default not in airflow.connections and default != conn_id else ""
     places = {} if queue is None else {"queue": queue, "executor": EDGE_EXECUTOR.rpartition(".")[2]}
@@ -297,7 +297,7 @@ def with_store(listed: str, conn_id: str, *, without: str = "", **places: str) -
 
     :param listed: present value, in the format of
         :func:`~storage_engine.hooks.configured_stores.configured_stores`.
-    :param without: default id to leave out, because it has no connection; "": leave out nothing.
+    :param without: default id to leave out, because it has no connection, or "" for none.
     :param places: fields of the store's entry that say where its tasks run, such as ``queue``.
     :raises BadInputError: the value isn't a list of stores.
     """

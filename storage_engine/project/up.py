@@ -36,7 +36,7 @@ _TIMEOUT_SECONDS = 30
 class ApiError(StorageEngineError):
     """Airflow's API could not be reached or refused a call.
 
-    :param status: HTTP status; None: there was no answer.
+    :param status: HTTP status, or None if there was no answer.
     """
 
     def __init__(self, message: str, status: int | None = None) -> None:
@@ -366,7 +366,7 @@ def up(directory: Path, say: Callable[[str], None]) -> int:
 
 
 def free_port(preferred: int = _PREFERRED_PORT) -> int:
-    """Return a free port of the loopback address: the preferred one, or another if that is taken. 0: any."""
+    """Return a free port of the loopback address, the preferred one if it is free. 0 means any port."""
     for port in (preferred, 0):
         with socket.socket() as probe:
             # A port that an ended server left in TIME_WAIT is free; one that is listened on is not.

@@ -98,7 +98,7 @@ def accept_loss(
     :param start_offset: first offset of a range up to ``end_offset``. All of it is LOST or UNKNOWN by the
         lakes and by the journal's record of missing logs and of segments that others deleted. A gap between
         store and lakes counts, too.
-    :param log: the log of the range; None: the first log that has lost all of the range.
+    :param log: the log of the range, or None for the first log that has lost all of the range.
     :raises BadInputError: a part of the range is in a known place, or no reason is given.
     :raises LakeUnavailableError: a lake that may have the bytes can't be asked, or lost known receipts.
     """
@@ -160,7 +160,7 @@ class _Lost:
     """A range that no known place has.
 
     :param gap: the known facts about the range, if only a gap between store and lake shows the loss.
-    :param log_id: identity of the range's log; "": unknown.
+    :param log_id: identity of the range's log, or "" if unknown.
     :param is_other: another log has the name of the range's log by now.
     """
 
@@ -307,7 +307,7 @@ def adopt(
 
     The archived segments stay in the lake under the old lineage.
 
-    :param log: the only log that gets a new lineage; None: all logs.
+    :param log: the only log that gets a new lineage, or None for all logs.
     :param force: open a new lineage even if nothing on disk contradicts the archive. Then all segments on
         disk are archived once more, and queries see each of their rows twice.
     :raises BadInputError: no reason is given, or no segment contradicts its receipt. Also if no log is named,
@@ -476,8 +476,8 @@ def stamp(
     Earlier knowledge of the lakes given here no longer counts: only their present state does. Earlier
     knowledge of other lakes stays. The lakes are read before anything is changed.
 
-    :param store_id: id of the store in this directory, or one of its several ids in the lake. None: the id
-        that the stamp, the journal or the lake has.
+    :param store_id: id of the store in this directory, or one of its several ids in the lake, or None for the
+        id that the stamp, the journal or the lake has.
     :param new: the directory is a store of its own, copied from another one, and gets a new identity.
     :raises BadInputError: no reason is given, or journal and lakes don't know the store.
     :raises StoreIdentityError: another store has this place or the new name, or the directory is a copy.
@@ -560,7 +560,7 @@ class _AskedLake:
 
     :param place: location of its table of receipts.
     :param lake_ids: its own UUID, and those of the lakes that it is a copy of.
-    :param head: its last receipt of the store; None: it has none.
+    :param head: its last receipt of the store, or None.
     """
 
     location: str

@@ -63,7 +63,7 @@ class ComparedLog:
     """A comparison of a log with the segments that other replicas archived of it.
 
     :param log_id: the broker's own identity of the log.
-    :param divergence: a sign that it isn't the same log; "": no sign, or the log may differ.
+    :param divergence: a sign that it isn't the same log, or "" if there is no sign or the log may differ.
     """
 
     log: str
@@ -147,7 +147,7 @@ def divergence(broker: BrokerStore, record: StoreRecord, log: str, rows: Sequenc
     """Return a sign, other than bytes, that a log isn't the one that other replicas archived.
 
     :param rows: their receipts of bytes that this log has as well.
-    :return: the sign; "": there is none, or the log may differ because a person adopted it.
+    :return: the sign, or "" if there is none or if the log may differ because a person adopted it.
     """
     if not rows or record.lineage_of(log) != _FIRST_LINEAGE:
         return ""
@@ -395,7 +395,7 @@ class _Compared:
                 yield segment.id, OtherNodesProof(cover.receipts, sha256)
 
     def _digest(self, segment: Segment) -> str:
-        """Return the SHA-256 of a segment whose file facts don't show each write; "": they do."""
+        """Return the SHA-256 of a segment whose file facts don't show each write, or else ""."""
         path = segment.facts.path
         return digest(path, self.reading) if path in self.unseen else ""
 

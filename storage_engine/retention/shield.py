@@ -74,8 +74,8 @@ from storage_engine.shield.links import drop_links, drop_unchanged, make_links, 
 class JudgedLink:
     """A link, and what the lakes' receipts say about its segment.
 
-    :param receipt: the receipt that proves exactly the link's bytes; None: there is none.
-    :param problem: why it is unknown whose bytes the link has; "": it is known.
+    :param receipt: the receipt that proves exactly the link's bytes, or None.
+    :param problem: why it is unknown whose bytes the link has, or "" if it is known.
     """
 
     seen: SeenLink
@@ -157,7 +157,7 @@ def _contradiction(entry: SeenLink, row: Receipt, sha256: str = "") -> str:
 
 
 def release_of(context: Context, seen: SeenLink) -> SegmentRelease | None:
-    """Return the deletion by which one of our runs deleted a link's segment; None: others deleted it."""
+    """Return the deletion by which one of our runs deleted a link's segment, or None if others deleted it."""
     link = seen.link
     segment = Segment(link.log, link.base_offset, link.segment, SegmentState.SEALED, link.mtime_ns)
     return release_by_any_run(context.journal, context.record.store_id, segment)
@@ -298,7 +298,7 @@ class ShieldResult:
     :param given_up: base offsets of segments that were now given up for space.
     :param linked_paths: paths of segments in the log that have a link.
     :param next_segments: sealed and unproven segments to link next, oldest first.
-    :param room_bytes: most bytes of these segments that may be linked; None: no limit.
+    :param room_bytes: most bytes of these segments that may be linked, or None for no limit.
     :param log_lineages: by name of a log, its own lineage if it differs.
     """
 
@@ -625,7 +625,7 @@ def _may_go(context: Context, judged: Sequence[JudgedLink]) -> list[JudgedLink]:
 
 
 def _stay_notices(entry: SeenLink) -> list[str]:
-    """Return why a link was not dropped. Empty: another process has dropped it meanwhile."""
+    """Return why a link was not dropped, or nothing if another process has dropped it meanwhile."""
     if not Path(entry.facts.path).exists():
         return []
     return [

@@ -152,7 +152,7 @@ class DeleteWindowTrigger(_CauseTrigger):
 class _Level:
     """The level above which a disk counts as full.
 
-    :param threshold_percent: the disk is full above this level; None: above which the broker itself cleans.
+    :param threshold_percent: level above which the disk is full, or None for the broker's own level.
     :param hysteresis_percent: how far the level has to fall below the threshold before the next event.
     """
 
@@ -168,7 +168,7 @@ class _Level:
         return above is not None and above <= -self.hysteresis_percent
 
     def _above_threshold(self, state: Watch) -> int | None:
-        """Return how far the level is above the threshold, in percent points; None: unknown."""
+        """Return how far the level is above the threshold, in percent points, or None if unknown."""
         threshold = state.ordinary_percent if self.threshold_percent is None else self.threshold_percent
         if state.deciding_percent is None or threshold is None:
             return None
@@ -183,7 +183,7 @@ class DiskLevelTrigger(_CauseTrigger):
     they are mounted. For a running broker, it uses the level that the broker reports, from any triggerer.
 
     :param storage_engine_conn_id: connection of the store.
-    :param threshold_percent: level above which it fires; None: the level above which the broker cleans.
+    :param threshold_percent: level above which it fires, or None for the level above which the broker cleans.
     :param hysteresis_percent: how far the level has to fall below the threshold before the next event.
     :param poll_seconds: pause between two samples.
     """

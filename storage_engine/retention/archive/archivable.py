@@ -225,7 +225,7 @@ def refuse_other_logs(context: Context, asked: Sequence[LakeProofs], segments: S
 class MissingRange:
     """Offsets [start_offset, end_offset) of a log that no known place has.
 
-    :param log_id: identity of the log, as receipts have it; "": unknown.
+    :param log_id: identity of the log, as receipts have it, or "" if unknown.
     :param facts: facts of one of the log's files, as a run saw it.
     :param is_earlier: the range was deleted before the run's first look.
     """
@@ -386,7 +386,7 @@ def find_missing_ranges(
 
 
 def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
-    """Return the ranges of receipts at the monitor's last look; None: unknown, or lakes contradict them."""
+    """Return the ranges of receipts at the monitor's last look, or None if unknown or contradicted."""
     store_id = context.record.store_id
     by_id = {str(lake.segments().metadata.table_uuid): lake for lake in lakes}
     ranges = kept_ranges(context.store.journal_url, store_id)

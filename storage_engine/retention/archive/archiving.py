@@ -324,7 +324,7 @@ class ArchiveResult:
     :param refused: logs that could not be archived or lack a file, while other logs were archived.
     :param kept_out: sealed segments that the broker's rules keep out, for now or for good.
     :param wrong_lakes: why lakes of the store can't be used as they are, each with the remedy.
-    :param ran: where the segments were archived, such as in Spark at a master; "": nothing was archived.
+    :param ran: where the segments were archived, such as in Spark at a master, or "" if none were.
     """
 
     receipts: tuple[Receipt, ...]

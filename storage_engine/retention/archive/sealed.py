@@ -94,7 +94,7 @@ def archive_sealed(
     broker was free to delete it, there is a notice, otherwise its log is in ``refused``.
 
     :param archive_with: copies, proves and commits, in this process or elsewhere.
-    :param budget_bytes: most bytes to archive; at least one segment is archived. None: no limit.
+    :param budget_bytes: most bytes to archive, or None for no limit. At least one segment is archived.
     :param accept_damage: archive bytes that don't decode, exactly as they are.
     :return: the result. An error of one log doesn't stop other logs: the log is in ``refused``.
     :raises StorageEngineError: from ``archive_with``. An error of one log is raised only if every log fails.

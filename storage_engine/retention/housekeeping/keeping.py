@@ -34,9 +34,9 @@ def forecast_lake(
 ) -> KeepForecast:
     """Return what will be deleted from a lake on which day if its policy doesn't change.
 
-    :param journal_url: the journal that counted the topics of its segments; None: there is none.
-    :param price: price of 10⁹ bytes for a month; None: no costs are computed.
-    :param decision: a decision to add, as if it were recorded now; None: only the recorded ones count.
+    :param journal_url: the journal that counted the topics of its segments, if there is one.
+    :param price: price of 10⁹ bytes for a month, or None to compute no costs.
+    :param decision: a decision to add to the recorded ones, as if it were recorded now.
     :raises LakeUnavailableError: the lake can't be read.
     :raises JournalUnavailableError: the journal can't be read.
     """
@@ -198,7 +198,7 @@ def _kept_bytes(row: Receipt) -> int:
 
 
 def _topics_of(row: Receipt, counted: Sequence[SlotTopic]) -> Iterator[tuple[str, int, int | None]]:
-    """Yield a segment's topics, each with its bytes and its newest message's time in ms; None: unknown.
+    """Yield a segment's topics, each with its bytes and its newest message's time in ms, or None if unknown.
 
     The receipt is used if it names streams; a receipt of an older lake or of a single stream doesn't.
     Otherwise the journal's counts are used while it has them, or the topic of a log that has only one.

@@ -67,7 +67,7 @@ from storage_engine.retention.store.known_heads import (
 class LakeExpiry:
     """Segments that were deleted from a lake, or would be.
 
-    :param act: SHA-256 of the first act that deleted segments; "": there was none.
+    :param act: SHA-256 of the first act that deleted segments, or "".
     :param verdicts: one for each segment of which the lake had rows.
     :param removed: files of earlier acts that were finally removed.
     :param acts: SHA-256 of every act: each group of thinned segments has an act of its own.
@@ -90,7 +90,7 @@ class LakeExpiry:
 
     @property
     def text(self) -> str:
-        """Return the changes as a sentence; "": there were none."""
+        """Return the changes as a sentence, or "" without changes."""
         parts = []
         for verb, count, noun, size_bytes in (
             ("expired", len(self.leaving), "segment", sum(row.segment.size_bytes for row in self.leaving)),
@@ -160,7 +160,7 @@ def expire_lake(
 ) -> LakeExpiry:
     """Expire segments that a lake's rules no longer keep. It may be killed at any instant and run again.
 
-    :param journal_url: the stores' journal; None: none, so it is unknown which segments stores still have.
+    :param journal_url: the stores' journal. Without it, it is unknown which segments stores still have.
     :param gone: names or ids of stores that no longer exist, as a person says.
     :param trash_ms: how long files stay after their segments expired, in milliseconds.
     :param rewrite: rule on which segments are thinned if only some of their topics expired.
@@ -369,7 +369,7 @@ def _store_id(name: str, names: Mapping[str, Sequence[str]]) -> str:
 
 
 def _fault(lake: Lake, journal: Journal | None, store_ids: Iterable[str]) -> tuple[ExpiryReason, str] | None:
-    """Return why no segment at all may be deleted from a lake; None: nothing forbids it."""
+    """Return why no segment at all may be deleted from a lake, or None if nothing forbids it."""
     if (original := copy_of(lake.segments())) is not None:
         return ExpiryReason.COPY, f"the lake is a copy of {original}, and nothing is removed from a copy"
     if journal is not None and KnownHeads(acts=journal.lake_acts()).lacks_acts(lake, read_acts(lake)):
@@ -466,7 +466,7 @@ def _streams(
     *,
     is_named: bool,
 ) -> tuple[SegmentStream, ...] | None:
-    """Return the streams of a segment that the lake still has; None: unknown.
+    """Return the streams of a segment that the lake still has, or None if unknown.
 
     A receipt of one stream doesn't name its topic. It is the only counted topic, or that of the log.
 

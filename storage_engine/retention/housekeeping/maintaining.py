@@ -120,7 +120,7 @@ class OldSample:
 class OldReport:
     """A directory with a run's report.
 
-    :param finished_at_ms: end of the run; None: the run was not finished when the report was written.
+    :param finished_at_ms: end of the run, or None if the run was not finished when the report was written.
     """
 
     path: str
@@ -502,7 +502,7 @@ def maintain_store(
 ) -> MaintainResult:
     """Remove expired quarantines, reports and journal records of one store.
 
-    :param now_ms: the present time; None: by this machine's clock.
+    :param now_ms: the present time, or None for this machine's clock.
     """
     now_ms = clock_ms() if now_ms is None else now_ms
     journal = Journal(store.journal_url)
@@ -521,7 +521,7 @@ def maintain_lakes(
 
     If stores share a lake, the call for the first store does the work.
 
-    :param now_ms: the present time; None: by this machine's clock.
+    :param now_ms: the present time, or None for this machine's clock.
     :param compact: also rewrite the store's small data files into larger ones.
     :raises StorageEngineError: the same errors as of ``open_lake`` and ``maintain_lake``.
     """
@@ -618,7 +618,7 @@ def _maintain(
 
 
 def _clock_fault(journal_url: str, store_id: str) -> str:
-    """Return why nothing of a store may expire now; "": the clock can be trusted."""
+    """Return why nothing of a store may expire now, or "" if the clock can be trusted."""
     ahead_ms = jumped_forward_ms(read_clock(), Journal(journal_url).clock_readings(store_id))
     if not ahead_ms:
         return ""

@@ -120,7 +120,7 @@ def _has_stood(context: Context, run: Run, kept_ms: int | None) -> bool:
 def record_starter(context: Context, run: Run, starter: Starter | None) -> None:
     """Record the starter of a run, before its plan. If the store requires no approval, nothing is recorded.
 
-    :param starter: None: the account of this process.
+    :param starter: the starter, or None for the account of this process.
     """
     if run.request.dry_run or record_policy(context, run).approval is ApprovalPolicy.NONE:
         return
@@ -154,8 +154,8 @@ def record_reply(
 ) -> Reply:
     """Record the answer to the last question about a run's plan, and whether it counts.
 
-    :param person: None: nobody answered in time.
-    :param fault: why an approval by this person can't count, as a clause; "": it can.
+    :param person: who answered, or None if nobody answered in time.
+    :param fault: why an approval by this person can't count, as a clause, or "" if it can.
     :raises RunStateError: there is no question about this plan.
     """
     digest = approved_plan(run).digest
@@ -233,7 +233,7 @@ def read_consent(context: Context, run: Run, decisions: Sequence[Decision]) -> C
 class Told:
     """What a report says about approval.
 
-    :param text: a sentence; "": no question is on record.
+    :param text: a sentence, or "" if no question is on record.
     :param is_refused: the last answer about the run was no approval, and no approval counts.
     :param is_moot: other runs have deleted all planned segments meanwhile, so nobody has to be told.
     """
@@ -365,7 +365,7 @@ def lower_policy(
     broker's retention is recorded, too. A minimum retention replaces that record; without a minimum, the next
     run records the broker's retention of that time. The next run also records whether proof is required.
 
-    :return: the recorded policy from now on; None: another person has to ask for the same.
+    :return: the recorded policy from now on, or None if another person has to ask for the same.
     :raises BadInputError: the wanted policy isn't lower; or the person is root, which may be anybody.
     :raises NotApprovedError: the same person asks again.
     """

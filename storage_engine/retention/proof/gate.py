@@ -55,9 +55,9 @@ class Passage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """:param receipt: the proof of the segment; None: it passes without a receipt, or it is refused.
+    """:param receipt: the proof of the segment, or None if it passes without a receipt or is refused.
     :param covers: all other nodes' receipts, if they prove the segment; ``receipt`` is the first of them.
-    :param sha256: SHA-256 of the segment's file when compared with ``covers``; "": it wasn't hashed.
+    :param sha256: SHA-256 of the segment's file when compared with ``covers``, or "" if it wasn't hashed.
     """
 
     decision: Decision
@@ -109,7 +109,7 @@ def still_eligible(approved: Plan, fresh: Plan) -> Eligible:
 
 
 def lacking_companions(planned: Segment, now: Segment) -> str:
-    """Return a clause on companions that a segment lost while it kept its own file; "": it lost none."""
+    """Return a clause on companions that a segment lost while it kept its own file, or ""."""
     names = {Path(file.path).name for file in now.companions}
     missing = [file.path for file in planned.companions if Path(file.path).name not in names]
     return (
@@ -151,9 +151,9 @@ def _keep_behind(decision: Decision, blocked: Decision) -> Decision:
 class Consent:
     """The decision of persons on a plan.
 
-    :param why: why a second person has to approve the plan, as a clause; "": nobody has to.
-    :param approval: the approval that counts; None: none counts.
-    :param lacks: why no approval counts, as a clause; "": one counts, or none is needed.
+    :param why: why a second person has to approve the plan, as a clause, or "" if nobody has to.
+    :param approval: the approval that counts, or None.
+    :param lacks: why no approval counts, as a clause, or "" if one counts or none is needed.
     :param waiver: the plan's waiver that was known then. Persons have to see a later waiver first.
     """
 
@@ -177,7 +177,7 @@ def judge_consent(
     """Decide whether persons' decisions permit a plan.
 
     :param asked_because: the result of :func:`asks_for_approval`.
-    :param starters: starters of the run; empty: unknown, so nobody is certainly a second person.
+    :param starters: starters of the run. If they are unknown, nobody is certainly a second person.
     :param answers: answers about this plan or others, the oldest first.
     :param waiver: waiver of the plan. An approval from before the waiver doesn't count.
     """
@@ -205,9 +205,9 @@ def judge_consent(
 
 
 def shorter_retention(recorded: RecordedPolicy, kept_ms: int | None) -> str:
-    """Return a clause on settings that keep segments for less time than before; "": there are none.
+    """Return a clause on settings that keep segments for less time than before, or "".
 
-    :param kept_ms: for how long the settings keep segments now, in milliseconds; None: unknown.
+    :param kept_ms: for how long the settings keep segments now, in milliseconds, or None if unknown.
     """
     if kept_ms is None:
         return "it is unknown for how long its settings keep segments"
@@ -225,7 +225,7 @@ def asks_for_approval(
     waiver: Waiver | None,
     shorter: str,
 ) -> str:
-    """Return why a second person has to approve a deletion, as a clause; "": nobody has to.
+    """Return why a second person has to approve a deletion, as a clause, or "" if nobody has to.
 
     :param recorded: the policy in the journal. Settings may ask for more, never for less.
     :param shorter: the result of :func:`shorter_retention`.
@@ -269,8 +269,8 @@ def judge(
     :param planned: the same segment in the approved plan.
     :param receipts: receipts of this store and lineage for this log and base offset.
     :param faults: the receipts that aren't valid, and why.
-    :param unarchived: a clause of ``ArchivePermits`` on the rule that needs no copy of the log; "": none.
-    :param lacking: a clause of ``ArchivePermits`` on topics that the only receipt lacks by a rule; "": none.
+    :param unarchived: a clause of ``ArchivePermits`` on the rule that needs no copy of the log, or "".
+    :param lacking: a clause of ``ArchivePermits`` on topics that the only receipt lacks by a rule, or "".
     :param consent: persons' decision on the approved plan, from :func:`judge_consent`.
     """
     segment = decision.segment
@@ -319,7 +319,7 @@ def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
 
 
 def files_fault_of(segment: Segment, receipt: Receipt) -> str:
-    """Return why a receipt differs from a segment in its end offset or companions' names; "": it doesn't.
+    """Return why a receipt differs from a segment in end offset or companions' names, or "" if it doesn't.
 
     If the segment is one file whose offsets count bytes, its size and hash prove that already.
     """

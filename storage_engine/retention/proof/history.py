@@ -18,13 +18,13 @@ from storage_engine.retention.proof.gate import Passage, files_fault_of, same_co
 class SegmentRelease:
     """One segment's deletion, as an intent or a result records it.
 
-    :param sha256: SHA-256 of its bytes, by the receipt; None: it was deleted without a receipt.
-    :param data_file: the data file with its bytes; None: there was no receipt.
-    :param receipt_hash: ``row_hash`` of the receipt; None: there was no receipt.
-    :param lake: location of the lake that proves it; None: there was no receipt.
+    :param sha256: SHA-256 of its bytes, by the receipt, or None if it was deleted without a receipt.
+    :param data_file: the data file with its bytes, or None if there was no receipt.
+    :param receipt_hash: ``row_hash`` of the receipt, or None if there was no receipt.
+    :param lake: location of the lake that proves it, or None if there was no receipt.
     :param original_mtime_ns: the same as in :class:`Segment`, like ``end`` and ``companions``.
-    :param lineage: lineage of its log then; None: an older version recorded none.
-    :param log_id: identity of its log, as its receipt has it; None: unknown.
+    :param lineage: lineage of its log then, or None from an older version.
+    :param log_id: identity of its log, as its receipt has it, or None if unknown.
     :param replicas: the receipts of other nodes, if they proved it together. Then ``receipt_hash`` and
         ``data_file`` are those of the first one, and ``sha256`` is None.
     """
@@ -163,7 +163,7 @@ def compared_receipts(journal: Journal, store_id: str) -> frozenset[str | Segmen
 
 
 def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> SegmentRelease | None:
-    """Return the deletion of this file by the run that intended it; None: no run deleted it.
+    """Return the deletion of this file by the run that intended it, or None if no run deleted it.
 
     An intent without a result counts if the file is gone: that run was killed before it recorded the result.
     A run that was undone has brought the file back, so it didn't delete the file that is gone now.

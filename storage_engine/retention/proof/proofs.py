@@ -73,8 +73,8 @@ def current_receipts(
 
     There is one for each segment, in the order of logs and offsets.
 
-    :param log: return only receipts of this log; None: of every log.
-    :param base_offsets: first and last base offset to return, both included; None: every one.
+    :param log: the only log whose receipts are returned, or None for all logs.
+    :param base_offsets: first and last base offset to return, both included, or None for all.
     :param with_ended: also return receipts of expired segments and partial receipts.
     :raises LakeUnavailableError: the table can't be read.
     """
@@ -93,7 +93,7 @@ Slot = tuple[str, int]
 class OtherNodesProof:
     """Other nodes' receipts that together have a segment's bytes.
 
-    :param sha256: the segment's SHA-256 when compared, if its file facts don't show each write; "": they do.
+    :param sha256: the segment's SHA-256 when compared, or "" if its file facts show each write.
     """
 
     receipts: tuple[Receipt, ...]
@@ -534,8 +534,8 @@ def stamp_store(
 ) -> str:
     """Write a stamp to the store's directory, durably: the lakes' last receipts, and the last deletion.
 
-    :param deletion: the last deletion; None: the stamp keeps the earlier one.
-    :return: why the stamp can't be written, as in a read-only directory; "": it was written.
+    :param deletion: the last deletion, or None to keep the earlier one in the stamp.
+    :return: why the stamp can't be written, as in a read-only directory, or "" if it was written.
     :raises StoreIdentityError: the directory has another store's stamp, or an unreadable one.
     """
     root, record = context.store.real_root, context.record

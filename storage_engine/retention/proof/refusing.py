@@ -154,7 +154,7 @@ _AFTER_ARCHIVING = (
 def ending_error(refused: str, wrong_lakes: Sequence[str]) -> StorageEngineError | None:
     """Return the error to raise after a run has done what it could, or None if there is none.
 
-    :param refused: the result of :func:`refused_text`; "": no log was refused.
+    :param refused: the result of :func:`refused_text`, or "" if no log was refused.
     :param wrong_lakes: why lakes of the store can't be used as they are, each with the remedy.
     """
     if refused:

@@ -113,7 +113,7 @@ class ShieldSummary:
 
 
 def shield_summary(root: str | os.PathLike[str]) -> ShieldSummary | None:
-    """Return a summary of a shield; None: there is none. An unreadable shield's summary says so."""
+    """Return a summary of a shield, or None without a shield. It says if the shield is unreadable."""
     try:
         shield = look_at_shield(root)
         if not (shield.links or shield.foreign):
@@ -135,7 +135,7 @@ def shield_notices(
 ) -> tuple[str, ...]:
     """Return notices on the shield.
 
-    :param ask: asks lakes and journal about segments that are gone from the log; None: they are left out.
+    :param ask: asks lakes and journal about segments that are gone from the log. Otherwise they are left out.
     :raises ShieldError: the shield's content is unknown.
     """
     shield = look_at_shield(root)
@@ -178,7 +178,7 @@ def _size_text(files: Sequence[SeenLink]) -> str:
 
 
 def kept_text(root: str | os.PathLike[str], segment: Segment) -> str:
-    """Return a sentence if the shield has a segment that is gone from the log; "": it doesn't have it.
+    """Return a sentence if the shield has a segment that is gone from the log, or else "".
 
     :raises ShieldError: the shield's content is unknown.
     """

@@ -35,7 +35,7 @@ def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None
 
     Files whose times show each write are left out.
 
-    :param broker_pid: process id of the held running broker, which has its files mapped; None: none is known.
+    :param broker_pid: process id of the held running broker, which has its files mapped, or None if unknown.
     """
     files = [file for segment in segments for file in segment.files]
     reasons: dict[str, str] = {}

@@ -110,7 +110,7 @@ def last_verified(journal_url: str, lake_id: str) -> tuple[int | None, int]:
     Nothing is made or changed.
 
     :param lake_id: UUID of the lake's ``segments`` table.
-    :return: None: no check is remembered.
+    :return: both figures. The time is None if no check is remembered.
     :raises StorageEngineError: the journal can't be read.
     """
     faulty = func.count().filter(_verifications.c.fault != "")
@@ -176,7 +176,7 @@ class KeptRows:
         )
 
     def read(self, journal_url: str, store_id: str) -> tuple[int, bytes] | None:
-        """Return the version and the compressed text of a store; None: there is none. Nothing is changed.
+        """Return the version and the compressed text of a store, or None. Nothing is changed.
 
         :raises StorageEngineError: the journal can't be read.
         """

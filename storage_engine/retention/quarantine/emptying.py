@@ -128,7 +128,7 @@ def expired_or_in_the_way(
 def _forecast_text(quarantine: Quarantine, now_ms: int, held: str = "") -> str:
     """Describe what the next run would do with a quarantine, and why the last one left it.
 
-    :param held: why it would stay; "": it wouldn't, or no lake was asked.
+    :param held: why it would stay, or "" if it wouldn't or if no lake was asked.
     """
     why = _window_text(quarantine) if _is_over(quarantine, now_ms) else "space is short"
     if held:
@@ -220,7 +220,7 @@ class _HeldError(Exception):
 
 
 def _reason_to_stay(keeper: Keeper, run: Run, quarantine: Quarantine, lease: Lease) -> str:
-    """Return why a quarantine isn't emptied, and what to do; "": it is emptied."""
+    """Return why a quarantine isn't emptied, and what to do, or "" if it is emptied."""
     if quarantine.state is QuarantineState.UNDOING:
         return Text(
             "its undo was begun. Run ", Command("undo", quote(quarantine.run_key)), " again, which ends it"
@@ -249,7 +249,7 @@ def _reason_to_stay(keeper: Keeper, run: Run, quarantine: Quarantine, lease: Lea
 
 
 def _find_hold(keeper: Keeper) -> str:
-    """Return the hold that keeps the store's files, or the lake that can't be asked. "": there is neither."""
+    """Return the hold that keeps the store's files, or the lake that can't be asked, or else ""."""
     store_id, name = keeper.record.store_id, keeper.record.name or ""
     lakes: list[Lake] = []
     for config in keeper.lakes:
@@ -284,7 +284,7 @@ def _hold_text(location: str, hold: Hold) -> str:
 
 
 def _find_unproven(keeper: Keeper, run: Run, quarantine: Quarantine, looked: Callable[[], None]) -> str:
-    """Return why a run's files have to stay; "": their receipts are still valid, or they had none.
+    """Return why a run's files have to stay, or "" if their receipts are still valid or they had none.
 
     After emptying has begun, only files deleted under an archive rule are checked: such a rule may be lifted.
     """

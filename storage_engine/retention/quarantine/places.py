@@ -109,7 +109,7 @@ def check_undo_directories(store: ManagedStore, data_paths: Sequence[Path]) -> N
 
 
 def _undo_directory_fault(path: Path, data_paths: Sequence[Path]) -> str:
-    """Return why files can't be set aside in a directory; "": they can."""
+    """Return why files can't be set aside in a directory, or "" if they can."""
     if path.is_symlink():
         return f"a symbolic link to {path.readlink()}"
     if not path.is_dir():
@@ -166,9 +166,9 @@ _LONGEST_MANIFEST_BYTES = 1 << 20
 class QuarantineLook:
     """A run's quarantine, as it was found on disk.
 
-    :param run_key: the run's key by the manifest; "": the manifest can't be read.
-    :param until_ms: end of its window by the manifest, in milliseconds since the epoch; None: unknown.
-    :param error: why it can't be read; "": it can.
+    :param run_key: the run's key by the manifest, or "" if the manifest can't be read.
+    :param until_ms: end of its window by the manifest, in milliseconds since the epoch, or None if unknown.
+    :param error: why it can't be read, or "" if it can.
     """
 
     directory: str
@@ -255,7 +255,7 @@ def _look(place: Place) -> QuarantineLook:
 
 
 def _manifest(place: Place) -> dict[str, object]:
-    """Return the contents of a run's manifest; empty: it is torn or missing."""
+    """Return the contents of a run's manifest, or nothing if it is torn or missing."""
     with suppress(FileNotFoundError, ValueError), opened(place) as directory:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(MANIFEST, flags, dir_fd=directory), "rb") as file:

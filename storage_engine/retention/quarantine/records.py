@@ -44,10 +44,10 @@ class Quarantine:
     :param until_ms: end of its window, in milliseconds since the epoch.
     :param state_at_ms: time since which it is in this state.
     :param detail: why it was emptied, or who undid the run.
-    :param stayed_at_ms: when it was last to be emptied and had to stay; None: never.
+    :param stayed_at_ms: when it was last to be emptied and had to stay, or None if never.
     :param stayed_because: why it had to stay, as words of a sentence.
     :param came_back: an undo was begun, so some of its files may be back, whatever happened to the rest.
-    :param signs: facts of files that show whether the broker has run since; {}: that doesn't prevent an undo.
+    :param signs: facts of files that show whether the broker has run since, or {} if that prevents no undo.
     """
 
     run_key: str
@@ -100,7 +100,7 @@ def known_directories(journal: Journal, store_id: str) -> frozenset[str]:
 
 
 def quarantine_of(journal: Journal, run: Run) -> Quarantine | None:
-    """Return the quarantine of a run; None: it has none."""
+    """Return the quarantine of a run, or None."""
     steps = (Step.QUARANTINE, Step.EMPTY_QUARANTINE, Step.UNDO)
     return _quarantine(run.run_key, [event for event in journal.events(run) if event.step in steps])
 

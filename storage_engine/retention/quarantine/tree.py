@@ -47,8 +47,8 @@ class Place:
 
     :param base: real path of a directory of that file system.
     :param parts: names of the directories from the base to the run's directory.
-    :param below: real path of the directory from which the files were moved. Under ``parts`` each file keeps
-        its path relative to that directory. "": the base.
+    :param below: real path of the directory from which the files were moved, or "" for the base. Under
+        ``parts`` each file keeps its path relative to that directory.
     """
 
     base: str
@@ -134,7 +134,7 @@ def move_back(place: Place, path: Path) -> None:
 
 
 def stat_in(place: Place, path: Path) -> os.stat_result | None:
-    """Return the status of a file in a place, by its former path; None: the file isn't there.
+    """Return the status of a file in a place, by its former path, or None if the file isn't there.
 
     :raises QuarantineError: one of the names above it isn't a directory.
     """
@@ -172,7 +172,7 @@ def contents(place: Place) -> Contents:
 def remove(place: Place, before_steps: Callable[[], object] | None = None) -> Contents:
     """Remove a run's directory with everything in it, and directories above it that are then empty.
 
-    :param before_steps: called before each large file, which is cut in steps; None: no file is cut.
+    :param before_steps: called before each large file, which is cut in steps, or None if no file is cut.
     :return: number and size of the removed files.
     """
     *above, name = place.parts

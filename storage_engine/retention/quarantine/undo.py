@@ -65,7 +65,7 @@ class UndoResult:
 def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = None) -> UndoResult:
     """Bring back the segments and dependents that a run set aside.
 
-    :param now_ms: the present time; None: by this machine's clock.
+    :param now_ms: the present time, or None for this machine's clock.
     :raises BadInputError: the store's broker runs.
     :raises RunStateError: there is no such run, or it set nothing aside.
     :raises QuarantineError: the quarantine was emptied or changed, or the store has changed so that the files
@@ -129,7 +129,7 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
 
 
 def undone_before(store: AnyStore, run_key: str) -> UndoResult | None:
-    """Return the result of a run's finished undo; None: there is none, or no such run."""
+    """Return the result of a run's finished undo, or None without such a run or result."""
     context = open_context(store)
     run = context.journal.find_run(context.record.store_id, run_key)
     return None if run is None else context.result(run, Step.UNDO, UndoResult)

@@ -49,7 +49,7 @@ from storage_engine.retention.store.context import AnyStore, Context, open_conte
 class DependentsResult:
     """Results for the files that pointed only into deleted segments.
 
-    :param min_offset: the log's min offset, by the files on disk; None: nothing was released.
+    :param min_offset: the log's min offset, by the files on disk, or None if nothing was released.
     :param deleted: number of files by kind.
     :param freed_bytes: size of the deleted files; 0 while they are in the run's quarantine.
     :param notices: checks that could not be made while the store was locked, and files that stayed.
@@ -160,10 +160,10 @@ class CheckpointResult:
     :param checkpoint: its present values by name.
     :param flushed: number of files and directories that were flushed.
     :param notices: values that a person should look at.
-    :param progress: the running broker's progress with its own work; None: no broker runs.
+    :param progress: the running broker's progress with its own work, or None if no broker runs.
     :param alarms: limits of the policy that its lag exceeds.
     :param positions: the positions of the store. If our own engine writes it, they are from after its flush.
-    :param positions_before: the positions before that flush; None: another broker writes the store.
+    :param positions_before: the positions before that flush, or None if another broker writes the store.
     """
 
     run_key: str

@@ -112,7 +112,7 @@ class ReleaseResult:
     :param deleted_by_others: approved segments that another of our runs deleted meanwhile.
     :param freed_bytes: size of the deleted files; 0 while they are in the run's quarantine. Files that the
         broker removes later don't count.
-    :param new_min_offset: where the log begins now; None: the plan has several logs.
+    :param new_min_offset: where the log begins now, or None if the plan has several logs.
     :param notices: checks that could not be made while the store was locked.
     :param unread: consumers' losses by the release, as computed right before it.
     :param new_min_offsets: by name of each log of the plan, where it begins now.
@@ -135,7 +135,7 @@ class ReleaseResult:
 
     @property
     def kept_text(self) -> str:
-        """Return how many approved segments are kept after all, and why; "": none is."""
+        """Return how many approved segments are kept after all, and why, or "" if none is."""
         if not self.kept:
             return ""
         reasons = Counter(kept.reason.value for kept in self.kept)
@@ -239,7 +239,7 @@ def bytes_that_wait(deleted: Sequence[Segment]) -> int:
 
 
 def waiting_notices(waiting_bytes: int) -> tuple[str, ...]:
-    """Return a notice that space isn't free yet; empty: it is."""
+    """Return a notice that space isn't free yet, or nothing if it is."""
     if not waiting_bytes:
         return ()
     return (
@@ -261,9 +261,9 @@ def release(
     (:attr:`~storage_engine.retention.report.finishing.FinishResult.refused`). The errors below that name a
     segment are raised only if no log is left.
 
-    :param now_ms: the present time; None: by this machine's clock.
-    :param approved_digest: digest of the plan that the caller approved; None: of the recorded plan. Only the
-        journal says whether a second person has to approve the plan, and whether one has.
+    :param now_ms: the present time, or None for this machine's clock.
+    :param approved_digest: digest of the plan that the caller approved, or None for the recorded plan. Only
+        the journal says whether a second person has to approve the plan, and whether one has.
     :raises BadInputError: the files can't be set aside, though the policy requires it; nothing was deleted.
     :raises RunStateError: there is no such run, it has no plan, it is a dry run, it was undone, or another
         plan was approved.

@@ -47,7 +47,7 @@ SINCE = "unchanged_since"
 
 
 def unchanged_since(context: Context, run: Run, report: Report) -> str | None:
-    """Return the key of the earlier run whose report counts for this run; None: it needs its own report.
+    """Return the key of the earlier run whose report counts for this run, or None if it needs its own report.
 
     The earlier report exists and gives the same reasons, and this run did nothing and has no alarm.
     """
@@ -61,7 +61,7 @@ def unchanged_since(context: Context, run: Run, report: Report) -> str | None:
 
 
 def validated_since(store: AnyStore, run_key: str) -> str | None:
-    """Return the key of the run that validated the store's present state; None: no validation, or it failed.
+    """Return the key of the run that validated the store's present state, or None without a success.
 
     The plans of both runs delete nothing and name exactly the same files, and this run deleted no dependents.
     """
@@ -153,12 +153,12 @@ class FinishResult:
     :param ok: nothing failed, and nothing was refused.
     :param finished: the run has ended; otherwise it continues under the same run key.
     :param unread: lines on consumers' losses by the run, with the command that exports the messages.
-    :param refused: the error with which the run ends because of refused logs; "": none, or it was undone.
+    :param refused: the error with which the run ends because of refused logs, or "" if none or if undone.
     :param errors: why steps of the run failed, unless they were done since, and validation's findings.
     :param wrong_lakes: why lakes can't be used as they are. This fails the run's end as well.
-    :param unchanged_since: the earlier run whose report, named here, counts for this run; "": it has its own.
+    :param unchanged_since: the earlier run whose report counts for this run, or None if it has its own.
     :param notices: rows of the store's deletions that could not be written; the next run writes them.
-    :param not_approved: who refused the run's plan, or that nobody answered in time; "": neither.
+    :param not_approved: who refused the run's plan, or that nobody answered in time, or else "".
     """
 
     run_key: str
@@ -177,7 +177,7 @@ class FinishResult:
 
     @property
     def ending_error(self) -> StorageEngineError | None:
-        """Return the error that the run has to end with; None: there is none."""
+        """Return the error that the run has to end with, or None."""
         return ending_error(self.refused, self.wrong_lakes)
 
     def raise_refused(self) -> None:

@@ -50,7 +50,7 @@ def record_validation(store: AnyStore, run_key: str, result: ValidationResult) -
 
 
 def recorded_validation(context: Context, run: Run) -> ValidationResult | None:
-    """Return the run's latest validation; None: there is none."""
+    """Return the run's latest validation, or None."""
     results = context.journal.events(run, Step.VALIDATE, Phase.RESULT)
     return from_jsonable(ValidationResult, results[-1].payload["result"]) if results else None
 
@@ -70,7 +70,7 @@ class Fate(StrEnum):
 class SegmentReport:
     """One segment of the plan: its fate, the reason, and the proof.
 
-    :param proof: the ground on which it was deleted; "": it was not deleted.
+    :param proof: the ground on which it was deleted, or "" if it was not deleted.
     """
 
     log: str
@@ -131,8 +131,8 @@ def segment_reports(
 class StepReport:
     """Result of one step of a run.
 
-    :param took_ms: duration; None: the step is not done.
-    :param error: the last failure; "": there was none, or the step was done since.
+    :param took_ms: duration, or None if the step is not done.
+    :param error: the last failure, or "" if there was none or if the step was done since.
     """
 
     step: str
@@ -190,7 +190,7 @@ def _is_past(errors: Sequence[Event], events: Sequence[Event], unproven: Collect
 
 
 def _archive_step(events: Sequence[Event], unproven: Collection[SegmentId]) -> tuple[StepReport, ...]:
-    """Return the archiving step, built from its results for segments; empty: nothing had to be archived."""
+    """Return the archiving step, built from its results for segments, if segments had to be archived."""
     rows = [event for event in events if event.step == Step.ARCHIVE]
     took = [event.payload[TOOK] for event in rows if event.phase is Phase.RESULT and TOOK in event.payload]
     step = StepReport(Step.ARCHIVE.value, not unproven, sum(took) if took else None, "")
@@ -222,7 +222,7 @@ class ArchivedSegment:
     :param by_this_run: false: it was proven before the run began.
     :param lake: location of the lake that has it.
     :param hashed_again: it was touched after its receipt, and this run found its bytes unchanged.
-    :param first_stored_at_ms: when its oldest message was stored; None: no message. Likewise the newest.
+    :param first_stored_at_ms: when its oldest message was stored, or None without one. Likewise the newest.
     """
 
     log: str
@@ -252,21 +252,22 @@ class Report:
     :param unproven: base offsets of segments that the run intended to archive and that have no receipt.
     :param unproven_logs: the log of each of them; empty in reports from before this field existed.
     :param archived_ahead: number of segments that the run archived though the plan doesn't delete them.
-    :param archive_lag: sealed, unproven segments at the run's end; None: it was not measured.
+    :param archive_lag: sealed, unproven segments at the run's end, or None if it was not measured.
     :param alarms: exceeded limits of archive lag or a running broker's work, and ranges that others deleted.
-    :param hold: the hold's status at the run's last look, with all drift of the run; None: no broker runs.
+    :param hold: the hold's status at the run's last look, with all drift of the run, or None without a
+        broker.
     :param unread: consumers' losses by the deletion; before the deletion, those that the plan foresees.
     :param unread_lines: the losses as lines of text, with the commands that export the messages.
     :param owed: messages that the broker then had yet to deliver or decide; empty if the policy ignores them.
     :param notices: notices for a person, which didn't change the run.
     :param freed_bytes: size of deleted files, without those in a quarantine or left for the broker to remove.
-    :param quarantine: quarantine of the deleted files; None: they were deleted for good.
+    :param quarantine: quarantine of the deleted files, or None if they were deleted for good.
     :param refused: logs of which no further segment was deleted, while other logs' segments were.
     :param lake_directory: the value of ``--lake`` for the lake; LAKE: its local directory is unknown.
     :param wrong_lakes: why lakes of the store can't be used as they are, such as a copy, and what to do.
     :param hashed_again: number of archived segments, not among those to delete, that the run found unchanged.
-    :param ran: where lag was measured and segments were archived; empty: neither, or an older report.
-    :param approval: a sentence on a second person's answer about the plan; "": nobody was asked.
+    :param ran: where lag was measured and segments were archived. An older report has no places.
+    :param approval: a sentence on a second person's answer about the plan, or "" if nobody was asked.
     """
 
     outcome: Outcome
@@ -612,9 +613,9 @@ class OffsetSpan:
 class Counts:
     """Figures of some segments.
 
-    :param messages: number of messages; None: a segment has no receipt.
-    :param lake: location of the lake that has them; "": they are in several lakes or in none.
-    :param first_message_ms: when the broker stored the first message; None: no receipt says it.
+    :param messages: number of messages, or None if a segment has no receipt.
+    :param lake: location of the lake that has them, or "" if several lakes or none have them.
+    :param first_message_ms: when the broker stored the first message, or None if no receipt says it.
     """
 
     segments: int
@@ -666,7 +667,7 @@ def released_segments(store: AnyStore, run_key: str) -> tuple[SegmentRelease, ..
 def deleted_counts(store: AnyStore, run_key: str) -> Counts | None:
     """Return the figures of a run's deletions. If no lake can be read, they lack the lakes' figures.
 
-    :return: the figures; None: nothing was deleted.
+    :return: the figures, or None if nothing was deleted.
     :raises RunStateError: there is no such run.
     """
     context = open_context(store)
