@@ -387,7 +387,7 @@ def move(
 ) -> StoreRecord:
     """Record that a store is at the place of ``store`` on this machine, with this name.
 
-    :param leave_unproven: number of unproven segments in another journal's hold that may be let go.
+    :param leave_unproven: number of unproven segments in another journal's hold that the broker may delete.
     :raises GateRefusedError: another journal's hold keeps more segments than that; nothing was changed.
     :raises BadInputError: the name is empty, or differs from the connection's name.
     :raises StoreIdentityError: it is unknown which store this is, it is a copy, or place or name is taken.
