@@ -21,8 +21,7 @@ from storage_engine.brokers import store_text
 from storage_engine.commands import Command
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import OF_ONE_LOG, ChangedUnderUsError, LakeConflictError, ReceiptError
-from storage_engine.journal.journal import Journal, Phase, Run, Step
-from storage_engine.journal.records import StoreRecord
+from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.coverage import ComparedReceipts
 from storage_engine.lake.soundness.chain import check_links

@@ -32,8 +32,7 @@ from storage_engine.core.host import this_host
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import duration_text
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.journal.journal import Journal, StoreRecord, delete_levels
-from storage_engine.journal.records import Phase, RunState, Step
+from storage_engine.journal.journal import Journal, Phase, RunState, Step, StoreRecord, delete_levels
 from storage_engine.journal.tables.database import JournalDatabase, missing_sqlite_file
 from storage_engine.journal.tables.rows import last_result
 from storage_engine.journal.tables.schema import events, plans, reports, runs, samples, stores, topic_days

@@ -24,8 +24,7 @@ from storage_engine.exceptions import (
     ReceiptError,
     StorageEngineError,
 )
-from storage_engine.journal.journal import Journal, Phase, Run, Step, Waiver
-from storage_engine.journal.records import StoreRecord
+from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord, Waiver
 from storage_engine.lake.acts.act_files import read_acts, read_store_names
 from storage_engine.lake.acts.unarchived import NO_PERMITS, WAIT_MS, ArchivePermits, may_leave_out
 from storage_engine.lake.catalog.catalog import Lake, check_broker, open_lake
