@@ -1,7 +1,7 @@
 """Archives a store's sealed segments before they expire. Each store has such a DAG.
 
-``storage_monitor__STORE`` starts it if the policy's ``archive_when`` is seal and no lake has a sealed segment
-yet. No deletion waits for it.
+``storage_monitor__STORE`` starts it if the policy's ``archive_when`` is seal and a sealed segment is in no
+lake yet. No deletion waits for it.
 """
 
 from datetime import timedelta

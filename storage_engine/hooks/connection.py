@@ -484,9 +484,8 @@ def _lake_of(read: Fields, field: str, default: str, older_place: str = "") -> L
     place, properties = _place_or_properties(read, field)
     if properties:
         return _catalog(read, field, properties)
-    place = place or older_place
+    place, name = place or older_place, read.text("lake_catalog") or _CATALOG_NAME
     if not place and default.lstrip().startswith("{"):
-        name = read.text("lake_catalog") or _CATALOG_NAME
         return LakeConfig(name=name, properties=_catalog_properties(default, field))
     place = place or _absolute(default, field)
     return LakeConfig.local(place) if place else None

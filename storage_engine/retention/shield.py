@@ -150,9 +150,9 @@ def _contradiction(entry: SeenLink, row: Receipt, sha256: str = "") -> str:
     return Text(
         f"{entry.facts.path}: expected SHA-256 {row.sha256}, which the receipt of offset {row.base_offset} "
         f"proves, found other bytes, {sha256 or entry.link.sha256}: the broker wrote these offsets again, or "
-        "another program changed the file. The link is kept, and not archived. If the broker did it, run ",
+        "another program changed the file. It is kept, and not archived. If the broker did, run ",
         Command("adopt"),
-        f" for the segments in the log. {WAY_OUT}",
+        f" for what is in the log. {WAY_OUT}",
     )
 
 
@@ -441,9 +441,9 @@ def _link(
         for lineage, segments in context.record.lineages.grouped(chosen.segments).items():
             make_links(root, segments, lineage)
     except (ShieldError, OSError) as error:
-        tending.notices.append(Text("not all unproven segments could be linked: ", reason_text(error)))
+        tending.notices.append(Text("not all that is unproven could be linked: ", reason_text(error)))
     if chosen.why_not:
-        tending.notices.append(f"not all unproven segments are shielded: {chosen.why_not}")
+        tending.notices.append(f"not all that is unproven is shielded: {chosen.why_not}")
     if mode is ShieldMode.OFF or (log.is_whole and not proofs.unreachable):
         # Only earlier links are dropped: a watch may have made more meanwhile.
         unused = without_use(shield, chosen.segments, context.record.lineages)

@@ -322,8 +322,8 @@ class StorageEngineDueSensor(_CauseSensor):
                 conn_id = self.storage_engine_conn_id
                 return [
                     Text(
-                        f"{conn_id}: {told_dag_id} has work and is paused, so none of its runs continues or "
-                        f"begins: airflow dags unpause {told_dag_id}. To see the work: ",
+                        f"{conn_id}: {told_dag_id} has something to do and is paused, so that no run of "
+                        f"it goes on or begins: airflow dags unpause {told_dag_id}. What waits: ",
                         Command("doctor", f"--conn-id {quote(conn_id)}"),
                     )
                 ]

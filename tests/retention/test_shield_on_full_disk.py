@@ -82,7 +82,7 @@ def test_on_a_full_disk_a_segment_that_can_not_be_linked_keeps_nobody_from_the_o
     first.unlink()
     result = tend_shield(full)
     assert result.archived == (0,)
-    assert any("not all unproven segments could be linked" in notice for notice in result.notices)
+    assert any("not all that is unproven could be linked" in notice for notice in result.notices)
     assert second.exists()
     assert tend_shield(full).links == len(segments(full))
 

@@ -117,7 +117,7 @@ def record_archive_rules(lake: Lake, journal_url: str | None, acts: Acts, scope:
 
     It may be killed at any instant and run again: a rule that is already recorded keeps its time.
 
-    :return: notes for the person who set the rule.
+    :return: notes on when the rule takes effect, or why no journal has it.
     :raises JournalUnavailableError: the journal can't be written.
     """
     (rule,) = (rule for rule in policy_of(acts).archive_rules if rule.scope == scope)

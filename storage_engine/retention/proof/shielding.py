@@ -15,7 +15,7 @@ from storage_engine.model.store import Lineages, Segment
 from storage_engine.shield.index import SeenLink, Shield, digest_of, look_at_shield
 
 COMMAND = Command("shield")
-WAY_OUT = "Nothing waits for this file once you have moved it out of the shield (mv)"
+WAY_OUT = "Nothing waits for this file once a person has moved it out of the shield (mv)"
 """Remedy for a file that can't be archived, and of which it is unknown whether a lake has it."""
 
 
@@ -135,7 +135,8 @@ def shield_notices(
 ) -> tuple[str, ...]:
     """Return notices on the shield.
 
-    :param ask: asks lakes and journal about segments that are gone from the log. Otherwise they are left out.
+    :param ask: asks lakes and journal about segments that are gone from the log. Without it, the notices on
+        these segments don't mention lakes.
     :raises ShieldError: the shield's content is unknown.
     """
     shield = look_at_shield(root)
@@ -168,7 +169,7 @@ def _notices(shield: Shield, going: Sequence[Segment], answer: AskedGone | None)
     if shield.foreign:
         yield (
             f"{count_text(len(shield.foreign), 'file')} in the shield, the first is {shield.foreign[0]}, "
-            "are of another store or were put there by another program: they keep no segment of this store"
+            "are of another store or were put there by another program: they keep nothing of this one"
         )
 
 
