@@ -1,7 +1,7 @@
-"""Archiving ahead of deletion: what is sealed goes into the lake before it expires. A DAG a store.
+"""Archives a store's sealed segments before they expire. Each store has such a DAG.
 
-``storage_monitor__STORE`` starts it where the policy's ``archive_when`` is seal and something sealed is in no
-lake. No deletion waits for it.
+``storage_monitor__STORE`` starts it if the policy's ``archive_when`` is seal and a sealed segment is in no
+lake yet. No deletion waits for it.
 """
 
 from datetime import timedelta
@@ -19,7 +19,7 @@ for store in configured_stores():
         schedule=[archive_due(store.conn_id)],
         catchup=False,
         max_active_runs=1,
-        # A run that hangs ends as failed; the next one goes on from what it left.
+        # A run that hangs ends as failed, and the next run continues its work.
         dagrun_timeout=timedelta(days=1),
         default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
         tags=["storage-engine"],

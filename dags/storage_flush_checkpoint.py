@@ -1,6 +1,6 @@
-"""Flush and checkpoint of one store: its files are flushed, its broker's checkpoint is read. A DAG a store.
+"""Flushes a store's files, and reads its broker's checkpoint. Each store has such a DAG.
 
-A running broker flushes by itself: how far it is with flush, dispatch, index and checkpoint is measured.
+A running broker flushes by itself: the lag of its flush, dispatch, index and checkpoint is measured.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ for store in configured_stores():
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
-        # A run that hangs ends as failed: its slot is the others', and the next run tries again.
+        # A run that hangs ends as failed and frees its slot, and the next run tries again.
         dagrun_timeout=timedelta(hours=1),
         default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
         tags=["storage-engine"],

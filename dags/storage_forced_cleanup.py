@@ -1,8 +1,7 @@
-"""Cleanup of one store by hand: its oldest segments go whatever their age, with proof. A DAG a store.
+"""Deletes a store's oldest segments by hand, whatever their age, with proof. Each store has such a DAG.
 
-Start it with "Trigger": a dry run (the default) reports what would go and what consumers would lose, and
-deletes nothing.
-Age is ignored only where the broker's ``cleanFileForciblyEnable`` is true.
+Start it with "Trigger". A dry run (the default) deletes nothing, and reports which segments would be deleted
+and what consumers would lose. Age is ignored only if the broker's ``cleanFileForciblyEnable`` is true.
 """
 
 from datetime import timedelta
@@ -14,14 +13,14 @@ from storage_engine.operators.task_groups import FORCED_REQUEST, cleanup
 
 
 def form() -> dict[str, Param]:
-    """What a person is asked for."""
+    """Return the fields of the form that starts a run."""
     return {
         "segments": Param(
             None,
             type=["null", "integer"],
             minimum=1,
             title="Number of segments",
-            description="Delete at most so many; empty: as many as the broker deletes in one pass.",
+            description="Delete at most this number; empty: as many as the broker deletes in one pass.",
         ),
         "target_used_percent": Param(
             None,
@@ -29,13 +28,13 @@ def form() -> dict[str, Param]:
             minimum=0,
             maximum=100,
             title="Target level (%)",
-            description="Stop once the fullest disk would be at or below this level; empty: none.",
+            description="Stop once the fullest disk would be at or below this level; empty: no target.",
         ),
         "reason": Param(
-            type="string", minLength=3, title="Reason", description="Why; it goes into the report."
+            type="string", minLength=3, title="Reason", description="Reason of the cleanup, for the report."
         ),
         "dry_run": Param(
-            True, type="boolean", title="Dry run", description="Only report what would go; delete nothing."
+            True, type="boolean", title="Dry run", description="Delete nothing; only report the plan."
         ),
     }
 
@@ -47,12 +46,12 @@ for store in configured_stores():
         schedule=None,
         catchup=False,
         max_active_runs=store.max_active_runs,
-        # A run that hangs ends as failed; the next one goes on from what it left.
+        # A run that hangs ends as failed, and the next run continues its work.
         dagrun_timeout=timedelta(days=1),
         default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
         tags=["storage-engine"],
         doc_md=__doc__,
     ) as dag:
         cleanup(store, request=FORCED_REQUEST)
-    # Behind the tasks: each would get a copy, and Airflow takes 1.5 ms to serialise one.
+    # Set after the tasks: each task would get a copy, which Airflow takes 1.5 ms to serialise.
     dag.params.update(form())

@@ -1,8 +1,8 @@
-"""The five background tasks of a Kafka node (LogManager), a task each. A DAG a store of ``kafka_stores``.
+"""Watches the five background tasks of a Kafka node (LogManager), for each store of ``kafka_stores``.
 
-Beside a running broker they are watched: a task fails where a person should look, as one of the broker's is
-overdue. While the broker is stopped, what it had begun to remove is removed where a lake has it, and what a
-clean stop writes is verified. No cleanup begins here: ``storage_retention__STORE`` deletes what has expired.
+While the broker runs, a task of the DAG fails if a person should look, such as at an overdue background task.
+While it is stopped, files that it had begun to remove are removed if a lake has them, and files of a clean
+stop are verified. No cleanup begins here: ``storage_retention__STORE`` deletes expired segments.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -23,14 +23,14 @@ TASKS = {
 for store in configured_stores("kafka_stores"):
     with DAG(
         dag_id=f"storage_kafka_log_manager__{store.in_dag_ids}",
-        description=f"{store.conn_id}: watch the broker's background tasks, end them while it is stopped",
+        description=f"{store.conn_id}: watch the broker's background tasks, finish them while it is stopped",
         schedule="@hourly",
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
-        # Two of them lock a stopped node.
+        # Two of the tasks lock a stopped node.
         max_active_tasks=1,
-        # A run that hangs ends as failed: its slot is the others', and the next run tries again.
+        # A run that hangs ends as failed and frees its slot, and the next run tries again.
         dagrun_timeout=timedelta(hours=1),
         default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
         tags=["storage-engine"],

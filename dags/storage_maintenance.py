@@ -1,7 +1,7 @@
-"""Maintenance of a lake's stores: what has expired is removed once a day. A DAG a lake.
+"""Removes expired data of a lake's stores once a day. Each lake has such a DAG.
 
-Each task removes what has expired of one store's reports, journal and lake, where its disk is; it may be
-killed at any instant and run again. The ``[storage_engine] stores`` option names each store's lake.
+Each task removes expired parts of one store's reports, journal and lake, on a worker that sees the store's
+disk. It may be killed at any instant and run again. The option ``[storage_engine] stores`` names the lakes.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ for lake, stores in stores_by_lake().items():
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
-        # A store that hangs keeps the lake's other stores from the next day's run no longer.
+        # If a store hangs, the next day's run still cleans the lake's other stores.
         dagrun_timeout=timedelta(hours=23),
         default_args={"retries": 2, "retry_delay": timedelta(minutes=5)},
         tags=["storage-engine"],

@@ -1,9 +1,9 @@
-"""Between the cleanups of one store: renew its hold, take a sample, alarm; and see when a cleanup is due.
+"""Looks after a store between its cleanups, and starts a cleanup when one is due. Each store has such a DAG.
 
-A DAG a store. ``monitor`` fails where a person should look: on what others did to a held store, on what is
-lost and nobody has accepted, on a hold that can't be had, where the broker is behind with flush, dispatch,
-index or checkpoint, and where the lake is too far behind. ``sense`` starts ``storage_retention__STORE`` and
-``storage_archive__STORE`` when they have something to do; it is skipped where they have not.
+``monitor`` renews the hold and takes a sample. It fails if a person should look: if others changed a held
+store, if a loss isn't accepted yet, or if a hold isn't possible. It also fails if the broker is behind with
+flush, dispatch, index or checkpoint, or if archiving is too far behind. ``sense`` starts
+``storage_retention__STORE`` and ``storage_archive__STORE`` when they have work, and is skipped otherwise.
 """
 
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,7 @@
-"""Retention of one store: archive with proof, then delete by its rules. A DAG a store.
+"""Archives a store's expired segments with proof, then deletes them by its rules. Each store has such a DAG.
 
-``storage_monitor__STORE`` starts it when there is something to do. Started by hand it cleans up at once.
-Stores are those that the ``[storage_engine] stores`` option lists.
+``storage_monitor__STORE`` starts it when there is work. Started by hand, it cleans up at once. The option
+``[storage_engine] stores`` lists the stores.
 """
 
 from datetime import timedelta
@@ -14,16 +14,16 @@ from storage_engine.operators.task_groups import REQUEST, cleanup
 
 
 def form() -> dict[str, Param]:
-    """What a person may ask for."""
+    """Return the fields of the form that starts a run."""
     return {
         "manual": Param(
             False,
             type="boolean",
             title="At any hour",
-            description="Delete what has expired outside of the deleteWhen window, too.",
+            description="Also delete expired segments outside of the deleteWhen window.",
         ),
         "dry_run": Param(
-            False, type="boolean", title="Dry run", description="Only report what would go; delete nothing."
+            False, type="boolean", title="Dry run", description="Delete nothing; only report the plan."
         ),
     }
 
@@ -35,12 +35,12 @@ for store in configured_stores():
         schedule=[cleanup_due(store.conn_id)],
         catchup=False,
         max_active_runs=store.max_active_runs,
-        # A run that hangs ends as failed; the next one goes on from what it left.
+        # A run that hangs ends as failed, and the next run continues its work.
         dagrun_timeout=timedelta(days=1),
         default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
         tags=["storage-engine"],
         doc_md=__doc__,
     ) as dag:
         cleanup(store, request=REQUEST)
-    # Behind the tasks: each would get a copy, and Airflow takes 1.5 ms to serialise one.
+    # Set after the tasks: each task would get a copy, which Airflow takes 1.5 ms to serialise.
     dag.params.update(form())

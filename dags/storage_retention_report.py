@@ -1,6 +1,6 @@
-"""Count what a store's lakes have by topic, producer, hour and size, in Spark, and what each topic costs.
+"""Counts the messages in a store's lakes by topic, producer, hour and size, and each topic's costs, in Spark.
 
-A DAG a store, by hand. The report names the quiet hour of the day; the store's page repeats it.
+Each store has such a DAG, which is started by hand. The report and the store's page name the quiet hour.
 """
 
 from datetime import timedelta
@@ -12,14 +12,14 @@ from storage_engine.operators.task_groups import usage_reported
 
 
 def form() -> dict[str, Param]:
-    """What a person may ask for."""
+    """Return the fields of the form that starts a run."""
     return {
         name: Param(
             None,
             type=["null", "string"],
             format="date",
             title=title,
-            description="By when the broker stored a message, in UTC; empty: no bound.",
+            description="Day on which the broker stored messages, in UTC; empty: no bound.",
         )
         for name, title in (("first_day", "First day"), ("last_day", "Last day"))
     }
@@ -39,5 +39,5 @@ for store in configured_stores():
         doc_md=__doc__,
     ) as dag:
         usage_reported(store)
-    # Behind the tasks: each would get a copy, and Airflow takes 1.5 ms to serialise one.
+    # Set after the tasks: each task would get a copy, which Airflow takes 1.5 ms to serialise.
     dag.params.update(form())

@@ -1,6 +1,6 @@
-"""Check the rows of what a store has archived, in Spark: after each archive, and of any span by hand.
+"""Checks the rows of a store's archived segments in Spark, after each archive or by hand.
 
-A DAG a store. Its first task is skipped where the store's connection names no Spark connection.
+Each store has such a DAG. Its first task is skipped if the store's connection names no Spark connection.
 """
 
 from datetime import timedelta
@@ -13,19 +13,19 @@ from storage_engine.operators.task_groups import rows_validated
 
 
 def form() -> dict[str, Param]:
-    """What a person may ask for."""
+    """Return the fields of the form that starts a run."""
     return {
         "log": Param(
             None,
             type=["null", "string"],
             title="Log",
-            description="Look at this log alone; empty: at all that the lakes have.",
+            description="Check only this log; empty: all segments in the lakes.",
         ),
         "first_offset": Param(
-            0, type="integer", minimum=0, title="First offset", description="Of the log, where one is named."
+            0, type="integer", minimum=0, title="First offset", description="First offset, if a log is named."
         ),
         "end_offset": Param(
-            2**63 - 1, type="integer", minimum=1, title="End offset", description="Behind the last one."
+            2**63 - 1, type="integer", minimum=1, title="End offset", description="The last offset plus one."
         ),
     }
 
@@ -44,5 +44,5 @@ for store in configured_stores():
         doc_md=__doc__,
     ) as dag:
         rows_validated(store)
-    # Behind the tasks: each would get a copy, and Airflow takes 1.5 ms to serialise one.
+    # Set after the tasks: each task would get a copy, which Airflow takes 1.5 ms to serialise.
     dag.params.update(form())

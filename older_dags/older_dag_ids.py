@@ -1,7 +1,7 @@
-"""Runs in flight end here that began before each store had DAGs of its own. A DAG file, for Airflow alone.
+"""DAGs with the old ids, in which active runs from before each store had DAGs of its own can end.
 
-It starts nothing. Remove it once no run of ``storage_retention``, ``storage_forced_cleanup`` or
-``storage_flush_checkpoint`` is left.
+These DAGs start nothing. Remove this file when no run of ``storage_retention``, ``storage_forced_cleanup`` or
+``storage_flush_checkpoint`` is active.
 """
 
 from datetime import timedelta
@@ -15,7 +15,7 @@ from storage_engine.operators.spark_job import StorageEngineArchiveSealedOperato
 from storage_engine.operators.task_groups import FORCED_REQUEST, cleanup, cleanup_tasks
 from storage_engine.sensors.cleanup import StorageEngineCleanupSensor
 
-# Of a store whose name may not stand in an id there was no such DAG.
+# A store whose name isn't allowed in an id had no such DAG.
 STORES = [store for store in configured_stores() if store.in_dag_ids == store.conn_id]
 QUEUES = {store.queue: store for store in STORES}
 OF_EACH: dict[str, Any] = {
@@ -27,7 +27,7 @@ OF_EACH: dict[str, Any] = {
 
 
 def sensed_cleanup(store: ConfiguredStore) -> None:
-    """Wait for a cause and clean up, as those runs did."""
+    """Wait for a cause and clean up, as the older DAG did."""
     arguments = store.task_arguments
     sense = StorageEngineCleanupSensor(
         task_id="sense", **arguments, timeout=timedelta(minutes=9), soft_fail=True
@@ -60,7 +60,4 @@ for queue in QUEUES:
         "dry_run": Param(True, type="boolean"),
     }
     with DAG(older_id, params=params, **OF_EACH):
-        cleanup(
-            ConfiguredStore("{{ params.store }}", queue=queue),
-            request=FORCED_REQUEST,
-        )
+        cleanup(ConfiguredStore("{{ params.store }}", queue=queue), request=FORCED_REQUEST)

@@ -1,9 +1,12 @@
-"""The plugin for an Airflow that has this checkout on its path. Where the provider is installed Airflow finds
-the plugin by its entry point, and this file has none: two would be one too many."""
+"""The plugin for an Airflow that has this checkout on its path.
+
+If the provider is installed, Airflow finds the plugin by its entry point. Then this file defines none.
+"""
 
 from importlib.metadata import entry_points
 
-if not any(one.value.startswith("storage_engine.plugins.") for one in entry_points(group="airflow.plugins")):
+points = entry_points(group="airflow.plugins")
+if not any(point.value.startswith("storage_engine.plugins.") for point in points):
     from storage_engine.plugins.storage_engine import StorageEnginePlugin
 
     __all__ = ["StorageEnginePlugin"]

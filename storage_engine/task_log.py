@@ -92,7 +92,7 @@ def at_risk_text(lag: LagSummary, unit: str) -> str:
     unnamed = len(lag.at_risk_groups) - len(names) + lag.more_at_risk_groups
     more = f" and {count_text(unnamed, 'more group')}" if unnamed else ""
     queues = count_text(lag.at_risk_queues, unit)
-    return f"in {queues} these still have to read segments of the plan: {', '.join(names)}{more}"
+    return f"groups that still have to read segments of the plan, in {queues}: {', '.join(names)}{more}"
 
 
 def archive_lines(done: ArchiveResult) -> Iterator[str]:

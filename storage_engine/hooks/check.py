@@ -18,7 +18,6 @@ from storage_engine.exceptions import BadInputError, LakeMissingError
 from storage_engine.journal.tables.database import missing_sqlite_file, place_of
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.model.broker.broker_store import hold_of
-from storage_engine.model.disk import DiskUsage
 from storage_engine.retention.hold.hold_text import broker_text, drift_text, hold_text
 from storage_engine.retention.store.broker_answers import take_snapshot
 from storage_engine.retention.store.broker_disks import checked_data_paths
@@ -34,13 +33,9 @@ def check_store(store: ManagedStore) -> str:
     """
     check_host(store.root, store.host, None)
     lakes = tuple(_check_lakes(store))
-    return " ".join((*_check_broker(store), *_check_files(store), _check_journal(store.journal_url), *lakes))
-
-
-def _check_broker(store: ManagedStore) -> Iterator[str]:
     broker = running_broker(store)
-    if broker is not None:
-        yield f"{broker_text(broker)}."
+    running = () if broker is None else (f"{broker_text(broker)}.",)
+    return " ".join((*running, *_check_files(store), _check_journal(store.journal_url), *lakes))
 
 
 def _check_files(store: ManagedStore) -> Iterator[str]:
@@ -51,7 +46,10 @@ def _check_files(store: ManagedStore) -> Iterator[str]:
         snapshot = take_snapshot(opened, now_ms, store.broker)
         segments = sum(len(log.segments) for log in snapshot.logs)
         sealed = sum(len(log.sealed) for log in snapshot.logs)
-        levels = ", ".join(_level(disk) for disk in snapshot.disks)
+        levels = ", ".join(
+            "unknown" if disk.used_percent is None else f"{disk.used_percent} % used"
+            for disk in snapshot.disks
+        )
         sign = find_broker(store.broker).words.crash_sign
         crashed = f" Its broker is running or did not stop cleanly ({sign})." if snapshot.crashed else ""
         yield f"Store: {segments} segments, {sealed} of them sealed; disks: {levels}.{crashed}"
@@ -60,10 +58,6 @@ def _check_files(store: ManagedStore) -> Iterator[str]:
             yield f"Hold: {hold_text(status)}."
             yield from (f"{drift_text(drift)}." for drift in status.disturbances)
             yield from (Text(notice, ".") for notice in status.notices)
-
-
-def _level(disk: DiskUsage) -> str:
-    return "unknown" if disk.used_percent is None else f"{disk.used_percent} % used"
 
 
 def _check_journal(url: str) -> str:

@@ -42,13 +42,12 @@ class ConfiguredStore:
 
     :param conn_id: id of the store's connection. It is also the store's name.
     :param schedule: schedule of the store's monitor DAG, in Airflow's format.
-    :param queue: queue of the workers that see the store's disk; None: Airflow's default.
-    :param pool: pool of the store's tasks; None: Airflow's default.
-    :param executor: executor of the store's tasks, if Airflow has several; None: Airflow's default.
+    :param queue: queue of the workers that see the store's disk, or None for Airflow's default.
+    :param pool: pool of the store's tasks, or None for Airflow's default.
+    :param executor: executor of the store's tasks, if Airflow has several, or None for Airflow's default.
     :param lake: the lake's name, for the id of its maintenance DAG and for its assets.
-    :param approvers: the users who may approve plans as a second person. Empty: every user who may answer
-        tasks of the store's DAGs. None: the DAGs ask nobody. Then they delete nothing if the policy requires
-        a second person.
+    :param approvers: users who may approve plans as a second person. If empty, all who may answer tasks of
+        the DAGs. If None, nobody is asked, and a plan that needs a second person isn't released.
     """
 
     conn_id: str
@@ -71,7 +70,6 @@ class ConfiguredStore:
 
     @property
     def task_arguments(self) -> Mapping[str, Any]:
-        """Return the arguments that every task of the store gets."""
         places = {"queue": self.queue, "pool": self.pool, "executor": self.executor}
         return {"storage_engine_conn_id": self.conn_id, **{name: at for name, at in places.items() if at}}
 
@@ -116,8 +114,7 @@ def when_failed() -> Mapping[str, Any]:
     """Return the arguments that make a task notify people when it has failed.
 
     The option ``on_failure_callback`` names a notifier, a function, or a list of them. They are called after
-    each failure. The option ``alarm_notifiers`` names notifiers that are called once when an alarm begins,
-    and once when it has ended.
+    each failure. The notifiers in ``alarm_notifiers`` are called when an alarm begins and when it ends.
 
     :raises AirflowConfigException: a named object can't be imported.
     """

@@ -44,9 +44,7 @@ ABSOLUTE_PATH = "an absolute path, which begins with /"
 class Place:
     """The place of a setting in a connection. The setting is a key of a JSON field.
 
-    :param inside: the JSON field.
     :param field: the separate field that may have the setting instead.
-    :param usual: the setting's default.
     :param in_form: whether the form has the separate field. If not, only older connections use it.
     """
 
@@ -61,8 +59,7 @@ class Fields:
     """Typed access to a connection's extra fields.
 
     :param source: the owner of the fields, for messages, such as ``connection orders``.
-    :param places: places of the settings that are keys of a JSON field, by name. Any other setting is a
-        separate field.
+    :param places: by name, the places of settings in JSON fields. Any other setting is a separate field.
     """
 
     source: str
@@ -86,19 +83,17 @@ class Fields:
         inside = self._inside(place.inside).get(name)
         if inside is None or inside == "":
             return outer
-        if not _says_the_same(outer, inside, place.usual):
+        if not _has_same_value(outer, inside, place.usual):
             raise self._error(place.field, f"no value, because {place.inside} has {name} = {inside}", outer)
         return inside
 
     def in_old_places(self) -> dict[str, dict[str, Any]]:
-        """Return the settings that an older connection has in separate fields, by JSON field and name.
-        Defaults are left out.
-        """
+        """Return settings in separate fields of an older connection, by JSON field, without defaults."""
         by_group: dict[str, dict[str, Any]] = {}
         for name, place in self.places.items():
             value = self.extra.get(place.field)
-            unsaid = value in (None, "", {}) or str(value).strip().lower() == place.usual
-            if not unsaid and not place.in_form:
+            is_default = value in (None, "", {}) or str(value).strip().lower() == place.usual
+            if not is_default and not place.in_form:
                 by_group.setdefault(place.inside, {})[name] = value
         return by_group
 
@@ -123,28 +118,29 @@ class Fields:
                 if key not in inside:
                     raise self._unknown(f"{group}.{key}", inside)
 
-    def read(self, one: StoreSetting) -> Any:
+    def read(self, setting: StoreSetting) -> Any:
         """Return a setting's value in the type of its kind; None if a text, number or choice is empty.
 
         :raises BadInputError: the value doesn't have this type.
         """
-        match one.kind:
+        name = setting.name
+        match setting.kind:
             case Kind.CHOICE:
-                return self.choice(one.name, one.choices)
+                return self.choice(name, setting.choices)
             case Kind.FLAG:
-                return self.flag(one.name)
+                return self.flag(name)
             case Kind.WHOLE_NUMBER:
-                return self.number(one.name)
+                return self.number(name)
             case Kind.OBJECT:
-                return self.mapping(one.name)
+                return self.mapping(name)
             case Kind.ZONE:
-                return self.zone(one.name)
+                return self.zone(name)
             case Kind.ADDRESS | Kind.ADDRESSES:
-                return self.addresses(one.name, several=one.kind is Kind.ADDRESSES)
+                return self.addresses(name, several=setting.kind is Kind.ADDRESSES)
             case Kind.PATH:
-                return self.path(one.name, required=one.required) or None
+                return self.path(name, required=setting.required) or None
             case _:
-                return self.text(one.name, required=one.required) or None
+                return self.text(name, required=setting.required) or None
 
     def text(self, name: str, *, required: bool = False) -> str:
         value = self.value(name)
@@ -157,9 +153,7 @@ class Fields:
         return value.strip()
 
     def path(self, name: str, *, required: bool = False) -> str:
-        """Return an absolute path; empty: there is none. A relative path is refused, because tasks don't
-        start in a person's directory.
-        """
+        """Return an absolute path, or "". Tasks may start in any directory, so a relative path is refused."""
         text = self.text(name, required=required)
         if text and not text.startswith("/"):
             raise self.error(name, ABSOLUTE_PATH, text)
@@ -203,7 +197,7 @@ class Fields:
             raise self.error(name, expected, text, meant_zone(text)) from None
 
     def addresses(self, name: str, *, several: bool = False) -> str:
-        """Return addresses as ``host:port``; "": none. If several are allowed, ``;`` separates them."""
+        """Return addresses as ``host:port``, or "". If several are allowed, ``;`` separates them."""
         text = self.text(name)
         expected = "host:port, several separated by ;" if several else "host:port"
         for address in filter(None, text.split(";") if several else [text]):
@@ -233,9 +227,7 @@ class Fields:
         return {str(key): item for key, item in value.items()}
 
     def shown(self, name: str) -> str:
-        """Return the field in which a person finds a setting's value. If it has no value, return the field in
-        which to put one.
-        """
+        """Return the field that has a setting's value, or in which to put one if it has none."""
         place = self.places.get(name)
         if place is None:
             return name
@@ -256,10 +248,10 @@ class Fields:
         )
 
 
-def _says_the_same(old: Any, new: Any, usual: str) -> bool:
+def _has_same_value(old: Any, new: Any, usual: str) -> bool:
     """Return whether an old field is empty or default, or has the same value as the new field.
 
-    :param usual: the setting's default. "": it is a text or an object, so upper and lower case differ.
+    :param usual: the setting's default, or "" for a text or an object, in which upper and lower case differ.
     """
     before, now = (json.dumps(_parse_value(value), sort_keys=True) for value in (old, new))
     if usual:
@@ -277,7 +269,7 @@ def _parse_value(value: Any) -> Any:
 
 
 _CATALOG_NAME = "storage_engine"
-_TELLING_URIS = ("http", "thrift", "sqlite", "postgresql")
+_TYPED_URIS = ("http", "thrift", "sqlite", "postgresql")
 """Beginnings of URIs that show PyIceberg a catalog's type."""
 CATALOG_NAME = "name"
 """Key among a lake's properties: the name of its Iceberg catalog."""
@@ -313,7 +305,7 @@ class Defaults:
 
     :param home: AIRFLOW_HOME. Journal, lake and reports are under it if the section doesn't set them either.
     :param lake: a directory, or a JSON object of catalog properties.
-    :param second_lake: a directory or a JSON object, as for ``lake``; empty: there is no second lake.
+    :param second_lake: a directory or a JSON object, as for ``lake``, or "" for no second lake.
     :param policies: a JSON object of policies by name.
     """
 
@@ -330,14 +322,12 @@ def managed_store(
 ) -> ManagedStore:
     """Return the store that a connection describes.
 
-    :param extra: the connection's extra fields, by the names of ``STORE_SETTINGS``, or by the names in older
-        connections.
+    :param extra: the connection's extra fields, by names of ``STORE_SETTINGS`` or of older connections.
     :param password: the journal's password. It is put into the journal's URL.
     :param source: the owner of the fields in messages, if they don't come from a connection.
-    :raises BadInputError: a field is missing, contradicts another field or has a wrong type. The error names
-        connection and field.
+    :raises BadInputError: a field is missing, contradicts another or has a wrong type. The error names it.
     """
-    source = source or _connection(conn_id)
+    source = source or f"connection {conn_id}"
     read = Fields(source, {**extra, POLICY: _policy_object(source, extra, defaults)}, PLACES)
     read.check_keys(_FIELDS)
     _spark_from(source, extra)
@@ -356,7 +346,7 @@ def managed_store(
         or _absolute(defaults.report_dir, "report_dir")
         or str(directory / "reports"),
         policy=Policy(**{row.name: row.read(read.value(row.name), read.error) for row in _POLICY_SETTINGS}),
-        second_lake=_second_lake(read, defaults),
+        second_lake=_lake_of(read, "second_lake", defaults.second_lake),
         host=read.text("store_host") or None,
         live=broker_of_fields(read, client_connection_of(broker)),
         named=True,
@@ -365,9 +355,7 @@ def managed_store(
 
 
 def moved_fields(extra: Mapping[str, Any]) -> str:
-    """Return where settings of an older connection belong now; empty: all are at their new places, or have
-    their defaults.
-    """
+    """Return where settings of an older connection belong now, or "" if none is in an old place."""
     by_group = Fields("", extra, PLACES).in_old_places()
     moves = [f"{group} = {json.dumps(values)}" for group, values in by_group.items()]
     # Their values may be secrets.
@@ -382,9 +370,9 @@ def _policy_object(source: str, extra: Mapping[str, Any], defaults: Defaults) ->
 
     :raises BadInputError: the section has no policy of this name.
     """
-    named = extra.get(POLICY)
-    if not isinstance(named, str) or not named.strip() or named.lstrip().startswith("{"):
-        return named
+    policy = extra.get(POLICY)
+    if not isinstance(policy, str) or not policy.strip() or policy.lstrip().startswith("{"):
+        return policy
     try:
         policies = json.loads(defaults.policies or "{}")
     except ValueError as error:
@@ -393,13 +381,13 @@ def _policy_object(source: str, extra: Mapping[str, Any], defaults: Defaults) ->
             "Correct the option.",
             page="retention",
         ) from None
-    if not isinstance(policies, dict) or not isinstance(policies.get(named.strip()), dict):
+    if not isinstance(policies, dict) or not isinstance(policies.get(policy.strip()), dict):
         names = ", ".join(sorted(policies)) if isinstance(policies, dict) else ""
         expected = f"a JSON object, or a name in [storage_engine] policies ({names})"
         raise Fields(source, extra).error(
-            POLICY, expected, named, did_you_mean(named.strip(), policies or ())
+            POLICY, expected, policy, did_you_mean(policy.strip(), policies or ())
         )
-    return policies[named.strip()]
+    return policies[policy.strip()]
 
 
 def _broker_type(read: Fields) -> str:
@@ -425,12 +413,12 @@ def _overrides(read: Fields, broker: str) -> dict[str, str]:
 
 
 def store_queue(extra: Mapping[str, Any]) -> str | None:
-    """Return the Airflow queue whose workers see the store's disk; None: any worker sees it."""
+    """Return the Airflow queue whose workers see the store's disk, or None if any worker sees it."""
     return str(extra.get("queue") or "").strip() or None
 
 
 def spark_connection(extra: Mapping[str, Any]) -> str | None:
-    """Return the connection that submits a store's Spark jobs; None: its tasks do the work themselves."""
+    """Return the connection that submits a store's Spark jobs, or None if its tasks do the work."""
     return str(extra.get("spark_conn_id") or "").strip() or None
 
 
@@ -439,15 +427,15 @@ def spark_from_of(conn_id: str, extra: Mapping[str, Any]) -> SparkFrom:
 
     :raises BadInputError: the field's text can't be read.
     """
-    return _spark_from(_connection(conn_id), extra)
+    return _spark_from(f"connection {conn_id}", extra)
 
 
 def agent_of(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
-    """Return the access to the agent that serves a store to executors; empty: the executors see its disk.
+    """Return the access to the agent that serves a store to executors, or nothing if they see its disk.
 
     :raises BadInputError: the field has no address, an unknown key, or a path that isn't absolute.
     """
-    return _agent(Fields(_connection(conn_id), extra))
+    return _agent(Fields(f"connection {conn_id}", extra))
 
 
 def _agent(read: Fields) -> dict[str, str]:
@@ -461,10 +449,6 @@ def _agent(read: Fields) -> dict[str, str]:
     return agent
 
 
-def _connection(conn_id: str) -> str:
-    return f"connection {conn_id}"
-
-
 def _spark_from(source: str, extra: Mapping[str, Any]) -> SparkFrom:
     read = Fields(source, extra)
     value = read.value("spark_from")
@@ -476,38 +460,34 @@ def _spark_from(source: str, extra: Mapping[str, Any]) -> SparkFrom:
 
 
 def broker_connection(conn_id: str, extra: Mapping[str, Any]) -> str | None:
-    """Return the connection with the two keys of a running broker; None: requests are not signed."""
-    return Fields(_connection(conn_id), extra, PLACES).text("conn_id") or None
+    """Return the connection with the two keys of a running broker, or None if requests are not signed."""
+    return Fields(f"connection {conn_id}", extra, PLACES).text("conn_id") or None
 
 
 def _lake(read: Fields, defaults: Defaults, directory: Path) -> LakeConfig:
-    place, properties = _place_or_properties(read, "lake")
+    is_given = any(_place_or_properties(read, "lake"))
     older_place, older_properties = read.text("lake_directory"), read.mapping("lake_properties")
     if older_properties and older_place:
         raise read.error("lake_directory", "empty when lake_properties are given", older_place)
-    if (place or properties) and (older_place or older_properties):
+    if is_given and (older_place or older_properties):
         raise read.error(
             "lake_directory" if older_place else "lake_properties", "empty, because lake is given", "a value"
         )
-    if properties:
-        return _catalog(read, "lake", properties)
-    usual = read.text("lake_catalog") or _CATALOG_NAME
     if older_properties:
-        return LakeConfig(name=usual, properties=older_properties)
-    place = place or older_place
-    if not place and defaults.lake.lstrip().startswith("{"):
-        return LakeConfig(name=usual, properties=_catalog_properties(defaults.lake, "lake"))
-    return LakeConfig.local(place or _absolute(defaults.lake, "lake") or str(directory / "lake"))
+        return LakeConfig(name=read.text("lake_catalog") or _CATALOG_NAME, properties=older_properties)
+    lake = _lake_of(read, "lake", defaults.lake, older_place)
+    return lake or LakeConfig.local(str(directory / "lake"))
 
 
-def _second_lake(read: Fields, defaults: Defaults) -> LakeConfig | None:
-    place, properties = _place_or_properties(read, "second_lake")
+def _lake_of(read: Fields, field: str, default: str, older_place: str = "") -> LakeConfig | None:
+    """Return the lake that a field, or else the section's option, names, or None."""
+    place, properties = _place_or_properties(read, field)
     if properties:
-        return _catalog(read, "second_lake", properties)
-    if not place and defaults.second_lake.lstrip().startswith("{"):
-        named = read.text("lake_catalog") or _CATALOG_NAME
-        return LakeConfig(name=named, properties=_catalog_properties(defaults.second_lake, "second_lake"))
-    place = place or _absolute(defaults.second_lake, "second_lake")
+        return _catalog(read, field, properties)
+    place, name = place or older_place, read.text("lake_catalog") or _CATALOG_NAME
+    if not place and default.lstrip().startswith("{"):
+        return LakeConfig(name=name, properties=_catalog_properties(default, field))
+    place = place or _absolute(default, field)
     return LakeConfig.local(place) if place else None
 
 
@@ -516,16 +496,16 @@ def _catalog(read: Fields, field: str, properties: Mapping[str, str]) -> LakeCon
 
     :raises BadInputError: the properties don't show the catalog's place.
     """
-    others = {key: value for key, value in properties.items() if key != CATALOG_NAME}
-    tells_type = others.keys() & {"type", "py-catalog-impl", CATALOG_CONNECTION}
-    if others and not tells_type and not others.get("uri", "").startswith(_TELLING_URIS):
-        # Its values may be secrets.
+    settings = {key: value for key, value in properties.items() if key != CATALOG_NAME}
+    has_type = settings.keys() & {"type", "py-catalog-impl", CATALOG_CONNECTION}
+    if settings and not has_type and not settings.get("uri", "").startswith(_TYPED_URIS):
+        # Only keys are shown, because values may be secrets.
         expected = "a property with the catalog's type, such as sql or rest"
-        raise read.error(field, expected, ", ".join(sorted(others)))
-    if not others:
+        raise read.error(field, expected, ", ".join(sorted(settings)))
+    if not settings:
         raise read.error(field, "a catalog's properties, such as type, uri, warehouse", dict(properties))
-    named = properties.get(CATALOG_NAME) or read.text("lake_catalog") or _CATALOG_NAME
-    return LakeConfig(name=named, properties=others)
+    name = properties.get(CATALOG_NAME) or read.text("lake_catalog") or _CATALOG_NAME
+    return LakeConfig(name=name, properties=settings)
 
 
 def _place_or_properties(read: Fields, name: str) -> tuple[str, dict[str, str]]:
@@ -550,9 +530,7 @@ def _absolute(path: str, option: str) -> str:
 
 
 def _catalog_properties(text: str, option: str) -> dict[str, str]:
-    """Return an option of ``[storage_engine]`` as catalog properties. An error never quotes the option,
-    because it may contain secrets.
-    """
+    """Return an option as catalog properties. Errors never quote it, because it may contain secrets."""
     try:
         properties = json.loads(text)
     except ValueError as error:
@@ -576,10 +554,8 @@ def _journal_url(read: Fields, password: str | None, defaults: Defaults, directo
 def broker_of_fields(read: Fields, client_connection: str) -> LiveBroker | None:
     """Return the running broker that the fields describe; None if the store's broker is stopped.
 
-    :param client_connection: type of Airflow connections that may have the broker's address; "": there is no
-        such type.
-    :raises BadInputError: a field is missing, contradicts another field, or can't be read. The error names
-        the field.
+    :param client_connection: type of Airflow connections that may have the broker's address, or "".
+    :raises BadInputError: a field is missing, contradicts another, or can't be read. The error names it.
     """
     mode = LIVE if read.text("mode") == BESIDE else read.choice("mode", MODES)
     values = {setting.name: read.read(setting) for setting in STORE_SETTINGS if setting.live}
@@ -690,9 +666,7 @@ def _catalog_credentials(connection: NamedConnection) -> dict[str, str]:
 
 
 def _address(connection: NamedConnection) -> str:
-    """Return the address as Airflow's HttpHook reads it. The host field may have the whole address, and the
-    schema field the scheme.
-    """
+    """Return the address as HttpHook reads it: the host may be a whole address, the schema its scheme."""
     host = connection.host or ""
     if "://" in host:
         return host

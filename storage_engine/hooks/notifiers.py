@@ -1,8 +1,7 @@
 """Sends alarms to Airflow's notifiers, and a store's figures from the journal if Airflow's metrics are on.
 
-An alarm is sent once when it begins, and once when it has ended, not each time that a task fails.
-
-Commands in a task's errors and notices get the task's connection as an argument.
+An alarm is sent once when it begins, and once when it has ended, not each time that a task fails. Commands in
+a task's errors and notices get the task's connection as an argument.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import unexpected_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.hooks.storage_engine import StorageEngineHook
-from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.place import own_directory
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ _log = logging.getLogger(__name__)
 class AlarmException(AirflowFailException):
     """Fails a task that has looked after a store and found something that a person should know at once.
 
-    :param text: the text at the end of the task's log; "": the alarms.
+    :param text: the text at the end of the task's log, or "" for the alarms.
     """
 
     def __init__(self, alarms: Sequence[str], text: str = "") -> None:
@@ -69,7 +67,7 @@ def send_alarms(notifiers: Sequence[Notifier], conn_id: str, context: Context) -
         _tell(notifiers, conn_id, context, ())
         raise
     except AirflowRescheduleException:
-        # A sensor that looks again later.
+        # The sensor will look again later: its task hasn't ended.
         raise
     except AlarmException as error:
         _tell(notifiers, conn_id, context, error.alarms)
@@ -93,30 +91,24 @@ def _tell(
 ) -> None:
     """Notify all notifiers. An error here is only logged as a warning: the task's work stays done."""
     try:
-        _tell_all(notifiers, conn_id, context, alarms, has_failed)
+        from storage_engine.retention.monitor.notifying import Subject, tell
+
+        instance = context["ti"]
+        details = {
+            "source": f"{instance.dag_id}.{instance.task_id}",
+            "advice": str(Command("doctor", f"--conn-id {quote(conn_id)}")),
+            "link": str(getattr(instance, "log_url", None) or ""),
+        }
+        subject = Subject(conn_id, "", "", **details)
+        # If the connection can't be used, the task has that error itself.
+        with suppress(Exception):
+            subject = Subject.of(StorageEngineHook(conn_id).managed_store, **details)
+        means = [_NotifierMeans(notifier, number, context) for number, notifier in enumerate(notifiers)]
+        texts = [with_connection(alarm, conn_id) for alarm in alarms]
+        for notice in tell(subject, texts, means, has_failed=has_failed):
+            _log.warning("%s", notice)
     except Exception as error:
         _log.warning("the notifiers could not be called: %s", unexpected_text(error))
-
-
-def _tell_all(
-    notifiers: Sequence[Notifier], conn_id: str, context: Context, alarms: Sequence[str], has_failed: bool
-) -> None:
-    from storage_engine.retention.monitor.notifying import Subject, tell
-
-    instance = context["ti"]
-    details = {
-        "source": f"{instance.dag_id}.{instance.task_id}",
-        "advice": str(Command("doctor", f"--conn-id {quote(conn_id)}")),
-        "link": str(getattr(instance, "log_url", None) or ""),
-    }
-    subject = Subject(conn_id, "", "", **details)
-    # What the connection lacks is the task's own error.
-    with suppress(Exception):
-        subject = Subject.of(StorageEngineHook(conn_id).managed_store, **details)
-    means = [_NotifierMeans(notifier, number, context) for number, notifier in enumerate(notifiers)]
-    texts = [with_connection(alarm, conn_id) for alarm in alarms]
-    for notice in tell(subject, texts, means, has_failed=has_failed):
-        _log.warning("%s", notice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,16 +139,19 @@ class _NotifierMeans:
 def with_connection(text: str, storage_engine_conn_id: str) -> str:
     """Add the connection's arguments to each command that a text names.
 
-    A text about the second lake gets its directory. If that lake has no directory, the text stays as it is.
+    Commands of a text about the second lake get its directory. Without a directory, the text stays as it is.
     """
     arguments = Arguments(conn_id=storage_engine_conn_id)
     if with_arguments(text, arguments) == text:
         return str(text)
-    # What the connection itself lacks is another error; its commands are named all the same.
+    # If the connection can't be used, that is another error, and commands get only its id.
     with suppress(StorageEngineError, AirflowException):
         lakes = StorageEngineHook(storage_engine_conn_id).managed_store.lakes
         directories = [own_directory(lake) for lake in lakes]
-        places = tuple(_place(*lake) for lake in zip(lakes, directories, strict=True))
+        places = tuple(
+            lake.location if directory is None else f"{directory}/"
+            for lake, directory in zip(lakes, directories, strict=True)
+        )
         second = None if len(lakes) < 2 or directories[1] is None else str(directories[1])
         arguments = replace(arguments, places=places, second_lake_dir=second)
     return with_arguments(text, arguments)
@@ -172,24 +167,19 @@ def name_commands(storage_engine_conn_id: str) -> Iterator[None]:
         raise
 
 
-def _place(lake: LakeConfig, directory: object) -> str:
-    return lake.location if directory is None else f"{directory}/"
-
-
 _ANSWER_SECONDS = 5
 
 
 @contextmanager
 def metrics_sent(conn_id: str) -> Iterator[None]:
-    """Send a store's figures when its task ends, with or without an error. They are not sent while the task
-    waits, or when its time is up.
+    """Send a store's figures when its task ends, with or without an error.
 
-    The store itself is not read, so a disk that hangs can't delay the task.
+    They are not sent while it waits, or after a timeout. The store isn't read, so no disk delays the task.
     """
     try:
         yield
     except AirflowRescheduleException:
-        # A sensor that looks again later.
+        # The sensor will look again later: its task hasn't ended.
         raise
     except Exception:
         _send(conn_id)
@@ -216,7 +206,7 @@ def _send(conn_id: str) -> None:
         journal = JournalReader(StorageEngineHook(conn_id).journal_url, _ANSWER_SECONDS)
         for sample in read_samples(journal, [conn_id], clock_ms()):
             tags = {"store": conn_id, **({"path": sample.path} if sample.path else {})}
-            named = (re.sub(r"[^\w-]+", "_", value) for value in tags.values()) if drops_tags else ()
-            Stats.gauge(".".join(["storage_engine", *named, sample.metric]), sample.value, tags=tags)
+            labels = (re.sub(r"[^\w-]+", "_", value) for value in tags.values()) if drops_tags else ()
+            Stats.gauge(".".join(["storage_engine", *labels, sample.metric]), sample.value, tags=tags)
     except Exception as error:
         _log.warning("%s: metrics of the store can't be sent: %s", conn_id, error)

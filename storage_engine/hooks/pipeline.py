@@ -74,9 +74,7 @@ def read_pipeline(
 ) -> tuple[PipelineFacts, str]:
     """Read Airflow's records of a store's DAGs.
 
-    :param archives_ahead: whether the store's policy archives sealed segments, so that it needs the DAG for
-        this.
-    :param asks: whether the store's policy requires approval by a second person.
+    :param archives_ahead: whether the store's policy archives sealed segments, which needs a DAG of its own.
     :return: the records, and the id of the DAG that cleans the store.
     """
     name = in_dag_ids(conn_id)
@@ -90,7 +88,7 @@ def read_pipeline(
     of_store = tuple(dags)
     if store is not None:
         dags[f"{_OF_LAKE}__{in_dag_ids(store.lake)}"] = False
-    # Airflow's database is set up by this import, which takes seconds.
+    # This import sets up Airflow's database, which takes seconds.
     from airflow.utils.session import create_session
 
     try:
@@ -110,7 +108,7 @@ def _queue(session: Any, store: ConfiguredStore | None, dag_ids: Sequence[str]) 
 
     if store is None or store.queue is None:
         return None
-    # One that a person marked as a success left no result.
+    # A task that a person marked as successful left no result.
     of_task = (getattr(XComModel, column) == getattr(TaskInstance, column) for column in _KEY_OF_TASK)
     last = session.execute(
         select(TaskInstance.hostname, TaskInstance.end_date)
@@ -126,7 +124,7 @@ def _queue(session: Any, store: ConfiguredStore | None, dag_ids: Sequence[str]) 
     ).first()
     executors = [name.strip() for name in conf.get("core", "executor").split(",")]
     executor = store.executor or executors[0]
-    # It may be called by an alias of its own.
+    # The executor may have an alias.
     executor = next((name for name in executors if name.startswith(f"{executor}:")), executor)
     is_edge = executor.rpartition(":")[2].rpartition(".")[2] == "EdgeExecutor"
     workers = _edge_workers(session, store.queue) if is_edge else None
@@ -134,7 +132,7 @@ def _queue(session: Any, store: ConfiguredStore | None, dag_ids: Sequence[str]) 
 
 
 def _edge_workers(session: Any, queue: str) -> tuple[ComponentFacts, ...] | None:
-    """Return the edge workers that take a queue's tasks. A worker without queues takes all. None: unknown."""
+    """Return the edge workers that take a queue's tasks, or None if unknown. One without queues takes all."""
     if not EDGE.is_installed or not inspect(session.connection()).has_table("edge_worker"):
         return None
     from airflow.providers.edge3.models.edge_worker import EdgeWorkerModel
@@ -156,7 +154,7 @@ def _unknown_approvers(store: ConfiguredStore | None) -> tuple[str, ...]:
 
 
 def _approval(conn_id: str, store: ConfiguredStore | None, unknown: Sequence[str]) -> str:
-    """Return why nobody can approve a store's plans in this Airflow, as a clause; "": a person can."""
+    """Return why nobody can approve a store's plans in this Airflow, as a clause, or "" if a person can."""
     if store is None or store.approvers is None:
         return f"the entry of {conn_id} in the option stores names no approvers, so its DAGs ask no person"
     simple = "SimpleAuthManager" in conf.get("core", "auth_manager", fallback="")
@@ -256,7 +254,7 @@ _LOCAL_BUNDLE = "LocalDagBundle"
 def own_airflow(dags_folder: Path | None, *conn_ids: str) -> OwnAirflow:
     """Read the facts about the Airflow of this environment.
 
-    :param dags_folder: directory for DAG files; None: Airflow's own.
+    :param dags_folder: directory for DAG files, or None for Airflow's own.
     :raises BadInputError: Airflow doesn't read DAGs from its DAGs folder.
     """
     return OwnAirflow(
@@ -266,7 +264,7 @@ def own_airflow(dags_folder: Path | None, *conn_ids: str) -> OwnAirflow:
         stores=str(conf.get(SECTION, STORES, fallback=DEFAULT_CONNECTION) or ""),
         by_environment=frozenset(name for name in os.environ if name.startswith("AIRFLOW__")),
         may_test=conf.get("core", "test_connection", fallback="Disabled").strip().lower() == "enabled",
-        connections=frozenset(conn_id for conn_id in {DEFAULT_CONNECTION, *conn_ids} if _is_there(conn_id)),
+        connections=frozenset(filter(_connection_exists, {DEFAULT_CONNECTION, *conn_ids})),
         spark_connections=_spark_connections(),
         executor=conf.get("core", "executor"),
         has_edge=EDGE.is_installed,
@@ -290,7 +288,7 @@ def check_fields(conn_id: str, extra: Mapping[str, Any]) -> None:
 
 
 def queue_of(conn_id: str) -> str | None:
-    """Return the queue that an existing connection names; None: it names none."""
+    """Return the queue that an existing connection names, or None."""
     return store_queue(BaseHook.get_connection(conn_id).extra_dejson)
 
 
@@ -300,12 +298,12 @@ def add_connection(conn_id: str, definition: Mapping[str, Any]) -> None:
     :raises StorageEngineError: Airflow refuses. The error has Airflow's message.
     """
     words = [sys.executable, "-m", *add_words(conn_id, definition)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = (done.stdout + done.stderr).strip().splitlines()
+    process = subprocess.run(words, capture_output=True, text=True, check=False)
+    if process.returncode:
+        lines = (process.stdout + process.stderr).strip().splitlines()
         raise StorageEngineError(
             f"connection {conn_id}: expected airflow connections add to add it, found status "
-            f"{done.returncode}: {' '.join(lines[-3:])}"
+            f"{process.returncode}: {' '.join(lines[-3:])}"
         )
 
 
@@ -343,12 +341,12 @@ def _may_be_used(conn_id: str) -> bool:
         conn = BaseHook.get_connection(conn_id)
     except (AirflowException, ValueError):
         return False
-    others = (conn.login, conn.password, conn.schema, conn.port)
-    untouched = conn.host == "yarn" and not any(others) and conn.extra_dejson in ({}, _AIRFLOWS_EXTRA)
+    other_fields = (conn.login, conn.password, conn.schema, conn.port)
+    untouched = conn.host == "yarn" and not any(other_fields) and conn.extra_dejson in ({}, _AIRFLOWS_EXTRA)
     return conn.conn_type == SPARK_TYPE and not (conn.conn_id == SPARK_CONNECTION and untouched)
 
 
-def _is_there(conn_id: str) -> bool:
+def _connection_exists(conn_id: str) -> bool:
     try:
         BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:

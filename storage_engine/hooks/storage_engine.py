@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -46,11 +46,9 @@ if TYPE_CHECKING:
 SPARK_TYPE = "spark"
 """Type of connections with which the apache-spark provider submits jobs."""
 _MADE_UP_CHARACTERS = 8
-"""Length of an id that is used for one test. It has letters and digits
-(``airflow.utils.helpers.get_random_string``).
-"""
+"""Length of an id for one test, of letters and digits (``airflow.utils.helpers.get_random_string``)."""
 _SUBMITTED_BY = (SPARK_TYPE, "k8s")
-"""Types of connections from which the provider makes a master. The second is that of k8s://HOST."""
+"""Types of connections from which the provider makes a master; ``k8s`` is for k8s://HOST."""
 
 
 class StorageEngineHook(BaseHook):
@@ -121,45 +119,45 @@ class StorageEngineHook(BaseHook):
                 client_connection_of(store.broker),
             ),
         )
-        _mask_secrets(store)
+        # Airflow itself masks only the secrets that it knows.
+        secrets = {secret for lake in store.lakes for secret in lake.secrets} | url_secrets(store.journal_url)
+        if store.live:
+            secrets |= property_secrets(store.live.client) | {*filter(None, (store.live.secret_key,))}
+        for secret in sorted(secrets):
+            mask_secret(secret)
         if self.spark_conn_id is not None:
-            # Without it spark-submit goes to a YARN cluster that nobody named, once all else is done.
-            self._check_spark(self._named_by("spark_conn_id")(self.spark_conn_id))
+            # Without this check spark-submit would use, at the end, a YARN cluster that nobody named.
+            conn = self._named_by("spark_conn_id")(self.spark_conn_id)
+            if conn.conn_type not in _SUBMITTED_BY:
+                raise BadInputError(
+                    f"connection {conn_id}: field spark_conn_id: expected a connection of the type "
+                    f"{SPARK_TYPE}, found {conn.conn_id!r} of the type {conn.conn_type!r}. Nothing was read "
+                    "or changed. Name a connection of the type Spark, or leave the field empty to work "
+                    "without Spark.",
+                    page=PAGE,
+                )
         return store
-
-    def _check_spark(self, conn: Connection) -> None:
-        """:raises BadInputError: it isn't a Spark connection, so no job can be submitted with it."""
-        if conn.conn_type not in _SUBMITTED_BY:
-            raise BadInputError(
-                f"connection {self.storage_engine_conn_id}: field spark_conn_id: expected a connection of "
-                f"the type {SPARK_TYPE}, found {conn.conn_id!r} of the type {conn.conn_type!r}. Nothing "
-                "was read or changed. Name a connection of the type Spark, or leave the field empty to work "
-                "without "
-                "Spark.",
-                page=PAGE,
-            )
 
     @cached_property
     def spark(self) -> SparkUse | None:
-        """The Spark that the store's connection names, and its work's limits; None: it names no Spark.
+        """The Spark that the store's connection names, and its work's limits, or None if it names no Spark.
 
         :raises BadInputError: there is no such connection, or the provider can't read it.
         """
         if self.spark_conn_id is None:
             return None
-        # Imports what Kubernetes has, where it is installed.
+        # This import loads the Kubernetes client, if it is installed.
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
         limits = spark_from_of(self.storage_engine_conn_id, self.connection.extra_dejson)
         try:
-            # It alone knows what it makes of a connection.
+            # Only the provider knows which master it makes of a connection.
             master: str = SparkSubmitHook(conn_id=self.spark_conn_id)._connection["master"]
         except Exception as error:
-            # The provider lets through what libraries raise that it looks for, such as that of Kubernetes.
+            # The provider doesn't catch errors of its libraries, such as the Kubernetes client.
             raise BadInputError(
                 f"connection {self.spark_conn_id}: expected a connection that spark-submit can use, found: "
-                f"{error}. "
-                "Nothing was read or changed.",
+                f"{error}. Nothing was read or changed.",
                 page=PAGE,
             ) from error
         return SparkUse(master, limits)
@@ -175,19 +173,19 @@ class StorageEngineHook(BaseHook):
 
     @cached_property
     def spark_conn_id(self) -> str | None:
-        """The connection that submits this store's Spark jobs; None: its tasks do the work themselves."""
+        """The connection that submits this store's Spark jobs, or None if its tasks do the work."""
         return spark_connection(self.connection.extra_dejson)
 
     @property
     def agent(self) -> AgentAccess | None:
-        """The agent that serves the store to executors of its Spark jobs; None: the executors see its disk.
+        """The agent that serves the store to executors of Spark jobs, or None if they see its disk.
 
         :raises BadInputError: one of the agent's files can't be used, or other users can read the token.
         """
         fields = agent_of(self.storage_engine_conn_id, self.connection.extra_dejson)
         if not fields:
             return None
-        # Of the lake's libraries a DAG's file needs nothing.
+        # Imported only here: a DAG's file needs none of the lake's libraries.
         from storage_engine.lake.file.agent_files import read_access
 
         paths = (Path(fields[name]) if name in fields else None for name in AGENT_FILES)
@@ -203,7 +201,7 @@ class StorageEngineHook(BaseHook):
         return extra
 
     def _named_by(self, field: str) -> Callable[[str], Connection]:
-        """Return a function that looks up the connection in this field."""
+        """Return a function that looks up a connection by its id. Its error names ``field``."""
 
         def find(conn_id: str) -> Connection:
             try:
@@ -221,7 +219,7 @@ class StorageEngineHook(BaseHook):
 
     @cached_property
     def queue(self) -> str | None:
-        """The Airflow queue whose workers see the store's disk; None: the connection names no queue."""
+        """The Airflow queue whose workers see the store's disk, or None if the connection names no queue."""
         return store_queue(self.connection.extra_dejson)
 
     def test_connection(self) -> tuple[bool, str]:
@@ -232,19 +230,19 @@ class StorageEngineHook(BaseHook):
         from storage_engine.hooks.check import check_store
 
         try:
-            works, text = True, " ".join(self._describe_store(check_store))
+            checked = check_store(self.managed_store)
+            places = places_text(self.spark, archive_threads_of(self.managed_store))
+            moved = moved_fields(self.connection.extra_dejson)
+            works = True
+            text = " ".join(filter(None, (checked, f"Archive and consumer lag: {places}.", moved)))
         except StorageEngineError as error:
             works, text = False, str(error)
-        if _is_made_for_a_test(conn_id := self.storage_engine_conn_id):
+        conn_id = self.storage_engine_conn_id
+        is_made_up = len(conn_id) == _MADE_UP_CHARACTERS and conn_id.isalnum()
+        if is_made_up and f"AIRFLOW_CONN_{conn_id.upper()}" in os.environ:
+            # Airflow's form made up this id for one test, and never uses it again.
             text = text.replace(f"connection {conn_id}", "this connection").replace(conn_id, "ID")
         return works, text
-
-    def _describe_store(self, check_store: Callable[[ManagedStore], str]) -> Iterator[str]:
-        yield check_store(self.managed_store)
-        places = places_text(self.spark, archive_threads_of(self.managed_store))
-        yield f"Archive and consumer lag: {places}."
-        if moved := moved_fields(self.connection.extra_dejson):
-            yield moved
 
 
 def managed_store_of(conn_id: str) -> ManagedStore:
@@ -256,7 +254,6 @@ def managed_store_of(conn_id: str) -> ManagedStore:
 
 
 def airflow_home() -> Path:
-    """Return the directory in which this Airflow keeps its own files."""
     return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
 
 
@@ -274,20 +271,3 @@ def section_defaults() -> Defaults:
         second_lake=option("second_lake"),
         policies=option("policies"),
     )
-
-
-def _is_made_for_a_test(conn_id: str) -> bool:
-    """Return whether Airflow's form made up this id for one test. Such an id is never used again."""
-    is_made_up = len(conn_id) == _MADE_UP_CHARACTERS and conn_id.isalnum()
-    return is_made_up and f"AIRFLOW_CONN_{conn_id.upper()}" in os.environ
-
-
-def _mask_secrets(store: ManagedStore) -> None:
-    """Mask the store's secrets in Airflow's logs. Airflow itself masks only the secrets that it knows."""
-    secrets = {secret for lake in store.lakes for secret in lake.secrets} | url_secrets(store.journal_url)
-    if store.live and store.live.secret_key:
-        secrets.add(store.live.secret_key)
-    if store.live:
-        secrets |= property_secrets(store.live.client)
-    for secret in sorted(secrets):
-        mask_secret(secret)

@@ -33,11 +33,10 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
     Three results skip the tasks directly downstream: a rejection, an answer from a user who may not approve,
     and no answer in time. The report names the result, and fails.
 
-    :param assigned_users: the users who may answer, each with the ``id`` and ``name`` of the auth manager;
-        None: every user who may answer tasks of the DAG.
-    :param subject: subject of the question (templated); "": the store and the segments to delete.
-    :param body: text of the question (templated); None: the deleted segments with reasons, the consumers'
-        losses, and the proofs.
+    :param assigned_users: the users who may answer, each with the ``id`` and ``name`` of the auth manager, or
+        None for every user who may answer tasks of the DAG.
+    :param subject: subject of the question (templated), or "" for the store and the segments to delete.
+    :param body: text of the question (templated). By default it has reasons, consumers' losses and proofs.
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id", "subject", "body")
@@ -75,7 +74,7 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
             if not starters_of(store.journal, run):
                 require_consent(store, run, consent)
             report = read_report(store, run)
-            # Airflow has no address of its own unless it is told; a link without one leads there too.
+            # If Airflow's settings name no address, the link is relative.
             address = conf.get("api", "base_url", fallback="") or "/"
             link = self.generate_link_to_ui_from_context(context=context, base_url=address)
             self.subject = self.subject or question_subject(report)
@@ -106,35 +105,29 @@ class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
         from storage_engine.retention.proof.approvals import record_reply
         from storage_engine.retention.store.context import opened
 
-        person = _person(event.get("responded_by_user"))
-        chosen = list(event.get("chosen_options") or ())
+        user = event.get("responded_by_user")
+        person = Person(Realm.AIRFLOW, str(user["name"] or ""), user_id=str(user["id"])) if user else None
         with opened(self.store) as store:
             return record_reply(
                 store.journal,
                 store.run(run_key(context)),
                 person,
-                approves=chosen == [self.APPROVE],
+                approves=list(event.get("chosen_options") or ()) == [self.APPROVE],
                 at_ms=_ms(event.get("responded_at")),
                 fault=self._fault(person),
             )
 
     def _fault(self, person: Person | None) -> str:
-        """Return why a user's approval can't be accepted, by Airflow's facts about its users; "": it can."""
+        """Return why a user's approval can't be accepted, by Airflow's facts about users, or "" if it can."""
         if person is None:
             return "nobody answered"
         everybody = conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False)
         if everybody or person.name.casefold() == _ANONYMOUS:
             return "all users of this Airflow are one admin, so the user may not be a second person"
-        # Of this moment: who has left the list since the question was asked isn't on it.
+        # The present list counts: a user may have been removed since the question was asked.
         if self.assigned_users and person.user_id not in {str(user["id"]) for user in self.assigned_users}:
             return f"{person.name} isn't on the list of the store's approvers"
         return ""
-
-
-def _person(user: Any) -> Person | None:
-    if not user:
-        return None
-    return Person(Realm.AIRFLOW, str(user["name"] or ""), user_id=str(user["id"]))
 
 
 def _ms(moment: datetime | str | None) -> int:

@@ -48,8 +48,7 @@ class StoreOperator(BaseOperator):
     """Does one step of a run for one store. If Airflow sends metrics, it also sends the store's metrics.
 
     :param storage_engine_conn_id: connection of the store (templated).
-    :param alarm_notifiers: notifiers that are called once when an alarm of this task begins, and once when it
-        has ended.
+    :param alarm_notifiers: notifiers to call once when an alarm of this task begins, and once when it ends.
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id",)
@@ -82,7 +81,7 @@ class StoreOperator(BaseOperator):
         """Run this operator's step, and return the task's XCom."""
 
     def lineage_so_far(self, cleanup: cycle.Cleanup) -> Lineage | None:
-        """Return the tables that a failing step's attempts have read and written; None: there are none."""
+        """Return the tables that a failing step's attempts have read and written, or None."""
         return None
 
     def keep_lineage(self, make: Callable[[], Lineage | None]) -> None:
@@ -95,12 +94,10 @@ class StoreOperator(BaseOperator):
             self.log.warning("could not record the task's lineage: %s", error)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return the task's lineage. This opens neither journal nor lake."""
+        """Return the lineage that the task has kept. This opens neither journal nor lake."""
         return operator_lineage(self._lineage)
 
-    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return the lineage that the task kept before it failed."""
-        return operator_lineage(self._lineage)
+    get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
 
     @contextmanager
     def cleanup(
@@ -183,7 +180,6 @@ class StoreOperator(BaseOperator):
 def check_queue(hook: StorageEngineHook, queue: str | None) -> None:
     """Make sure that a task runs on the queue in its store's connection. Only older connections name a queue.
 
-    :param queue: the task's queue.
     :raises BadInputError: the connection names another queue.
     """
     if hook.queue is not None and hook.queue != queue:
@@ -198,8 +194,7 @@ def check_queue(hook: StorageEngineHook, queue: str | None) -> None:
 def starter(context: Context) -> Starter:
     """Return the person or schedule that started a DAG run, by Airflow's record.
 
-    An older Airflow doesn't record a person who starts a run by hand. Then it isn't certain that any other
-    person is a second person.
+    An older Airflow doesn't record who starts a run by hand. Then nobody is certainly a second person.
     """
     run = context["dag_run"]
     name = getattr(run, "triggering_user_name", None)

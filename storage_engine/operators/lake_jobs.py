@@ -37,8 +37,7 @@ class _LakeJobOperator(StoreSparkOperator):
 
 
 class StorageEngineValidateRowsOperator(_LakeJobOperator):
-    """Checks in Spark the rows of a store's archived segments against their receipts: no row is missing, and
-    none is there twice.
+    """Checks in Spark that each row of a store's archived segments is there once, by their receipts.
 
     If asset events of archived segments started the run, it checks these segments and their neighbours. The
     task is skipped if the store's connection names no Spark connection.
@@ -59,7 +58,6 @@ class StorageEngineValidateRowsOperator(_LakeJobOperator):
         from storage_engine.spark.validate_rows import ValidateRowsResult, validate_rows_of
 
         self.check_spark()
-
         with opened(self.store) as store:
             submit = partial(self.submit, context, result_kind=ValidateRowsResult)
             result = validate_rows_of(store, run_key(context), submit, self._spans(context))
@@ -84,9 +82,8 @@ class StorageEngineRetentionReportOperator(_LakeJobOperator):
 
     The task is skipped if the store's connection names no Spark connection.
 
-    :param first_day: the first counted day in UTC, as in 2026-11-24 (templated); "": the day of the oldest
-        message.
-    :param last_day: the last counted day; "": the day of the newest message.
+    :param first_day: first counted day in UTC, as in 2026-11-24 (templated), or "" for the oldest day.
+    :param last_day: last counted day, or "" for the newest day.
     """
 
     template_fields: Sequence[str] = (*StoreSparkOperator.template_fields, "first_day", "last_day")
@@ -106,7 +103,6 @@ class StorageEngineRetentionReportOperator(_LakeJobOperator):
         first_ms = _day_ms("first_day", self.first_day)
         last_ms = _day_ms("last_day", self.last_day)
         until_ms = None if last_ms is None else last_ms + DAY_MS
-
         with opened(self.store) as store:
             submit = partial(self.submit, context, result_kind=RetentionReport)
             report = retention_report_of(store, run_key(context), submit, first_ms, until_ms)

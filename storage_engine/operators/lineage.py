@@ -25,14 +25,12 @@ if TYPE_CHECKING:
 OFFSETS = "storageEngine_offsets"
 """Key of our own facet: offset ranges of a log."""
 _MOST_RANGES = 100
-"""The highest number of ranges of one log in an event. Further ranges are only counted, because events are
-sent as messages.
-"""
+"""Most ranges of a log in an event, which is sent as a message. Further ranges are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """The offsets [start, end) of a log, and their bytes' place; "": the task doesn't record the place."""
+    """The offsets [start, end) of a log, and their bytes' place, or "" if the task doesn't record it."""
 
     start: int
     end: int
@@ -58,9 +56,7 @@ class Lineage:
 
     :param logs: the offsets that the task read, by the store's logs.
     :param truncated: the offsets that the task deleted, by log.
-    :param read: tables of lakes that the task read.
-    :param written: tables of lakes that the task wrote.
-    :param rows: number of new rows in the first written table; None: the task doesn't record it.
+    :param rows: number of new rows in the first written table, or None if the task doesn't record it.
     """
 
     root: str
@@ -86,7 +82,7 @@ def is_wanted() -> bool:
 def archive_lineage(store: ManagedStore, receipts: Sequence[Receipt], *lakes: str) -> Lineage:
     """Return the lineage of archiving.
 
-    :param lakes: locations of the lakes with the archived segments; "": none.
+    :param lakes: locations of the lakes with the archived segments, or "" for none.
     """
     ranges = _group_spans((receipt.log, LogSpan(receipt.base_offset, receipt.end)) for receipt in receipts)
     return Lineage(
@@ -199,10 +195,10 @@ def _table_facets(table: LakeTable) -> dict[str, Any]:
     from openlineage.client.facet_v2 import symlinks_dataset as symlinks
 
     namespace, _ = table_name(table)
-    same = symlinks.Identifier(namespace=namespace, name=table.name, type="TABLE")
+    identifier = symlinks.Identifier(namespace=namespace, name=table.name, type="TABLE")
     has_snapshot = table.snapshot_id is not None
     facet = {"version": version.DatasetVersionDatasetFacet(str(table.snapshot_id))} if has_snapshot else {}
-    return {"symlinks": symlinks.SymlinksDatasetFacet([same]), **facet}
+    return {"symlinks": symlinks.SymlinksDatasetFacet([identifier]), **facet}
 
 
 def _offsets(ranges: Sequence[LogSpan]) -> Any:

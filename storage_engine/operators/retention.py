@@ -1,6 +1,4 @@
-"""Operators for the steps of a run, one for each step. Each is idempotent: finished work is found in the
-journal and not repeated.
-"""
+"""Operators for the steps of a run. Each is idempotent: work that the journal knows is not repeated."""
 
 from __future__ import annotations
 
@@ -41,16 +39,13 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
     rule ``all_done`` still runs. In a dry run, the task for consumer lag follows and skips the rest.
 
     :param request: a request beyond the store's own settings: a PlanRequest, its fields as a mapping, or its
-        fields as JSON text (templated); None: no request.
+        fields as JSON text (templated), or None for no request.
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id", "request")
 
     def __init__(
-        self,
-        *,
-        request: PlanRequest | Mapping[str, Any] | str | None = None,
-        **kwargs: Any,
+        self, *, request: PlanRequest | Mapping[str, Any] | str | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         # Plain values, since templates are rendered inside of mappings but not of dataclasses.
@@ -67,7 +62,7 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
         try:
             self.say(places_lines(plan, self.store, self.store_hook.spark))
         except BadInputError as error:
-            # The plan stands. A job that needs this Spark says it again.
+            # The plan is valid. A job that needs this Spark fails with the same error.
             self.warn(f"it isn't known where the segments will be archived: {error}")
         self.say(task_log.plan_lines(plan, dry_run=request.dry_run))
         self.warn(*plan.notices, *planned.unread)
@@ -82,11 +77,10 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
 class StorageEngineReleaseOperator(StoreOperator):
     """Deletes the planned segments that pass the gate, oldest first.
 
-    The task succeeds if it refuses some logs but not all. Later the report fails and names the
-    refused logs, after the remaining steps for the other logs.
+    The task succeeds if it refuses some logs but not all. The other logs get their remaining steps. Then the
+    report fails and names the refused logs.
 
-    If the task has an asset alias as outlet and deleted segments, it sends an event
-    (:mod:`storage_engine.assets`).
+    With an asset alias as outlet, it sends an event on the deleted segments (:mod:`storage_engine.assets`).
     """
 
     def lineage_so_far(self, cleanup: cycle.Cleanup) -> Lineage:
@@ -184,8 +178,7 @@ class StorageEngineMonitorOperator(StoreOperator):
     behind with flush, dispatch, index and checkpoint. For a stopped broker, it takes samples.
 
     It fails in four cases: another program changed a held store, data of a store was lost, a hold isn't
-    possible, or a limit of the policy is exceeded. A notifier can be called for these as
-    ``on_failure_callback``.
+    possible, or a limit of the policy is exceeded. ``on_failure_callback`` can notify a person.
     """
 
     ui_color = "#f5efd9"
@@ -299,7 +292,7 @@ class StorageEngineReportOperator(StoreOperator):
         problems = [failed, *result.errors] if failed or result.outcome is Outcome.FAILED else []
         problems += [result.not_approved, result.refused, *result.wrong_lakes]
         if text := join_texts(" ", filter(None, problems)):
-            # The alarm names no run: that of the next one is the same.
+            # The alarm names no run, so that the next run's alarm counts as the same.
             raise AlarmException([text], Text(text, f" Report: {result.report_text}"))
         return {**to_jsonable(result), "report_html": str(page)}
 

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -51,16 +52,12 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
     """Submits a Spark job of this package for a store. The request and the result are a file each.
 
     The store's connection names the Spark connection. If it names none, or if the work is less than its
-    ``spark_from``, the task does the work itself, and no Spark starts. If Spark can't start, the task fails,
-    and nothing else does its work.
+    ``spark_from``, the task does the work itself. If Spark can't start, the task fails.
 
     The files are in the store's report directory. They are removed when the job has ended. If this process is
     killed, the next job removes them at its start.
 
-    No credentials are in these files. The driver gets credentials in its environment, so it has to run where
-    spark-submit does (deploy mode client).
-
-    :param storage_engine_conn_id: connection of the store (templated).
+    The driver gets credentials in its environment, not in files. So it runs in the deploy mode client.
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "storage_engine_conn_id")
@@ -72,8 +69,6 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
     def submit(self, context: Context, request: Any, result_kind: type[T]) -> T:
         """Run the job and wait for it.
 
-        :param request: the job's request, a frozen dataclass.
-        :param result_kind: the result's dataclass.
         :raises StorageEngineError: the job's own error, or an error that the job left no result.
         """
         from storage_engine.retention.store.managed_store import job_directory
@@ -85,7 +80,7 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
             credentials = write_request(request_file, request)
             self._prepare(request_file, result_file)
             try:
-                # Not by env_vars: on Kubernetes and YARN those stand on a command line.
+                # Not as env_vars, which Kubernetes and YARN put on a command line.
                 with environment(credentials):
                     SparkSubmitOperator.execute(self, context)
             except AirflowException:
@@ -117,11 +112,11 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
         installation = named_spark(fields.get("spark_home") or variables.get("SPARK_HOME"))
         python = driver_python(self.conf, variables)
         check_driver(python)
-        # spark-submit is that Spark's, whatever PATH the worker was started with.
+        # The named Spark's own spark-submit is used, whatever PATH the worker has.
         path = os.pathsep.join([str(installation.home / "bin"), os.environ.get("PATH", os.defpath)])
         self.env_vars = {"PATH": path, **spark_environment(master, installation, python), **variables}
         self.name = f"storage-engine-{Path(self.entry_point).stem}"
-        # Where `init` puts it to be adapted.
+        # If init wrote a copy, a person may have changed it.
         copy = airflow_home() / "spark_jobs" / self.entry_point
         self.application = str(copy if copy.is_file() else project_path(f"spark_jobs/{self.entry_point}"))
         self.application_args = [str(request), str(result)]
@@ -163,10 +158,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
         from storage_engine.retention.steps import is_dry_run
         from storage_engine.retention.store.context import managed_of
 
-        def measure(cleanup: cycle.Cleanup, question: LagQuestion) -> ConsumerLagResult:
-            return self._measure(cleanup, question, context)
-
-        with self.cleanup(context, measure_lag=measure) as cleanup:
+        with self.cleanup(context, measure_lag=partial(self._measure, context)) as cleanup:
             lag = cycle.consumer_lag(cleanup)
             dry_run = is_dry_run(cleanup.store, cleanup.run_key)
             unit = find_broker(managed_of(cleanup.store).broker).words.queue
@@ -179,13 +171,9 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
             self.skip(context["ti"], self.get_direct_relatives(upstream=False))
         return summary
 
-    def _measure(self, cleanup: cycle.Cleanup, question: LagQuestion, context: Context) -> ConsumerLagResult:
+    def _measure(self, context: Context, cleanup: cycle.Cleanup, question: LagQuestion) -> ConsumerLagResult:
         from storage_engine.retention.store.managed_store import LAG_TABLE, run_directory
-        from storage_engine.spark.consumer_lag import (
-            ConsumerLagRequest,
-            ConsumerLagResult,
-            lag_without_spark,
-        )
+        from storage_engine.spark.consumer_lag import ConsumerLagRequest, ConsumerLagResult, lag_without_spark
 
         table_path = str(run_directory(self.store, cleanup.run_key) / LAG_TABLE)
         request = ConsumerLagRequest.of(self.store, table_path, question.segments, question.decided_at_ms)
@@ -201,8 +189,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
 class _ArchivingOperator(StoreSparkOperator):
     """Copies, proves and commits segments.
 
-    The work runs as a Spark job if the connection names a Spark and the work reaches its ``spark_from``;
-    otherwise it runs in the task.
+    The work runs in the task, or in Spark if the connection names one and the work reaches ``spark_from``.
 
     If the task has an asset alias as outlet and archived segments, it sends events for the store's segments
     and for the lake's table (:mod:`storage_engine.assets`).
@@ -250,28 +237,27 @@ class _ArchivingOperator(StoreSparkOperator):
 
         return {"archive_with": archive, "where": lambda jobs: self._place(jobs).text}
 
-    def _tell(self, done: ArchiveDone) -> dict[str, Any]:
+    def _tell(self, result: ArchiveDone) -> dict[str, Any]:
         """Log the archived segments, and return a summary."""
         from storage_engine.retention.archive.archivable import kept_out_notices
 
-        self.keep_lineage(lambda: archive_lineage(self.store, done.receipts, done.lake))
-        self.say(task_log.archive_lines(done))
-        self.warn(*done.notices, *kept_out_notices(done.kept_out))
+        self.keep_lineage(lambda: archive_lineage(self.store, result.receipts, result.lake))
+        self.say(task_log.archive_lines(result))
+        self.warn(*result.notices, *kept_out_notices(result.kept_out))
         return {
-            "archived_offsets": [receipt.base_offset for receipt in done.receipts],
-            "messages": sum(receipt.message_count for receipt in done.receipts),
+            "archived_offsets": [receipt.base_offset for receipt in result.receipts],
+            "messages": sum(receipt.message_count for receipt in result.receipts),
             # Segments may share a data file.
-            "lake_bytes": sum({row.data_file: row.data_file_bytes for row in done.receipts}.values()),
-            "lake": done.lake or None,
-            "ran": done.ran,
+            "lake_bytes": sum({row.data_file: row.data_file_bytes for row in result.receipts}.values()),
+            "lake": result.lake or None,
+            "ran": result.ran,
         }
 
 
 class StorageEngineArchiveOperator(_ArchivingOperator):
     """Archives the segments that the plan deletes and that no lake has a proof of yet.
 
-    If archiving fails, a person can waive the proof for this plan. Then this task succeeds, and the release
-    deletes because of the waiver.
+    If archiving fails, a person can waive the proof for this plan. Then this task succeeds.
     """
 
     def do_step(self, context: Context) -> dict[str, Any]:
@@ -291,12 +277,10 @@ class StorageEngineArchiveOperator(_ArchivingOperator):
 
 
 class StorageEngineArchiveSealedOperator(_ArchivingOperator):
-    """Archives sealed segments before they are due for deletion, oldest first. It does so if ``archive_when``
-    is seal, or if only the broker deletes.
+    """Archives sealed segments ahead of deletion, if ``archive_when`` is seal or only the broker deletes.
 
-    One run archives at most the policy's ``archive_budget_bytes``. The task is skipped if segments are
-    archived only when they expire, or not at all. If some logs can't be archived, it fails after it has
-    archived all others.
+    Otherwise the task is skipped. One run archives the oldest segments up to ``archive_budget_bytes``. If
+    some logs can't be archived, it fails after it has archived all others.
     """
 
     step = Step.SEALED

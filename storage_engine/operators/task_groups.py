@@ -67,8 +67,6 @@ def monitored(store: ConfiguredStore, *, sense_for: timedelta) -> None:
     """Look after a store between its cleanups, and notify its other DAGs when there is work for them.
 
     The two tasks don't wait for each other. So an alarm for a person doesn't delay a cleanup.
-
-    :param sense_for: how long to wait for work.
     """
     StorageEngineMonitorOperator(task_id="monitor", **store.task_arguments, **when_failed())
     StorageEngineDueSensor(
@@ -77,7 +75,7 @@ def monitored(store: ConfiguredStore, *, sense_for: timedelta) -> None:
         **when_failed(),
         timeout=sense_for,
         soft_fail=True,
-        # An edge worker sees the store's disk, and Airflow's triggerer doesn't: it keeps its slot meanwhile.
+        # On an edge worker the sensor keeps its slot: the triggerer doesn't see the store's disk.
         deferrable=store.executor is None,
         poke_interval=DEFAULT_POLL_SECONDS if store.executor is None else 60,
         cleanup_dag_id=f"storage_retention__{store.in_dag_ids}",
@@ -89,7 +87,7 @@ def monitored(store: ConfiguredStore, *, sense_for: timedelta) -> None:
 def cleanup(store: ConfiguredStore, *, request: str | None = None) -> None:
     """Clean up at once, by the store's rules and a further request.
 
-    :param request: fields of a PlanRequest as JSON text (templated); None: no request.
+    :param request: fields of a PlanRequest as JSON text (templated), or None for no request.
     """
     chain(*cleanup_tasks(store, plan={"request": request}))
 
@@ -127,10 +125,7 @@ def usage_reported(store: ConfiguredStore) -> None:
 def _make_report(store: ConfiguredStore) -> StorageEngineReportOperator:
     """Make the last task. It fails if an earlier one failed, and is skipped if all were skipped."""
     return StorageEngineReportOperator(
-        task_id="report",
-        trigger_rule=TriggerRule.NONE_SKIPPED,
-        **store.task_arguments,
-        **when_failed(),
+        task_id="report", trigger_rule=TriggerRule.NONE_SKIPPED, **store.task_arguments, **when_failed()
     )
 
 
@@ -139,7 +134,7 @@ def cleanup_tasks(store: ConfiguredStore, *, plan: Mapping[str, Any]) -> list[St
 
     :param plan: further arguments of the planning task.
     """
-    # The last task fails where one before it did: a person hears of a run once.
+    # The last task fails if an earlier one did, so a person is notified once for each run.
     report = {"trigger_rule": TriggerRule.ALL_DONE, **when_failed()}
     extra: dict[Step, Mapping[str, Any]] = {cycle.plan: plan, cycle.report: report}
     tasks = _tasks(cycle.CLEANUP, store, extra)
@@ -158,12 +153,8 @@ def cleanup_tasks(store: ConfiguredStore, *, plan: Mapping[str, Any]) -> list[St
 def _tasks(
     steps: Sequence[Step], store: ConfiguredStore, extra: Mapping[Step, Mapping[str, Any]]
 ) -> list[StoreOperator]:
-    """Make the tasks of a cycle.
-
-    :param extra: further arguments of single tasks.
-    """
     outlets: dict[Step, Mapping[str, Any]] = {}
-    # A connection that a run names is none that an alias could be named after.
+    # If a run's params name the connection, no alias can be named after it.
     if "{{" not in store.conn_id:
         alias = {"outlets": [store_alias(store.conn_id)]}
         archived = {**alias, "lake": store.lake}

@@ -32,9 +32,7 @@ from storage_engine.spark.session import has_java
 
 SPARK_CONNECTION = "spark_default"
 _OWN_CONNECTION = "storage_engine_spark"
-"""Id of a new connection if Airflow's own connection has the usual id. Airflow's own names a YARN cluster
-that usually doesn't exist.
-"""
+"""Id of a new connection if Airflow's own, which names a YARN cluster, has the usual id."""
 SAME_PROOF = "the tasks archive and measure consumer lag by themselves, with the same proof"
 
 
@@ -42,8 +40,7 @@ SAME_PROOF = "the tasks archive and measure consumer lag by themselves, with the
 class SparkProposal:
     """The proposed place for a store's heavy work.
 
-    :param conn_id: id of the Spark connection for the store's connection; None: no Spark.
-    :param is_new: whether the connection has to be created.
+    :param conn_id: id of the Spark connection for the store's connection, or None for no Spark.
     :param text: where each kind of work runs, or why there is no Spark.
     """
 
@@ -55,7 +52,7 @@ class SparkProposal:
 def propose_spark(named: str | None, usable: Collection[str], taken: Collection[str]) -> SparkProposal:
     """Propose a Spark connection.
 
-    :param named: id that a person named; "": no Spark is wanted; None: the person named nothing.
+    :param named: id that a person named, or "" if no Spark is wanted, or None if the person named nothing.
     :param usable: ids of connections of the type spark, without Airflow's own unchanged connection.
     :param taken: ids of the existing connections among those that were looked for.
     """
@@ -72,8 +69,7 @@ def propose_spark(named: str | None, usable: Collection[str], taken: Collection[
         conn_id not in taken and conn_id not in usable,
         f"Archive and consumer lag run as Spark jobs by the connection {conn_id}: large ones, from "
         f"{SETTINGS['spark_from'].empty} on. Smaller jobs run in the tasks themselves, with the same proof. "
-        "The "
-        "field spark_from sets another limit. With 0, all work runs in Spark.",
+        "The field spark_from sets another limit. With 0, all work runs in Spark.",
     )
 
 
@@ -116,9 +112,7 @@ OLDER_DAGS = {
 _SETTINGS_FILE = "airflow.cfg"
 _CONNECTIONS_FILE = "connections.json"
 _WORKERS = 10
-"""The highest number of tasks at the same time. A hanging store blocks at most nine tasks, so this is more.
-Each task takes 27 MiB.
-"""
+"""Most tasks at a time, 27 MiB each. A hanging store blocks at most nine of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,22 +162,9 @@ class Project:
 
     def made_by_us(self) -> tuple[Path, ...]:
         """Return every path that ``init`` and Airflow write in the directory."""
-        names = (
-            *_TREES,
-            _SETTINGS_FILE,
-            _CONNECTIONS_FILE,
-            "passwords.json",
-            "airflow.db",
-            "airflow.db-shm",
-            "airflow.db-wal",
-            "journal.db",
-            "journal.db-shm",
-            "journal.db-wal",
-            "lake",
-            "reports",
-            "logs",
-        )
-        return tuple(self.home / name for name in names)
+        databases = (f"{name}.db{end}" for name in ("airflow", "journal") for end in ("", "-shm", "-wal"))
+        files = (_SETTINGS_FILE, _CONNECTIONS_FILE, "passwords.json", *databases)
+        return tuple(self.home / name for name in (*_TREES, *files, "lake", "reports", "logs"))
 
 
 def init_project(
@@ -199,9 +180,8 @@ def init_project(
     """Create a project that Airflow can run without changes.
 
     :param directory: directory of the project. It is created if it is missing.
-    :param store_root: the broker's storePathRootDir, for the connection; None: a placeholder.
+    :param store_root: the broker's storePathRootDir, for the connection, or None for a placeholder.
     :param time_zone: the zone in which the broker reads ``deleteWhen``.
-    :param fields: further fields of the store's connection.
     :param older_dag_ids: add DAGs with the ids of :data:`OLDER_DAGS`, under which active runs can end.
     :raises BadInputError: the directory already has one of the files.
     """
@@ -220,7 +200,7 @@ def init_project(
     if older_dag_ids:
         shutil.copy(project_path(_OLDER_DAGS) / _OLDER_DAG_IDS, project.home / "dags")
     write_file(project.settings_file, _settings(project).encode())
-    # Where no Spark can start there is no connection for it.
+    # If no Spark can start, there is no connection for it.
     spark = propose_spark(None, (), ()).conn_id
     values = store_fields(store_root, broker_conf, time_zone) | {"spark_conn_id": spark, **fields}
     connections = {STORE_CONNECTION: store_definition(values)}
@@ -240,6 +220,16 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
         if store_is_known
         else f"\n{STORE_CONNECTION} names no store yet: set its root in {project.connections_file}.\n"
     )
+    ids = {old: new.format(store=STORE_CONNECTION) for old, new in OLDER_DAGS.items()}
+    width = max(map(len, ids))
+    listed = "".join(f"  {old:{width}}  {new}\n" for old, new in ids.items())
+    file = project.home / "dags" / _OLDER_DAG_IDS
+    runs = (
+        f"Active runs end under their old ids, from {file}. Remove this file after that.\n"
+        if file.exists()
+        else Text("To let an active run end under its old id: ", Command("init", "--older-dag-ids"), "\n")
+    )
+    text = f"DAGs from before each store had its own DAGs, and the DAGs that do their work now:\n{listed}"
     return Text(
         f"Created a project in {project.home}:\n"
         "  dags/             a store's storage_monitor__STORE and storage_flush_checkpoint__STORE, a\n"
@@ -260,22 +250,9 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
         "  ",
         Command("init --airflow"),
         "\n\n",
-        _older_dags(project),
+        text,
+        runs,
     )
-
-
-def _older_dags(project: Project) -> str:
-    ids = {old: new.format(store=STORE_CONNECTION) for old, new in OLDER_DAGS.items()}
-    width = max(map(len, ids))
-    listed = "".join(f"  {old:{width}}  {new}\n" for old, new in ids.items())
-    file = project.home / "dags" / _OLDER_DAG_IDS
-    runs = (
-        f"Active runs end under their old ids, from {file}. Remove this file after that.\n"
-        if file.exists()
-        else Text("To let an active run end under its old id: ", Command("init", "--older-dag-ids"), "\n")
-    )
-    text = f"DAGs from before each store had its own DAGs, and the DAGs that do their work now:\n{listed}"
-    return text + runs
 
 
 def store_fields(
@@ -287,7 +264,7 @@ def store_fields(
 
     :param is_here: whether the store is on this host, so that its links and files can be read.
     """
-    # A command's help needs none of what this imports.
+    # Imported only here, because a command's help doesn't need it.
     from storage_engine.brokers import broker_of, default_broker
 
     place = Path.resolve if is_here else Path.absolute
@@ -306,7 +283,7 @@ def store_definition(fields: Mapping[str, Any]) -> dict[str, object]:
     return {
         "conn_type": "storage_engine",
         "description": "The message store whose retention is managed",
-        # Airflow's form tests with port 0, and refuses where the connection has none.
+        # Airflow's form tests with port 0, and refuses a connection without a port.
         "port": 0,
         "extra": json.dumps(fields),
     }

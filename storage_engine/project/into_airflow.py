@@ -1,7 +1,6 @@
 """Adds a store to an existing Airflow: DAG files and one option. It never overwrites a person's change.
 
-All changes are computed before the first one is made, so a person can look at them first. A second time, it
-changes nothing.
+All changes are computed before the first is made, so a person can review them. A repeat changes nothing.
 """
 
 from __future__ import annotations
@@ -39,17 +38,12 @@ _OURS = re.compile(rb"# Written by storage-engine init [^\n]*; sha256 ([0-9a-f]{
 class OwnAirflow:
     """Facts about an Airflow.
 
-    :param dags_folder: folder from which it reads DAG files.
     :param stores: the effective value of the option that lists the stores.
     :param by_environment: environment variables that set options. They win over the settings file.
     :param executor: the effective value of the option ``executor``.
-    :param has_edge: whether the packages for edge workers are installed.
-    :param serves_edge: whether its API server serves edge workers.
-    :param address: address of its API server, as other hosts know it; "": the settings name none.
-    :param may_test: whether it allows tests of connections.
+    :param address: address of its API server, as other hosts know it, or "" if the settings name none.
     :param connections: ids of the existing connections among those that were looked for.
-    :param spark_connections: ids of connections of the type spark, without Airflow's own unchanged
-        connection.
+    :param spark_connections: ids of connections of the type spark, without Airflow's own unchanged one.
     """
 
     home: Path
@@ -84,7 +78,7 @@ class Option:
 class FileChange:
     """Change of one file.
 
-    :param before: present content of the file; None: the file doesn't exist.
+    :param before: present content of the file, or None if the file doesn't exist.
     """
 
     path: Path
@@ -97,9 +91,7 @@ class FileChange:
 
     @property
     def text(self) -> str:
-        """Return the change as text for a person. For settings, it has only the changed lines, because other
-        lines may be secret.
-        """
+        """Return the change for a person. Of settings it shows only changed lines: others may be secret."""
         if self.before is None:
             return f"new      {self.path}"
         if self.is_of_dag:
@@ -110,7 +102,7 @@ class FileChange:
 
 
 def settings_change(airflow: OwnAirflow, *options: Option) -> tuple[FileChange, ...]:
-    """Return the change of the settings file; empty: no change is needed.
+    """Return the change of the settings file, or nothing if no change is needed.
 
     :raises BadInputError: Airflow can't start with the present file.
     """
@@ -124,8 +116,7 @@ def settings_change(airflow: OwnAirflow, *options: Option) -> tuple[FileChange, 
         if parsed(after, path).get(option.section, option.name) != option.value:
             raise BadInputError(
                 f"{path}: can't set the option {option.name} of [{option.section}] in this file. Nothing was "
-                "changed. Set "
-                f"{option.variable}={option.value} in the environment of Airflow instead.",
+                f"changed. Set {option.variable}={option.value} in the environment of Airflow instead.",
                 page=PAGE,
             )
     return (FileChange(path, before, after.encode()),) if after.encode() != before else ()
@@ -135,7 +126,7 @@ def stores_with(airflow: OwnAirflow, conn_id: str, default: str, queue: str | No
     """Return the option that lists the stores, with one more store.
 
     :param default: the default of the option. It is left out if no such connection exists.
-    :param queue: queue of the edge worker that sees the store's disk; None: another kind of worker sees it.
+    :param queue: queue of the edge worker that sees the store's disk, or None if no edge worker sees it.
     """
     without = default if default not in airflow.connections and default != conn_id else ""
     places = {} if queue is None else {"queue": queue, "executor": EDGE_EXECUTOR.rpartition(".")[2]}
@@ -144,12 +135,12 @@ def stores_with(airflow: OwnAirflow, conn_id: str, default: str, queue: str | No
 
 def edge_options(airflow: OwnAirflow) -> tuple[Option, ...]:
     """Return the settings with which edge workers get their tasks."""
-    # Those of teams stand behind, each team's with a name.
+    # The executors of teams come after the common ones, with the team's name.
     common, *of_teams = airflow.executor.split(";")
     listed = [name.strip() for name in common.split(",")]
-    is_there = any(name.rpartition(":")[2].rpartition(".")[2] == "EdgeExecutor" for name in listed)
+    is_listed = any(name.rpartition(":")[2].rpartition(".")[2] == "EdgeExecutor" for name in listed)
     every = ";".join([",".join([*listed, EDGE_EXECUTOR]), *of_teams])
-    added = () if is_there else (Option("core", "executor", every),)
+    added = () if is_listed else (Option("core", "executor", every),)
     return added if airflow.serves_edge else (*added, Option("edge", "api_enabled", "True"))
 
 
@@ -166,33 +157,31 @@ def dag_changes(folder: Path, *, older_dag_ids: bool) -> tuple[FileChange, ...]:
         for file in files
     ]
     plain = {file.name: file.read_bytes() for file in files}
-    others = [
+    foreign = [
         edit.path.name
         for edit in changes
         if edit.before is not None and edit.before != plain[edit.path.name] and not _is_unchanged(edit.before)
     ]
-    if others:
+    if foreign:
         raise BadInputError(
             f"{folder}: expected no DAG files with these names, or unchanged files of an earlier init, found "
-            f"other files: {', '.join(others)}. Nothing was changed. Rename or remove them first.",
+            f"other files: {', '.join(foreign)}. Nothing was changed. Rename or remove them first.",
             page=PAGE,
         )
     return tuple(edit for edit in changes if edit.before != edit.after)
 
 
 def make(changes: Sequence[FileChange]) -> tuple[Path, ...]:
-    """Make the changes. Each file is replaced in one step. Changed settings files are also kept as copies
-    beside the new ones.
+    """Make the changes. Each file is replaced in one step. Earlier settings files are kept as copies.
 
-    :return: the copies of the earlier files.
+    :return: the copies, which lie beside the new files.
     :raises BadInputError: a file has changed since it was read.
     """
     for change in changes:
         if _read(change.path) != change.before:
             raise BadInputError(
-                f"{change.path}: expected the content of a moment ago, found that the file was changed. "
-                "Nothing was changed. "
-                "Run the command again.",
+                f"{change.path}: expected the content that was read before, found other content. Nothing was "
+                "changed by this command. Run it again.",
                 page=PAGE,
             )
     copies = []
@@ -293,8 +282,8 @@ def with_option(text: str, section: str, option: str, value: str) -> str:
         gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
         return f"{text}{gap}[{section}]\n{setting}"
     end = next((i for i in range(start, len(lines)) if lines[i].startswith("[")), len(lines))
-    named = re.compile(rf"{re.escape(option)}\s*[=:]", re.IGNORECASE)
-    index = next((i for i in range(start, end) if named.match(lines[i])), None)
+    pattern = re.compile(rf"{re.escape(option)}\s*[=:]", re.IGNORECASE)
+    index = next((i for i in range(start, end) if pattern.match(lines[i])), None)
     if index is None:
         return "".join([*lines[:start], setting, *lines[start:]])
     behind = index + 1
@@ -308,9 +297,8 @@ def with_store(listed: str, conn_id: str, *, without: str = "", **places: str) -
 
     :param listed: present value, in the format of
         :func:`~storage_engine.hooks.configured_stores.configured_stores`.
-    :param without: default id to leave out, because it has no connection; "": leave out nothing.
-    :param places: fields of the store's entry about where its tasks run, such as ``queue``, with their
-        values.
+    :param without: default id to leave out, because it has no connection, or "" for none.
+    :param places: fields of the store's entry that say where its tasks run, such as ``queue``.
     :raises BadInputError: the value isn't a list of stores.
     """
     if listed.lstrip().startswith("["):
@@ -326,8 +314,8 @@ def with_store(listed: str, conn_id: str, *, without: str = "", **places: str) -
     else:
         names = [name.strip() for name in listed.split(",") if name.strip()]
         if not places:
-            others = [name for name in names if name != without]
-            return listed if conn_id in names else ",".join([*others, conn_id])
+            remaining = [name for name in names if name != without]
+            return listed if conn_id in names else ",".join([*remaining, conn_id])
         conn_ids = [name for name in names if name != without or name == conn_id]
         entries = [{"conn_id": name} for name in conn_ids]
     if conn_id not in conn_ids:

@@ -36,7 +36,7 @@ _TIMEOUT_SECONDS = 30
 class ApiError(StorageEngineError):
     """Airflow's API could not be reached or refused a call.
 
-    :param status: HTTP status; None: there was no answer.
+    :param status: HTTP status, or None if there was no answer.
     """
 
     def __init__(self, message: str, status: int | None = None) -> None:
@@ -112,9 +112,7 @@ class Interrupted(BaseException):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise `Interrupted` once, at Ctrl-C, SIGTERM or a closed terminal. Later signals are ignored, so that
-    they don't interrupt the clean-up.
-    """
+    """Raise `Interrupted` at the first Ctrl-C, SIGTERM or SIGHUP. Later ones don't interrupt the clean-up."""
     watched = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
@@ -158,10 +156,7 @@ class LocalAirflow:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._say("stopping Airflow")
         self._tree.stop()
@@ -306,14 +301,9 @@ def unpack_sample_store(directory: Path) -> SampleStore:
         modified = now - _DAYS_OLD * 86400 if path in old else now
         os.utime(path, (modified, modified))
     broker_conf = directory / "broker.conf"
-    broker_conf.write_text(_broker_conf(root))
-    return SampleStore(root=root, broker_conf=broker_conf, old=tuple(old))
-
-
-def _broker_conf(root: Path) -> str:
-    """Return the sample's broker.conf. Every hour is a deleteWhen hour, so its window is always open."""
+    # Each hour is a deleteWhen hour, so the sample's window is always open.
     hours = ";".join(f"{hour:02}" for hour in range(24))
-    return (
+    broker_conf.write_text(
         "brokerClusterName=DefaultCluster\n"
         "brokerName=broker-a\n"
         "brokerId=0\n"
@@ -321,6 +311,7 @@ def _broker_conf(root: Path) -> str:
         f"deleteWhen={hours}\n"
         f"fileReservedTime={RESERVED_HOURS}\n"
     )
+    return SampleStore(root=root, broker_conf=broker_conf, old=tuple(old))
 
 
 LOCK_FILE = ".storage-engine.lock"
@@ -375,7 +366,7 @@ def up(directory: Path, say: Callable[[str], None]) -> int:
 
 
 def free_port(preferred: int = _PREFERRED_PORT) -> int:
-    """Return a free port of the loopback address: the preferred one, or another if that is taken. 0: any."""
+    """Return a free port of the loopback address, the preferred one if it is free. 0 means any port."""
     for port in (preferred, 0):
         with socket.socket() as probe:
             # A port that an ended server left in TIME_WAIT is free; one that is listened on is not.
@@ -396,14 +387,14 @@ def _project(directory: Path) -> Project:
         return project
     make_dirs(directory)
     sample = unpack_sample_store(directory.resolve())
-    # A person looks at Spark's jobs here, however little there is to do.
+    # All work runs in Spark here, however small, so that a person can look at Spark's jobs.
     fields = {"spark_from": "0"}
     return init_project(directory, store_root=sample.root, broker_conf=sample.broker_conf, fields=fields)
 
 
 MARK = "STORAGE_ENGINE_PROCESS_TREE"
 
-# A process that sets its own title otherwise writes it over its environment, and the mark with it.
+# Without it, a process that sets its title overwrites its environment, and with it the mark.
 _KEEP_ENVIRONMENT = {"SPT_NOENV": "1"}
 
 _ASK_SECONDS = 8.0
@@ -439,10 +430,7 @@ class ProcessTree:
         return self._started[name]
 
     def wait(self, name: str) -> int:
-        """Wait for a started process that ends by itself.
-
-        :return: its exit status.
-        """
+        """Wait for a started process that ends by itself, and return its exit status."""
         return self._started.pop(name).wait()
 
     def ended(self) -> tuple[str, ...]:
@@ -456,7 +444,7 @@ class ProcessTree:
             if pid == os.getpid():
                 continue
             try:
-                # Not process_iter: it keeps what it knew of a process number that is used again.
+                # Not process_iter, which keeps facts of an earlier process with the same id.
                 process = psutil.Process(pid)
                 if process.environ().get(MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
                     processes.append(process)

@@ -91,17 +91,16 @@ LOSSES_RUN = "losses"
 def accept_loss(
     store: ManagedStore, start_offset: int, end_offset: int, person: str, reason: str, log: str | None = None
 ) -> AcceptedLoss:
-    """Record that bytes of a log are lost, and that a person goes on without them.
+    """Record that a person accepts the loss of a log's bytes.
 
     From then on validation warns of this loss, and doesn't fail.
 
-    :param start_offset: first offset of a range up to ``end_offset``. Every byte of it is LOST or UNKNOWN by
-        the journal's record of segments that others deleted, by its record of missing logs, and by the lakes.
-        A gap between store and lakes counts, too.
-    :param log: the log of the range; None: the first log that has lost all of the range.
+    :param start_offset: first offset of a range up to ``end_offset``. All of it is LOST or UNKNOWN by the
+        lakes and by the journal's record of missing logs and of segments that others deleted. A gap between
+        store and lakes counts, too.
+    :param log: the log of the range, or None for the first log that has lost all of the range.
     :raises BadInputError: a part of the range is in a known place, or no reason is given.
-    :raises LakeUnavailableError: a lake can't be asked, or lacks receipts that it is known to have had. It
-        may still have the bytes that seem lost.
+    :raises LakeUnavailableError: a lake that may have the bytes can't be asked, or lost known receipts.
     """
     _check_decision("accept-loss", person, reason, "fails over these messages")
     with opened(store) as context:
@@ -120,10 +119,10 @@ def _accept(
         rows += _gaps(context, rows)
         label = _label_of(rows, offsets, only)
     if label is None or start_offset >= end_offset:
-        named = (f"{row.label} [{row.start_offset}, {row.end_offset})" for row in rows)
+        lost = (f"{row.label} [{row.start_offset}, {row.end_offset})" for row in rows)
         raise BadInputError(
             f"{context.store.root}: expected a range of {only or 'the log'} that is LOST or UNKNOWN, found "
-            f"[{start_offset}, {end_offset}); LOST or UNKNOWN are: {', '.join(named) or 'none'}. Nothing "
+            f"[{start_offset}, {end_offset}); LOST or UNKNOWN are: {', '.join(lost) or 'none'}. Nothing "
             "was recorded."
         )
     parts = [
@@ -161,9 +160,8 @@ class _Lost:
     """A range that no known place has.
 
     :param gap: the known facts about the range, if only a gap between store and lake shows the loss.
-    :param log_id: identity of the range's log; "": unknown.
+    :param log_id: identity of the range's log, or "" if unknown.
     :param is_other: another log has the name of the range's log by now.
-    :param is_accepted: a person has accepted the loss before.
     """
 
     log: str
@@ -214,12 +212,11 @@ def _is_accepted(row: _Lost, loss: AcceptedLoss) -> bool:
 
 
 def _gaps(context: Context, lost_rows: Sequence[_Lost]) -> list[_Lost]:
-    """Return the other ranges that neither store nor lakes have, as the monitor finds them.
+    """Return ranges beside ``lost_rows`` that neither store nor lakes have, as the monitor finds them.
 
     :raises LakeUnavailableError: no lake can be read.
     """
-    is_archived = context.store.archives
-    measured = measure_lag(context) if is_archived else None
+    measured = measure_lag(context) if context.store.archives else None
     snapshot = context.snapshot(clock_ms()) if measured is None else measured.snapshot
     return [
         _Lost(
@@ -240,7 +237,7 @@ def _gaps(context: Context, lost_rows: Sequence[_Lost]) -> list[_Lost]:
 
 
 def _label_of(rows: Sequence[_Lost], offsets: tuple[int, int], only: str | None) -> str | None:
-    """Return the first log that has lost all of some offsets. Losses that aren't accepted come first."""
+    """Return the label of the first log that has lost these offsets. Unaccepted losses come first."""
     ordered = sorted(rows, key=attrgetter("is_accepted"))
     labels = dict.fromkeys(row.label for row in ordered if only in (None, row.log, row.label))
     return next((label for label in labels if _lost_end(rows, label, offsets[0]) >= offsets[1]), None)
@@ -287,7 +284,7 @@ def contradictions(
 
 
 def _contradicts(segment: Segment, row: Receipt, acts: OwnActs) -> bool:
-    # Of a receipt whose companions can't be believed, archiving again makes another.
+    # If a receipt's companions are invalid, archiving again makes another receipt.
     if is_proven_file(segment, row, acts) or files_fault(row.files):
         return False
     proven = {companion.name: companion for companion in row.companions}
@@ -310,7 +307,7 @@ def adopt(
 
     The archived segments stay in the lake under the old lineage.
 
-    :param log: the only log that gets a new lineage; None: all logs.
+    :param log: the only log that gets a new lineage, or None for all logs.
     :param force: open a new lineage even if nothing on disk contradicts the archive. Then all segments on
         disk are archived once more, and queries see each of their rows twice.
     :raises BadInputError: no reason is given, or no segment contradicts its receipt. Also if no log is named,
@@ -344,7 +341,7 @@ def adopt(
         )
     opened = journal.open_lineage(record.store_id, person, reason, None if len(chosen) == len(logs) else log)
     with suppress(OSError):
-        # Where the store can't be stamped, the journal alone has to remember.
+        # If the store can't be stamped, only the journal has the new lineage.
         update_stamp(store.real_root, opened.store_id, opened.lineages, ())
     return opened
 
@@ -355,8 +352,8 @@ def _contradicted_logs(
     """Return the logs whose bytes contradict the archive under their names, and the other archived logs."""
     differing = {segment.log for segment in contradictions(store, record, logs)}
     lakes = store.archive_lakes
-    opened = map(open_lake, lakes)
-    rows = group_by_log(row for lake in opened for row in current_receipts(lake, record, with_ended=True))
+    receipts = (current_receipts(open_lake(config), record, with_ended=True) for config in lakes)
+    rows = group_by_log(row for of_lake in receipts for row in of_lake)
     archived = [log.name for log in logs if log.name in rows]
     with closing(open_store(store)) as broker:
         for log in archived:
@@ -390,12 +387,10 @@ def move(
 ) -> StoreRecord:
     """Record that a store is at the place of ``store`` on this machine, with this name.
 
-    :param leave_unproven: number of segments that may be left to their broker unproven, though another
-        journal holds them.
+    :param leave_unproven: number of unproven segments in another journal's hold that the broker may delete.
     :raises GateRefusedError: another journal's hold keeps more segments than that; nothing was changed.
     :raises BadInputError: the name is empty, or differs from the connection's name.
-    :raises StoreIdentityError: no stamp proves which store this is, it is a copy, or another store has its
-        place or name.
+    :raises StoreIdentityError: it is unknown which store this is, it is a copy, or place or name is taken.
     :raises WrongHostError: by its settings the store is on another machine.
     :raises LakeUnavailableError: only the lake knows the store's lineage, and it can't be read.
     """
@@ -408,18 +403,18 @@ def move(
     check_host(store.root, store.host, None)
     journal = Journal(store.journal_url)
     subject = _find_moved(store, journal)
-    named = journal.store_named(name)
-    if named is not None and named.store_id != subject.store_id:
-        raise name_taken(root, name, named)
+    namesake = journal.store_named(name)
+    if namesake is not None and namesake.store_id != subject.store_id:
+        raise name_taken(root, name, namesake)
     record = _record_of(store, subject) if isinstance(subject, Stamp) else subject
     accepted = Acceptance(leave_unproven, person, reason) if leave_unproven else None
-    # Each time: a killed move, and a journal that knew the store once, know nothing of the hold.
+    # Checked each time: after a killed move, and in a journal that once knew the store, no hold is on record.
     check_hold_of_other_journal(store, journal, record, accepted, clock_ms())
     if accepted is not None:
         reason = f"{reason}; at most {count_text(leave_unproven, 'segment')} left to the broker unproven"
     if isinstance(subject, Stamp):
         subject = add_to_journal(store, journal, record.store_id, record.lineages, name)
-    # By whose word segments are left unproven is recorded, wherever the store lies.
+    # Who left segments unproven is recorded, even if the store isn't moved.
     if not leave_unproven and is_there(store, journal, subject, name):
         return subject
     return carry_out(store, journal, subject, name, person, reason.strip())
@@ -461,9 +456,8 @@ def _find_moved(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
 
 
 def _record_of(store: ManagedStore, stamp: Stamp) -> StoreRecord:
-    """Return the record that this journal is to have of a store that another journal knew."""
-    lakes = [open_lake(config) for config in store.archive_lakes]
-    lineages = _lineages(store, stamp.store_id, lakes)
+    """Return a new record for a store that another journal knew."""
+    lineages = _lineages(store, stamp.store_id, [open_lake(config) for config in store.archive_lakes])
     return StoreRecord(
         stamp.store_id,
         store.real_root,
@@ -482,12 +476,11 @@ def stamp(
     Earlier knowledge of the lakes given here no longer counts: only their present state does. Earlier
     knowledge of other lakes stays. The lakes are read before anything is changed.
 
-    :param store_id: id of the store in this directory, or one of its several ids in the lake. None: the id
-        that the stamp, the journal or the lake has.
+    :param store_id: id of the store in this directory, or one of its several ids in the lake, or None for the
+        id that the stamp, the journal or the lake has.
     :param new: the directory is a store of its own, copied from another one, and gets a new identity.
     :raises BadInputError: no reason is given, or journal and lakes don't know the store.
-    :raises StoreIdentityError: the journal has another store at this place, the directory is a copy, or a new
-        store has another one's name.
+    :raises StoreIdentityError: another store has this place or the new name, or the directory is a copy.
     :raises LakeUnavailableError: a lake can't be read.
     """
     _check_decision("stamp", person, reason, "compares the store with earlier knowledge of its lakes")
@@ -501,11 +494,13 @@ def stamp(
     if new:
         check_free(store, [row for lake in lakes for row in list_stores(lake)])
     answers = [_ask_lake(lake, chosen_id) for lake in lakes]
-    stored = new or journal.store_with_id(chosen_id)
-    lineages = Lineages(1) if stored else _lineages(store, chosen_id, lakes)
+    is_known = new or journal.store_with_id(chosen_id)
+    lineages = Lineages(1) if is_known else _lineages(store, chosen_id, lakes)
     record = _record(store, journal, chosen_id, lineages)
-    kept = [] if new else [head for head in _heads_before(store, journal, record) if _is_other(head, answers)]
-    heads = (*(lake.head for lake in answers if lake.head), *kept)
+    kept_heads = (
+        [] if new else [head for head in _heads_before(store, journal, record) if _is_other(head, answers)]
+    )
+    heads = (*(lake.head for lake in answers if lake.head), *kept_heads)
     before = _ids_before(store.real_root)
     written = Stamp(
         record.store_id,
@@ -520,7 +515,7 @@ def stamp(
     intent = {"before": before, "stamp": to_jsonable(written)}
     journal.record(run, Step.STAMP, Phase.INTENT, [("", intent)])
     result = {**to_jsonable(written), "person": person.strip(), "reason": reason.strip(), RESET: True}
-    # First the stamp: from the record on, it alone knows what is kept.
+    # The stamp is written first: after the journal's record, earlier heads in the journal no longer count.
     replace_stamp(store.real_root, written)
     journal.record(run, Step.STAMP, Phase.RESULT, [("", result)])
     return written
@@ -543,17 +538,14 @@ def _finish_killed(store: ManagedStore, journal: Journal) -> None:
 
 
 def _ids_before(root: str) -> list[str]:
-    """Return the store ids in the directory's stamps.
-
-    No id if a stamp is unreadable: a new store replaces such a stamp, too.
-    """
+    """Return the store ids in the directory's stamps, or none if one is unreadable and will be replaced."""
     with suppress(StoreIdentityError):
         return sorted(stamped_ids(root))
     return []
 
 
 def _policy_before(store: ManagedStore, journal: Journal, ids: Sequence[str]) -> RecordedPolicy | None:
-    """Return the strictest approval policy recorded for this directory under any store id; None: none is."""
+    """Return the strictest approval policy on record for this directory under any store id, or None."""
     policies = [recorded_policy(journal, store_id) for store_id in ids]
     with suppress(StoreIdentityError):
         stamp = read_stamp(store.real_root)
@@ -568,7 +560,7 @@ class _AskedLake:
 
     :param place: location of its table of receipts.
     :param lake_ids: its own UUID, and those of the lakes that it is a copy of.
-    :param head: its last receipt of the store; None: it has none.
+    :param head: its last receipt of the store, or None.
     """
 
     location: str
@@ -614,11 +606,11 @@ def _check_unknown(store: ManagedStore, journal: Journal) -> None:
 
     :raises StoreIdentityError: the journal has a store here, or the directory's stamp names a known store.
     """
-    here = journal.find_store(store.real_root, store.host)
-    if here is not None:
+    present = journal.find_store(store.real_root, store.host)
+    if present is not None:
         raise StoreIdentityError(
             f"{store.real_root}: expected a place that the journal doesn't know, found store "
-            f"{here.store_id}. Nothing was changed. To stamp the directory as that store, leave out --new."
+            f"{present.store_id}. Nothing was changed. To stamp the directory as that store, leave out --new."
         )
     if (stamp := stamp_of_original(store.real_root)) is not None:
         record = journal.store_with_id(stamp.store_id)
@@ -633,9 +625,9 @@ def _find_store_id(store: ManagedStore, journal: Journal, store_id: str | None) 
     :raises StoreIdentityError: the journal has another store at this place, or the directory is a copy.
     """
     root = store.real_root
-    here = journal.find_store(root, store.host)
+    stored = journal.find_store(root, store.host)
     stamp = read_stamp(root)
-    chosen_id = store_id or (here.store_id if here else None) or (stamp.store_id if stamp else None)
+    chosen_id = store_id or (stored.store_id if stored else None) or (stamp.store_id if stamp else None)
     if chosen_id is None:
         raise BadInputError(
             f"{root}: expected a store that its stamp or the journal knows, found none. Nothing was "
@@ -643,10 +635,10 @@ def _find_store_id(store: ManagedStore, journal: Journal, store_id: str | None) 
             Command("lake info"),
             ".",
         )
-    if here is not None and here.store_id != chosen_id:
+    if stored is not None and stored.store_id != chosen_id:
         raise StoreIdentityError(
             f"{root}: expected the journal to have store {chosen_id} or none at this place, found store "
-            f"{here.store_id}. Nothing was changed. Manage that store with a lake and a journal of its own."
+            f"{stored.store_id}. Nothing was changed. Manage that store with a lake and a journal of its own."
         )
     places = {record.real_path for record in journal.all_stores() if record.store_id == chosen_id}
     if stamp is not None and stamp.store_id == chosen_id:

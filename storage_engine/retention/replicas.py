@@ -5,8 +5,8 @@ is checked once and recorded. That the receipts still exist is checked at each l
 never enough: then, under the store's lock, receipts are read and bytes are hashed.
 
 Replicas of a log have equal batches. If they differ, one of them lost records or is damaged. Without a
-person's decision the lake must not take both for the same log. An adopted log has a lineage of its own: it
-may differ, and only equal segments count.
+person's decision the lake must not take both for the same log. An adopted log has its own lineage and may
+differ: only equal segments count.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from storage_engine.brokers import store_text
 from storage_engine.commands import Command
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import OF_ONE_LOG, ChangedUnderUsError, LakeConflictError, ReceiptError
-from storage_engine.journal.journal import Journal, Phase, Run, Step
-from storage_engine.journal.records import StoreRecord
+from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.coverage import ComparedReceipts
 from storage_engine.lake.soundness.chain import check_links
@@ -30,7 +29,6 @@ from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.verify.replica_coverage import (
     EVERY_RECORD,
-    Difference,
     ReplicaComparison,
     ReplicaCover,
     compare_with_replicas,
@@ -55,16 +53,16 @@ from storage_engine.retention.store.context import Context
 from storage_engine.same_bytes.trusted_times import settle
 
 NOTHING = "Nothing of it was archived."
-"""Separates the fault of a log from what to do about it."""
+"""The sentence between a log's fault and the remedy."""
 _FIRST_LINEAGE = 1
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedLog:
-    """A log in comparison with the segments that other replicas archived of it.
+    """A comparison of a log with the segments that other replicas archived of it.
 
     :param log_id: the broker's own identity of the log.
-    :param divergence: a sign that it isn't the same log; "": there is none, or the log may differ.
+    :param divergence: a sign that it isn't the same log, or "" if there is no sign or the log may differ.
     """
 
     log: str
@@ -82,7 +80,7 @@ def compare_logs(
     compared: ComparedReceipts = frozenset,
     depth: Depth = Depth.SIZES,
 ) -> Iterator[ComparedLog]:
-    """Yield those logs of some segments that other stores have archived in a lake as well.
+    """Yield a comparison for each log of ``segments`` that other stores have archived in a lake.
 
     :param there: all archivable segments of these logs: their bytes are compared.
     :param compared: returns the receipts that were found equal before.
@@ -93,9 +91,8 @@ def compare_logs(
     if not segments or replicas is None:
         return
     groups = group_by_log(sorted(segments, key=attrgetter("log", "base_offset")))
-    # The newest are the last that a broker deletes.
-    newest = [group[-1] for group in groups.values()]
-    contexts = replicas.contexts(newest)
+    # A broker deletes the newest segments last.
+    contexts = replicas.contexts([group[-1] for group in groups.values()])
     log_ids = {slot.log: context.log_id for slot, context in contexts.items() if context.log_id is not None}
     groups = {log: group for log, group in groups.items() if log in log_ids}
     files = group_by_log(sorted(there, key=attrgetter("log", "base_offset")))
@@ -116,7 +113,7 @@ def compare_logs(
                 or is_unique(log_ids[log])
                 or (comparison.differences and is_replica(lake, record.store_id, rows, compared))
             ):
-                # Of those with equal names only what has, or had, some of the same bytes is a replica.
+                # A log of the same name is a replica only if it has, or had, some of the same bytes.
                 sign = sign or _other_bytes(record, comparison, remaining)
             yield ComparedLog(log, log_ids[log], comparison, sign)
 
@@ -149,7 +146,7 @@ def divergence(broker: BrokerStore, record: StoreRecord, log: str, rows: Sequenc
     """Return a sign, other than bytes, that a log isn't the one that other replicas archived.
 
     :param rows: their receipts of bytes that this log has as well.
-    :return: the sign; "": there is none, or the log may differ because a person adopted it.
+    :return: the sign, or "" if there is none or if the log may differ because a person adopted it.
     """
     if not rows or record.lineage_of(log) != _FIRST_LINEAGE:
         return ""
@@ -162,15 +159,11 @@ def _other_bytes(record: StoreRecord, comparison: ReplicaComparison, files: Sequ
     first = min(comparison.differences, key=lambda difference: difference.receipt.base_offset)
     if record.lineage_of(first.receipt.log) != _FIRST_LINEAGE:
         return ""
-    return _difference_text(first, files)
-
-
-def _difference_text(difference: Difference, files: Sequence[Segment]) -> str:
-    row = difference.receipt
+    row = first.receipt
     path = next(
         (file.facts.path for file in files if file.end_offset > row.base_offset), files[-1].facts.path
     )
-    actual = f"SHA-256 {difference.sha256}" if difference.sha256 else "no batches that begin and end there"
+    actual = f"SHA-256 {first.sha256}" if first.sha256 else "no batches that begin and end there"
     return (
         f"its replica of store {store_text(row.store_name, row.broker, row.store_root)} archived offsets "
         f"[{row.base_offset}, {row.end}) with SHA-256 {row.sha256}, and here they have {actual}, in {path}"
@@ -196,8 +189,8 @@ def without_replicas_work(
     covered: set[SegmentId] = set()
     record, compared = context.record, partial(compared_receipts, context.journal, context.record.store_id)
     for lake_proofs in proofs.asked:
-        rest = [segment for segment in unproven if segment.id not in covered]
-        for log in compare_logs(context.broker, lake_proofs.lake, record, rest, there, compared, depth):
+        remaining = [segment for segment in unproven if segment.id not in covered]
+        for log in compare_logs(context.broker, lake_proofs.lake, record, remaining, there, compared, depth):
             if log.divergence:
                 raise divergence_error(context, log.log, log.divergence)
             _record(context, run, lake_proofs, log.log_id, log.found.covers)
@@ -209,7 +202,7 @@ def refuse_diverged(context: Context, by_replicas: Mapping[SegmentId, Sequence[R
     """Make sure that logs don't contradict the replicas' receipts that count for them.
 
     :param by_replicas: the receipts, by the segment that they count for.
-    :raises LakeConflictError: a log does: other leaders wrote its records.
+    :raises LakeConflictError: other leaders wrote a log's records.
     """
     rows: dict[str, dict[str, Receipt]] = {}
     for segment_id, receipts in by_replicas.items():
@@ -220,7 +213,6 @@ def refuse_diverged(context: Context, by_replicas: Mapping[SegmentId, Sequence[R
 
 
 def divergence_error(context: Context, log: str, why: str) -> LakeConflictError:
-    """Return the error for a log that isn't the one that another replica archived."""
     return LakeConflictError(
         f"{context.store.root}: log {log}: expected the log that another replica archived, found a "
         f"divergence: {why}. {NOTHING} Find out which replica is right; then ",
@@ -253,16 +245,16 @@ def _record(
 @dataclass(frozen=True, slots=True)
 class _Covered:
     segment: Segment
-    said: Mapping[str, Any]
+    payload: Mapping[str, Any]
 
 
 def archived_by_replicas(
     journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
 ) -> dict[SegmentId, tuple[Receipt, ...]]:
-    """Return segments that other replicas' receipts prove, and the receipts, as recorded and if still valid.
+    """Return recorded receipts of other replicas that are still valid, by the segment that they prove.
 
-    If a lake can't be asked, the journal's record counts. That is enough not to archive a segment again,
-    never enough to delete it.
+    If a lake can't be asked, the journal's record counts, and the receipts are empty. That is enough not to
+    archive a segment again, never enough to delete it.
 
     :raises LakeUnavailableError: a lake can't be read.
     """
@@ -271,21 +263,20 @@ def archived_by_replicas(
         _Covered(segment, event.payload)
         for event in journal.results_of(record.store_id, Step.REPLICA, list(by_subject))
         if event.payload["lineage"] == record.lineage_of((segment := by_subject[event.subject]).log)
-        and _has_same_files(segment, event.payload["files"], proofs)
+        and same_files(
+            segment.files,
+            tuple(from_jsonable(FileFacts, facts) for facts in event.payload["files"]),
+            proofs.acts,
+        )
     ]
     unreachable = {config.location for config, _ in proofs.unreachable}
     receipts: dict[SegmentId, tuple[Receipt, ...]] = {
-        cover.segment.id: () for cover in covered if cover.said["lake"] in unreachable
+        cover.segment.id: () for cover in covered if cover.payload["lake"] in unreachable
     }
     for lake_proofs in proofs.asked:
-        own = [cover for cover in covered if cover.said["lake"] == lake_proofs.lake.config.location]
-        receipts |= _sound_covers(lake_proofs, record, own)
+        of_lake = [cover for cover in covered if cover.payload["lake"] == lake_proofs.lake.config.location]
+        receipts |= _sound_covers(lake_proofs, record, of_lake)
     return receipts
-
-
-def _has_same_files(segment: Segment, files: Sequence[Any], proofs: Proofs) -> bool:
-    recorded = tuple(from_jsonable(FileFacts, facts) for facts in files)
-    return same_files(segment.files, recorded, proofs.acts)
 
 
 def _sound_covers(
@@ -293,20 +284,20 @@ def _sound_covers(
 ) -> dict[SegmentId, tuple[Receipt, ...]]:
     spans: dict[str, tuple[int, int]] = {}
     for cover in covered:
-        first, end = spans.get(cover.said["log_id"], (cover.said["first"], cover.said["end"]))
-        spans[cover.said["log_id"]] = (min(first, cover.said["first"]), max(end, cover.said["end"]))
+        first, end = spans.get(cover.payload["log_id"], (cover.payload["first"], cover.payload["end"]))
+        spans[cover.payload["log_id"]] = (min(first, cover.payload["first"]), max(end, cover.payload["end"]))
     if not spans:
         return {}
     groups = replica_receipts(lake_proofs.lake, record.store_id, spans).values()
     rows = [row for group in groups for row in group]
-    hashes = {row_hash for cover in covered for row_hash in cover.said["receipts"]}
-    named = [row for row in rows if row.row_hash in hashes]
-    broken = broken_receipts(lake_proofs.lake, named, Depth.SIZES)
-    sound = {row.row_hash: row for row in named if row.identity not in broken}
+    hashes = {row_hash for cover in covered for row_hash in cover.payload["receipts"]}
+    named_rows = [row for row in rows if row.row_hash in hashes]
+    broken = broken_receipts(lake_proofs.lake, named_rows, Depth.SIZES)
+    sound = {row.row_hash: row for row in named_rows if row.identity not in broken}
     return {
-        cover.segment.id: tuple(sound[row_hash] for row_hash in cover.said["receipts"])
+        cover.segment.id: tuple(sound[row_hash] for row_hash in cover.payload["receipts"])
         for cover in covered
-        if sound.keys() >= set(cover.said["receipts"])
+        if sound.keys() >= set(cover.payload["receipts"])
     }
 
 
@@ -318,7 +309,7 @@ def with_replicas(
     snapshot: StoreSnapshot,
     reading: Reading,
 ) -> Proofs:
-    """Return proofs with other nodes' receipts added, for segments that the store's own don't prove.
+    """Return proofs with other nodes' receipts added, for segments that no receipt of the store proves.
 
     :param going: present segments that are about to be deleted.
     :param snapshot: snapshot of the store, which is locked by us.
@@ -370,10 +361,7 @@ class _Compared:
     def covers_of_each_log(
         self, segments: Sequence[Segment], there: Sequence[Segment]
     ) -> dict[SegmentId, OtherNodesProof]:
-        """Return the segments that sound receipts prove.
-
-        A log that can't be compared doesn't affect the others.
-        """
+        """Return the proofs by sound receipts. A log that can't be compared doesn't affect other logs."""
         logs = group_by_log(segments)
         try:
             return dict(self._covers(segments, there))
@@ -389,7 +377,7 @@ class _Compared:
     def _covers(
         self, segments: Sequence[Segment], archivable: Sequence[Segment]
     ) -> Iterator[tuple[SegmentId, OtherNodesProof]]:
-        """Yield the segments that sound receipts prove, if they weren't written to meanwhile."""
+        """Yield the proofs by sound receipts, for segments that weren't written to meanwhile."""
         settled = [segment for segment in segments if all(map(_is_settled, segment.files))]
         before = {segment.id: self._digest(segment) for segment in settled}
         compared: list[ReplicaCover] = []
@@ -406,7 +394,7 @@ class _Compared:
                 yield segment.id, OtherNodesProof(cover.receipts, sha256)
 
     def _digest(self, segment: Segment) -> str:
-        """Return the SHA-256 of a segment whose file facts don't show each write; "": they do."""
+        """Return the SHA-256 of a segment whose file facts don't show each write, or else ""."""
         path = segment.facts.path
         return digest(path, self.reading) if path in self.unseen else ""
 
@@ -420,10 +408,7 @@ def _is_settled(file: FileFacts) -> bool:
 
 
 def _find_sound(lake: Lake, rows: Sequence[Receipt], looked: Callable[[], None]) -> set[str]:
-    """Return the row hashes of other nodes' receipts that are sound.
-
-    Their chains and files are read once more.
-    """
+    """Return the row hashes of other nodes' receipts that are sound, after reading their chains and files."""
     segments, whole_ids = lake.segments(), set()
     for store_id in {row.store_id for row in rows}:
         try:
@@ -448,8 +433,8 @@ def replicas_prove(
         return False
     for lake_proofs in asked:
         receipts = replica_receipts(lake_proofs.lake, store_id, {release.log_id: EVERY_RECORD})
-        named = [row for rows in receipts.values() for row in rows if row.identity in release.replicas]
-        sound = _find_sound(lake_proofs.lake, named, looked)
-        if {row.identity for row in named if row.row_hash in sound} >= set(release.replicas):
+        named_rows = [row for rows in receipts.values() for row in rows if row.identity in release.replicas]
+        sound = _find_sound(lake_proofs.lake, named_rows, looked)
+        if {row.identity for row in named_rows if row.row_hash in sound} >= set(release.replicas):
             return True
     return False

@@ -1,5 +1,4 @@
-"""Care for a store's shield: unproven segments are linked, and segments that are gone from the log are
-archived from their links.
+"""Care for a store's shield: link unproven segments, and archive segments gone from the log from their links.
 
 A link is dropped in three cases: its segment is in the log; its bytes are proven in a lake, by the same rule
 as for a deletion; or the disk is too full, and the journal records the loss. Bytes are read if the file facts
@@ -28,7 +27,6 @@ from storage_engine.exceptions import (
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
-from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.storage.pace import pace_at
 from storage_engine.model.hold import Drift, DriftKind, ShieldNeed
 from storage_engine.model.proof.receipt import Receipt
@@ -76,8 +74,8 @@ from storage_engine.shield.links import drop_links, drop_unchanged, make_links, 
 class JudgedLink:
     """A link, and what the lakes' receipts say about its segment.
 
-    :param receipt: the receipt that proves exactly the link's bytes; None: there is none.
-    :param problem: why it is unknown whose bytes the link has; "": it is known.
+    :param receipt: the receipt that proves exactly the link's bytes, or None.
+    :param problem: why it is unknown whose bytes the link has, or "" if it is known.
     """
 
     seen: SeenLink
@@ -92,10 +90,7 @@ class JudgedLink:
 
 
 def counting(proofs: Proofs, slot: tuple[str, int]) -> Receipt | None:
-    """Return the receipt that counts for a segment.
-
-    None: there is none, or its receipts contradict each other.
-    """
+    """Return the receipt that counts for a segment, or None if there is none or receipts disagree."""
     receipts = [lake.of(slot)[0] for lake in proofs.asked if len(lake.of(slot)) == 1 and lake.valid(slot)]
     hashes = {row.sha256 for lake in proofs.asked for row in lake.valid(slot)}
     return receipts[0] if receipts and len(hashes) == 1 else None
@@ -125,14 +120,14 @@ def judge_link(root: str, seen: SeenLink, proofs: Proofs, *, to_drop: bool = Fal
         as_segment = JudgedLink(seen).segment
         if seen.is_same and link.sha256 and link.sha256 != row.sha256:
             return JudgedLink(seen, problem=_contradiction(seen, row))
-        is_told = bool(link.sha256) or is_proven_file(as_segment, row, proofs.acts)
-        if seen.is_same and is_told and not (to_drop and link.kind is LinkKind.HARD_LINK):
+        is_proven = bool(link.sha256) or is_proven_file(as_segment, row, proofs.acts)
+        if seen.is_same and is_proven and not (to_drop and link.kind is LinkKind.HARD_LINK):
             return JudgedLink(seen, row)
         sha256 = digest_of(root, seen, pace_at(None).spend)
         if sha256 == row.sha256:
             return JudgedLink(_remember_digest(root, seen, sha256), row)
         if sha256 is not None and seen.is_same:
-            # Told by this the next time, so that nobody reads it again and again.
+            # With a recorded digest the link isn't read again each time.
             seen = _remember_digest(root, seen, sha256)
         return JudgedLink(seen, problem=_contradiction(seen, row, sha256) if sha256 is not None else "")
     if seen.is_same:
@@ -140,13 +135,12 @@ def judge_link(root: str, seen: SeenLink, proofs: Proofs, *, to_drop: bool = Fal
     if link.sha256 and digest_of(root, seen, pace_at(None).spend) == link.sha256:
         return JudgedLink(_remember_digest(root, seen, link.sha256))
     if not seen.has_left_log:
-        # Whatever was done to it, it is what the broker has there.
+        # Even if it was changed, it is the file that the broker has in its log.
         return JudgedLink(seen)
     return JudgedLink(seen, problem="changed")
 
 
 def _remember_digest(root: str, entry: SeenLink, sha256: str) -> SeenLink:
-    """Remember a digest, so that the bytes needn't be read again."""
     note_digest(root, entry, sha256)
     link = replace(entry.link, sha256=sha256, kept=replace(entry.facts, path=entry.link.name))
     return replace(entry, link=link, is_same=True)
@@ -163,7 +157,7 @@ def _contradiction(entry: SeenLink, row: Receipt, sha256: str = "") -> str:
 
 
 def release_of(context: Context, seen: SeenLink) -> SegmentRelease | None:
-    """Return the deletion by which one of our runs deleted a link's segment; None: others deleted it."""
+    """Return the deletion by which one of our runs deleted a link's segment, or None if others deleted it."""
     link = seen.link
     segment = Segment(link.log, link.base_offset, link.segment, SegmentState.SEALED, link.mtime_ns)
     return release_by_any_run(context.journal, context.record.store_id, segment)
@@ -196,14 +190,12 @@ def _may_be_proven(entry: SeenLink, row: Receipt | None) -> bool:
 def asked_notices(context: Context, going: Sequence[Segment] = ()) -> tuple[str, ...]:
     """Return notices on a shield, after lakes and journal were asked.
 
-    :param going: segments to delete.
     :raises ShieldError: the shield's content is unknown.
     """
     return shield_notices(context.store.real_root, going, partial(ask_of_gone, context))
 
 
 def by_lineage(links: Sequence[SeenLink]) -> Mapping[int, list[SeenLink]]:
-    """Group links by the lineage of their segments."""
     groups: dict[int, list[SeenLink]] = {}
     for entry in links:
         groups.setdefault(entry.link.lineage, []).append(entry)
@@ -211,10 +203,8 @@ def by_lineage(links: Sequence[SeenLink]) -> Mapping[int, list[SeenLink]]:
 
 
 def _record_drop(context: Context, run: Run, phase: Phase, link: Link, receipt: Receipt) -> None:
-    """Record that a link is about to be dropped, or was dropped."""
     payload = {"lineage": link.lineage, "sha256": receipt.sha256, "receipt_hash": receipt.row_hash}
-    subject = segment_subject(link.log, link.base_offset)
-    context.journal.record(run, Step.SHIELD, phase, [(subject, payload)])
+    context.journal.record(run, Step.SHIELD, phase, [(segment_subject(link.log, link.base_offset), payload)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +213,6 @@ class ShieldedLog:
 
     :param sealed: its sealed segments, oldest first.
     :param is_whole: no segment is missing between them; otherwise the list may be incomplete.
-    :param is_known: the log could be read.
     """
 
     sealed: tuple[Segment, ...] = ()
@@ -232,20 +221,14 @@ class ShieldedLog:
 
 
 def look_at_log(context: Context, notices: list[str]) -> ShieldedLog:
-    """Return a log's sealed segments, even if another program removed some from the middle of the log.
-
-    :param notices: receives notices for a person.
-    """
+    """Return a log's sealed segments, even if another program removed some from the middle of the log."""
     try:
         try:
             snapshot = context.snapshot(clock_ms())
             return ShieldedLog(tuple(segment for log in snapshot.logs for segment in log.sealed))
         except StoreLayoutError as error:
             notices.append(Text("the log isn't whole: ", error))
-            return ShieldedLog(
-                take_sealed_files(context.broker, context.store.broker),
-                is_whole=False,
-            )
+            return ShieldedLog(take_sealed_files(context.broker, context.store.broker), is_whole=False)
     except (StorageEngineError, OSError) as error:
         notices.append(
             Text("no further segment is shielded: the log can't be looked at: ", reason_text(error))
@@ -254,14 +237,13 @@ def look_at_log(context: Context, notices: list[str]) -> ShieldedLog:
 
 
 def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: list[str]) -> tuple[int, ...]:
-    """Drop the oldest of links that are their file's last name, while the disk is above the policy's level.
+    """Drop the oldest link that is its file's last name, if the disk is above the policy's level.
 
     Each call drops one link, after a new look at the disk: the space may be freed late, for example while a
     process has the file open. The loss is recorded before the link is dropped.
 
     :param reasons: by name of a link that the caller has just tried to archive, why no lake has it. Links
         that were not tried stay: they are tried first.
-    :param notices: receives a notice on the dropped link.
     :return: base offset of the dropped link, if there is one.
     """
     root, percent = context.store.real_root, context.store.policy.shield_give_up_percent
@@ -270,34 +252,28 @@ def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: lis
     entry = pick_given_up(Shield(tried), used_percent, percent)
     if entry is None:
         return ()
-    loss = _loss(entry.link, used_percent, percent, reasons[entry.link.name])
-    _record_once(context, run, entry.link, loss)
-    drop_links(root, [entry.link.name])
-    notices.append(loss.detail)
-    return (entry.link.base_offset,)
-
-
-def _loss(link: Link, used_percent: int | None, percent: int, reason: str) -> Drift:
-    return Drift(
+    link = entry.link
+    loss = Drift(
         DriftKind.GIVEN_UP,
         Text(
             f"expected room for the log's bytes [{link.base_offset}, {link.end_offset}), which another "
             f"program deleted and only the shield had, found the disk {used_percent} % full, above "
             f"shield_give_up_percent {percent}: they were given up for space. Not archived before: ",
-            reason,
+            reasons[link.name],
             ".",
         ),
         log=link.log,
         start_offset=link.base_offset,
         end_offset=link.end_offset,
     )
+    _record_once(context, run, link, loss)
+    drop_links(root, [link.name])
+    notices.append(loss.detail)
+    return (link.base_offset,)
 
 
 def _record_once(context: Context, run: Run, link: Link, loss: Drift) -> None:
-    """Record a loss before the link is dropped.
-
-    If a call was killed between the two, the loss is already recorded.
-    """
+    """Record a loss before the link is dropped, unless a killed call has already recorded it."""
     subject = f"{loss.kind.value}: {loss.log} [{loss.start_offset}, {loss.end_offset})"
     events = context.journal.store_events(context.record.store_id, Step.DRIFT, Phase.RESULT)
     if any(event.subject == subject and event.payload["lineage"] == link.lineage for event in events):
@@ -310,28 +286,20 @@ SHIELD_RUN = "shield"
 """Key of the run under which a store's shield is recorded."""
 
 _TOGETHER = 2
-"""Number of segments that one commit archives.
-
-Two threads work on them, and proven segments soon leave the disk.
-"""
+"""Segments in one commit: two threads work on them, and proven segments soon leave the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShieldResult:
     """Result of one look at a shield: changes, and the present content.
 
-    :param links: number of present links.
-    :param gone: base offsets of segments that only the shield has and no lake proves. Another file may have
-        their name in the log.
+    :param gone: base offsets of unproven segments that only the shield has, whatever file has their name now.
     :param archived: base offsets of segments that were now archived from their links.
     :param given_up: base offsets of segments that were now given up for space.
     :param linked_paths: paths of segments in the log that have a link.
-    :param next_segments: sealed and unproven segments without a link, oldest first: they are linked next.
-    :param room_bytes: most bytes of these segments that may be linked; None: no limit.
-    :param lineage: the store's lineage.
+    :param next_segments: sealed and unproven segments to link next, oldest first.
+    :param room_bytes: most bytes of these segments that may be linked, or None for no limit.
     :param log_lineages: by name of a log, its own lineage if it differs.
-    :param notices: notices for a person.
-    :param is_log_known: the log could be read.
     """
 
     links: int = 0
@@ -348,11 +316,10 @@ class ShieldResult:
 
     @property
     def lineages(self) -> Lineages:
-        """Return the lineage of each log."""
         return Lineages(self.lineage, self.log_lineages)
 
     def following(self, count: int) -> tuple[Segment, ...]:
-        """Return the next segments to link after so many were deleted, as far as there is room."""
+        """Return the next segments to link after ``count`` segments were deleted, if there is room."""
         room_bytes, segments = self.room_bytes, []
         for segment in self.next_segments[:count]:
             if room_bytes is not None:
@@ -381,10 +348,7 @@ class _Tending:
     notices: list[str] = field(default_factory=list)
 
     def fail(self, seen: SeenLink, why: str) -> None:
-        """Note why a link's segment can't be archived.
-
-        Nothing is noted if it was archived and only its link stays.
-        """
+        """Note why a link's segment can't be archived, unless it was archived and only its link stays."""
         if seen.link.name not in self.in_lake:
             self.failed[seen.link.name] = why
 
@@ -401,7 +365,7 @@ def _read_need(context: Context) -> ShieldNeed:
 
 
 def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
-    """Link unproven segments, archive deleted ones, drop proven ones' links, and give up links for space.
+    """Link unproven segments, archive deleted ones, and drop links that are proven or given up for space.
 
     If a broker runs and a watch is alive, only that watch does this.
 
@@ -424,25 +388,27 @@ def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
     log = look_at_log(context, tending.notices)
     judged, proofs = _judge(tending, shield, log.sealed)
     unproven = still_unproven(context.journal, context.record, proofs, unproven_segments(log.sealed, judged))
-    # First, as archiving takes long; what is gone from the log is archived whatever can't be linked.
+    # Linking comes first, as archiving takes long. A failure doesn't stop the archiving of deleted segments.
     chosen = _link(tending, shield, log, (judged, proofs), unproven, tends) if log.is_known else Wanted()
     _save_gone(tending, [link for link in judged if link.seen.has_left_log])
     tending.given_up += give_up(context, tending.run, tending.failed, tending.notices)
-    rest = look_at_shield(root)
-    if not rest.links and remove_shield(root):
-        # On a full disk later: a stamp that still says so keeps older releases away, and nobody else.
+    remaining = look_at_shield(root)
+    if not remaining.links and remove_shield(root):
+        # On a full disk a later call does it. A remaining mark keeps only older releases of the package away.
         with suppress(OSError):
             mark_shield(root, context.record.store_id, context.record.lineages, False)
-    linked = {entry.link.segment.inode for entry in rest.links}
+    linked = {entry.link.segment.inode for entry in remaining.links}
     following = tuple(segment for segment in unproven if segment.facts.inode not in linked)
     return ShieldResult(
-        links=len(rest.links),
-        gone=_gone_offsets(context, rest),
+        links=len(remaining.links),
+        gone=_gone_offsets(context, remaining),
         archived=tuple(tending.archived),
         given_up=tuple(tending.given_up),
-        linked_paths=tuple(entry.link.segment.path for entry in rest.links if entry.place is Place.IN_LOG),
+        linked_paths=tuple(
+            entry.link.segment.path for entry in remaining.links if entry.place is Place.IN_LOG
+        ),
         next_segments=following if chosen.segments else (),
-        room_bytes=room_bytes(rest.links, tending.need),
+        room_bytes=room_bytes(remaining.links, tending.need),
         lineage=context.record.lineage,
         notices=tuple(dict.fromkeys((*tending.notices, *asked_notices(context)))),
         log_lineages=context.record.log_lineages,
@@ -462,7 +428,6 @@ def _link(
     unproven: Sequence[Segment],
     tends: bool,
 ) -> Wanted:
-    """Make the wanted links, and drop those without a use."""
     context, root = tending.context, tending.root
     judged, proofs = judgement
     policy = context.store.policy
@@ -480,7 +445,7 @@ def _link(
     if chosen.why_not:
         tending.notices.append(f"not all that is unproven is shielded: {chosen.why_not}")
     if mode is ShieldMode.OFF or (log.is_whole and not proofs.unreachable):
-        # Of those that were there before: a watch may have made more meanwhile.
+        # Only earlier links are dropped: a watch may have made more meanwhile.
         unused = without_use(shield, chosen.segments, context.record.lineages)
         in_lake = {link.seen.link.name for link in judged if link.receipt is not None}
         written = [entry for entry in unused if entry in written]
@@ -492,7 +457,7 @@ def _link(
 
 def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tuple[list[JudgedLink], Proofs]:
     context = tending.context
-    current = [entry for entry in shield.links if _is_current(context, entry)]
+    current = [entry for entry in shield.links if _is_of_present_lineage(context, entry)]
     proofs = _proofs(context, {*(segment.id for segment in sealed), *(entry.link.slot for entry in current)})
     judged = [judge_link(tending.root, entry, proofs) for entry in current]
     for links in by_lineage([entry for entry in shield.links if entry not in current]).values():
@@ -502,8 +467,7 @@ def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tupl
     return judged, proofs
 
 
-def _is_current(context: Context, entry: SeenLink) -> bool:
-    """Return whether a link belongs to its log's present lineage."""
+def _is_of_present_lineage(context: Context, entry: SeenLink) -> bool:
     return entry.link.lineage == context.record.lineage_of(entry.link.log)
 
 
@@ -525,10 +489,7 @@ def _proofs(context: Context, wanted_slots: set[tuple[str, int]], *, to_delete: 
 
 
 def _save_gone(tending: _Tending, links: Sequence[JudgedLink]) -> None:
-    """Archive segments that only the shield has, and drop their links.
-
-    A link is archived under the lineage of its segment, whatever file has its name by now.
-    """
+    """Archive segments that only the shield has, under the lineage of each link, and drop their links."""
     released = [
         link for link in links if link.receipt is None and _is_deleted_unproven(tending.context, link.seen)
     ]
@@ -573,17 +534,19 @@ def _is_deleted_unproven(context: Context, entry: SeenLink) -> bool:
 
 
 def _archive(tending: _Tending, batch: Sequence[JudgedLink]) -> None:
-    """Archive links at full speed, with the usual proof, and drop them.
-
-    Links of different lineages are archived separately.
-    """
+    """Archive links at full speed, with the usual proof, lineage by lineage, and drop them."""
     for links in by_lineage([link.seen for link in batch]).values():
         context = _with_lineage(tending.context, links)
         full_speed = replace(context.store.policy, archive_bytes_per_second=0)
         context = replace(context, store=replace(context.store, policy=full_speed))
         segments = tuple(link.segment for link in batch if link.seen in links)
         result = archive_somewhere(
-            context, tending.run, Step.SEALED, _choose_all(segments), segments, _archive_here
+            context,
+            tending.run,
+            Step.SEALED,
+            _choose_all(segments),
+            segments,
+            lambda jobs: archive_all(open_lake(jobs[0].lake), jobs),
         )
         tending.archived += [receipt.base_offset for receipt in result.receipts]
         tending.in_lake |= {entry.link.name for entry in links}
@@ -594,12 +557,8 @@ def _choose_all(segments: Sequence[Segment]) -> Callable[[Proofs], Sequence[Segm
     return lambda _proofs: segments
 
 
-def _archive_here(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
-    return archive_all(open_lake(jobs[0].lake), jobs)
-
-
 def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
-    """Drop the last names of segments that a lake proves, by the same rule as for a deletion."""
+    """Drop links of segments that a lake proves, by the same rule as for a deletion."""
     for group in by_lineage(links).values():
         context = _with_lineage(tending.context, group)
         proofs = _proofs(context, {entry.link.slot for entry in group}, to_delete=True)
@@ -629,20 +588,17 @@ def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
 
 
 def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]:
-    """Drop the links of segments that a run has just deleted by these proofs: only then is their space free.
-
-    :return: notices for a person.
-    """
+    """Drop the links of segments that a run has just deleted by these proofs. That frees their space."""
     root = context.store.real_root
     judged = [
         judge_link(root, entry, proofs)
         for entry in look_at_shield(root).gone
-        if _is_current(context, entry) and counting(proofs, entry.link.slot) is not None
+        if _is_of_present_lineage(context, entry) and counting(proofs, entry.link.slot) is not None
     ]
     proven = [(link.seen, link.receipt) for link in _may_go(context, judged) if link.receipt is not None]
     for entry, receipt in proven:
         _record_drop(context, run, Phase.INTENT, entry.link, receipt)
-    # Together: the shield's records are read and written once.
+    # In one call, so that the shield's records are read and written once.
     dropped = drop_unchanged(root, [entry for entry, _ in proven]) if proven else ()
     notices = [link.problem for link in judged if link.receipt is None and link.problem]
     for entry, receipt in proven:
@@ -656,7 +612,7 @@ def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]
 def _may_go(context: Context, judged: Sequence[JudgedLink]) -> list[JudgedLink]:
     """Return the links whose receipts are whole, or lack only topics that archive rules leave out now.
 
-    Reading bytes takes long, so the rules may have changed since the proofs were read.
+    The rules are read again: they may have changed while bytes were read.
     """
     if all(link.receipt is None or link.receipt.is_whole for link in judged):
         return list(judged)
@@ -669,7 +625,7 @@ def _may_go(context: Context, judged: Sequence[JudgedLink]) -> list[JudgedLink]:
 
 
 def _stay_notices(entry: SeenLink) -> list[str]:
-    """Return why a link was not dropped. Empty: another process has dropped it meanwhile."""
+    """Return why a link was not dropped, or nothing if another process has dropped it meanwhile."""
     if not Path(entry.facts.path).exists():
         return []
     return [

@@ -17,13 +17,7 @@ from storage_engine.retention.hold.holding import HoldResult, hold, unmanage
 from storage_engine.retention.lag.consumer_lag import LagQuestion, lag_question, record_lag
 from storage_engine.retention.monitor.broker_tasks import TaskResult, run_broker_tasks
 from storage_engine.retention.monitor.monitoring import MonitorResult, monitor
-from storage_engine.retention.plan.cleanup_due import (
-    DueResult,
-    SenseResult,
-    look_for_due,
-    segments_to_archive,
-    sense,
-)
+from storage_engine.retention.plan.cleanup_due import look_for_due, segments_to_archive, sense
 from storage_engine.retention.plan.planning import PlanResult, is_dry_run, make_plan, recorded_plan
 from storage_engine.retention.release.checkpointing import (
     CheckpointResult,
@@ -31,21 +25,18 @@ from storage_engine.retention.release.checkpointing import (
     clean_dependents,
     flush_checkpoint,
 )
-from storage_engine.retention.release.releasing import Kept, ReleaseResult, release
+from storage_engine.retention.release.releasing import ReleaseResult, release
 from storage_engine.retention.report.report import record_validation
 
 __all__ = [
     "ArchiveResult",
     "CheckpointResult",
     "DependentsResult",
-    "DueResult",
     "HoldResult",
-    "Kept",
     "LagQuestion",
     "MonitorResult",
     "PlanResult",
     "ReleaseResult",
-    "SenseResult",
     "TaskResult",
     "accept_loss",
     "archive",

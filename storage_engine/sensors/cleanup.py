@@ -1,5 +1,4 @@
-"""Sensors that wait for the cause of a cleanup, or until a cleanup is due. A cause is the deleteWhen window
-or a disk level.
+"""Sensors that wait for a cleanup's cause, the deleteWhen window or a disk level, or until a cleanup is due.
 
 Each sensor looks once in its own process, then hands over to a trigger. When the trigger fires, the sensor
 looks again in its own process, because only a worker of the store certainly sees the store's own disks.
@@ -10,7 +9,6 @@ If a running broker doesn't answer, its state is unknown. An unknown state is no
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -38,13 +36,7 @@ from storage_engine.commands import Command, Text, join_texts
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError, StorageEngineError
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
-from storage_engine.hooks.notifiers import (
-    Notifier,
-    metrics_sent,
-    name_commands,
-    send_alarms,
-    with_connection,
-)
+from storage_engine.hooks.notifiers import Notifier, metrics_sent, name_commands, send_alarms, with_connection
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
 from storage_engine.model.plan import Cause
@@ -65,15 +57,13 @@ if TYPE_CHECKING:
 
 
 class _CauseSensor(BaseSensorOperator):
-    """Waits for a cause. Its XCom is the result of the look at which the cause was present.
+    """Waits for a cause, by default for any. Its XCom is the result of the look at which it was present.
 
-    :param storage_engine_conn_id: connection of the store.
     :param deferrable: free the worker slot while waiting.
     :param soft_fail: skip the task if the timeout passes without a cause. In other sensors, it also skips
         after errors. Here the task fails if the store can't be read, if a trigger broke, or if a running
         broker doesn't answer at the timeout. So an error is never taken for a quiet store.
-    :param alarm_notifiers: notifiers that are called once when the sensor fails, and once when it works
-        again.
+    :param alarm_notifiers: notifiers to call once when the sensor fails, and once when it works again.
     """
 
     template_fields: Sequence[str] = ("storage_engine_conn_id",)
@@ -98,13 +88,13 @@ class _CauseSensor(BaseSensorOperator):
     def hook(self) -> StorageEngineHook:
         return StorageEngineHook(self.storage_engine_conn_id)
 
-    @abstractmethod
     def holds(self, sensed: SenseResult) -> bool:
         """Return whether the awaited cause is present."""
+        return bool(sensed.triggers)
 
-    @abstractmethod
     def trigger(self) -> BaseTrigger:
         """Return the trigger that waits for the cause."""
+        return CleanupCauseTrigger(self.storage_engine_conn_id, poll_seconds=self.poke_interval)
 
     def poke(self, context: Context) -> PokeReturnValue:
         check_answers(self.hook.managed_store.root)
@@ -143,7 +133,7 @@ class _CauseSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         quiet_libraries()
-        with self._end_told(context), name_commands(self.storage_engine_conn_id):
+        with self._end_reported(context), name_commands(self.storage_engine_conn_id):
             if not self.deferrable:
                 return self._poke_until_done(context)
             return self._look_or_defer(context, time.time() + self.timeout)
@@ -157,7 +147,7 @@ class _CauseSensor(BaseSensorOperator):
             return self._look_or_defer(context, deadline)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        with self._end_told(context):
+        with self._end_reported(context):
             try:
                 return BaseOperator.resume_execution(self, next_method, next_kwargs, context)
             except TaskDeferralTimeout as error:
@@ -166,7 +156,7 @@ class _CauseSensor(BaseSensorOperator):
                 return self.time_is_up(context)
 
     @contextmanager
-    def _end_told(self, context: Context) -> Iterator[None]:
+    def _end_reported(self, context: Context) -> Iterator[None]:
         conn_id = self.storage_engine_conn_id
         with metrics_sent(conn_id), send_alarms(self.alarm_notifiers, conn_id, context):
             yield
@@ -220,10 +210,7 @@ class StorageEngineDeleteWindowSensor(_CauseSensor):
 
 
 class StorageEngineDiskLevelSensor(_CauseSensor):
-    """Waits until the store's disks are so full that the broker itself would clean.
-
-    An unknown level is no cause.
-    """
+    """Waits until the disks are so full that the broker would clean. An unknown level is no cause."""
 
     def holds(self, sensed: SenseResult) -> bool:
         return any(trigger.cause is Cause.SPACE_FULL for trigger in sensed.triggers)
@@ -235,28 +222,19 @@ class StorageEngineDiskLevelSensor(_CauseSensor):
 class StorageEngineCleanupSensor(_CauseSensor):
     """Waits for the deleteWhen window or a disk that is too full, whichever comes first."""
 
-    def holds(self, sensed: SenseResult) -> bool:
-        return bool(sensed.triggers)
-
-    def trigger(self) -> BaseTrigger:
-        return CleanupCauseTrigger(self.storage_engine_conn_id, poll_seconds=self.poke_interval)
-
 
 class StorageEngineDueSensor(_CauseSensor):
     """Waits until a cleanup is due: a cause is present, and a run would delete or archive something.
 
     If the sensor has an asset alias as outlet, it sends an event then. It also sends an event when sealed
-    segments wait to be archived ahead (:mod:`storage_engine.assets`). If no DAG takes up an event, the sensor
-    sends it again at its next run.
-
-    The task is skipped if a cause is present but a run would do nothing. With ``soft_fail`` it is also
-    skipped at its timeout.
+    segments wait to be archived ahead (:mod:`storage_engine.assets`). If no DAG takes up an event, the
+    sensor's next run repeats it. The task is skipped if a run would do nothing despite a cause, and with
+    ``soft_fail`` at its timeout.
 
     The task fails if work is due and each DAG for it is paused, because a person has to see that.
 
-    :param cleanup_dag_id: a DAG that cleans up. While one of its runs is queued or running, no event is sent
-        for it.
-    :param archive_dag_id: a DAG that archives ahead. The same holds for its runs.
+    :param cleanup_dag_id: a DAG that cleans up. It gets no event while one of its runs is queued or running.
+    :param archive_dag_id: a DAG that archives ahead. The same applies to its runs.
     """
 
     def __init__(
@@ -265,12 +243,6 @@ class StorageEngineDueSensor(_CauseSensor):
         super().__init__(**kwargs)
         self.cleanup_dag_id = cleanup_dag_id
         self.archive_dag_id = archive_dag_id
-
-    def holds(self, sensed: SenseResult) -> bool:
-        return bool(sensed.triggers)
-
-    def trigger(self) -> BaseTrigger:
-        return CleanupCauseTrigger(self.storage_engine_conn_id, poll_seconds=self.poke_interval)
 
     def look(self, context: Context) -> PokeReturnValue:
         from storage_engine.retention.steps import look_for_due
@@ -298,13 +270,13 @@ class StorageEngineDueSensor(_CauseSensor):
         is_sealed_told = self._tell_of_sealed(context, unmet)
         if not is_sealed_told and not result.why:
             raise AirflowSkipException(f"{self.storage_engine_conn_id}: {result.stays}")
-        self._require_somebody(unmet, of=bool(result.why and not result.is_refused) + is_sealed_told)
+        self._require_dag(unmet, of=bool(result.why and not result.is_refused) + is_sealed_told)
         return PokeReturnValue(is_done=True, xcom_value=to_jsonable(result))
 
     def time_is_up(self, context: Context) -> Any:
         ended, unmet = self._timed_out(), list[str]()
         if isinstance(ended, AirflowSkipException) and self._tell_of_sealed(context, unmet):
-            self._require_somebody(unmet, of=1)
+            self._require_dag(unmet, of=1)
             return None
         raise ended
 
@@ -320,7 +292,7 @@ class StorageEngineDueSensor(_CauseSensor):
             with opened(self.hook.managed_store) as store:
                 count = segments_to_archive(store)
         except (StorageEngineError, OSError) as error:
-            # The monitor fails on that; what is due has to be told all the same.
+            # The monitor fails with this error. Other due work still needs its event.
             self.log.warning(
                 "%s: it isn't known whether segments wait to be archived: %s",
                 self.storage_engine_conn_id,
@@ -351,8 +323,7 @@ class StorageEngineDueSensor(_CauseSensor):
                 return [
                     Text(
                         f"{conn_id}: {told_dag_id} has something to do and is paused, so that no run of "
-                        f"it goes on or begins: airflow dags unpause {told_dag_id}. What "
-                        "waits: ",
+                        f"it goes on or begins: airflow dags unpause {told_dag_id}. What waits: ",
                         Command("doctor", f"--conn-id {quote(conn_id)}"),
                     )
                 ]
@@ -363,7 +334,7 @@ class StorageEngineDueSensor(_CauseSensor):
         tell(context, self.outlets, asset, {"store": self.storage_engine_conn_id, **extra})
         return []
 
-    def _require_somebody(self, unmet: Sequence[str], *, of: int) -> None:
+    def _require_dag(self, unmet: Sequence[str], *, of: int) -> None:
         """Fail without another try, if no DAG will do any of the due work.
 
         If a DAG will do some of the work, only log the rest. A failed task sends no events.
@@ -379,8 +350,7 @@ class StorageEngineDueSensor(_CauseSensor):
 
 
 def _is_paused(task_instance: Any, dag_id: str) -> bool:
-    """Return whether a DAG is known to be paused."""
-    # Releases of Airflow before 3.2 don't say.
+    """Return whether a DAG is known to be paused. Before Airflow 3.2 that is unknown."""
     ask = getattr(task_instance, "get_dag", None)
     if ask is None:
         return False

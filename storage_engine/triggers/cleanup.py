@@ -4,8 +4,7 @@ Nothing here blocks the triggerer's event loop. Connections are read through the
 measured and brokers are asked in separate threads.
 
 An unknown level never fires. A running broker that doesn't answer is no failure: it is asked again. If this
-host has the disk of a held store, its hold is watched meanwhile
-(:mod:`storage_engine.retention.monitor.store_watch`).
+host has a held store's disk, its hold is watched (:mod:`storage_engine.retention.monitor.store_watch`).
 
 A trigger can be used in two ways. A task may defer to it, and takes its first event. An asset may watch it,
 and takes one event each time that the cause begins.
@@ -33,7 +32,7 @@ from storage_engine.retention.monitor.store_watch import HostWatch
 from storage_engine.retention.plan.watching import check_watcher, is_watched_here, watch
 from storage_engine.retention.store.managed_store import ManagedStore
 
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 
 DEFAULT_POLL_SECONDS = 10.0
 """Pause between two looks. The broker itself looks as often."""
@@ -80,7 +79,7 @@ class _CauseTrigger(BaseEventTrigger):
     async def _events(self, store: ManagedStore) -> AsyncIterator[TriggerEvent]:
         armed = is_known = True
         while True:
-            # Each time: a disk that isn't mounted yet may be.
+            # Checked each time, because a disk may be mounted later.
             if not self._is_watched and await _look(is_watched_here, store):
                 self._is_watched = True
                 _WATCH.add(store)
@@ -98,20 +97,19 @@ class _CauseTrigger(BaseEventTrigger):
             await asyncio.sleep(pause if is_known else min(pause, DEFAULT_POLL_SECONDS))
 
     @abstractmethod
-    def cause(self, seen: Watch) -> Cause | None:
+    def cause(self, state: Watch) -> Cause | None:
         """The awaited cause, if it is present."""
 
     @abstractmethod
-    def over(self, seen: Watch) -> bool:
+    def over(self, state: Watch) -> bool:
         """Return whether the cause has certainly ended. Then its next beginning is a new event."""
 
     @abstractmethod
-    def pause_seconds(self, seen: Watch, *, armed: bool) -> float:
+    def pause_seconds(self, state: Watch, *, armed: bool) -> float:
         """Return how long the next look can wait without missing a cause."""
 
     async def _store(self) -> ManagedStore:
-        hook = StorageEngineHook(self.storage_engine_conn_id)
-        store: ManagedStore = await sync_to_async(hook.get_conn)()
+        store: ManagedStore = await sync_to_async(StorageEngineHook(self.storage_engine_conn_id).get_conn)()
         await _look(check_watcher, store)
         return store
 
@@ -140,39 +138,37 @@ class DeleteWindowTrigger(_CauseTrigger):
     def __init__(self, storage_engine_conn_id: str = DEFAULT_CONNECTION) -> None:
         super().__init__(storage_engine_conn_id)
 
-    def cause(self, seen: Watch) -> Cause | None:
-        return Cause.TIME_UP if _is_in_window(seen) else None
+    def cause(self, state: Watch) -> Cause | None:
+        return Cause.TIME_UP if _is_in_window(state) else None
 
-    def over(self, seen: Watch) -> bool:
-        return not _is_in_window(seen)
+    def over(self, state: Watch) -> bool:
+        return not _is_in_window(state)
 
-    def pause_seconds(self, seen: Watch, *, armed: bool) -> float:
-        return _until_window(seen) if armed else _LONGEST_SLEEP_SECONDS
+    def pause_seconds(self, state: Watch, *, armed: bool) -> float:
+        return _until_window(state) if armed else _LONGEST_SLEEP_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class _Level:
     """The level above which a disk counts as full.
 
-    :param threshold_percent: the disk is full above this level; None: the level above which the broker itself
-        cleans.
-    :param hysteresis_percent: how far the level has to fall below the threshold before a full disk is a new
-        event.
+    :param threshold_percent: level above which the disk is full, or None for the broker's own level.
+    :param hysteresis_percent: how far the level has to fall below the threshold before the next event.
     """
 
     threshold_percent: int | None
     hysteresis_percent: int
 
-    def exceeded(self, seen: Watch) -> bool:
-        above = self._above_threshold(seen)
+    def exceeded(self, state: Watch) -> bool:
+        above = self._above_threshold(state)
         return above is not None and above > 0
 
-    def left(self, seen: Watch) -> bool:
-        above = self._above_threshold(seen)
+    def left(self, state: Watch) -> bool:
+        above = self._above_threshold(state)
         return above is not None and above <= -self.hysteresis_percent
 
     def _above_threshold(self, state: Watch) -> int | None:
-        """Return how far the level is above the threshold, in percent points; None: unknown."""
+        """Return how far the level is above the threshold, in percent points, or None if unknown."""
         threshold = state.ordinary_percent if self.threshold_percent is None else self.threshold_percent
         if state.deciding_percent is None or threshold is None:
             return None
@@ -187,10 +183,8 @@ class DiskLevelTrigger(_CauseTrigger):
     they are mounted. For a running broker, it uses the level that the broker reports, from any triggerer.
 
     :param storage_engine_conn_id: connection of the store.
-    :param threshold_percent: level above which it fires; None: the level above which the broker itself
-        cleans.
-    :param hysteresis_percent: how far the level has to fall below the threshold after an event, before it can
-        fire again.
+    :param threshold_percent: level above which it fires, or None for the level above which the broker cleans.
+    :param hysteresis_percent: how far the level has to fall below the threshold before the next event.
     :param poll_seconds: pause between two samples.
     """
 
@@ -210,13 +204,13 @@ class DiskLevelTrigger(_CauseTrigger):
         self._level = _Level(threshold_percent, hysteresis_percent)
         self._poll_seconds = poll_seconds
 
-    def cause(self, seen: Watch) -> Cause | None:
-        return Cause.SPACE_FULL if self._level.exceeded(seen) else None
+    def cause(self, state: Watch) -> Cause | None:
+        return Cause.SPACE_FULL if self._level.exceeded(state) else None
 
-    def over(self, seen: Watch) -> bool:
-        return self._level.left(seen)
+    def over(self, state: Watch) -> bool:
+        return self._level.left(state)
 
-    def pause_seconds(self, seen: Watch, *, armed: bool) -> float:
+    def pause_seconds(self, state: Watch, *, armed: bool) -> float:
         return self._poll_seconds
 
 
@@ -229,19 +223,19 @@ class CleanupCauseTrigger(DiskLevelTrigger):
     :param poll_seconds: longest pause between two samples. The beginning of a window is never missed.
     """
 
-    def cause(self, seen: Watch) -> Cause | None:
-        if self._level.exceeded(seen):
+    def cause(self, state: Watch) -> Cause | None:
+        if self._level.exceeded(state):
             return Cause.SPACE_FULL
-        return Cause.TIME_UP if _is_in_window(seen) else None
+        return Cause.TIME_UP if _is_in_window(state) else None
 
-    def over(self, seen: Watch) -> bool:
-        return self._level.left(seen) and not _is_in_window(seen)
+    def over(self, state: Watch) -> bool:
+        return self._level.left(state) and not _is_in_window(state)
 
-    def pause_seconds(self, seen: Watch, *, armed: bool) -> float:
-        return min(self._poll_seconds, _until_window(seen)) if armed else self._poll_seconds
+    def pause_seconds(self, state: Watch, *, armed: bool) -> float:
+        return min(self._poll_seconds, _until_window(state)) if armed else self._poll_seconds
 
 
-async def _look(look: Callable[[ManagedStore], Found], store: ManagedStore) -> Found:
+async def _look(look: Callable[[ManagedStore], Answer], store: ManagedStore) -> Answer:
     """Look at a store in one of this module's threads."""
     return await asyncio.get_running_loop().run_in_executor(_LOOKS, look, store)
 

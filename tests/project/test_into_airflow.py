@@ -112,7 +112,7 @@ def test_nothing_is_written_where_a_file_has_changed_since_it_was_shown(airflow:
         *settings_change(airflow, Option("storage_engine", "stores", "orders")),
     )
     airflow.settings_file.write_text(SETTINGS + "mine = 1\n")
-    with pytest.raises(BadInputError, match="found that the file was changed"):
+    with pytest.raises(BadInputError, match="found other content"):
         make(changes)
     assert not airflow.dags_folder.exists()
 

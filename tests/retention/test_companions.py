@@ -345,8 +345,8 @@ def test_what_a_kill_left_of_segments_goes_only_as_it_was_judged(
     result = steps.release(store, "next")
     assert [one.base_offset for one in result.deleted] == [2 * LINES]
     assert [path.exists() for path in (proven, touched, unproven)] == [False, True, True]
-    said = [notice for notice in result.notices if "left of a deleted segment" in notice]
+    said = [notice for notice in result.notices if "a deleted segment left th" in notice]
     assert said == [
-        f"{touched}: left of a deleted segment. It was touched since, so it stays",
-        f"{unproven}: left of a deleted segment. No valid receipt proves them any more, so they stay",
+        f"{touched}: a deleted segment left this file. It was touched since, so it stays",
+        f"{unproven}: a deleted segment left these files. No valid receipt proves them, so they stay",
     ]

@@ -1,8 +1,8 @@
 """Segments that may be archived, segments that no lake proves, and offsets that are gone without a copy.
 
-A segment may be archived if it is sealed, its broker doesn't keep it out, and its log is one that the lakes
-know. These answers are enough to archive no segment twice; they never permit a deletion. A missing range is
-one that is gone from a store's logs, that no lake has, and that no run has on record.
+A segment may be archived if it is sealed, its broker doesn't keep it out, and no other log has its log's
+name in a lake. These answers are enough to archive no segment twice; they never permit a deletion. A missing
+range is gone from a store's logs, and neither a lake nor a run's record has it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 
 from storage_engine.commands import Command
 from storage_engine.core.clock import clock_ms
@@ -21,7 +20,7 @@ from storage_engine.exceptions import LakeConflictError
 from storage_engine.journal.journal import Journal, Step, StoreRecord
 from storage_engine.lake.acts.unarchived import NO_PERMITS
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.coverage.coverage import Interval, ReleasedSpan, merge_intervals, subtract_intervals
+from storage_engine.lake.coverage.coverage import ReleasedSpan, merge_intervals, subtract_intervals
 from storage_engine.lake.coverage.spans import ArchivedSpan, ReceiptSpan, receipt_spans
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt
@@ -57,8 +56,7 @@ from storage_engine.retention.store.unnamed_lakes import heads_unasked
 class Unproven:
     """Segments that no lake is known to prove.
 
-    :param touched: segments among them that a lake has as they were before another process touched their
-        files.
+    :param touched: segments that a lake proved before another process touched their files.
     :param unarchived: by name of a log, the rule that lets it be deleted without a copy.
     """
 
@@ -74,8 +72,8 @@ class Unproven:
 def prove_gone(context: Context, segments: Sequence[Segment]) -> tuple[Unproven, list[Segment]]:
     """Ask the store's lakes which of these deleted segments they prove. Data files are read.
 
-    :return: segments that no lake is known to prove; and segments that are neither proven nor lost, because
-        only the journal's record says that a lake has them, or because lakes prove different bytes of them.
+    :return: segments that no lake is known to prove; and unclear segments: only the journal's record says
+        that a lake has them, or lakes prove different bytes of them.
     """
     if not segments:
         return Unproven(), []
@@ -87,8 +85,8 @@ def prove_gone(context: Context, segments: Sequence[Segment]) -> tuple[Unproven,
     remaining = still_unproven(context.journal, context.record, proofs, segments)
     unproven = Unproven(tuple(remaining), frozenset(s.id for s in proofs.touched(remaining)), unarchived)
     proven = [segment for segment in segments if segment.id not in unproven.ids]
-    by_word = still_unproven(context.journal, context.record, replace(proofs, unreachable=()), proven)
-    return unproven, [segment for segment in proven if segment in by_word or proofs.disagree(segment.id)]
+    by_journal = still_unproven(context.journal, context.record, replace(proofs, unreachable=()), proven)
+    return unproven, [segment for segment in proven if segment in by_journal or proofs.disagree(segment.id)]
 
 
 def still_unproven(
@@ -104,9 +102,8 @@ def unproven_and_credited(
     """Return the segments that have to be archived, and receipts of replicas by the segment they count for.
 
     If a lake can't be asked, the journal's record of what was archived there counts. That is enough not to
-    archive a segment again, never enough to delete it. A file that was touched since its receipt counts as
-    proven if its present state was compared with the archived bytes. A segment that another replica has
-    archived counts as well.
+    archive a segment again, never enough to delete it. A touched file counts as proven if its present state
+    was compared with the archived bytes. A segment that another replica archived counts as well.
     """
     missing = proofs.unproven(segments)
     if not missing:
@@ -165,18 +162,20 @@ def list_segments(context: Context) -> Listed:
     """Return the segments that may be archived now, and the other sealed ones, each oldest first in a log."""
     snapshot = context.snapshot(clock_ms())
     archivable = take_archivable(context.broker, snapshot)
-    may = {segment.id for segment in archivable.segments}
-    others = (segment for log in snapshot.logs for segment in log.sealed if segment.id not in may)
+    ids = {segment.id for segment in archivable.segments}
+    others = (segment for log in snapshot.logs for segment in log.sealed if segment.id not in ids)
     return Listed(archivable, tuple(segment for segment in others if segment.facts.size_bytes), snapshot)
 
 
 def kept_out_segments(context: Context, listed: Listed) -> tuple[KeptOut, ...]:
     """Return sealed segments that stay out of the lake and, by the journal, were never archived."""
     reasons = listed.archivable.kept_out
-    out = {segment_subject(*segment.id): segment for segment in listed.others if segment.log in reasons}
+    never_archived = {
+        segment_subject(*segment.id): segment for segment in listed.others if segment.log in reasons
+    }
     for step in (Step.ARCHIVE, Step.SEALED, Step.REPLICA):
-        for event in context.journal.results_of(context.record.store_id, step, list(out)):
-            out.pop(event.subject, None)
+        for event in context.journal.results_of(context.record.store_id, step, list(never_archived)):
+            never_archived.pop(event.subject, None)
     return tuple(
         KeptOut(
             log,
@@ -186,7 +185,7 @@ def kept_out_segments(context: Context, listed: Listed) -> tuple[KeptOut, ...]:
             sum(segment.facts.size_bytes for segment in segments),
             reasons[log],
         )
-        for log, segments in group_by_log(out.values()).items()
+        for log, segments in group_by_log(never_archived.values()).items()
     )
 
 
@@ -205,8 +204,7 @@ def kept_out_notices(kept_out: Sequence[KeptOut]) -> tuple[str, ...]:
 def refuse_other_logs(context: Context, asked: Sequence[LakeProofs], segments: Sequence[Segment]) -> None:
     """Make sure that each log is still the log of which the lakes have receipts.
 
-    :param asked: the lakes' proofs with all receipts of each log. They are used only where the broker can
-        tell logs of one name apart.
+    :param asked: proofs with all receipts of each log, for a broker that tells logs of one name apart.
     :raises LakeConflictError: another log has the name of an archived one.
     """
     identities = context.broker.identities
@@ -214,8 +212,7 @@ def refuse_other_logs(context: Context, asked: Sequence[LakeProofs], segments: S
         return
     for log in dict.fromkeys(segment.log for segment in segments):
         rows = [row for proofs in asked for row in proofs.of_logs.get(log, ())]
-        why = identities.contradiction(log, rows)
-        if why:
+        if why := identities.contradiction(log, rows):
             raise LakeConflictError(
                 f"{context.store.root}: log {log}: expected the log that is archived, found another: {why}. "
                 f"{NOTHING} Find out what happened to the archived log; then ",
@@ -228,7 +225,7 @@ def refuse_other_logs(context: Context, asked: Sequence[LakeProofs], segments: S
 class MissingRange:
     """Offsets [start_offset, end_offset) of a log that no known place has.
 
-    :param log_id: identity of the log, as receipts have it; "": unknown.
+    :param log_id: identity of the log, as receipts have it, or "" if unknown.
     :param facts: facts of one of the log's files, as a run saw it.
     :param is_earlier: the range was deleted before the run's first look.
     """
@@ -245,9 +242,8 @@ class MissingRange:
 class _SeenPart:
     """The part of a log that a run has seen in its looks.
 
-    :param start_offset: lowest offset at which a look found the log's begin.
-    :param end_offset: begin of the log at the last look. If the log no longer exists: the end of its sealed
-        segments.
+    :param start_offset: lowest begin of the log in any look.
+    :param end_offset: begin of the log at the last look, or the end of its sealed segments if it is gone.
     :param is_archivable: its broker doesn't keep the whole log out of the lake.
     """
 
@@ -289,11 +285,7 @@ class LogLooks:
                 )
 
     def parts(self, last: Listed, log_ids: Mapping[str, str]) -> Iterator[_SeenPart]:
-        """Yield for each log the range that earlier looks saw and that is now below the log's begin.
-
-        :param last: the last look, which was already added.
-        :param log_ids: identities of the logs in the last look, by name.
-        """
+        """Yield for each log the range that earlier looks saw and that is now below the log's begin."""
         begins = {
             (log.name, log_ids.get(log.name, "")): log.min_offset
             for log in last.snapshot.logs
@@ -337,16 +329,10 @@ def missing_ranges(
         earlier = before.get(part.log)
         if earlier is not None and may_be_one(earlier.identity.log_id, part.log_id):
             starts.append(earlier.start_offset)
-        holes = subtract_intervals(min(starts), part.end_offset, merge_intervals(of_log))
-        for start, end in chain.from_iterable(_cut_hole(hole, part.start_offset) for hole in holes):
-            is_earlier = end <= part.start_offset
-            yield MissingRange(part.log, start, end, part.log_id, part.facts, is_earlier)
-
-
-def _cut_hole(hole: Interval, at: int) -> tuple[Interval, ...]:
-    """Cut an interval in two at an offset inside of it, or return it whole."""
-    start, end = hole
-    return ((start, at), (at, end)) if start < at < end else (hole,)
+        merged, cut = merge_intervals(of_log), min(part.start_offset, part.end_offset)
+        for first, behind in ((min(starts), cut), (cut, part.end_offset)):
+            for start, end in subtract_intervals(first, behind, merged):
+                yield MissingRange(part.log, start, end, part.log_id, part.facts, end <= part.start_offset)
 
 
 def find_missing_ranges(
@@ -354,11 +340,9 @@ def find_missing_ranges(
 ) -> tuple[MissingRange, ...]:
     """Return the ranges that are missing from a run's logs and are in no lake, no shield and no record.
 
-    Segments that lakes have without some topics, by archive rules, are included. The caller then asks whether
-    the rules permit that.
-
-    If a lake with receipts of the store isn't asked, ranges that were deleted before this run are left out:
-    nobody can tell whether they are lost.
+    Segments that lakes have without some topics are included: the caller checks the archive rules. If a lake
+    with receipts of the store isn't asked, ranges that were deleted before this run are left out, because
+    they may not be lost.
 
     :param last: the last look, which was already added.
     :param log_ids: identities of the logs in the last look, by name.
@@ -370,26 +354,28 @@ def find_missing_ranges(
     if not any(part.end_offset for part in parts):
         return ()
     lakes, unreachable = reachable_lakes(context.store)
-    others = heads_unasked(known_heads(journal, record).heads, lakes, unreachable)
-    unasked = {*unreachable, *(head.location for head in others)}
-    elsewhere: list[Covered] = [*all_gone_spans(journal, record, unasked), *_intended_spans(journal, record)]
+    unasked_heads = heads_unasked(known_heads(journal, record).heads, lakes, unreachable)
+    unasked = {*unreachable, *(head.location for head in unasked_heads)}
+    # A run that intended a deletion without a result is active, or was killed.
+    intended = open_releases(journal, record.store_id).values()
+    elsewhere: list[Covered] = [*all_gone_spans(journal, record, unasked)]
+    elsewhere += (release.span for releases in intended for release in releases.values())
     elsewhere += (
         ReleasedSpan(span.log, span.start_offset, span.end_offset, lineage=span.lineage)
         for span in shielded_spans(context.store.real_root, record.lineages)
     )
-    lineages = record.lineages
 
     def missing_beside(
         rows: Sequence[ReceiptSpan | ArchivedSpan], more: Sequence[Covered] = ()
     ) -> tuple[MissingRange, ...]:
         in_part = [row for row in rows if not unasked and row.ended.startswith(NOT_ARCHIVED)]
         whole = [row for row in rows if unasked or not row.ended.startswith(NOT_ARCHIVED)]
-        return tuple(missing_ranges(parts, known, (*whole, *elsewhere, *more), lineages, in_part))
+        return tuple(missing_ranges(parts, known, (*whole, *elsewhere, *more), record.lineages, in_part))
 
-    kept = _known_spans(context, lakes)
-    if kept is not None and not missing_beside(kept):
+    remembered = _known_spans(context, lakes)
+    if remembered is not None and not missing_beside(remembered):
         return ()
-    # What is missing is told by the receipts themselves.
+    # Only the receipts themselves show what is missing.
     rows = [row for lake in lakes for row in receipt_spans(lake, record.store_id, 0)]
     missing = missing_beside(rows)
     if missing:
@@ -400,10 +386,7 @@ def find_missing_ranges(
 
 
 def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
-    """Return the ranges for which lakes had receipts at the monitor's last look.
-
-    None: none are remembered, or a lake's receipts contradict them.
-    """
+    """Return the ranges of receipts at the monitor's last look, or None if unknown or contradicted."""
     store_id = context.record.store_id
     by_id = {str(lake.segments().metadata.table_uuid): lake for lake in lakes}
     ranges = kept_ranges(context.store.journal_url, store_id)
@@ -412,12 +395,6 @@ def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan |
         return look_at_receipts(by_id[lake_id], store_id, first_sequence, {})
 
     return known_spans(ranges, sorted(by_id), read)
-
-
-def _intended_spans(journal: Journal, record: StoreRecord) -> Iterator[ReleasedSpan]:
-    """Yield segments whose deletion a run intended, without a result: the run may be active or was killed."""
-    for releases in open_releases(journal, record.store_id).values():
-        yield from (release.span for release in releases.values())
 
 
 def _find_replicated(

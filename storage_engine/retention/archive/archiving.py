@@ -1,10 +1,7 @@
-"""Choice of the segments to archive, and of the lake for each.
+"""Choice of the segments to archive, and of the lake for each. The lake's package copies and proves them.
 
-The lake's package copies, proves and commits, wherever that runs.
-
-If the store has a second lake, it takes segments that can't be archived into the first. The first lake may
-have such a segment as well, as after a commit with an unknown outcome. That does no harm: a receipt in either
-lake counts.
+If the store has a second lake, it takes segments that can't be archived into the first. After a commit with
+an unknown outcome both lakes may have a segment. That does no harm: a receipt in either lake counts.
 """
 
 from __future__ import annotations
@@ -85,7 +82,7 @@ _BATCH = 50
 
 
 def record_topic_days(context: Context, lake: Lake, receipts: Sequence[Receipt]) -> str:
-    """Replace the recorded bytes by topic and day of these segments.
+    """Record the bytes of these segments by topic and day. They replace earlier records.
 
     :return: why they could not be recorded; "" if they were.
     """
@@ -99,7 +96,7 @@ def record_topic_days(context: Context, lake: Lake, receipts: Sequence[Receipt])
             }
             context.journal.save_topic_days(context.record.store_id, days)
     except Exception as error:
-        # The segments are proven and recorded: whatever goes wrong here takes nothing of that back.
+        # The segments are already proven and recorded: an error here doesn't undo that.
         return Text("bytes by topic and day could not be recorded for the archived segments: ", error)
     return ""
 
@@ -125,19 +122,17 @@ def record_proven(
 ) -> tuple[str, ...]:
     """Record in which lake each file was proven. The record counts while that lake can't be asked.
 
-    :param took_ms: duration of copying and proving all of them.
     :param faults: by segment's subject, the fault of an earlier copy in a lake.
     :param known: hashes of the valid receipts that lakes had before.
-    :param ran: the place where all of them were archived.
     :return: side values that could not be recorded, and why.
     """
     lake = open_lake(jobs[0].lake)
-    # What was known before the commit must be in what came of it: the lake may have gone back meanwhile.
+    # The lake may have been set back meanwhile: it must still have the receipts known before the commit.
     known_heads(context.journal, context.record).check(lake, context.record.store_id)
     segments = lake.segments()
     proven: list[tuple[str, dict[str, object]]] = [
         (
-            segment_subject(job.log, job.base_offset),
+            subject := segment_subject(job.log, job.base_offset),
             {
                 "lineage": job.lineage,
                 "facts": to_jsonable(job.facts),
@@ -146,9 +141,9 @@ def record_proven(
                 "receipt_sequence": receipt.sequence,
                 "lake_id": lake_id_of(segments) or "",
                 "place": segments.location(),
-                **_extra_fields(job),
+                **_optional_fields(job),
                 **({HASHED_AGAIN: True} if receipt.row_hash in known else {}),
-                **_fault_fields(faults, segment_subject(job.log, job.base_offset)),
+                **({_FAULT: faults[subject]} if subject in faults else {}),
             },
         )
         for job, receipt in zip(jobs, receipts, strict=True)
@@ -158,14 +153,14 @@ def record_proven(
     last = max(receipts, key=lambda receipt: receipt.sequence)
     replaced = replaced_notices(context.store.real_root)
     missing = stamp_store(context, run, [head_of(lake, segments, ChainHead(last.sequence, last.row_hash))])
-    notice = f"{missing}: only the journal knows what the lake has of it" if missing else ""
+    notice = f"{missing}: only the journal knows the lake's receipts of this store" if missing else ""
     return tuple(filter(None, (notice, *replaced, record_topic_days(context, lake, receipts))))
 
 
 def again_notices(faults: Mapping[str, str]) -> Iterator[str]:
     """Yield a notice for each reason why segments were archived again: a lake has lost or damaged them.
 
-    :param faults: the reason by the segment's subject.
+    :param faults: by segment's subject, why it was archived again.
     """
     by_reason: dict[str, list[str]] = {}
     for subject, reason in faults.items():
@@ -179,22 +174,16 @@ def recorded_faults(events: Iterable[Event]) -> dict[str, str]:
     return {event.subject: str(event.payload[_FAULT]) for event in events if _FAULT in event.payload}
 
 
-def _fault_fields(faults: Mapping[str, str], subject: str) -> dict[str, object]:
-    return {_FAULT: faults[subject]} if subject in faults else {}
-
-
-def _extra_fields(job: SegmentJob) -> dict[str, object]:
-    """Return notes on a segment that concern more than its own file. Empty: there are none."""
+def _optional_fields(job: SegmentJob) -> dict[str, object]:
     fields = {"end_offset": job.end_offset, "companions": to_jsonable(job.companions)}
     return {key: value for key, value in fields.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Planned segments that may be archived now, and the state of the others.
+    """Planned segments that may be archived now, and the state of the other planned segments.
 
     :param segments: planned segments that are still on disk, as they are now.
-    :param gone: the results for planned segments that are gone.
     :param waiting: sentences that name the segments which wait for a later plan, and why.
     """
 
@@ -217,7 +206,7 @@ def planned_segments(context: Context, run: Run) -> Planned:
     now: dict[SegmentId, Segment] = {}
     waiting: dict[SegmentId, str] = {}
     elsewhere: list[Segment] = []
-    # Newest first: who deletes the oldest ones meanwhile leaves no hole then.
+    # Newest first: if another process deletes the oldest segments meanwhile, that leaves no hole.
     for segment in reversed(plan.to_delete):
         current = _check_in_place(segment)
         if current is None:
@@ -245,10 +234,7 @@ def planned_segments(context: Context, run: Run) -> Planned:
 
 
 def look_at_archivable(context: Context) -> Listed | None:
-    """Return the segments that may be archived by now.
-
-    None: all sealed ones, because the broker keeps none out.
-    """
+    """Return the segments that may be archived by now, or None if the broker keeps no sealed segment out."""
     listed = list_segments(context)
     return None if listed.archivable.is_all else listed
 
@@ -258,12 +244,11 @@ def to_archive(
 ) -> Sequence[Segment]:
     """Return the planned segments that have to be archived and may be archived.
 
-    Segments that another replica has archived are left out, as when segments are archived ahead. The release
-    compares them once more. Their files are read here: a segment that the release would refuse is archived.
+    Segments that another replica has archived are left out. The release compares them once more. Their data
+    files are read here, so that a segment which the release would refuse is archived.
 
     :raises StoreLayoutError: a log has a fault, or something about it is unknown.
-    :raises LakeConflictError: another replica archived other bytes of a log, or the same bytes with other
-        leaders.
+    :raises LakeConflictError: another replica archived other bytes of a log, or with other leaders.
     """
     unproven = proofs.unproven(segments)
     if listed is None:
@@ -271,8 +256,8 @@ def to_archive(
     for segment in unproven:
         if why := listed.archivable.refused.get(segment.log):
             raise StoreLayoutError(f"{why}.")
-    may = {segment.id for segment in listed.archivable.segments}
-    chosen = [segment for segment in unproven if segment.id in may]
+    ids = {segment.id for segment in listed.archivable.segments}
+    chosen = [segment for segment in unproven if segment.id in ids]
     return without_replicas_work(context, run, proofs, chosen, listed.archivable.segments, Depth.FILES)
 
 
@@ -287,9 +272,7 @@ def planned_kept_out(
 
 
 def _check_in_place(segment: Segment) -> Segment | None:
-    """Return a segment with those of its files that are still in place.
-
-    None: its own file was moved or touched.
+    """Return a segment with its files that are still in place, or None if its own file was moved or touched.
 
     Path and inode aren't enough: a new file of another log may have both of a deleted file.
     """
@@ -305,7 +288,7 @@ def _check_in_place(segment: Segment) -> Segment | None:
 def _settle(
     planned: Segment, now: Segment, to_archive: dict[SegmentId, Segment], waiting: dict[SegmentId, str]
 ) -> None:
-    """Add a planned segment to those to archive, as it is now, or to those that wait, with the reason."""
+    """Add a planned segment, as it is now, to ``to_archive``, or the reason why it waits to ``waiting``."""
     why = lacking_companions(planned, now)
     if (now.id, now.end_offset, now.state) != (planned.id, planned.end_offset, planned.state):
         why = (
@@ -320,31 +303,28 @@ def _settle(
 
 ArchiveWith = Callable[[Sequence[SegmentJob]], Sequence[Receipt]]
 WhereArchived = Callable[[Sequence[SegmentJob]], str]
-"""Returns, as text for a person, where it archives."""
+"""Returns the place of archiving, as text for a person."""
 
 _WAIVABLE = (CommitStateUnknownError, CorruptFrameError, LakeUnavailableError, ProofError)
-"""Errors that a waiver can stand in for: the segment can't be archived, but contradicts no archived one."""
+"""Errors that a waiver can excuse: a segment can't be archived, but contradicts no archived segment."""
 LISTINGS = 10
-"""Number of times that a store is listed again while files vanish: brokers delete some every few minutes."""
+"""Number of times that a store is listed while files vanish: brokers delete files every few minutes."""
 FAILED_LOGS = 20
-"""If more logs than these can't be archived, the search for them ends: each costs an attempt or two."""
+"""Number of failed logs after which the search for more of them ends: each costs an attempt or two."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
     """:param receipts: receipts of the segments that were archived and proven now.
     :param hashed_again: receipts of segments that the lake already had, and whose bytes were found unchanged.
-    :param waiver: the waiver by which the plan may be released; None when all required segments are in the
-        lake.
-    :param error: why segments are not in the lake, if a waiver stands in.
+    :param waiver: the waiver that permits the release; None if the lake has all required segments.
+    :param error: why segments are not in the lake, if there is a waiver.
     :param lake: the lake that took the segments; "" if there was nothing to archive.
     :param notices: lakes that could not be used, and a missing witness.
-    :param refused: logs that could not be archived, or of which a file is missing, while other logs were
-        archived.
+    :param refused: logs that could not be archived or lack a file, while other logs were archived.
     :param kept_out: sealed segments that the broker's rules keep out, for now or for good.
-    :param wrong_lakes: why lakes of the store aren't what they should be, each with what to do.
-    :param ran: where the segments were archived, such as in Spark at a master; "" if there was nothing to
-        archive.
+    :param wrong_lakes: why lakes of the store can't be used as they are, each with the remedy.
+    :param ran: where the segments were archived, such as in Spark at a master, or "" if none were.
     """
 
     receipts: tuple[Receipt, ...]
@@ -360,7 +340,7 @@ class ArchiveResult:
 
 
 def where_here(jobs: Sequence[SegmentJob]) -> str:
-    """Return the text that this process archives, and with how many threads."""
+    """Return the place of work as text: this process, with its number of threads."""
     return process_text(threads_for(jobs))
 
 
@@ -402,7 +382,7 @@ def archive_planned(
     accept_damage: bool = False,
     where: WhereArchived = where_here,
 ) -> ArchiveResult:
-    """Archive the segments that the run's plan deletes. If that fails, a waiver of the plan can stand in.
+    """Archive the segments that the run's plan deletes. If that fails, a waiver can permit the release.
 
     ``archive_with`` is not called under the policy archive: off. It isn't called either if every planned
     segment already has a valid receipt. If segments of one log can't be archived or are missing, the other
@@ -411,7 +391,6 @@ def archive_planned(
 
     :param archive_with: copies, proves and commits, in this process or elsewhere.
     :param accept_damage: archive bytes that don't decode, exactly as they are.
-    :param where: returns where ``archive_with`` works, for the record.
     :raises StorageEngineError: the same errors as of :func:`archive_jobs` and ``archive_with``, unless a
         waiver stands in. An error of one log is raised only if every log of the plan fails or lacks a file.
     """
@@ -463,12 +442,11 @@ def archive_planned(
     )
     waivable = [Text(error) for error in failed.values() if isinstance(error, _WAIVABLE)]
     waiver = context.journal.find_waiver(run.plan_digest or "") if waivable else None
-    why = join_texts("; ", waivable) if waiver else ""
     done = joined_results(turns)
     return replace(
         done,
         waiver=waiver,
-        error=why,
+        error=join_texts("; ", waivable) if waiver else "",
         notices=(*done.notices, *notices),
         refused=refused,
         kept_out=planned_kept_out(context, listed, planned.segments),
@@ -478,9 +456,9 @@ def archive_planned(
 def _check_failed(
     context: Context, run: Run, failed: Mapping[str, StorageEngineError], missing: frozenset[str]
 ) -> None:
-    """Raise the error of a log where every log of the plan fails or lacks a file, or a waiver can't stand in.
+    """Raise a log's error if every log of the plan fails or lacks a file, or if a waiver can't excuse it.
 
-    A waiver replaces a proof that is missing. It never overrules what the lake has.
+    A waiver replaces a missing proof. It never overrules what the lake has.
     """
     if failed and not approved_plan(run).new_min_offsets.keys() - failed.keys() - missing:
         raise next(iter(failed.values()))
@@ -534,15 +512,14 @@ def archive_each_log(
     return joined_results(attempt(list(dict.fromkeys(segment.log for segment in segments)))), failed
 
 
-def joined_results(done: Sequence[ArchiveResult]) -> ArchiveResult:
-    """Join the results of several rounds of archiving into one."""
+def joined_results(results: Sequence[ArchiveResult]) -> ArchiveResult:
     return ArchiveResult(
-        tuple(receipt for result in done for receipt in result.receipts),
-        hashed_again=tuple(receipt for result in done for receipt in result.hashed_again),
-        lake=next((result.lake for result in done if result.lake), ""),
-        notices=tuple(dict.fromkeys(notice for result in done for notice in result.notices)),
-        wrong_lakes=tuple(dict.fromkeys(reason for result in done for reason in result.wrong_lakes)),
-        ran="; ".join(dict.fromkeys(result.ran for result in done if result.ran)),
+        tuple(receipt for result in results for receipt in result.receipts),
+        hashed_again=tuple(receipt for result in results for receipt in result.hashed_again),
+        lake=next((result.lake for result in results if result.lake), ""),
+        notices=tuple(dict.fromkeys(notice for result in results for notice in result.notices)),
+        wrong_lakes=tuple(dict.fromkeys(reason for result in results for reason in result.wrong_lakes)),
+        ran="; ".join(dict.fromkeys(result.ran for result in results if result.ran)),
     )
 
 
@@ -586,7 +563,7 @@ def archive_somewhere(
         jobs = _make_jobs(context, config, chosen, accept_damage, proofs.permits)
         started_ns = time.monotonic_ns()
         try:
-            # All of a turn may have gone away meanwhile.
+            # All chosen segments may be gone by now.
             with pace_at(jobs[0].bytes_per_second if jobs else None).following(partial(_put_p99_ms, context)):
                 receipts = archive_with(jobs) if jobs else ()
         except (LakeUnavailableError, CommitStateUnknownError) as error:
@@ -621,7 +598,7 @@ def archive_somewhere(
 
 
 def _put_p99_ms(context: Context) -> float | None:
-    """Return how long a running broker's puts take. None: it doesn't say, or can't be asked."""
+    """Return the 99th percentile of a running broker's put times, in ms, or None if it is unknown."""
     with suppress(StorageEngineError, OSError):
         progress = process_of(context.broker).progress(clock_ms())
         return None if progress is None else progress.put_p99_ms
@@ -658,7 +635,7 @@ def _damage_notices(jobs: Sequence[SegmentJob], receipts: Sequence[Receipt]) -> 
             yield (
                 f"log {row.log}, segment {row.base_offset:020d}: "
                 f"{count_text(row.damaged_bytes, 'damaged byte')}{why} archived as found, {consent}. No row "
-                "has the data that was stored in them"
+                "has their data"
             )
 
 
@@ -682,7 +659,7 @@ def begin_background_run(context: Context, run_key: str) -> Run:
 
 
 def record_intents(context: Context, run: Run, step: Step, segments: Sequence[Segment]) -> None:
-    """Record, once in a run, which segments the run means to have in the lake."""
+    """Record, once in a run, which segments the run is going to archive."""
     recorded = {event.subject for event in context.journal.events(run, step, Phase.INTENT)}
     subjects = {
         segment_subject(s.log, s.base_offset): {"log": s.log, "base_offset": s.base_offset} for s in segments
@@ -738,20 +715,16 @@ def _make_jobs(
 def _ask_contexts(
     context: Context, segments: Sequence[Segment]
 ) -> tuple[list[Segment], dict[SegmentId, SegmentContext]]:
-    """Return the segments that are still there, and their broker's knowledge of each beside its files.
+    """Return the segments that are still on disk, and what their broker says about each.
 
-    Of a log with a segment that is gone, the older segments are left out as well.
+    If a segment is gone, the older segments of its log are left out as well.
 
     :raises FileGoneError: a file is gone, but not the own file of any of these segments.
     """
     present: list[Segment] = []
     contexts: dict[SegmentId, SegmentContext] = {}
-
-    def answer(segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        return contexts_of(context.broker, segments)
-
     for of_log in group_by_log(segments).values():
-        remaining, answered = answer_for_left(of_log, answer)
+        remaining, answered = answer_for_left(of_log, partial(contexts_of, context.broker))
         present += remaining
         contexts |= answered
     return present, contexts
@@ -760,8 +733,7 @@ def _ask_contexts(
 def _settle_segment(segment: Segment) -> Segment:
     """Flush a segment's files, and return it with facts that each later write to them changes.
 
-    If a path now has another file, or a file can't be flushed here, the known facts are kept. Then the
-    archiving step reports it.
+    If a file was replaced or can't be flushed, its recorded facts stay, and archiving reports the fault.
     """
     facts, *companions = map(_settle_file, segment.files)
     return replace(segment, facts=facts, companions=tuple(companions))

@@ -1,7 +1,4 @@
-"""Segments that were deleted during a run, but by none of our runs.
-
-Each is recorded, with whether a lake proves it.
-"""
+"""Segments that were deleted by none of our runs. Each is recorded, with whether a lake proves it."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ from storage_engine.retention.store.stamp import missing_stamps
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """An approved segment that was gone before our run deleted it; none of our runs did it.
+    """An approved segment that is gone, although none of our runs deleted it.
 
     :param is_proven: a lake proves it. Otherwise its broker was free to delete it.
     """
@@ -55,8 +52,7 @@ _REMEDY = Text("Find out who deleted it; ", Command("verify"), " names all that 
 class GoneResult:
     """Results for segments that are gone although none of our runs deleted them.
 
-    :param segments: segments that don't stop their log: a lake proves them, or the broker was free to delete
-        them.
+    :param segments: segments that a lake proves or that the broker was free to delete. Their logs go on.
     :param refusals: refusals of logs that lost segments which should have stayed, or that have a hole.
     """
 
@@ -84,7 +80,7 @@ def find_moved(
     for segment in moved:
         of_log, log_ids = logs.get(segment.log, ()), before.get(segment.log, ())
         index = bisect_right(of_log, segment.base_offset, key=attrgetter("base_offset")) - 1
-        # Where no identity is known of it, it may be the same log.
+        # A log without a known identity may be the same log.
         is_log = not log_ids or any(map(partial(may_be_one, now.get(segment.log, "")), log_ids))
         if is_log and index >= 0 and segment.end_offset <= of_log[index].end_offset:
             by_id[segment.id] = of_log[index]
@@ -92,7 +88,7 @@ def find_moved(
 
 
 def _read_log_ids(context: Context) -> dict[str, set[str]]:
-    """Return, by name, the identities of a store's logs at earlier looks, in their open lineages."""
+    """Return, by name, the identities of logs that earlier runs saw, in their present lineages."""
     log_ids: dict[str, set[str]] = {}
     for log in kept_logs(context.store.journal_url, context.record.store_id) or ():
         if log.lineage == context.record.lineage_of(log.log):
@@ -111,21 +107,24 @@ def settle_gone(
     """Record planned segments that were deleted by none of our runs, and name the logs concerned.
 
     The run continues with a log that lost its oldest segments, because brokers delete from the beginning. But
-    a lake has to prove these segments, and its files are read for that; or the broker was free to delete
-    them. The log is refused if only a lake that can't be asked has such a segment, or if lakes disagree about
-    it. It is also refused if an older segment is left before a deleted one: that is a hole.
+    a lake has to prove these segments by its data files, or the broker was free to delete them. The log is
+    refused if only an unreachable lake has such a segment, or if lakes disagree about it. It is also refused
+    if an older segment is left before a deleted one: that is a hole.
 
     :param is_left: returns whether a planned segment is on disk.
-    :param is_ours: returns whether one of our runs meant to delete a missing segment.
+    :param is_ours: returns whether one of our runs intended to delete a missing segment.
     :param nothing: a sentence that says what wasn't changed.
     """
-    # Then no lake proves anything, and nothing is lost that shouldn't have gone.
-    is_off = not context.store.archives
     absent: list[Segment] = []
     refusals: list[Refusal] = []
     for log in logs:
         missing, hole = _find_missing(log.to_delete, is_left, is_ours)
-        if missing and hole is None and (is_off or _may_be_away(context, missing[0].facts)):
+        # Under archive: off no lake can prove a missing segment: the log is refused.
+        if (
+            missing
+            and hole is None
+            and (not context.store.archives or _may_be_away(context, missing[0].facts))
+        ):
             hole = missing[0]
         if hole is None:
             absent += missing
@@ -161,10 +160,7 @@ def _find_missing(
 
 
 def _may_be_away(context: Context, facts: FileFacts) -> bool:
-    """Return whether a file's disk may be missing.
-
-    It may be if the file's directory is now on another disk, or lacks the stamp that other directories have.
-    """
+    """Return whether a file's disk may be missing: its directory changed its device or lacks the stamp."""
     path = Path(facts.path)
     lacking = missing_stamps(context.store.real_root)
     return is_away(path.parent, facts.device) or any(map(path.is_relative_to, lacking))
@@ -182,12 +178,10 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
     """Record ranges that were deleted without a proof, and refuse logs whose segments should have stayed.
 
     In a store that is held, that we delete from, or that no broker uses, every segment should have stayed. A
-    broker that deletes by its own rules is free to delete segments that aren't held, even unproven ones.
-
-    If a rule permits the deletion of a log's segments without a copy, anybody may delete them.
+    broker that deletes by its own rules is free to delete segments that aren't held, even unproven ones. If a
+    rule permits the deletion of a log's segments without a copy, any process may delete them.
 
     :param gone: segments that aren't on disk any more.
-    :param nothing: a sentence that says what wasn't changed.
     """
     away = [segment for segment in gone.segments if _may_be_away(context, segment.facts)]
     gone = replace(gone, segments=tuple(segment for segment in gone.segments if segment not in away))
@@ -222,10 +216,7 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
 
 
 def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) -> GoneResult:
-    """Record ranges that are missing and in no lake, and refuse logs whose segments should have stayed.
-
-    :param missing: the ranges that :func:`find_missing_ranges` returns.
-    """
+    """Record ranges that are missing and in no lake, and refuse logs whose segments should have stayed."""
     lacking = missing_stamps(context.store.real_root) if missing else ()
     permits = read_store_permits(context.store, context.journal, context.record) if missing else NO_PERMITS
     left_out = _read_left_out(context, permits) if missing else {}
@@ -247,7 +238,7 @@ def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) 
         for gap in ranges:
             lost = list(subtract_intervals(gap.start_offset, gap.end_offset, in_part))
             let_go = subtract_intervals(gap.start_offset, gap.end_offset, lost)
-            # On record, so that it stays told as that once the rule has gone.
+            # The record keeps these ranges proven after the rule ends.
             proven = [_drift(log, *span, _PROVEN, gap.log_id) for span in let_go]
             drift += proven
             notices += proven
@@ -283,7 +274,6 @@ def _read_left_out(context: Context, permits: ArchivePermits) -> Mapping[str, li
 
 
 def _drift(log: str, first: int, end: int, why: str, log_id: str = "", unarchived: str = "") -> Drift:
-    """Return a deleted range of a log in the form in which it is recorded."""
     return Drift(
         DriftKind.SEGMENT_GONE,
         f"log {log}: records of offsets [{first}, {end}) were deleted meanwhile, by none of our runs, and "
@@ -327,7 +317,7 @@ def _refuse_hole(context: Context, segment: Segment, nothing: str) -> Refusal:
 def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> bool:
     """Return whether a running broker deletes from a log by its own rules. Unknown counts as no.
 
-    :param is_over: ask about a broker that may have run until this run began.
+    :param is_over: whether the deletion was before this run, when a broker may have run.
     """
     store, broker = context.store, context.broker
     if store.live is not None and store.live.deletes == WE_DELETE:
@@ -338,7 +328,7 @@ def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> 
         return False
     held_until_ms = None if (hold := broker.hold) is None else hold.held_until_ms()
     if held_until_ms is not None and held_until_ms > clock_ms():
-        # By another journal, or by one that is lost.
+        # The hold is another journal's, which may be lost.
         return False
     return is_over or broker.is_live or is_used_by_others(broker)
 

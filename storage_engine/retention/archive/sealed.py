@@ -61,7 +61,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 
 def read_faulty_files(journal_url: str, proofs: Proofs) -> Proofs:
-    """Read the data files in which ``verify`` found a fault, and mark as broken those that still have it.
+    """Read the data files in which ``verify`` found a fault, and mark the files that still have it as broken.
 
     Only these are read: reading every file at each archiving would cost as much as verifying.
 
@@ -73,8 +73,8 @@ def read_faulty_files(journal_url: str, proofs: Proofs) -> Proofs:
 
 def _read_faulty_files(memory: VerificationMemory, proofs: LakeProofs) -> LakeProofs:
     history = by_receipt(memory.recall(str(proofs.lake.segments().metadata.table_uuid)))
-    held = [row for rows in proofs.rows.values() for row in rows if row.identity not in proofs.faults]
-    faulty = [row for row in held if standing_fault(history, row)]
+    sound = [row for rows in proofs.rows.values() for row in rows if row.identity not in proofs.faults]
+    faulty = [row for row in sound if standing_fault(history, row)]
     return replace(proofs, faults={**proofs.faults, **broken_receipts(proofs.lake, faulty, Depth.FILES)})
 
 
@@ -89,18 +89,15 @@ def archive_sealed(
 ) -> ArchiveResult:
     """Archive sealed segments that no lake proves yet, oldest first.
 
-    Their later deletion then waits for no lake. This takes neither the store's lock nor its lease, so it
-    never delays a deletion. If segments are deleted meanwhile, the store is listed again. A segment that was
-    deleted without a proof is recorded: as a notice if its broker was free to delete it, otherwise as a log
-    in ``refused``.
+    This takes neither the store's lock nor its lease, so it never delays a deletion. If segments are deleted
+    meanwhile, the store is listed again. A segment that was deleted without a proof is recorded. If its
+    broker was free to delete it, there is a notice, otherwise its log is in ``refused``.
 
     :param archive_with: copies, proves and commits, in this process or elsewhere.
-    :param budget_bytes: most bytes to archive; at least one segment is archived. None: no limit.
+    :param budget_bytes: most bytes to archive, or None for no limit. At least one segment is archived.
     :param accept_damage: archive bytes that don't decode, exactly as they are.
-    :param where: returns where ``archive_with`` works, for the record.
-    :return: the result. An error of one log doesn't stop the others: such logs are in ``refused``.
-    :raises StorageEngineError: the same errors as of ``archive_with``. An error of one log is raised only if
-        every log fails.
+    :return: the result. An error of one log doesn't stop other logs: the log is in ``refused``.
+    :raises StorageEngineError: from ``archive_with``. An error of one log is raised only if every log fails.
     :raises LakeUnavailableError: none of the store's lakes can be used.
     """
     context = open_context(store)
@@ -147,17 +144,14 @@ def archive_sealed(
     return replace(result, notices=notices, kept_out=kept_out_segments(context, listed))
 
 
-def _budget_left(budget_bytes: int | None, done: Sequence[ArchiveResult]) -> int | None:
+def _budget_left(budget_bytes: int | None, results: Sequence[ArchiveResult]) -> int | None:
     if budget_bytes is None:
         return None
-    return max(0, budget_bytes - sum(row.size_bytes for result in done for row in result.receipts))
+    return max(0, budget_bytes - sum(row.size_bytes for result in results for row in result.receipts))
 
 
 def _look(context: Context, looks: LogLooks) -> tuple[Listed, Mapping[str, str]]:
-    """List a store's segments, and add the listing to a run's looks.
-
-    :return: the listing, and the identities of its logs by name.
-    """
+    """List a store's segments, add the listing to ``looks``, and return it with the logs' identities."""
     listed = list_segments(context)
     log_ids = present_logs(context.broker, listed.snapshot)
     looks.add(listed, log_ids)
@@ -165,10 +159,10 @@ def _look(context: Context, looks: LogLooks) -> tuple[Listed, Mapping[str, str]]
 
 
 def _has_lost_files(
-    listed: Listed, done: Sequence[ArchiveResult], failed: Mapping[str, StorageEngineError]
+    listed: Listed, results: Sequence[ArchiveResult], failed: Mapping[str, StorageEngineError]
 ) -> bool:
-    """Return whether files of segments vanished that may be archived and weren't yet."""
-    archived = {SegmentId(row.log, row.base_offset) for result in done for row in result.receipts}
+    """Return whether files of archivable segments vanished before they were archived."""
+    archived = {SegmentId(row.log, row.base_offset) for result in results for row in result.receipts}
     return (
         WENT in listed.archivable.kept_out.values()
         or any(isinstance(why, FileGoneError) for why in failed.values())
@@ -177,10 +171,7 @@ def _has_lost_files(
 
 
 def _is_in_place(segment: Segment) -> bool:
-    """Return whether a segment's file is unchanged under its path.
-
-    The inode isn't enough: a new file may have it.
-    """
+    """Return whether a segment's file is unchanged under its path. A new file may have the same inode."""
     try:
         return FileFacts.of(segment.facts.path) == segment.facts
     except OSError:
@@ -208,7 +199,7 @@ def _archive(
 
 @dataclass(slots=True)
 class _Listing:
-    """Sealed segments at one moment, and by id the ones that were chosen to be archived."""
+    """Sealed segments of one listing, and by id the segments that were chosen to be archived."""
 
     context: Context
     run: Run
@@ -240,25 +231,16 @@ class _Listing:
 def record_archive_lag(store: AnyStore, run_key: str) -> ArchiveLag | None:
     """Measure the archive lag and record it, as a sample and for the run's report.
 
-    :return: None under the policy archive: off.
+    :return: the lag; None under the policy archive: off.
+    :raises LakeUnavailableError: no lake can be read.
     """
     context = open_context(store)
     if not context.store.archives:
         return None
-    run = begin_background_run(context, run_key)
-    with context.errors(run, Step.ARCHIVE_LAG) as save:
-        lag = sample_archive_lag(context)
-        save(lag)
-    return lag
-
-
-def sample_archive_lag(context: Context) -> ArchiveLag:
-    """Measure the archive lag and record it as a sample, for no run.
-
-    :raises LakeUnavailableError: no lake can be read.
-    """
-    measured = measure_lag(context)
-    context.sample(measured.snapshot, measured.lag.measured_at_ms, archive_lag=measured.lag)
+    with context.errors(begin_background_run(context, run_key), Step.ARCHIVE_LAG) as save:
+        measured = measure_lag(context)
+        context.sample(measured.snapshot, measured.lag.measured_at_ms, archive_lag=measured.lag)
+        save(measured.lag)
     return measured.lag
 
 
@@ -313,7 +295,7 @@ def archive_lag(store: ManagedStore) -> ArchiveLag:
 
     :raises LakeUnavailableError: no lake can be read.
     """
-    # First: opening a journal makes one, and where there is no lake there shall be none.
+    # The lakes are asked first: opening the journal creates it, which a store without a lake doesn't need.
     reachable_lakes(store)
     with closing(open_to_look(store)) as broker:
         segments = take_archivable(broker, take_snapshot(broker, clock_ms(), store.broker)).segments
@@ -325,16 +307,12 @@ def archive_lag(store: ManagedStore) -> ArchiveLag:
 
 
 def recorded_archive_lag(context: Context, run: Run) -> ArchiveLag | None:
-    """Return the run's last measured archive lag."""
     results = context.journal.events(run, Step.ARCHIVE_LAG, Phase.RESULT)
     return from_jsonable(ArchiveLag, results[-1].payload["result"]) if results else None
 
 
 def within_budget(segments: Sequence[Segment], budget_bytes: int | None) -> list[Segment]:
-    """Return the first segments that fit the budget.
-
-    At least one is returned: otherwise archiving would never proceed.
-    """
+    """Return the first segments that fit the budget, but at least one: otherwise archiving would stall."""
     if budget_bytes is None:
         return list(segments)
     sizes = accumulate(segment.facts.size_bytes for segment in segments)

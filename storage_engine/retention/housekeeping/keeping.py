@@ -1,6 +1,6 @@
-"""Contents of a lake by topic: by its receipts, and where they don't say by its journal's counts.
+"""Contents of a lake by topic, from its receipts, or from its journal's counts if a receipt names no topic.
 
-No data file is read. Bytes that no journal counted are reported as such.
+No data file is read. Bytes whose topics are unknown are reported as uncounted.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def forecast_lake(
 ) -> KeepForecast:
     """Return what will be deleted from a lake on which day if its policy doesn't change.
 
-    :param journal_url: the journal that counted the topics of its segments; None: there is none.
-    :param price: price of 10⁹ bytes for a month; None: no costs are computed.
-    :param decision: a decision to add, as if it were recorded now; None: only the recorded ones count.
+    :param journal_url: the journal that counted the topics of its segments, if there is one.
+    :param price: price of 10⁹ bytes for a month, or None to compute no costs.
+    :param decision: a decision to add to the recorded ones, as if it were recorded now.
     :raises LakeUnavailableError: the lake can't be read.
     :raises JournalUnavailableError: the journal can't be read.
     """
@@ -61,7 +61,7 @@ def forecast_lake(
 def read_streams(lake: Lake, journal_url: str | None) -> tuple[tuple[ArchivedStream, ...], int]:
     """Return a lake's bytes of each topic in each segment.
 
-    :return: the topics' bytes, and the bytes of segments whose topics nobody counted.
+    :return: the topics' bytes, and the bytes of segments whose topics are unknown.
     """
     reader = None if journal_url is None else JournalReader(journal_url)
     names = read_store_names(lake)
@@ -117,8 +117,7 @@ def record_archive_rules(lake: Lake, journal_url: str | None, acts: Acts, scope:
 
     It may be killed at any instant and run again: a rule that is already recorded keeps its time.
 
-    :param journal_url: None: there is none.
-    :return: notes: which messages are still archived, and why.
+    :return: notes on when the rule takes effect, or why no journal has it.
     :raises JournalUnavailableError: the journal can't be written.
     """
     (rule,) = (rule for rule in policy_of(acts).archive_rules if rule.scope == scope)
@@ -146,7 +145,7 @@ def record_newest_act(lake: Lake, journal_url: str | None, acts: Acts) -> tuple[
 
     If the lake lacks that act later, it was put back from an older copy.
 
-    :return: notes: the lake lacks acts that were recorded before.
+    :return: a note if the lake lacks acts that were recorded before.
     :raises JournalUnavailableError: the journal can't be written.
     """
     lake_id = lake_id_of(lake.segments())
@@ -168,7 +167,7 @@ def _streams(
 ) -> Iterator[ArchivedStream]:
     first_proven = first_proven_ms(history)
     rows = with_rows(current(history))
-    # Segments that share a data file take its bytes by their own.
+    # Segments that share a data file share its bytes in proportion to their own.
     in_file: Counter[str] = Counter()
     for row in rows:
         in_file[row.data_file] += _kept_bytes(row)
@@ -184,7 +183,7 @@ def _streams(
                 first_proven_at_ms=first_proven[row.identity],
             )
             if not topic and len(topics) > 1:
-                # It goes with the last of the others.
+                # Bytes without a topic expire with the segment's last topic.
                 newest_ms = None
             yield ArchivedStream(
                 Stream(row.store_id, names, row.log, topic, broker.topics.is_system(topic)),
@@ -199,10 +198,10 @@ def _kept_bytes(row: Receipt) -> int:
 
 
 def _topics_of(row: Receipt, counted: Sequence[SlotTopic]) -> Iterator[tuple[str, int, int | None]]:
-    """Yield a segment's topics, each with its bytes and its newest message's time in ms; None: unknown.
+    """Yield a segment's topics, each with its bytes and its newest message's time in ms, or None if unknown.
 
     The receipt is used if it names streams; a receipt of an older lake or of a single stream doesn't.
-    Otherwise the journal's counts are used, which it drops in time, or the topic of a log that has only one.
+    Otherwise the journal's counts are used while it has them, or the topic of a log that has only one.
     """
     if row.streams is None:
         for topic in counted:

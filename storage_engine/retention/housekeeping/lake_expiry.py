@@ -1,6 +1,6 @@
 """Expiry of a lake's segments by its rules: decided by receipts and the stores' journal, then carried out.
 
-A journal's last plan says what segments a store has. A data file is read only if its segment is thinned.
+A journal's last plan says which segments a store has. A data file is read only if its segment is thinned.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from storage_engine.retention.store.known_heads import (
 class LakeExpiry:
     """Segments that were deleted from a lake, or would be.
 
-    :param act: SHA-256 of the first act that deleted segments; "": there was none.
+    :param act: SHA-256 of the first act that deleted segments, or "".
     :param verdicts: one for each segment of which the lake had rows.
     :param removed: files of earlier acts that were finally removed.
     :param acts: SHA-256 of every act: each group of thinned segments has an act of its own.
@@ -90,12 +90,12 @@ class LakeExpiry:
 
     @property
     def text(self) -> str:
-        """Return the changes as a sentence; "": there were none."""
+        """Return the changes as a sentence, or "" without changes."""
         parts = []
         for verb, count, noun, size_bytes in (
-            ("left", len(self.leaving), "segment", sum(row.segment.size_bytes for row in self.leaving)),
-            ("let topics go", len(self.thinned), "segment", sum(row.gone_bytes for row in self.thinned)),
-            ("went for good", len(self.removed), "file", sum(file.size_bytes for file in self.removed)),
+            ("expired", len(self.leaving), "segment", sum(row.segment.size_bytes for row in self.leaving)),
+            ("lost expired topics", len(self.thinned), "segment", sum(r.gone_bytes for r in self.thinned)),
+            ("left the trash", len(self.removed), "file", sum(file.size_bytes for file in self.removed)),
         ):
             if count:
                 would = "would have " if self.dry_run else ""
@@ -117,7 +117,7 @@ def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = Fals
         if journal_url is not None and not dry_run:
             keep_forecast(journal_url, forecast_lake(lake, journal_url, read_acts(lake), None), clock_ms())
     except StorageEngineError as error:
-        return (Text("not all segments expired that the lake's rules no longer keep: ", error),)
+        return (Text("some segments that the lake's rules no longer keep have not expired: ", error),)
     return (expiry.text,) if expiry.text else ()
 
 
@@ -125,10 +125,8 @@ def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = Fals
 class _Look:
     """Data read from a lake and its journal.
 
-    :param rows: receipts by their segments.
     :param elsewhere: the policies of the stores' other lakes, by lake.
-    :param kept: ids of stores whose files stay: a hold of another lake covers something of the store, or not
-        all about it is known.
+    :param kept: ids of stores whose files stay: another lake may have a hold on a part of the store.
     """
 
     segments: tuple[ExpirySegment, ...]
@@ -162,25 +160,23 @@ def expire_lake(
 ) -> LakeExpiry:
     """Expire segments that a lake's rules no longer keep. It may be killed at any instant and run again.
 
-    :param journal_url: journal of the lake's stores; None: there is none, so the segments that the stores
-        still have are unknown.
-    :param gone: names or ids of stores that no longer exist, by a person's word.
+    :param journal_url: the stores' journal. Without it, it is unknown which segments stores still have.
+    :param gone: names or ids of stores that no longer exist, as a person says.
     :param trash_ms: how long files stay after their segments expired, in milliseconds.
     :param rewrite: rule on which segments are thinned if only some of their topics expired.
-    :raises BadInputError: the lake doesn't have exactly one such store.
+    :raises BadInputError: the lake has no store, or several stores, of a name in ``gone``.
     :raises ProofError: a segment that was thinned differs from its proof; it stays as it is.
     :raises StorageEngineError: the journal can't be read, or :func:`finish_acts` failed.
     """
     look_again = partial(_look, lake, journal_url, gone, rewrite)
     look = look_again()
-    if not dry_run:
-        before = _state(lake)
-        finish_acts(lake, kept=_list_staying(look.judge(read_acts(lake), clock_ms())))
-        look = look if _state(lake) == before else look_again()
     if dry_run:
         verdicts, _ = _with_earlier_files(lake, look.judge(read_acts(lake), clock_ms()))
         removed = () if look.fault else remove_expired(lake, trash_ms=trash_ms, kept=look.kept, dry_run=True)
         return LakeExpiry(lake.location, dry_run, "", verdicts, removed)
+    before = _state(lake)
+    finish_acts(lake, kept=_list_staying(look.judge(read_acts(lake), clock_ms())))
+    look = look if _state(lake) == before else look_again()
     now_ms = read_trusted_clock(lake)
     verdicts, acts = look.judge(read_acts(lake), now_ms), []
 
@@ -203,7 +199,7 @@ def expire_lake(
         acts += [newest] if any(verdict.leaves for verdict in verdicts) else []
         finish_acts(lake, kept=_list_staying(verdicts))
     removed = () if look.fault else remove_expired(lake, trash_ms=trash_ms, kept=look.kept)
-    # Last, for it may take hours, and one file that is damaged would keep all else back.
+    # Thinning comes last: it may take hours, and one damaged file ends it.
     thinned, more = _thin(lake, look, look_again, [verdict for verdict in verdicts if verdict.is_thinned])
     verdicts = tuple(row for row in verdicts if not row.is_thinned or row.segment.identity in thinned)
     acts += more
@@ -211,9 +207,9 @@ def expire_lake(
 
 
 _THINNED_TOGETHER, _THINNED_SECONDS = 64, 600
-"""Number of segments that one act thins, and the time that it may take; the first limit counts.
+"""Most segments, and most seconds, of one act that thins.
 
-A kill costs no more than this work, and new files count long before gc would call them old.
+A kill costs no more than this work. New files are committed long before gc would call them old.
 """
 
 
@@ -222,7 +218,7 @@ def _thin(
 ) -> tuple[frozenset[SegmentIdentity], list[str]]:
     """Thin segments, with one act for a few of them.
 
-    :param look_again: looks for changes since the first look: a hold, another rule, a plan with the segment.
+    :param look_again: reads lake and journal again: since ``look`` a hold, rule or plan may have come.
     :return: the segments that were thinned, and the SHA-256 of each act.
     """
     latest = look
@@ -237,9 +233,10 @@ def _thin(
         staying = _list_staying(verdicts)
         going = {verdict.segment.identity: verdict.gone for verdict in verdicts if verdict.is_thinned}
         batch = tuple(
-            it
-            for it in waiting
-            if going.get(it.segment) == it.streams and latest.rows[it.segment].data_file == it.file.location
+            row
+            for row in waiting
+            if going.get(row.segment) == row.streams
+            and latest.rows[row.segment].data_file == row.file.location
         )
         thinned.update(row.segment for row in batch)
         if not batch:
@@ -257,9 +254,8 @@ def _thin(
         discard_files(lake.messages(), left_out)
         finish_acts(lake, kept=staying)
 
-    size_bytes = sum(verdict.segment.file.size_bytes for verdict in verdicts)
     try:
-        with report_work("Thinning", size_bytes) as advance:
+        with report_work("Thinning", sum(row.segment.file.size_bytes for row in verdicts)) as advance:
             begun = time.monotonic()
             for verdict in verdicts:
                 waiting.append(thin_segment(lake, look.rows[verdict.segment.identity], verdict.gone))
@@ -281,10 +277,9 @@ def _list_staying(verdicts: Iterable[ExpiryVerdict]) -> frozenset[SegmentIdentit
 def _with_earlier_files(
     lake: Lake, verdicts: Sequence[ExpiryVerdict]
 ) -> tuple[tuple[ExpiryVerdict, ...], tuple[StoredFile, ...]]:
-    """Return the earlier files that are removed with their segments, and the verdicts with those segments
-    that have to stay.
+    """Return the verdicts, and the earlier files that are removed with their segments.
 
-    Expired rows may be in no file. So a segment waits while an earlier file with its rows has other rows that
+    No file may keep expired rows. So a segment waits while an earlier file with its rows also has rows that
     stay, or is left for gc.
     """
     leaving = {verdict.segment.identity: verdict.segment.file for verdict in verdicts if verdict.leaves}
@@ -312,7 +307,7 @@ def _with_earlier_files(
 
 
 def _state(lake: Lake) -> tuple[str, ...]:
-    """Return the state that every commit changes."""
+    """Return the location of the metadata of each table, which every commit changes."""
     return tuple(table.metadata_location for table in (lake.segments(), lake.messages()))
 
 
@@ -322,7 +317,7 @@ def _look(lake: Lake, journal_url: str | None, gone_names: Sequence[str], rewrit
     by_receipts = read_store_names(lake)
     gone_ids = {_store_id(name, by_receipts) for name in gone_names}
     records = {} if journal is None else {record.store_id: record for record in journal.all_stores()}
-    # Holds go by the name, too, that the journal alone knows; rules by that of the newest receipt.
+    # A hold also applies by the store's name in the journal, a rule only by that in the newest receipt.
     names = dict(by_receipts)
     for store_id, aliases in by_receipts.items():
         name = records[store_id].name if store_id in records else None
@@ -332,7 +327,7 @@ def _look(lake: Lake, journal_url: str | None, gone_names: Sequence[str], rewrit
     rows: dict[SegmentIdentity, Receipt] = {}
     stores: dict[str, StoreContent] = {}
     elsewhere: list[tuple[KeepPolicy, ...]] = []
-    kept: set[str] = set()
+    stays: set[str] = set()
     for store_id in (store.store_id for store in list_stores(lake)):
         history = receipt_history(lake, store_id)
         counted = {} if reader is None else reader.archived_topics(store_id)
@@ -348,17 +343,17 @@ def _look(lake: Lake, journal_url: str | None, gone_names: Sequence[str], rewrit
                 heads = journalled_heads(journal, store_id)
                 elsewhere += (policies_of(acts) for _, acts in acts_elsewhere(heads, [lake]))
         except StorageEngineError as error:
-            stores[store_id] = StoreContent(Text("not all about it is known: ", error))
-            kept.add(store_id)
+            stores[store_id] = StoreContent(Text("its receipts or other lakes can't be checked: ", error))
+            stays.add(store_id)
             continue
         stores[store_id] = content
-    kept.update(store_id for store_id in stores if HeldStores(_holds(elsewhere), names).holds_of(store_id))
-    held = held_stores(lake, read_acts(lake))
-    kept.update(key for key in stores if held.holds_of(key, *names[key]) != held.holds_of(key))
-    # Which other lakes have something of a store, its journal alone says, or a person's word counts.
-    kept.update(stores.keys() - records.keys() - gone_ids)
+    stays.update(store_id for store_id in stores if HeldStores(_holds(elsewhere), names).holds_of(store_id))
+    holds = held_stores(lake, read_acts(lake))
+    stays.update(key for key in stores if holds.holds_of(key, *names[key]) != holds.holds_of(key))
+    # Only the journal knows a store's other lakes. Without it, a person has to say that the store is gone.
+    stays.update(stores.keys() - records.keys() - gone_ids)
     fault = _fault(lake, journal, records)
-    return _Look(tuple(segments), rows, stores, tuple(elsewhere), frozenset(kept), fault, rewrite)
+    return _Look(tuple(segments), rows, stores, tuple(elsewhere), frozenset(stays), fault, rewrite)
 
 
 def _store_id(name: str, names: Mapping[str, Sequence[str]]) -> str:
@@ -374,7 +369,7 @@ def _store_id(name: str, names: Mapping[str, Sequence[str]]) -> str:
 
 
 def _fault(lake: Lake, journal: Journal | None, store_ids: Iterable[str]) -> tuple[ExpiryReason, str] | None:
-    """Return why no segment at all may be deleted from a lake; None: nothing forbids it."""
+    """Return why no segment at all may be deleted from a lake, or None if nothing forbids it."""
     if (original := copy_of(lake.segments())) is not None:
         return ExpiryReason.COPY, f"the lake is a copy of {original}, and nothing is removed from a copy"
     if journal is not None and KnownHeads(acts=journal.lake_acts()).lacks_acts(lake, read_acts(lake)):
@@ -407,8 +402,8 @@ def _content(journal_url: str | None, store_id: str) -> StoreContent:
         log.log: [(decision.segment.base_offset, decision.segment.end_offset) for decision in log.decisions]
         for log in run.plan.logs
     }
-    kept = kept_logs(journal_url, store_id)
-    remembered = None if kept is None else {log.log for log in kept}
+    remembered_logs = kept_logs(journal_url, store_id)
+    remembered = None if remembered_logs is None else {log.log for log in remembered_logs}
     return StoreContent(planned_at_ms=run.plan.decided_at_ms, logs=logs, remembered=remembered)
 
 
@@ -426,9 +421,8 @@ def _segments(
     for row in rows:
         newest[row.log, row.base_offset] = max(row.lineage, newest.get((row.log, row.base_offset), 0))
     entries: dict[str, list[tuple[int, int]]] = {}
-    live = live_data_files(messages, rows[0].store_id) if rows else ()
-    for entry in live:
-        # With delete files it has not all of its rows.
+    for entry in live_data_files(messages, rows[0].store_id) if rows else ():
+        # A file with delete files lacks some of its rows.
         size_bytes = -1 if entry.has_deletes else entry.entry.file_size_in_bytes
         entries.setdefault(entry.location, []).append((size_bytes, entry.entry.record_count))
     row_counts: Counter[str] = Counter()
@@ -472,10 +466,9 @@ def _streams(
     *,
     is_named: bool,
 ) -> tuple[SegmentStream, ...] | None:
-    """Return the streams of a segment that the lake still has; None: unknown.
+    """Return the streams of a segment that the lake still has, or None if unknown.
 
-    A receipt of a single stream doesn't name its topic. It is then the only topic that the journal counted,
-    or the topic of the log.
+    A receipt of one stream doesn't name its topic. It is the only counted topic, or that of the log.
 
     :param is_named: the store's last plan names the segment's log, or a person says that the store is gone. A
         journal without counts knows nothing about other logs.

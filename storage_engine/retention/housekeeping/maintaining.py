@@ -1,8 +1,8 @@
 """Removal of expired reports and journal records.
 
-This is the order: expired quarantines; files of dead jobs; reports with their Data Docs; runs with their
-plans and events; samples; lists of decisions that no run's plan uses. Reports are removed before the events
-that they are made from. Each step may be killed at any instant and run again.
+They are removed in this order: expired quarantines; files of dead jobs; reports with their Data Docs; runs
+with their plans and events; samples; lists of decisions that no run's plan uses. Reports are removed before
+the events that they are made from. Each step may be killed at any instant and run again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 from operator import add
 from pathlib import Path
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, update
+from sqlalchemy import Connection, and_, delete, func, or_, select, update
 
 from storage_engine.brokers import store_text
 from storage_engine.commands import Text
@@ -32,8 +32,7 @@ from storage_engine.core.host import this_host
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import duration_text
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.journal.journal import Journal, StoreRecord, delete_levels
-from storage_engine.journal.records import Phase, RunState, Step
+from storage_engine.journal.journal import Journal, Phase, RunState, Step, StoreRecord, delete_levels
 from storage_engine.journal.tables.database import JournalDatabase, missing_sqlite_file
 from storage_engine.journal.tables.rows import last_result
 from storage_engine.journal.tables.schema import events, plans, reports, runs, samples, stores, topic_days
@@ -68,10 +67,7 @@ EXPIRING_STEPS = frozenset(
         Step.RETENTION_REPORT,
     }
 )
-"""Steps whose events expire.
-
-Events of all other steps are kept, later steps included; the next two names list exceptions.
-"""
+"""Steps whose events expire. Events of all other steps are kept, with the exceptions below."""
 KEPT_BY_SEGMENT = frozenset({Step.RELEASE, Step.ARCHIVE, Step.SEALED, Step.BROKER_TASK})
 """Steps whose event about the whole step expires; events about single segments are kept."""
 KEPT_BY_RESULT = frozenset({Step.ARCHIVE, Step.SEALED})
@@ -99,8 +95,7 @@ class OldRun:
     """The facts about a run that decide whether it has expired.
 
     :param planned: the run has a plan. A run without one is never finished, and ends with its last event.
-    :param reported: it wrote a report of its own.
-    :param last_ms: time of its last event, its end or its beginning.
+    :param last_ms: time of its last event, its end or its beginning, whichever is latest.
     """
 
     run_id: int
@@ -124,7 +119,7 @@ class OldSample:
 class OldReport:
     """A directory with a run's report.
 
-    :param finished_at_ms: end of the run; None: the run was not finished when the report was written.
+    :param finished_at_ms: end of the run, or None if the run was not finished when the report was written.
     """
 
     path: str
@@ -172,32 +167,27 @@ def samples_to_expire(
     """Return the ids of samples that have expired.
 
     :param samples: samples of one store, oldest first.
-    :param newest: the store's last clock reading. Samples of the day before it stay, measured by the time
-        since the machine's start.
+    :param newest: the store's last clock reading. Samples of the day before it stay, by the machine's uptime.
     """
     full_ms = now_ms - expiry.sample_days * DAY_MS
     daily_ms = now_ms - expiry.daily_sample_days * DAY_MS
     last_of_day = {sample.at_ms // DAY_MS: sample.sample_id for sample in samples}
 
     def is_expired(sample: OldSample) -> bool:
-        if sample.at_ms >= full_ms or _is_of_last_day(sample.clock, newest):
+        if sample.at_ms >= full_ms or (
+            sample.clock is not None
+            and newest is not None
+            and sample.clock.boot_id == newest.boot_id
+            and newest.boottime_ms - sample.clock.boottime_ms <= REMEMBERED_MS
+        ):
             return False
         return sample.at_ms < daily_ms or last_of_day[sample.at_ms // DAY_MS] != sample.sample_id
 
     return tuple(sample.sample_id for sample in samples if is_expired(sample))
 
 
-def _is_of_last_day(reading: ClockReading | None, newest: ClockReading | None) -> bool:
-    return (
-        reading is not None
-        and newest is not None
-        and reading.boot_id == newest.boot_id
-        and newest.boottime_ms - reading.boottime_ms <= REMEMBERED_MS
-    )
-
-
 BATCH = 200
-"""Number of runs in one transaction: so few that no process that records has to wait."""
+"""Number of runs in one transaction: few enough that no other process waits for the journal."""
 _SAMPLE_BATCH = 5_000
 
 
@@ -231,15 +221,14 @@ class JournalExpiry:
         self._database = JournalDatabase(url)
 
     def store_ids(self) -> tuple[str, ...]:
-        """Return the ids of every store that the journal knows."""
         query = select(stores.c.store_id).order_by(stores.c.created_at_ms)
         return tuple(self._database.read(lambda connection: connection.execute(query).scalars().all()))
 
     def protected_runs(self, store_id: str) -> frozenset[str]:
         """Return the keys of runs that stay whole.
 
-        These are the last planned, reported and validated runs, the run whose report answers for the last
-        one, and runs with a quarantine.
+        They are the last planned, reported and validated runs, the run whose report the last run refers to,
+        and runs with a quarantine.
         """
         return self._database.read(lambda connection: _read_protected(connection, store_id))
 
@@ -281,63 +270,51 @@ def _read_protected(connection: Connection, store_id: str) -> frozenset[str]:
         last = connection.execute(last_result(store_id, step)).first()
         if last is not None:
             keys |= {last.run_key, str(last.payload.get(SINCE) or last.run_key)}
-    return frozenset(keys | _read_quarantined(connection, store_id))
-
-
-def _read_quarantined(connection: Connection, store_id: str) -> set[str]:
-    """Return the keys of runs whose quarantine was neither emptied nor brought back.
-
-    Both steps still need the runs' events.
-    """
-    keys = (
+    # A quarantine that was neither emptied nor brought back still needs its run's events.
+    with_events = (
         select(runs.c.run_key).join(events, events.c.run_id == runs.c.id).where(runs.c.store_id == store_id)
     )
-    done = keys.where(
+    ended = with_events.where(
         events.c.step.in_([Step.EMPTY_QUARANTINE.value, Step.UNDO.value]),
         events.c.phase == Phase.RESULT.value,
     )
-    begun = keys.where(events.c.step == Step.QUARANTINE.value)
-    return {*connection.execute(begun).scalars()} - {*connection.execute(done).scalars()}
+    begun = with_events.where(events.c.step == Step.QUARANTINE.value)
+    keys |= {*connection.execute(begun).scalars()} - {*connection.execute(ended).scalars()}
+    return frozenset(keys)
 
 
 def _expire_runs(
     connection: Connection, store_id: str, after: _Batch, now_ms: int, expiry: Expiry, dry_run: bool
 ) -> _Batch | None:
-    """Thin the next batch of runs after another one. None: there are no more runs."""
+    """Remove expired events of the next batch of runs, or return None if there are no more runs."""
     batch = _old_runs(connection, store_id, after.last_id, now_ms, expiry)
     if not batch:
         return None
     expired = runs_to_expire(batch, _read_protected(connection, store_id), now_ms, expiry)
     ids = [run.run_id for run in expired]
-    expires = _expiring_condition(connection, store_id)
-    own = events.c.run_id.in_(ids)
-    count = connection.execute(select(func.count()).select_from(events).where(own, expires)).scalar_one()
-    with_kept = set(connection.execute(select(events.c.run_id).where(own, ~expires).distinct()).scalars())
-    # One that was never planned may go on, under its key: that of accepted losses does.
+    expiring = or_(
+        events.c.step.in_([step.value for step in EXPIRING_STEPS]),
+        and_(events.c.step.in_([step.value for step in KEPT_BY_SEGMENT]), events.c.subject == ""),
+        and_(
+            events.c.step.in_([step.value for step in KEPT_BY_RESULT]), events.c.phase != Phase.RESULT.value
+        ),
+    )
+    last_hold = connection.execute(last_result(store_id, Step.HOLD)).first()
+    expires = expiring if last_hold is None else and_(expiring, events.c.id != last_hold.id)
+    of_runs = events.c.run_id.in_(ids)
+    count = connection.execute(select(func.count()).select_from(events).where(of_runs, expires)).scalar_one()
+    with_kept = set(connection.execute(select(events.c.run_id).where(of_runs, ~expires).distinct()).scalars())
+    # A run without a plan may continue under its key, such as the run of accepted losses.
     thinned = {run.run_id for run in expired if run.planned and run.run_id in with_kept}
     emptied = [number for number in ids if number not in with_kept]
     if not dry_run:
-        connection.execute(delete(events).where(own, expires))
+        connection.execute(delete(events).where(of_runs, expires))
         connection.execute(delete(reports).where(reports.c.run_id.in_(ids)))
         connection.execute(delete(runs).where(runs.c.id.in_(emptied)))
         values = {"state": RunState.EXPIRED.value, "plan": None}
         connection.execute(update(runs).where(runs.c.id.in_(thinned)).values(**values))
     rows = ExpiredRows(runs=len(thinned) + len(emptied), events=count)
     return _Batch(batch[-1].run_id, rows, frozenset({*thinned, *emptied}))
-
-
-def _expiring_condition(connection: Connection, store_id: str) -> ColumnElement[bool]:
-    """Return the condition for events that may expire. All others are never thinned."""
-    expiring = or_(
-        events.c.step.in_([step.value for step in EXPIRING_STEPS]),
-        and_(events.c.step.in_([step.value for step in KEPT_BY_SEGMENT]), events.c.subject == ""),
-        and_(
-            events.c.step.in_([step.value for step in KEPT_BY_RESULT]),
-            events.c.phase != Phase.RESULT.value,
-        ),
-    )
-    kept = connection.execute(last_result(store_id, Step.HOLD)).first()
-    return expiring if kept is None else and_(expiring, events.c.id != kept.id)
 
 
 def _old_runs(
@@ -392,8 +369,7 @@ def _old_samples(connection: Connection, store_id: str, now_ms: int, expiry: Exp
 
 def _delete_samples(connection: Connection, store_id: str, sample_ids: Sequence[int]) -> None:
     condition = samples.c.id.in_(sample_ids)
-    moments = select(samples.c.at_ms).where(condition).scalar_subquery()
-    delete_levels(connection, store_id, moments)
+    delete_levels(connection, store_id, select(samples.c.at_ms).where(condition).scalar_subquery())
     connection.execute(delete(samples).where(condition))
 
 
@@ -420,18 +396,17 @@ def _expire_plans(
 ) -> int:
     """Remove lists of decisions that no run's plan uses.
 
-    The last list stays, because the next run's plan may use it.
+    The last list stays, because the next run's plan may use it. Lists younger than a day stay as well: a run
+    that is being recorded may just have read one.
 
-    Lists younger than a day stay as well: a run that is being recorded may just have read one.
-
-    :param thinned: runs that don't count: their plan is removed, or would be.
+    :param thinned: runs whose plan is removed, or would be, and doesn't count.
     """
     own_plans = select(plans.c.id).where(plans.c.store_id == store_id)
     last = connection.execute(own_plans.order_by(plans.c.id.desc()).limit(1)).scalar()
-    named = select(runs.c.id, runs.c.plan["decisions_in"].as_integer()).where(
+    plans_of_runs = select(runs.c.id, runs.c.plan["decisions_in"].as_integer()).where(
         runs.c.store_id == store_id, runs.c.plan.is_not(None)
     )
-    in_use = {number for run_id, number in connection.execute(named) if run_id not in thinned}
+    in_use = {number for run_id, number in connection.execute(plans_of_runs) if run_id not in thinned}
     old = own_plans.where(plans.c.at_ms < now_ms - DAY_MS, plans.c.id != last)
     unnamed = [number for number in connection.execute(old).scalars() if number not in in_use]
     if unnamed and not dry_run:
@@ -442,14 +417,14 @@ def _expire_plans(
 def old_reports(stores: Iterable[Path], now_ms: int, expiry: Expiry) -> Iterator[OldReport]:
     """Find reports that are old enough to be looked at, except the newest one of each store.
 
-    Directories without one of our reports are passed over, and so are symbolic links.
+    Directories without one of our reports and symbolic links are skipped.
 
     :param stores: directories that have one directory for each run.
     """
     before_ns = (now_ms - expiry.report_days * DAY_MS) * 10**6
     for store in stores:
         written = {path: path.stat().st_mtime_ns for path in store.glob(f"*/{REPORT_JSON}") if _is_ours(path)}
-        newest = max(written, key=lambda path: written[path], default=None)
+        newest = max(written, key=written.__getitem__, default=None)
         for path in sorted(path for path, at_ns in written.items() if at_ns < before_ns and path != newest):
             report = _read(path)
             if report is not None:
@@ -489,7 +464,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _read(path: Path) -> OldReport | None:
-    """Read a report from its JSON. None: it isn't one of our reports."""
+    """Read a report from its JSON, or return None if it isn't one of our reports."""
     try:
         content = json.loads(path.read_bytes())
         ended = content["finished_at_ms"]
@@ -509,7 +484,6 @@ class MaintainResult:
 
     :param job_directories: directories of Spark jobs whose process is dead.
     :param report_directories: directories of reports, each with its Data Docs.
-    :param rows: numbers of the journal's rows.
     :param notices: things that were left alone, and why.
     :param quarantines: sentences on the expired quarantines, each with its result.
     """
@@ -527,13 +501,13 @@ def maintain_store(
 ) -> MaintainResult:
     """Remove expired quarantines, reports and journal records of one store.
 
-    :param now_ms: the moment to decide for; None: this machine's clock.
+    :param now_ms: the present time, or None for this machine's clock.
     """
     now_ms = clock_ms() if now_ms is None else now_ms
     journal = Journal(store.journal_url)
     record = identify(store, journal)
     emptied = _empty(Keeper(journal, record, store.lakes), now_ms, dry_run)
-    # Rows first: events that they are made of may expire.
+    # Deletions are written before the events that they are made from expire.
     unwritten = () if dry_run else write_deletions(store.archive_lakes, store.journal_url, record)
     result = _maintain(store.journal_url, Path(store.report_dir), {record.store_id}, now_ms, expiry, dry_run)
     return replace(result, quarantines=emptied, notices=(*result.notices, *unwritten))
@@ -546,7 +520,7 @@ def maintain_lakes(
 
     If stores share a lake, the call for the first store does the work.
 
-    :param now_ms: the moment to decide for; None: this machine's clock.
+    :param now_ms: the present time, or None for this machine's clock.
     :param compact: also rewrite the store's small data files into larger ones.
     :raises StorageEngineError: the same errors as of ``open_lake`` and ``maintain_lake``.
     """
@@ -583,7 +557,7 @@ def maintain_directory(
         return MaintainResult(dry_run, (), (), ExpiredRows(), ())
     now_ms = clock_ms() if now_ms is None else now_ms
     journal = Journal(journal_url)
-    # Another machine's disk is its own to look at.
+    # Quarantines on another machine's disk are left to that machine.
     records = [record for record in journal.all_stores() if record.host in (None, this_host())]
     emptied = [line for record in records for line in _empty(Keeper(journal, record, lakes), now_ms, dry_run)]
     store_ids = JournalExpiry(journal_url).store_ids()
@@ -643,7 +617,7 @@ def _maintain(
 
 
 def _clock_fault(journal_url: str, store_id: str) -> str:
-    """Return why nothing of a store may expire now; "": the clock can be trusted."""
+    """Return why nothing of a store may expire now, or "" if the clock can be trusted."""
     ahead_ms = jumped_forward_ms(read_clock(), Journal(journal_url).clock_readings(store_id))
     if not ahead_ms:
         return ""

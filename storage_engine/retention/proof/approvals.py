@@ -1,6 +1,6 @@
 """The journal's record of approvals by a second person: policies, starters of runs, questions and answers.
 
-:mod:`storage_engine.retention.proof.gate` decides by this record. No event of this step ever expires.
+:mod:`storage_engine.retention.proof.gate` decides by this record. No event of an approval ever expires.
 """
 
 from __future__ import annotations
@@ -33,12 +33,7 @@ from storage_engine.model.plan import (
     Urgency,
 )
 from storage_engine.model.settings.policy import ApprovalPolicy, ArchiveMode
-from storage_engine.retention.proof.gate import (
-    Consent,
-    asks_for_approval,
-    judge_consent,
-    shorter_retention,
-)
+from storage_engine.retention.proof.gate import Consent, asks_for_approval, judge_consent, shorter_retention
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.store.broker_answers import refuse
 from storage_engine.retention.store.brokers import may_set_age, sets_age
@@ -77,8 +72,6 @@ def record_policy(context: Context, run: Run) -> RecordedPolicy:
     """Record the approval that a store's settings require, if it is stricter than before.
 
     It is recorded in the journal, and in the store's own stamp as far as that can be written.
-
-    :return: the recorded policy after that.
     """
     root, record, policy = context.store.real_root, context.record, context.store.policy
     recorded = recorded_policy(context.journal, run.store_id)
@@ -101,10 +94,7 @@ def record_policy(context: Context, run: Run) -> RecordedPolicy:
 
 
 def _kept_ms(context: Context) -> int | None:
-    """Return for how long the present settings keep segments.
-
-    None: unknown, or these settings don't count.
-    """
+    """Return for how many ms the settings keep segments, or None if unknown or if they don't count."""
     if not may_set_age(context.store):
         return None
     kept_ms = course_of(context.broker).kept_ms()
@@ -114,18 +104,15 @@ def _kept_ms(context: Context) -> int | None:
 
 
 def _has_stood(context: Context, run: Run, kept_ms: int | None) -> bool:
-    """Return whether a running broker has had this retention of its own for long enough.
+    """Return whether a running broker has had its own retention for :data:`LOWERING_HOURS`.
 
-    A new one is recorded.
-
-    The broker deletes by its own retention anyway. But settings that a run gets are one person's word.
+    If it is new, it is recorded. Settings that a run gets don't count: they are one person's decision.
     """
     if kept_ms is None or not context.store.is_live or sets_age(context.store):
         return False
     last = context.journal.results_of(run.store_id, Step.APPROVAL, [_OWN_RETENTION])[-1:]
     if not last or last[0].payload["kept_ms"] != kept_ms:
-        entries = [(_OWN_RETENTION, {"kept_ms": kept_ms})]
-        context.journal.record(run, Step.APPROVAL, Phase.RESULT, entries)
+        context.journal.record(run, Step.APPROVAL, Phase.RESULT, [(_OWN_RETENTION, {"kept_ms": kept_ms})])
         return False
     return clock_ms() - last[0].at_ms >= LOWERING_HOURS * HOUR_MS
 
@@ -133,7 +120,7 @@ def _has_stood(context: Context, run: Run, kept_ms: int | None) -> bool:
 def record_starter(context: Context, run: Run, starter: Starter | None) -> None:
     """Record the starter of a run, before its plan. If the store requires no approval, nothing is recorded.
 
-    :param starter: None: the account of this process.
+    :param starter: the starter, or None for the account of this process.
     """
     if run.request.dry_run or record_policy(context, run).approval is ApprovalPolicy.NONE:
         return
@@ -159,7 +146,6 @@ def record_answer(journal: Journal, run: Run, answer: Reply) -> None:
 
 
 def record_question(journal: Journal, run: Run, question: PlanQuestion) -> None:
-    """Record that a question is asked."""
     journal.record(run, Step.APPROVAL, Phase.INTENT, [(question.digest, to_jsonable(question))])
 
 
@@ -168,9 +154,8 @@ def record_reply(
 ) -> Reply:
     """Record the answer to the last question about a run's plan, and whether it counts.
 
-    :param person: None: nobody answered in time.
-    :param at_ms: time of the answer.
-    :param fault: why an approval by this person can't count, as a clause; "": it can.
+    :param person: who answered, or None if nobody answered in time.
+    :param fault: why an approval by this person can't count, as a clause, or "" if it can.
     :raises RunStateError: there is no question about this plan.
     """
     digest = approved_plan(run).digest
@@ -222,7 +207,7 @@ def open_questions(journal: Journal, store_id: str, now_ms: int) -> tuple[OpenQu
 
 
 def was_refused(journal: Journal, store_id: str, digest: str, since_ms: int) -> bool:
-    """Return whether the last answer about a plan was no approval, and was given at a moment or later."""
+    """Return whether the last answer about a plan, given at ``since_ms`` or later, was no approval."""
     last = answers_about(journal, store_id, digest)[-1:]
     return any(reply.said is not Said.APPROVED and reply.at_ms >= since_ms for reply in last)
 
@@ -248,7 +233,7 @@ def read_consent(context: Context, run: Run, decisions: Sequence[Decision]) -> C
 class Told:
     """What a report says about approval.
 
-    :param text: a sentence; "": by the record nobody was asked.
+    :param text: a sentence, or "" if no question is on record.
     :param is_refused: the last answer about the run was no approval, and no approval counts.
     :param is_moot: other runs have deleted all planned segments meanwhile, so nobody has to be told.
     """
@@ -292,10 +277,7 @@ def _is_moot(journal: Journal, run: Run) -> bool:
 
 
 def note_question(context: Context, run: Run, consent: Consent) -> None:
-    """Record, once in a run, that a run at a shell waits for a second person.
-
-    A run in Airflow asks by itself.
-    """
+    """Record, once in a run, that a run at a shell waits for a second person. Airflow asks by itself."""
     journal, digest = context.journal, approved_plan(run).digest
     subjects = {event.subject for event in journal.events(run, Step.APPROVAL)}
     at_shell = any(starter.realm is Realm.SHELL for starter in starters_of(journal, run))
@@ -307,8 +289,7 @@ def note_question(context: Context, run: Run, consent: Consent) -> None:
 def question_alarms(
     asked: Sequence[OpenQuestion], triggers: Sequence[Trigger], by_itself: str
 ) -> tuple[str, ...]:
-    """Return alarms on plans that wait for a second person while a disk is so full that segments are
-    deleted whatever their age. Pure.
+    """Return alarms on plans that wait for a second person while a disk is so full that age is ignored.
 
     :param by_itself: when the broker deletes by itself, as a clause.
     """
@@ -376,11 +357,7 @@ def approve_plan(journal: Journal, store: StoreRecord, digest: str, person: Pers
 
 
 def lower_policy(
-    journal: Journal,
-    store: StoreRecord,
-    approval: ApprovalPolicy,
-    minimum_hours: int | None,
-    person: Person,
+    journal: Journal, store: StoreRecord, approval: ApprovalPolicy, minimum_hours: int | None, person: Person
 ) -> RecordedPolicy | None:
     """Ask for a lower policy, or approve one that another person has asked for.
 
@@ -388,7 +365,7 @@ def lower_policy(
     broker's retention is recorded, too. A minimum retention replaces that record; without a minimum, the next
     run records the broker's retention of that time. The next run also records whether proof is required.
 
-    :return: the recorded policy from now on; None: another person has to ask for the same.
+    :return: the recorded policy from now on, or None if another person has to ask for the same.
     :raises BadInputError: the wanted policy isn't lower; or the person is root, which may be anybody.
     :raises NotApprovedError: the same person asks again.
     """
@@ -398,14 +375,14 @@ def lower_policy(
     kept_ms = policy.kept_ms
     if kept_ms is not None:
         kept_ms = None if minimum_hours is None else min(kept_ms, minimum_hours * HOUR_MS)
-    # Where it shortens the retention, a minimum that there wasn't before takes its place.
+    # A minimum that shortens the recorded retention replaces it, so it isn't a stricter policy.
     asks_more = policy.raised_by(approval, minimum_hours if kept_ms == policy.kept_ms else None) != policy
-    same = RecordedPolicy(approval, minimum_hours, policy.persons, policy.at_ms, kept_ms)
-    if asks_more or same == policy:
+    wanted = RecordedPolicy(approval, minimum_hours, policy.persons, policy.at_ms, kept_ms)
+    if asks_more or wanted == policy:
         raise BadInputError(
             f"{store.real_path}: expected less than approval: {policy.approval.value} with "
-            f"minimum_retention_hours {policy.minimum_retention_hours or 'none'}, which is recorded, found "
-            f"{approval.value} with {minimum_hours or 'none'}. Nothing was recorded. To require more, "
+            f"minimum_retention_hours {policy.minimum_retention_hours or 'none'}, as the journal records, "
+            f"found {approval.value} with {minimum_hours or 'none'}. Nothing was recorded. To require more, "
             "change the store's settings: they count from the next run on."
         )
     run = journal.run_without_plan(store_id, _POLICY_RUN)

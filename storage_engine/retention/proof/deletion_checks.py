@@ -30,7 +30,7 @@ def check_gone(broker: str, segments: Sequence[Segment]) -> None:
 def check_inside(broker: str, paths: Sequence[str], data_paths: Sequence[os.PathLike[str]]) -> None:
     """Make sure that files to delete are in directories that the store's broker writes to.
 
-    :param data_paths: the directories that the package named. They were compared with our own directories.
+    :param data_paths: the directories that the broker package named.
     :raises BrokerPackageError: a file is in none of them.
     """
     directories = RealDirectories(data_paths)
@@ -44,9 +44,6 @@ def check_left(
     """Make sure that a release deleted what it reports, and nothing that no plan names.
 
     :param before: snapshot of the store when it was locked.
-    :param left: its present snapshot.
-    :param planned: segments that may be deleted.
-    :param deleted: segments recorded as deleted.
     :raises BrokerPackageError: the store still has segments that it reported as deleted.
     :raises ReleasedTooMuchError: a sealed segment is gone that should have stayed.
     """
@@ -67,7 +64,6 @@ def check_kept(before: StoreSnapshot, planned: Collection[SegmentId] = frozenset
     """Make sure that all segments that should stay have their files, and that none was cut or replaced.
 
     :param before: snapshot of the store when it was locked.
-    :param planned: segments that may be deleted.
     :raises ReleasedTooMuchError: a file is missing, cut or replaced.
     """
     for segment in (segment for log in before.logs for segment in log.segments):

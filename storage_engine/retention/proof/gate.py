@@ -49,16 +49,15 @@ class Passage(StrEnum):
     ARCHIVE_OFF = "archive-off"
     WAIVED = "waived"
     NOT_ARCHIVED = "not-archived"
-    """An archive rule permits the deletion of its topic without a copy; :mod:`unarchived` says when."""
+    """An archive rule permits the deletion without a copy (:mod:`storage_engine.lake.acts.unarchived`)."""
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """:param receipt: the proof of the segment; None: it passes without a receipt, or it is refused.
-    :param covers: if other nodes' receipts prove the segment: all of these; ``receipt`` is the first.
-    :param sha256: SHA-256 of the segment's own file when it was compared with ``covers``; "": it wasn't
-        hashed.
+    """:param receipt: the proof of the segment, or None if it passes without a receipt or is refused.
+    :param covers: all other nodes' receipts, if they prove the segment; ``receipt`` is the first of them.
+    :param sha256: SHA-256 of the segment's file when compared with ``covers``, or "" if it wasn't hashed.
     """
 
     decision: Decision
@@ -84,8 +83,8 @@ class Eligible:
 def request_again(approved: Plan, request: PlanRequest) -> PlanRequest:
     """Return the request for the new decision when ``approved`` is released.
 
-    Archiving may last beyond the deleteWhen hour: a cleanup that the clock began may then end as a manual
-    one. A full disk still has to be full.
+    Archiving may last beyond the deleteWhen hour, so a cleanup that the clock began may end as a manual one.
+    A full disk still has to be full.
     """
     by_clock = any(trigger.cause is Cause.TIME_UP for trigger in approved.triggers)
     return replace(request, manual=request.manual or by_clock)
@@ -110,7 +109,7 @@ def still_eligible(approved: Plan, fresh: Plan) -> Eligible:
 
 
 def lacking_companions(planned: Segment, now: Segment) -> str:
-    """Return a clause on companions that a segment lost while its own file is still there; "": none."""
+    """Return a clause on companions that a segment lost while it kept its own file, or ""."""
     names = {Path(file.path).name for file in now.companions}
     missing = [file.path for file in planned.companions if Path(file.path).name not in names]
     return (
@@ -152,9 +151,9 @@ def _keep_behind(decision: Decision, blocked: Decision) -> Decision:
 class Consent:
     """The decision of persons on a plan.
 
-    :param why: a second person has to approve it, as a clause; "": nobody has to.
-    :param approval: the approval that counts; None: none counts.
-    :param lacks: why no approval counts, as a clause; "": one counts, or none is needed.
+    :param why: why a second person has to approve the plan, as a clause, or "" if nobody has to.
+    :param approval: the approval that counts, or None.
+    :param lacks: why no approval counts, as a clause, or "" if one counts or none is needed.
     :param waiver: the plan's waiver that was known then. Persons have to see a later waiver first.
     """
 
@@ -165,7 +164,6 @@ class Consent:
 
     @property
     def refuses(self) -> bool:
-        """Return whether the deletion isn't permitted yet."""
         return bool(self.why) and self.approval is None
 
 
@@ -178,13 +176,10 @@ def judge_consent(
 ) -> Consent:
     """Decide whether persons' decisions permit a plan.
 
-    :param digest: digest of the plan, as a run recorded it.
     :param asked_because: the result of :func:`asks_for_approval`.
-    :param starters: starters of the run; empty: it is unknown who began it, so nobody is certainly a second
-        person.
+    :param starters: starters of the run. If they are unknown, nobody is certainly a second person.
     :param answers: answers about this plan or others, the oldest first.
-    :param waiver: waiver of the plan. A person who approved before the waiver didn't know that proof would be
-        missing.
+    :param waiver: waiver of the plan. An approval from before the waiver doesn't count.
     """
     if not asked_because:
         return Consent("", None, "", waiver)
@@ -210,9 +205,9 @@ def judge_consent(
 
 
 def shorter_retention(recorded: RecordedPolicy, kept_ms: int | None) -> str:
-    """Return a clause on settings that keep segments for less time than before; "": there are none.
+    """Return a clause on settings that keep segments for less time than before, or "".
 
-    :param kept_ms: for how long the settings keep segments now, in milliseconds; None: unknown.
+    :param kept_ms: for how long the settings keep segments now, in milliseconds, or None if unknown.
     """
     if kept_ms is None:
         return "it is unknown for how long its settings keep segments"
@@ -230,9 +225,8 @@ def asks_for_approval(
     waiver: Waiver | None,
     shorter: str,
 ) -> str:
-    """Return why a second person has to approve a deletion, as a clause; "": nobody has to.
+    """Return why a second person has to approve a deletion, as a clause, or "" if nobody has to.
 
-    :param decisions: decisions on the segments to delete.
     :param recorded: the policy in the journal. Settings may ask for more, never for less.
     :param shorter: the result of :func:`shorter_retention`.
     """
@@ -275,12 +269,8 @@ def judge(
     :param planned: the same segment in the approved plan.
     :param receipts: receipts of this store and lineage for this log and base offset.
     :param faults: the receipts that aren't valid, and why.
-    :param waiver: waiver of the approved plan.
-    :param acts: our own changes to the store's files.
-    :param unarchived: a clause of ``ArchivePermits`` on the rule that lets its log be deleted without a copy;
-        "": there is none.
-    :param lacking: a clause of ``ArchivePermits`` on topics that the only receipt lacks by a rule; "": there
-        is none.
+    :param unarchived: a clause of ``ArchivePermits`` on the rule that needs no copy of the log, or "".
+    :param lacking: a clause of ``ArchivePermits`` on topics that the only receipt lacks by a rule, or "".
     :param consent: persons' decision on the approved plan, from :func:`judge_consent`.
     """
     segment = decision.segment
@@ -316,13 +306,10 @@ def judge(
 
 
 def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
-    """Return whether nobody but us has touched a segment's files since they were proven.
-
-    :param acts: our own changes to the store's files.
-    """
+    """Return whether nobody but us has touched a segment's files since they were proven."""
     if files_fault_of(segment, receipt):
         return False
-    # A receipt has the mtime from before a hold set another one, with the ctime that came of that.
+    # A receipt that was made under a hold has the mtime from before the hold, but the hold's ctime.
     before_hold = replace(segment.facts, mtime_ns=segment.mtime_ns)
     recorded, proven = receipt.source_facts, {companion.name: companion for companion in receipt.companions}
     return (acts.same_file(segment.facts, recorded) or NO_ACTS.same_file(before_hold, recorded)) and all(
@@ -332,7 +319,7 @@ def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
 
 
 def files_fault_of(segment: Segment, receipt: Receipt) -> str:
-    """Return why a receipt differs from a segment in its end offset or companions' names; "": it doesn't.
+    """Return why a receipt differs from a segment in end offset or companions' names, or "" if it doesn't.
 
     If the segment is one file whose offsets count bytes, its size and hash prove that already.
     """
@@ -356,8 +343,7 @@ def files_fault_of(segment: Segment, receipt: Receipt) -> str:
 def is_as_planned(segment: Segment, planned: Segment, acts: OwnActs = NO_ACTS) -> bool:
     """Return whether a segment is unchanged, or only we have touched its files since the plan.
 
-    A hold sets the mtime of a held segment, so neither its age nor its mtime shows a write. The ctime does:
-    each write moves it.
+    A hold sets a segment's mtime, so its mtime and age don't show a write. Each write moves the ctime.
     """
     return segment.end == planned.end and same_files(segment.files, planned.files, acts)
 
@@ -365,7 +351,7 @@ def is_as_planned(segment: Segment, planned: Segment, acts: OwnActs = NO_ACTS) -
 def same_files(found: Sequence[FileFacts], known: Sequence[FileFacts], acts: OwnActs) -> bool:
     """Return whether a segment's files are unchanged, or only we have touched them.
 
-    :param found: its own file first, then its companions by name. ``known`` has the same order.
+    :param found: the segment's own file first, then its companions by name. ``known`` has the same order.
     """
     names = [[Path(file.path).name for file in files[1:]] for files in (found, known)]
     return names[0] == names[1] and all(
@@ -374,7 +360,7 @@ def same_files(found: Sequence[FileFacts], known: Sequence[FileFacts], acts: Own
 
 
 def same_content(left: Segment, right: Segment) -> bool:
-    """Return whether two looks saw the same files without a write between them. Other changes don't count."""
+    """Return whether a segment has the same files in two snapshots, without a write between them."""
     return _content_of(left) == _content_of(right)
 
 

@@ -1,4 +1,4 @@
-"""The journal's history of each segment: intended deletions, deletions, and neither."""
+"""The journal's record of each segment's deletion: its intent and its result."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from storage_engine.retention.proof.gate import Passage, files_fault_of, same_co
 
 @dataclass(frozen=True, slots=True)
 class SegmentRelease:
-    """One segment's deletion: its intent, and what the result confirms.
+    """One segment's deletion, as an intent or a result records it.
 
-    :param sha256: SHA-256 of its bytes, by the receipt; None: it was deleted without a receipt.
-    :param data_file: the data file with its bytes; None: there was no receipt.
-    :param receipt_hash: ``row_hash`` of the receipt; None: there was no receipt.
-    :param lake: location of the lake that proves it; None: there was no receipt.
+    :param sha256: SHA-256 of its bytes, by the receipt, or None if it was deleted without a receipt.
+    :param data_file: the data file with its bytes, or None if there was no receipt.
+    :param receipt_hash: ``row_hash`` of the receipt, or None if there was no receipt.
+    :param lake: location of the lake that proves it, or None if there was no receipt.
     :param original_mtime_ns: the same as in :class:`Segment`, like ``end`` and ``companions``.
-    :param lineage: lineage of its log then; None: an older version recorded none.
-    :param log_id: identity of its log, as its receipt has it; None: unknown.
+    :param lineage: lineage of its log then, or None from an older version.
+    :param log_id: identity of its log, as its receipt has it, or None if unknown.
     :param replicas: the receipts of other nodes, if they proved it together. Then ``receipt_hash`` and
         ``data_file`` are those of the first one, and ``sha256`` is None.
     """
@@ -75,13 +75,12 @@ class SegmentRelease:
 
     @property
     def span(self) -> ReleasedSpan:
-        """Return its range, for comparison with store and lake."""
+        """Return the segment's range, to compare it with store and lake."""
         lineage, log_id = self.lineage or 0, self.log_id or ""
         return ReleasedSpan(self.log, self.base_offset, self.end_offset, lineage=lineage, log_id=log_id)
 
 
 def segment_subject(log: str, base_offset: int) -> str:
-    """Return the name that events have for a segment."""
     return f"{log}/{base_offset:020d}"
 
 
@@ -121,20 +120,19 @@ def still_proves(receipt: Receipt, release: SegmentRelease) -> bool:
     return receipt.sha256 == release.sha256 and not files_fault_of(release.segment, receipt)
 
 
-def _undone_runs(journal: Journal, store_id: str) -> set[str]:
-    """Return the keys of runs whose deletions were undone."""
+def _undone_run_keys(journal: Journal, store_id: str) -> set[str]:
     return {event.run_key for event in journal.store_events(store_id, Step.UNDO, Phase.RESULT)}
 
 
 def released_spans(
     journal: Journal, store_id: str, unasked: Collection[str] = ()
 ) -> tuple[ReleasedSpan, ...]:
-    """Return the ranges that all runs deleted from a store, for comparison with store and lake.
+    """Return the ranges that all runs deleted from a store, to compare them with store and lake.
 
     :param unasked: locations of the lakes that can't be asked now.
     """
     results = journal.store_events(store_id, Step.RELEASE, Phase.RESULT)
-    undone = _undone_runs(journal, store_id)
+    undone = _undone_run_keys(journal, store_id)
     released = (_read_release(event) for event in results if event.subject and event.run_key not in undone)
     return tuple(
         replace(
@@ -147,7 +145,7 @@ def released_spans(
 
 
 def compared_receipts(journal: Journal, store_id: str) -> frozenset[str | SegmentIdentity]:
-    """Return receipts of other stores that were found to have this store's bytes, by row hash or identity.
+    """Return the row hash or identity of other stores' receipts that were found to have this store's bytes.
 
     For a deletion they were compared right before it. For segments that stayed, only comparisons in the
     present lineage count: another lineage may have other bytes.
@@ -165,14 +163,14 @@ def compared_receipts(journal: Journal, store_id: str) -> frozenset[str | Segmen
 
 
 def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> SegmentRelease | None:
-    """Return the deletion of this file by the run that intended it; None: no run did.
+    """Return the deletion of this file by the run that intended it, or None if no run deleted it.
 
     An intent without a result counts if the file is gone: that run was killed before it recorded the result.
     A run that was undone has brought the file back, so it didn't delete the file that is gone now.
     """
     subject = segment_subject(segment.log, segment.base_offset)
     events = journal.store_events(store_id, Step.RELEASE)
-    undone = _undone_runs(journal, store_id)
+    undone = _undone_run_keys(journal, store_id)
     run_keys = dict.fromkeys(event.run_key for event in events if event.subject == subject)
     for run_key in (key for key in run_keys if key not in undone):
         done, intended = releases(event for event in events if event.run_key == run_key)

@@ -1,7 +1,7 @@
 """Lakes' proofs of a store's segments, and the segments that archive rules permit to delete without a copy.
 
 A receipt in either lake counts. A lake that can't be asked proves nothing and contradicts nothing. So a
-receipt in the other lake is enough; without one a segment is unproven. The gate asks for permits by itself.
+receipt in the other lake is enough; without one a segment is unproven.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from storage_engine.exceptions import (
     ReceiptError,
     StorageEngineError,
 )
-from storage_engine.journal.journal import Journal, Phase, Run, Step, Waiver
-from storage_engine.journal.records import StoreRecord
+from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord, Waiver
 from storage_engine.lake.acts.act_files import read_acts, read_store_names
 from storage_engine.lake.acts.unarchived import NO_PERMITS, WAIT_MS, ArchivePermits, may_leave_out
 from storage_engine.lake.catalog.catalog import Lake, check_broker, open_lake
@@ -73,10 +72,9 @@ def current_receipts(
 
     There is one for each segment, in the order of logs and offsets.
 
-    :param log: return only receipts of this log; None: of every log.
-    :param base_offsets: first and last base offset to return, both included; None: every one.
-    :param with_ended: also return receipts of expired segments, and of segments of which the lake has only a
-        part.
+    :param log: the only log whose receipts are returned, or None for all logs.
+    :param base_offsets: first and last base offset to return, both included, or None for all.
+    :param with_ended: also return receipts of expired segments and partial receipts.
     :raises LakeUnavailableError: the table can't be read.
     """
     only = None if log is None and record.log_lineages else record.lineage_of(log or "")
@@ -94,7 +92,7 @@ Slot = tuple[str, int]
 class OtherNodesProof:
     """Other nodes' receipts that together have a segment's bytes.
 
-    :param sha256: the segment's SHA-256 when compared, if its file facts don't show each write; "": they do.
+    :param sha256: the segment's SHA-256 when compared, or "" if its file facts show each write.
     """
 
     receipts: tuple[Receipt, ...]
@@ -103,12 +101,10 @@ class OtherNodesProof:
 
 @dataclass(frozen=True, slots=True)
 class LakeProofs:
-    """One lake's receipts for the lineages of a store's logs.
+    """One lake's receipts of a store, in the present lineages of its logs.
 
-    :param rows: receipts by segment.
     :param faults: the receipts that aren't sound, and why.
-    :param of_logs: all receipts by log, those of other segments included; empty if only segments were asked
-        for.
+    :param of_logs: all receipts of the store by log; empty unless ``read_proofs`` got ``whole_logs``.
     :param covers: other nodes' receipts, for segments that none of the store's own receipts proves.
     :param permits: the rules by which a receipt may lack topics of its segment.
     """
@@ -135,7 +131,6 @@ class Proofs:
 
     :param asked: the lakes that answered, in the order of the store's settings.
     :param unreachable: the lakes that didn't answer, each with the reason.
-    :param acts: our own changes to the store's files.
     :param wrong_lakes: reasons of unreachable lakes that can't be used as they are, such as a copy. An outage
         that ends by itself isn't one.
     :param permits: the rules by which logs may be deleted without a copy.
@@ -154,7 +149,7 @@ class Proofs:
 
     @property
     def outages(self) -> tuple[str, ...]:
-        """Return the notices on lakes for which a run needn't end."""
+        """Return the notices on lakes whose outage may end by itself."""
         wrong = {Text("a lake could not be asked: ", reason) for reason in self.wrong_lakes}
         return tuple(notice for notice in self.notices if notice not in wrong)
 
@@ -173,7 +168,7 @@ class Proofs:
         ]
 
     def left_out(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Return the segments that no valid receipt of the same file proves since a rule leaves them out."""
+        """Return the segments that a rule leaves out and that no valid receipt of the same file proves."""
         logs = self.permits.unarchived(segments)
         of_rules = [segment for segment in segments if segment.log in logs]
         return replace(self, permits=NO_PERMITS).unproven(of_rules) if of_rules else []
@@ -182,8 +177,6 @@ class Proofs:
         """Return the segments that were proven at their present length, but whose files were touched since.
 
         Only a hash shows whether their bytes are the same. Before that they permit no deletion.
-
-        :param unproven: the segments that :meth:`unproven` returns.
         """
         return [
             segment
@@ -196,7 +189,6 @@ class Proofs:
         ]
 
     def lake_of(self, receipt: Receipt) -> str:
-        """Return the location of the lake that has a receipt."""
         slot = (receipt.log, receipt.base_offset)
         return next(
             proofs.lake.location
@@ -208,15 +200,16 @@ class Proofs:
     def disagree(self, slot: Slot) -> bool:
         """Return whether lakes prove different bytes or different companions of one segment."""
         rows = [row for proofs in self.asked for row in proofs.valid(slot)]
-        return not all(_is_same(rows[0], row) for row in rows[1:])
+        return not all(
+            (
+                rows[0].content[:2] == row.content[:2]
+                and same_companions(rows[0].broker, rows[0].companions, row.companions)
+            )
+            for row in rows[1:]
+        )
 
     def judge(
-        self,
-        decision: Decision,
-        planned: Segment,
-        policy: Policy,
-        waiver: Waiver | None,
-        consent: Consent,
+        self, decision: Decision, planned: Segment, policy: Policy, waiver: Waiver | None, consent: Consent
     ) -> Verdict:
         """Return the gate's verdict by the first lake whose proof lets the segment pass.
 
@@ -245,7 +238,7 @@ class Proofs:
             for proofs in self.asked
         ]
         for passage in (Passage.PROVEN, Passage.HASH_AGAIN):
-            # What one lake has whole isn't left out.
+            # A lake that has the whole segment comes first.
             for verdict in sorted(verdicts, key=lambda v: v.receipt is not None and not v.receipt.is_whole):
                 if verdict.passage is passage:
                     return verdict
@@ -266,13 +259,6 @@ class Proofs:
         if without.passage is not Passage.REFUSED or waiver is not None or not doubts:
             return without
         return Verdict(decision, Passage.REFUSED, None, doubts)
-
-
-def _is_same(left: Receipt, right: Receipt) -> bool:
-    """Return whether two receipts of one segment have the same content."""
-    return left.content[:2] == right.content[:2] and same_companions(
-        left.broker, left.companions, right.companions
-    )
 
 
 def _companions_text(row: Receipt) -> str:
@@ -305,13 +291,11 @@ def read_proofs(
     :param to_delete: segments are to be deleted by these proofs. Then the lake has to be writable, and its
         marks are brought up to date.
     :param whole_chain: follow each lake's chain of receipts from its first row on, as with ``to_delete``. It
-        is for a decision on segments that others may delete, such as a broker.
+        is needed before others, such as a broker, may delete segments.
     :param read_files: also read the data files: a file of the right length may be damaged.
-    :param whole_logs: also return all receipts of the store by log; only receipts of the segments are
-        checked.
+    :param whole_logs: also return all receipts of the store by log. Only those of ``wanted`` are checked.
     :param looked: called after each receipt whose files were read; reading may take long.
-    :return: the proofs. A lake that is a copy, or inside the store or another lake, counts as one that can't
-        be asked.
+    :return: the proofs. A lake that is a copy, or inside the store or another lake, counts as unreachable.
     :raises BadInputError: a lake has segments of another kind of broker.
     """
     lake_proofs: list[LakeProofs] = []
@@ -327,7 +311,7 @@ def read_proofs(
             if to_delete:
                 ready_to_write(lake)
                 mark_commits(lake)
-                # Not what this process has read before: a deletion rests on it.
+                # A deletion needs links that are read now, not those that this process remembers.
                 forget_links()
             chain = to_delete or whole_chain
             lake_proofs.append(_read(lake, record, wanted, known, chain, read_files, whole_logs, looked))
@@ -353,13 +337,14 @@ def read_permits(lakes: Sequence[Lake], record: StoreRecord, known: KnownHeads) 
     if not (lakes and known.archive_rules):
         return NO_PERMITS
     now_ms = clock_ms()
-    since_ms = now_ms - WAIT_MS
     try:
         own_acts = [*map(read_acts, lakes)]
         if any(known.lacks_acts(lake, lake_acts) for lake, lake_acts in zip(lakes, own_acts, strict=True)):
             return NO_PERMITS
         acts = [*own_acts, *(lake_acts for _, lake_acts in acts_elsewhere(known.heads, lakes))]
-        holds = tuple(hold for of_lake in acts for hold in holds_since(policies_of(of_lake), since_ms))
+        holds = tuple(
+            hold for of_lake in acts for hold in holds_since(policies_of(of_lake), now_ms - WAIT_MS)
+        )
         rules = tuple(policy_of(of_lake).archive_rules for of_lake in acts)
         by_name = holds or any(r.archives and r.scope.store != "*" for of_lake in rules for r in of_lake)
         names = [n for lake in lakes if by_name for n in read_store_names(lake).get(record.store_id, ())]
@@ -404,7 +389,7 @@ def drop_older_lakes(
     reasons = dict(unreachable)
     for lake in lakes:
         try:
-            # A chain that is broken is for whoever looks at the receipts to say.
+            # A broken chain is reported where the receipts are checked.
             with suppress(ReceiptError):
                 known.check(lake, store_id)
             current.append(lake)
@@ -416,7 +401,6 @@ def drop_older_lakes(
 
 
 def unreachable_error(reasons: Sequence[str]) -> LakeUnavailableError:
-    """Return the error for a store whose lakes can't be used."""
     if len(reasons) == 1:
         return LakeUnavailableError(reasons[0])
     named = zip(("first", "second"), reasons, strict=True)
@@ -503,10 +487,7 @@ def read_store_permits(store: ManagedStore, journal: Journal, record: StoreRecor
 
 
 def look_up_permits(place: AnyStore) -> ArchivePermits:
-    """Return the archive rules by which a store's segments may be deleted without a copy.
-
-    Nothing is changed; unknown rules permit nothing.
-    """
+    """Return the rules by which segments may be deleted without a copy; unknown rules permit nothing."""
     store = managed_of(place)
     if not may_leave_out(store.broker):
         return NO_PERMITS
@@ -552,8 +533,8 @@ def stamp_store(
 ) -> str:
     """Write a stamp to the store's directory, durably: the lakes' last receipts, and the last deletion.
 
-    :param deletion: the last deletion; None: the stamp keeps the earlier one.
-    :return: why the stamp can't be written, as in a read-only directory; "": it was written.
+    :param deletion: the last deletion, or None to keep the earlier one in the stamp.
+    :return: why the stamp can't be written, as in a read-only directory, or "" if it was written.
     :raises StoreIdentityError: the directory has another store's stamp, or an unreadable one.
     """
     root, record = context.store.real_root, context.record
@@ -585,8 +566,7 @@ def witness_release(context: Context, run: Run, proofs: Proofs, known: KnownHead
     """Stamp the store with the receipts by which segments are about to be deleted.
 
     :return: notices on a missing witness.
-    :raises GateRefusedError: the store can't be stamped, and the journal doesn't have a lake's last receipt
-        itself. Nothing was deleted.
+    :raises GateRefusedError: the store can't be stamped, and the journal lacks a lake's last receipt.
     """
     heads = []
     unknown = []

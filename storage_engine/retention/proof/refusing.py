@@ -26,7 +26,6 @@ class RefusedLog:
 
     :param error: kind of the error that a release of this log alone would raise.
     :param why: the expected and the found state.
-    :param remedy: the remedy.
     :param missing: base offsets of planned segments that are gone though no run deleted them.
     """
 
@@ -57,25 +56,22 @@ class Refusal:
 def refusal(log: str, error: Exception, nothing: str = "", remedy: str = "") -> Refusal:
     """Return the refusal of a log because of an error.
 
-    :param nothing: the sentence of the error's message on what was deleted; the remedy follows it.
+    :param nothing: the sentence in the error's message that says what was deleted, before the remedy.
     :param remedy: a remedy to use instead, for a run that has ended.
     """
     why, _, own_remedy = Text(error).partition(f" {nothing} " if nothing else "\0")
-    refused = RefusedLog(log, type(error).__name__, why, remedy or own_remedy or MEND)
-    return Refusal(refused, error)
+    return Refusal(RefusedLog(log, type(error).__name__, why, remedy or own_remedy or MEND), error)
 
 
 def refused_logs(refusals: Iterable[Refusal]) -> frozenset[str]:
-    """Return the names of refused logs."""
     return frozenset(refusal.log for refusal in refusals)
 
 
 def require_one(refusals: Sequence[Refusal], logs: Collection[str]) -> None:
     """Make sure that a release has at least one log left.
 
-    :param logs: the logs that lose segments in this release, or would.
-    :raises StorageEngineError: all of them are refused. It is the error that a release of the first log alone
-        would raise.
+    :param logs: the logs with segments to delete, including refused logs.
+    :raises StorageEngineError: all logs are refused. It is the error of the first refusal.
     """
     if refusals and not set(logs) - refused_logs(refusals):
         raise refusals[0].error
@@ -97,7 +93,7 @@ def account_for(
     there: Collection[SegmentId],
     gone: Collection[SegmentId],
 ) -> Accounted:
-    """Return the refused logs, with whether each planned segment stays or is missing.
+    """Return the refused logs with their missing segments, and decisions on planned segments that stay.
 
     :param stay: decisions on segments that stay whether their log is refused or not.
     :param there: segments that the store has after the release.
@@ -126,10 +122,7 @@ def account_for(
 
 
 def refuse_in_plan(plan: Plan, errors: Mapping[str, Exception]) -> Plan:
-    """Keep all segments of logs that can't be released as they are.
-
-    :param errors: the reason by the name of the log.
-    """
+    """Keep all segments of the logs that ``errors`` names."""
 
     def decide(log: LogPlan) -> Sequence[Decision]:
         error = errors.get(log.log)
@@ -139,9 +132,8 @@ def refuse_in_plan(plan: Plan, errors: Mapping[str, Exception]) -> Plan:
 
 
 def refused_by_plan(plan: Plan) -> tuple[RefusedLog, ...]:
-    """Return the logs that a plan refused."""
     first = {d.segment.log: d.detail for d in reversed(plan.decisions) if d.reason is Reason.REFUSED}
-    # Older plans have the name of an error's class before what it says.
+    # In older plans the name of the error's class comes before the reason.
     parts = ((log, *_OF_OLDER_PLANS.findall(detail)[0]) for log, detail in sorted(first.items()))
     return tuple(RefusedLog(log, error, why, MEND) for log, error, why in parts)
 
@@ -160,10 +152,10 @@ _AFTER_ARCHIVING = (
 
 
 def ending_error(refused: str, wrong_lakes: Sequence[str]) -> StorageEngineError | None:
-    """Return the error that a run has to end with though it did everything else; None: there is none.
+    """Return the error to raise after a run has done what it could, or None if there is none.
 
-    :param refused: the result of :func:`refused_text`; "": no log was refused.
-    :param wrong_lakes: why lakes of the store can't be used as they are, each with what to do.
+    :param refused: the result of :func:`refused_text`, or "" if no log was refused.
+    :param wrong_lakes: why lakes of the store can't be used as they are, each with the remedy.
     """
     if refused:
         return LogsRefusedError(join_texts(" ", (refused, *wrong_lakes)))
@@ -173,13 +165,13 @@ def ending_error(refused: str, wrong_lakes: Sequence[str]) -> StorageEngineError
 def archive_error(
     run_key: str, root: str, refused: Sequence[RefusedLog], wrong_lakes: Sequence[str]
 ) -> StorageEngineError | None:
-    """Return the error that archiving has to end with though all else was archived; None: there is none."""
+    """Return the error to raise after all other logs were archived, or None if there is none."""
     text = refused_text(run_key, root, refused, _AFTER_ARCHIVING) if refused else ""
     return ending_error(text, wrong_lakes)
 
 
 def refused_text(run_key: str, root: str, refused: Sequence[RefusedLog], after: str = _AFTER_RELEASE) -> str:
-    """Return the error's text for a run that went on without some logs.
+    """Return the text of the error for a run that left out refused logs.
 
     :param after: sentences on the state of the other logs, and on the next step.
     """

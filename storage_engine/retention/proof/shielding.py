@@ -22,7 +22,6 @@ WAY_OUT = "Nothing waits for this file once a person has moved it out of the shi
 def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[LocalSpan, ...]:
     """Return ranges that are gone from the log and unchanged in the shield, to compare with store and lake.
 
-    :param root: the store's root.
     :param lineages: the store's lineages. Segments of an older lineage no longer belong to its log.
     :raises ShieldError: the shield's content is unknown.
     """
@@ -65,17 +64,16 @@ def _has_its_bytes(root: str | os.PathLike[str], file: SeenLink) -> bool:
 
 
 def changed_text(seen: SeenLink) -> str:
-    """Return the text that a link was written to or touched after it had the segment's bytes."""
+    """Return the text on a link that was written to or touched after it had the segment's bytes."""
     return (
         f"{seen.facts.path}: expected the file as it was when it was linked, {seen.link.kept}, found "
         f"{seen.facts}: another program wrote to it or touched it, so it is kept and not archived as that "
-        "segment. "
-        f"{WAY_OUT}"
+        f"segment. {WAY_OUT}"
     )
 
 
 def written_text(seen: SeenLink) -> str:
-    """Return the text that a clone may have bytes which the segment in the log no longer has."""
+    """Return the text on a clone which may have bytes that the segment in the log no longer has."""
     return (
         f"{seen.link.segment.path}: expected the file as it was when it was linked, {seen.link.segment}, "
         f"found it written to or touched since: {seen.facts.path} keeps the bytes that it had. {WAY_OUT}"
@@ -98,7 +96,6 @@ class AskedGone:
 class ShieldSummary:
     """Contents of a store's shield.
 
-    :param links: number of segments that are linked in it.
     :param gone: base offsets of the linked segments that are gone from the log. No lake was asked about them.
     """
 
@@ -116,10 +113,7 @@ class ShieldSummary:
 
 
 def shield_summary(root: str | os.PathLike[str]) -> ShieldSummary | None:
-    """Return a summary of a shield; None: there is no shield.
-
-    If this account may not read it, the summary says so.
-    """
+    """Return a summary of a shield, or None without a shield. It says if the shield is unreadable."""
     try:
         shield = look_at_shield(root)
         if not (shield.links or shield.foreign):
@@ -141,9 +135,8 @@ def shield_notices(
 ) -> tuple[str, ...]:
     """Return notices on the shield.
 
-    :param going: segments to delete.
-    :param ask: asks lakes and journal about segments that are gone from the log. None: nobody is asked, and
-        the notices leave them out.
+    :param ask: asks lakes and journal about segments that are gone from the log. Without it, the notices on
+        these segments don't mention lakes.
     :raises ShieldError: the shield's content is unknown.
     """
     shield = look_at_shield(root)
@@ -151,8 +144,8 @@ def shield_notices(
 
 
 def _notices(shield: Shield, going: Sequence[Segment], answer: AskedGone | None) -> Iterator[str]:
-    kept = [file for file in (shield.left_log if answer is None else answer.unproven) if file.is_same]
-    if kept:
+    unproven = [file for file in (shield.left_log if answer is None else answer.unproven) if file.is_same]
+    if unproven:
         if answer is None:
             lake = ""
         elif answer.unreachable:
@@ -160,8 +153,8 @@ def _notices(shield: Shield, going: Sequence[Segment], answer: AskedGone | None)
         else:
             lake = " and not in the lake yet"
         yield Text(
-            f"{_size_text(kept)} gone from the log, from offset {kept[0].link.base_offset} on, "
-            f"{'is' if len(kept) == 1 else 'are'} in the shield{lake}: their space comes back once they "
+            f"{_size_text(unproven)} gone from the log, from offset {unproven[0].link.base_offset} on, "
+            f"{'is' if len(unproven) == 1 else 'are'} in the shield{lake}: their space comes back once they "
             "are archived, which a watch does, and ",
             COMMAND,
         )
@@ -170,8 +163,8 @@ def _notices(shield: Shield, going: Sequence[Segment], answer: AskedGone | None)
     linked = [file for file in shield.links if (file.link.segment.device, file.link.segment.inode) in inodes]
     if linked:
         yield (
-            f"deleting frees no space of {_size_text(linked)} that the shield keeps until they are proven in "
-            "the lake and their links go, which a release does"
+            f"deleting frees no space of {_size_text(linked)}: the shield keeps their bytes until the lake "
+            "proves them and a release removes their links"
         )
     if shield.foreign:
         yield (
@@ -186,11 +179,12 @@ def _size_text(files: Sequence[SeenLink]) -> str:
 
 
 def kept_text(root: str | os.PathLike[str], segment: Segment) -> str:
-    """Return the sentence that the shield has a segment which is gone from the log; "": it doesn't.
+    """Return a sentence if the shield has a segment that is gone from the log, or else "".
 
     :raises ShieldError: the shield's content is unknown.
     """
-    slot = segment.id
-    if not any(file.link.slot == slot and _has_its_bytes(root, file) for file in look_at_shield(root).gone):
+    if not any(
+        file.link.slot == segment.id and _has_its_bytes(root, file) for file in look_at_shield(root).gone
+    ):
         return ""
     return Text(" The shield has its bytes: a watch archives them, and so does ", COMMAND, ".")

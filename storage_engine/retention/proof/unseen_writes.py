@@ -35,8 +35,7 @@ def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None
 
     Files whose times show each write are left out.
 
-    :param root: the store's root.
-    :param broker_pid: process id of the held running broker, which has its files mapped; None: none is known.
+    :param broker_pid: process id of the held running broker, which has its files mapped, or None if unknown.
     """
     files = [file for segment in segments for file in segment.files]
     reasons: dict[str, str] = {}
@@ -82,9 +81,7 @@ def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str, r
 
     The gate has already made sure that the receipt has the same companions.
 
-    :param root: the store's root.
     :param otherwise: a sentence for the error on the deletions so far.
-    :param reading: how fast to read.
     :raises LakeConflictError: a file has other bytes.
     :raises ChangedUnderUsError: a file is written to while it is hashed.
     """
@@ -92,8 +89,8 @@ def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str, r
     _check_file(segment.log, segment.facts.path, receipt.sha256, root, otherwise, reading)
     for path in (Path(facts.path) for facts in segment.companions):
         companion = proven[path.name]
-        same = partial(is_same_companion, receipt.broker, companion, path)
-        _check_file(segment.log, str(path), companion.sha256, root, otherwise, reading, same)
+        says_the_same = partial(is_same_companion, receipt.broker, companion, path)
+        _check_file(segment.log, str(path), companion.sha256, root, otherwise, reading, says_the_same)
 
 
 def _check_file(

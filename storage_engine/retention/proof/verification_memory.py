@@ -1,8 +1,7 @@
-"""Tables in the journal with one row for each store, among them the memory of verification.
+"""The journal's memory of verification, and its tables with one row for each store.
 
-Such a table is made at the first write. The memory says when and how thoroughly each receipt was last
-verified: so checks can rotate through a whole lake. In a lake's directory the journal is beside the catalog;
-it may have been made for this memory alone.
+The memory has the time and the result of each receipt's last check, so checks can rotate through a whole
+lake. If the journal is beside a lake's catalog, it may have been made for this memory alone.
 """
 
 from __future__ import annotations
@@ -71,25 +70,35 @@ class VerificationMemory:
         return self._database.read(lambda connection: tuple(map(_check, connection.execute(query))))
 
     def record(self, lake_id: str, checks: Sequence[Check]) -> None:
-        """Record checks.
-
-        They replace earlier checks of the same receipts at the same levels. All are recorded or none.
-        """
+        """Record all checks or none. They replace earlier checks of the same receipts and levels."""
         newest = list({(check.receipt_hash, check.level.value): check for check in checks}.values())
         if not newest:
             return
-        same = (
+        is_same_check = (
             (_verifications.c.lake_id == lake_id)
             & (_verifications.c.receipt_hash == bindparam("hash"))
             & (_verifications.c.level == bindparam("at_level"))
         )
 
         def write(connection: Connection) -> None:
-            # Checks as values of SQL take four times their own memory.
+            # As SQL parameters, checks take four times their own memory.
             for first in range(0, len(newest), _AT_A_TIME):
-                rows = [_row(lake_id, check) for check in newest[first : first + _AT_A_TIME]]
+                rows = [
+                    {
+                        "lake_id": lake_id,
+                        "receipt_hash": check.receipt_hash,
+                        "level": check.level.value,
+                        "store_id": check.store_id,
+                        "lineage": check.lineage,
+                        "log": check.log,
+                        "base_offset": check.base_offset,
+                        "at_ms": check.at_ms,
+                        "fault": check.fault,
+                    }
+                    for check in newest[first : first + _AT_A_TIME]
+                ]
                 keys = [{"hash": row["receipt_hash"], "at_level": row["level"]} for row in rows]
-                connection.execute(delete(_verifications).where(same), keys)
+                connection.execute(delete(_verifications).where(is_same_check), keys)
                 connection.execute(insert(_verifications), rows)
 
         self._database.write(write)
@@ -101,7 +110,7 @@ def last_verified(journal_url: str, lake_id: str) -> tuple[int | None, int]:
     Nothing is made or changed.
 
     :param lake_id: UUID of the lake's ``segments`` table.
-    :return: None: no check is remembered.
+    :return: both figures. The time is None if no check is remembered.
     :raises StorageEngineError: the journal can't be read.
     """
     faulty = func.count().filter(_verifications.c.fault != "")
@@ -136,22 +145,8 @@ def checks_of_faulty(journal_url: str, lake_id: str) -> tuple[Check, ...]:
     return JournalDatabase(journal_url, read_only=True).read(read)
 
 
-def _row(lake_id: str, check: Check) -> dict[str, Any]:
-    return {
-        "lake_id": lake_id,
-        "receipt_hash": check.receipt_hash,
-        "level": check.level.value,
-        "store_id": check.store_id,
-        "lineage": check.lineage,
-        "log": check.log,
-        "base_offset": check.base_offset,
-        "at_ms": check.at_ms,
-        "fault": check.fault,
-    }
-
-
 def _check(row: Sequence[Any]) -> Check:
-    # Not by name: 1,000,000 are read at once.
+    # Access by position is quicker: 1,000,000 rows are read at once.
     _, receipt_hash, level, store_id, lineage, log, base_offset, at_ms, fault = row
     store_id, log, level = sys.intern(store_id), sys.intern(log), _LEVELS[level]
     return Check(store_id, lineage, log, base_offset, receipt_hash, level, at_ms, fault)
@@ -159,12 +154,15 @@ def _check(row: Sequence[Any]) -> Check:
 
 def _prepare(connection: Connection) -> None:
     _metadata.create_all(connection)
-    # Says now, and not after an hour's work, that nothing can be remembered.
+    # If the journal can't be written, this fails now, not after an hour's work.
     connection.execute(delete(_verifications).where(false()))
 
 
 class KeptRows:
-    """A journal table with one text for each store, compressed by zlib, and the version of its format."""
+    """A journal table with one text for each store, compressed by zlib, and the version of its format.
+
+    The table is made at the first write.
+    """
 
     def __init__(self, table: str, column: str) -> None:
         self._metadata = MetaData()
@@ -178,7 +176,7 @@ class KeptRows:
         )
 
     def read(self, journal_url: str, store_id: str) -> tuple[int, bytes] | None:
-        """Return the version and the compressed text of a store; None: there is none. Nothing is changed.
+        """Return the version and the compressed text of a store, or None. Nothing is changed.
 
         :raises StorageEngineError: the journal can't be read.
         """

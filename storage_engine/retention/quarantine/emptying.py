@@ -1,13 +1,12 @@
 """Emptying of quarantines: when their window is over, or, the oldest first, when space is the cause of a run.
 
-The files passed the gate when a run set them aside. By now they may be the last copy. So their receipts are
-checked once more, with the data files, and unproven files stay. The order is: intent, files, result. It may
-be killed at any instant and run again.
+The files passed the gate when a run set them aside. By now they may be the last copy, so their receipts are
+checked again, with the data files, and unproven files stay. The order is: intent, files, result. It may be
+killed at any instant and run again.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -48,7 +47,7 @@ SPACE = "space was the cause of a run"
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """What is needed to empty a store's quarantines.
+    """A store whose quarantines are emptied.
 
     :param lakes: lakes whose receipts may prove the files.
     """
@@ -70,9 +69,13 @@ def tend_quarantines(context: Context, request: PlanRequest, now_ms: int) -> tup
         return ()
     if request.dry_run:
         is_short = _space_is_the_cause(context, request, now_ms)
-        present = [q for q in _list_present(keeper) if is_short or _is_over(q, now_ms)]
-        held = _find_hold(keeper) if present else ""
-        return tuple(_forecast_text(quarantine, now_ms, held) for quarantine in present)
+        present = [
+            q
+            for q in _list_present(keeper.journal, keeper.record.store_id)
+            if is_short or _is_over(q, now_ms)
+        ]
+        hold = _find_hold(keeper) if present else ""
+        return tuple(_forecast_text(quarantine, now_ms, hold) for quarantine in present)
     try:
         return (*empty_expired(keeper, now_ms), *_empty_for_space(keeper, context, request, now_ms))
     except StoreBusyError as error:
@@ -86,7 +89,11 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
     :return: sentences on emptied quarantines, and on those that stay, with the reason.
     :raises StoreBusyError: a run is working on the store.
     """
-    due = [quarantine for quarantine in _list_present(keeper) if _is_over(quarantine, now_ms)]
+    due = [
+        quarantine
+        for quarantine in _list_present(keeper.journal, keeper.record.store_id)
+        if _is_over(quarantine, now_ms)
+    ]
     if not due:
         return ()
     readings = keeper.journal.clock_readings(keeper.record.store_id)
@@ -96,8 +103,8 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
             f"{duration_text(jumped_ms)} within the last day",
         )
     if dry_run:
-        held = _find_hold(keeper)
-        return tuple(_forecast_text(quarantine, now_ms, held) for quarantine in due)
+        hold = _find_hold(keeper)
+        return tuple(_forecast_text(quarantine, now_ms, hold) for quarantine in due)
     return tuple(_empty(keeper, quarantine.run_key, _window_text(quarantine), now_ms) for quarantine in due)
 
 
@@ -112,10 +119,8 @@ def expired_or_in_the_way(
     """
     return tuple(
         _forecast_text(quarantine, now_ms)
-        for quarantine in quarantines(journal, store_id)
-        if quarantine.there
-        and quarantine.state is not QuarantineState.UNDOING
-        and (space_is_short or _is_over(quarantine, now_ms))
+        for quarantine in _list_present(journal, store_id)
+        if (space_is_short or _is_over(quarantine, now_ms))
         and not quarantine.stayed_lately(now_ms, space_is_short=space_is_short)
     )
 
@@ -123,7 +128,7 @@ def expired_or_in_the_way(
 def _forecast_text(quarantine: Quarantine, now_ms: int, held: str = "") -> str:
     """Describe what the next run would do with a quarantine, and why the last one left it.
 
-    :param held: why it would stay; "": it wouldn't, or no lake was asked.
+    :param held: why it would stay, or "" if it wouldn't or if no lake was asked.
     """
     why = _window_text(quarantine) if _is_over(quarantine, now_ms) else "space is short"
     if held:
@@ -142,7 +147,7 @@ def _is_over(quarantine: Quarantine, now_ms: int) -> bool:
 
 def _empty_for_space(keeper: Keeper, context: Context, request: PlanRequest, now_ms: int) -> Iterator[str]:
     """Empty quarantines one by one, the oldest first, as long as space is a cause."""
-    for quarantine in _list_present(keeper):
+    for quarantine in _list_present(keeper.journal, keeper.record.store_id):
         if not _space_is_the_cause(context, request, now_ms):
             return
         yield _empty(keeper, quarantine.run_key, SPACE, now_ms)
@@ -150,19 +155,16 @@ def _empty_for_space(keeper: Keeper, context: Context, request: PlanRequest, now
 
 def _space_is_the_cause(context: Context, request: PlanRequest, now_ms: int) -> bool:
     watch = take_watch(context.broker, now_ms, context.store.broker)
-    if any(trigger.cause is Cause.SPACE_FULL for trigger in watch.triggers):
-        return True
-    levels = [level.used_percent for level in watch.levels if level.used_percent is not None]
     target = request.target_used_percent
-    return target is not None and any(level > target for level in levels)
+    return any(trigger.cause is Cause.SPACE_FULL for trigger in watch.triggers) or (
+        target is not None
+        and any(level.used_percent is not None and level.used_percent > target for level in watch.levels)
+    )
 
 
-def _list_present(keeper: Keeper) -> list[Quarantine]:
-    """Return the quarantines that may be emptied.
-
-    A quarantine whose undo has begun may not: a person wants it back.
-    """
-    recorded = quarantines(keeper.journal, keeper.record.store_id)
+def _list_present(journal: Journal, store_id: str) -> list[Quarantine]:
+    """Return the quarantines that may be emptied. If an undo has begun, a person wants the files back."""
+    recorded = quarantines(journal, store_id)
     return [q for q in recorded if q.there and q.state is not QuarantineState.UNDOING]
 
 
@@ -173,7 +175,7 @@ def _window_text(quarantine: Quarantine) -> str:
 def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
     """Empty a run's quarantine under the store's lease.
 
-    :return: its result, as a sentence.
+    :return: a sentence on the result.
     :raises StoreBusyError: a run is working on the store.
     """
     journal, store_id = keeper.journal, keeper.record.store_id
@@ -194,14 +196,14 @@ def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
             if reason := _find_hold(keeper):
                 raise _HeldError(reason)
 
-        # Set aside outside of its store, a file goes at once, as its broker would have it.
+        # A file outside of its store is removed in one step, as its broker would do.
         before_steps = None if find_broker(keeper.record.broker).aside is Aside.OUTSIDE else look
         try:
             for place in quarantine.places:
                 look()
                 total += remove(place, before_steps)
         except _HeldError as held:
-            # A person's word since it began: what is left stays, and the next run asks again.
+            # A person set a hold since it began: the remaining files stay, and the next run checks again.
             record_stays(journal, run, quarantine, Text(held), now_ms, lease)
             return Text(f"the rest of the quarantine of run {run_key} stays, though {why}: ", held)
         journal.renew(lease)
@@ -214,22 +216,28 @@ def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
 
 
 class _HeldError(Exception):
-    """The reason why the rest of a quarantine stays, as words of a sentence."""
+    """The hold for which the rest of a quarantine stays, as a clause."""
 
 
 def _reason_to_stay(keeper: Keeper, run: Run, quarantine: Quarantine, lease: Lease) -> str:
-    """Return why a quarantine isn't emptied, and what to do; "": it is emptied."""
+    """Return why a quarantine isn't emptied, and what to do, or "" if it is emptied."""
     if quarantine.state is QuarantineState.UNDOING:
         return Text(
             "its undo was begun. Run ", Command("undo", quote(quarantine.run_key)), " again, which ends it"
         )
     missing = [place.directory for place in quarantine.places if not has_manifest(place)]
-    if missing and not _may_lack_manifests(keeper, run, quarantine):
+    # A mounted place has its manifest before any file is set aside, and loses it last.
+    if (
+        missing
+        and quarantine.state is not QuarantineState.EMPTYING
+        and any(releases(keeper.journal.events(run, Step.RELEASE)))
+    ):
         return f"{missing[0]} isn't there. Check that its disk is mounted"
     if unproven := _find_unproven(keeper, run, quarantine, lambda: keeper.journal.renew(lease)):
         if quarantine.state is QuarantineState.EMPTYING:
             return (
-                f"{unproven}. It may be the last copy, and some of the run's is gone: copy out what you need"
+                f"{unproven}. It may be the last copy, and other files of the run are gone: copy the files "
+                "that you need"
             )
         return Text(
             unproven,
@@ -241,7 +249,7 @@ def _reason_to_stay(keeper: Keeper, run: Run, quarantine: Quarantine, lease: Lea
 
 
 def _find_hold(keeper: Keeper) -> str:
-    """Return the hold that keeps the store's files, or the lake that can't be asked. "": there is neither."""
+    """Return the hold that keeps the store's files, or the lake that can't be asked, or else ""."""
     store_id, name = keeper.record.store_id, keeper.record.name or ""
     lakes: list[Lake] = []
     for config in keeper.lakes:
@@ -251,10 +259,10 @@ def _find_hold(keeper: Keeper) -> str:
         except StorageEngineError as error:
             heads = known_heads(keeper.journal, keeper.record).heads
             if isinstance(error, LakeMissingError) and config.location not in {h.location for h in heads}:
-                # Nothing of the store was ever archived there, and nobody holds it there.
+                # The lake never had a segment of the store, so it has no hold on it.
                 continue
             return Text(
-                f"whether a hold of lake {config.location} covers it can't be told: ", reason_text(error)
+                f"it is unknown whether a hold of lake {config.location} covers it: ", reason_text(error)
             )
         if holds:
             return _hold_text(config.location, holds[0])
@@ -271,19 +279,18 @@ def _hold_text(location: str, hold: Hold) -> str:
     return Text(
         f"lake {location} holds {hold.scope.text}, by {hold.person}: {hold.reason}. ",
         Command("lake keep", f"--lift {hold.hold_id[:SHOWN_CHARACTERS]}"),
-        " ends that",
+        " lifts the hold",
     )
 
 
 def _find_unproven(keeper: Keeper, run: Run, quarantine: Quarantine, looked: Callable[[], None]) -> str:
-    """Return why the files that a run set aside have to stay.
-
-    "": their receipts are still valid, or they had none.
+    """Return why a run's files have to stay, or "" if their receipts are still valid or they had none.
 
     After emptying has begun, only files deleted under an archive rule are checked: such a rule may be lifted.
     """
-    if not _holds_anything(quarantine):
-        return ""
+    with suppress(OSError):
+        if not any(contents(place).files for place in quarantine.places):
+            return ""
     done, intended = releases(keeper.journal.events(run, Step.RELEASE))
     by_slot = {
         (release.log, release.base_offset): release
@@ -316,20 +323,3 @@ def _find_unproven(keeper: Keeper, run: Run, quarantine: Quarantine, looked: Cal
             reasons = join_texts("; ", proofs.notices) or "no valid receipt in a lake"
             return Text(f"{log}/{base_offset:020d} isn't proven in the lake any more (", reasons, ")")
     return ""
-
-
-def _may_lack_manifests(keeper: Keeper, run: Run, quarantine: Quarantine) -> bool:
-    """Return whether a place may lack its manifest although its disk is mounted.
-
-    The manifest is written before any file is set aside, and is removed last.
-    """
-    if quarantine.state is QuarantineState.EMPTYING:
-        return True
-    done, intended = releases(keeper.journal.events(run, Step.RELEASE))
-    return not done and not intended
-
-
-def _holds_anything(quarantine: Quarantine) -> bool:
-    with suppress(OSError):
-        return functools.reduce(Contents.__add__, map(contents, quarantine.places), Contents()).files > 0
-    return True

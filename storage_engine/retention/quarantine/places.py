@@ -40,14 +40,15 @@ def bases(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[Path, ...]:
     if find_broker(store.broker).aside is Aside.OUTSIDE:
         return tuple(dict.fromkeys(_real(Path(path)) for path in store.policy.undo_directories))
     root = Path(store.real_root)
-    rest = [path for path in map(_real, data_paths) if path != root]
-    above = dict.fromkeys(path.parent for path in rest if not path.is_relative_to(root))
+    directories = [path for path in map(_real, data_paths) if path != root]
+    above = dict.fromkeys(path.parent for path in directories if not path.is_relative_to(root))
     return (
         root,
         *(
             base
             for base in above
-            if not any(base.is_relative_to(path) for path in rest) and store_around(base / DIRECTORY) is None
+            if not any(base.is_relative_to(path) for path in directories)
+            and store_around(base / DIRECTORY) is None
         ),
     )
 
@@ -62,11 +63,8 @@ def choose_places(
 ) -> Mapping[Path, Place]:
     """Choose, by a file's directory, the place where files are set aside. Changes nothing.
 
-    :param data_paths: the directories that the store's broker writes to.
-    :param paths: the files.
     :param known: places that the run already has, even if a person names other directories by now.
-    :raises BadInputError: a directory's file system has no place, or a directory that a person named can't be
-        one.
+    :raises BadInputError: a directory's file system has no place, or a named directory can't be one.
     """
     outside = find_broker(store.broker).aside is Aside.OUTSIDE
     if outside:
@@ -89,8 +87,8 @@ def choose_places(
                 "found none: files can't be moved there without a copy. Nothing was changed. "
                 f"{remedy}, or leave undo_window_hours empty."
             )
-        below = "/" if outside else ""
-        places[directory] = Place(str(base), parts_of(store, base, store_id, run_key), below)
+        parts = parts_of(store, base, store_id, run_key)
+        places[directory] = Place(str(base), parts, "/" if outside else "")
     return places
 
 
@@ -111,20 +109,18 @@ def check_undo_directories(store: ManagedStore, data_paths: Sequence[Path]) -> N
 
 
 def _undo_directory_fault(path: Path, data_paths: Sequence[Path]) -> str:
-    """Return why files can't be set aside in a directory; "": they can."""
+    """Return why files can't be set aside in a directory, or "" if they can."""
     if path.is_symlink():
         return f"a symbolic link to {path.readlink()}"
     if not path.is_dir():
         return "none; is its disk mounted?"
     real = _real(path)
     inside = next((data_path for data_path in data_paths if real.is_relative_to(data_path)), None)
-    if inside is None:
-        inside = store_around(real / DIRECTORY)
-    if inside is not None:
+    if inside := inside or store_around(real / DIRECTORY):
         return f"it inside {inside}, where the broker tolerates no other files"
     if not any(renames(data_path, real) for data_path in data_paths):
         return "it on another file system than all of them"
-    # Of the user that runs this, as a rename will be.
+    # Checked for the effective user, as a rename is.
     may_write = os.access(real, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
     return "" if may_write else "it not writable"
 
@@ -170,9 +166,9 @@ _LONGEST_MANIFEST_BYTES = 1 << 20
 class QuarantineLook:
     """A run's quarantine, as it was found on disk.
 
-    :param run_key: the run's key by the manifest; "": the manifest can't be read.
-    :param until_ms: end of its window by the manifest, in milliseconds since the epoch; None: unknown.
-    :param error: why it can't be read; "": it can.
+    :param run_key: the run's key by the manifest, or "" if the manifest can't be read.
+    :param until_ms: end of its window by the manifest, in milliseconds since the epoch, or None if unknown.
+    :param error: why it can't be read, or "" if it can.
     """
 
     directory: str
@@ -184,17 +180,14 @@ class QuarantineLook:
 
 
 def look_at_quarantines(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[QuarantineLook, ...]:
-    """Look at the quarantines below a store's root and beside its other directories.
-
-    :param data_paths: the directories that its broker writes to.
-    """
+    """Look at the quarantines below a store's root and beside its other directories."""
     return tuple(look for base in bases(store, data_paths) for look in _look_below(base, store.real_root))
 
 
 def unknown_quarantines(found: Sequence[QuarantineLook], known: Iterable[str]) -> tuple[QuarantineLook, ...]:
     """Return the quarantines that no journal knows, so that no run ever empties them. Pure.
 
-    They come from a journal that was lost, or put back from before the run.
+    Their journal was lost, or replaced by an older copy.
 
     :param known: directories of the quarantines that a journal knows.
     """
@@ -202,16 +195,16 @@ def unknown_quarantines(found: Sequence[QuarantineLook], known: Iterable[str]) -
     return tuple(look for look in found if look.directory not in known_paths and (look.files or look.error))
 
 
-def unknown_text(one: QuarantineLook) -> tuple[str, str]:
-    """Return clauses on a quarantine that no journal knows, and on what to do."""
-    content = f"{bytes_text(one.size_bytes)}, set aside by run {one.run_key or 'unknown'}"
+def unknown_text(look: QuarantineLook) -> tuple[str, str]:
+    """Return clauses on a quarantine that no journal knows, and on the remedy."""
+    content = f"{bytes_text(look.size_bytes)}, set aside by run {look.run_key or 'unknown'}"
     return (
-        f"{content}, are in {one.directory}. The journal doesn't know that quarantine, so no run empties it",
+        f"{content}, are in {look.directory}. The journal doesn't know that quarantine, so no run empties it",
         Text(
             "with the journal of that run, ",
             Command("undo"),
             " brings the files back. To remove them, after verify has found them in the lake: rm -r "
-            f"{shlex.quote(one.directory)}",
+            f"{shlex.quote(look.directory)}",
         ),
     )
 
@@ -223,10 +216,7 @@ def unknown_notices(store: ManagedStore, data_paths: Sequence[Path], known: Iter
 
 
 def _look_below(base: Path, root: str) -> Iterator[QuarantineLook]:
-    """Yield the runs in a base's quarantine.
-
-    Outside of the store's root, only this store's runs are yielded.
-    """
+    """Yield the runs in a base's quarantine, but outside of the store's root only the runs of this store."""
     if base.is_file():  # a store may be named by a file of its broker, below which nothing lies
         return
     quarantine = Place(str(base), (DIRECTORY, QUARANTINE))
@@ -265,7 +255,7 @@ def _look(place: Place) -> QuarantineLook:
 
 
 def _manifest(place: Place) -> dict[str, object]:
-    """Return the contents of a run's manifest; empty: it is torn or missing."""
+    """Return the contents of a run's manifest, or nothing if it is torn or missing."""
     with suppress(FileNotFoundError, ValueError), opened(place) as directory:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(MANIFEST, flags, dir_fd=directory), "rb") as file:

@@ -44,11 +44,10 @@ class Quarantine:
     :param until_ms: end of its window, in milliseconds since the epoch.
     :param state_at_ms: time since which it is in this state.
     :param detail: why it was emptied, or who undid the run.
-    :param stayed_at_ms: when it was last to be emptied and had to stay; None: never.
+    :param stayed_at_ms: when it was last to be emptied and had to stay, or None if never.
     :param stayed_because: why it had to stay, as words of a sentence.
     :param came_back: an undo was begun, so some of its files may be back, whatever happened to the rest.
-    :param signs: facts of files that show whether the broker has run since; {}: an undo is
-        possible even after the broker has run.
+    :param signs: facts of files that show whether the broker has run since, or {} if that prevents no undo.
     """
 
     run_key: str
@@ -101,10 +100,9 @@ def known_directories(journal: Journal, store_id: str) -> frozenset[str]:
 
 
 def quarantine_of(journal: Journal, run: Run) -> Quarantine | None:
-    """Return the quarantine of a run; None: it has none."""
+    """Return the quarantine of a run, or None."""
     steps = (Step.QUARANTINE, Step.EMPTY_QUARANTINE, Step.UNDO)
-    events = [event for event in journal.events(run) if event.step in steps]
-    return _quarantine(run.run_key, events)
+    return _quarantine(run.run_key, [event for event in journal.events(run) if event.step in steps])
 
 
 def record_place(
@@ -131,17 +129,16 @@ def record_place(
 
 
 def record_undo_ended(journal: Journal, run: Run, why: str, lease: Lease) -> None:
-    """Record that an undo can't be continued.
-
-    The remaining files are removed after the quarantine's window.
-    """
+    """Record that an undo can't be continued. The remaining files are removed after the window."""
     payload = {"type": QuarantineError.__name__, "message": why}
     journal.record(run, Step.UNDO, Phase.ERROR, [(_ENDED, payload)], lease=lease)
 
 
-def record_stays(journal: Journal, run: Run, one: Quarantine, why: str, now_ms: int, lease: Lease) -> None:
+def record_stays(
+    journal: Journal, run: Run, quarantine: Quarantine, why: str, now_ms: int, lease: Lease
+) -> None:
     """Record that a quarantine had to stay, at most once an hour for the same reason."""
-    if not (one.stayed_lately(now_ms, space_is_short=True) and one.stayed_because == why):
+    if not (quarantine.stayed_lately(now_ms, space_is_short=True) and quarantine.stayed_because == why):
         payload = {"type": QuarantineError.__name__, "message": why, "at_ms": now_ms}
         journal.record(run, Step.EMPTY_QUARANTINE, Phase.ERROR, [(_STAYS, payload)], lease=lease)
 
@@ -165,7 +162,7 @@ def _quarantine(run_key: str, events: Iterable[Event]) -> Quarantine | None:
                 )
             if place not in quarantine.places:
                 quarantine = replace(quarantine, places=(*quarantine.places, place))
-            # A run that goes on after its broker has run brings nothing of it back.
+            # The first signs count: if the broker ran before the run continued, no undo is possible.
             quarantine = replace(quarantine, signs={**payload.get("signs", {}), **quarantine.signs})
         elif quarantine is not None and (event.subject, event.phase) == (_STAYS, Phase.ERROR):
             quarantine = replace(

@@ -85,12 +85,10 @@ def remover(
 
     Its work is durable after the caller has flushed the files' own directories.
 
-    :param files: all files to remove.
-    :param begin: set files aside if the policy requires it. Otherwise use a quarantine only if the run
-        already has one.
+    :param begin: set files aside if the policy requires it. Otherwise use only a quarantine that the run has.
     :raises BrokerPackageError: a file is outside of the store; nothing was deleted.
     :raises BadInputError: a directory's file system has no place for a quarantine; nothing was changed.
-    :raises QuarantineError: something else is in the place of the quarantine; nothing was deleted.
+    :raises QuarantineError: another file is in the place of the quarantine; nothing was deleted.
     """
     files = tuple(files)
     check_inside(context.store.broker, [facts.path for facts in files], context.data_paths)
@@ -99,13 +97,14 @@ def remover(
     if quarantine is None and hours is None:
         return durable.unlink_in
     if quarantine is not None and quarantine.state in (QuarantineState.EMPTYING, QuarantineState.EMPTIED):
-        # What has passed the gate now would lie there, and nothing would ever empty it again.
+        # No run empties this quarantine again, so files that pass the gate now are unlinked.
         return durable.unlink_in
     until_ms = quarantine.until_ms if quarantine is not None else now_ms + (hours or 0) * HOUR_MS
-    data_paths = context.data_paths
     paths = (Path(facts.path) for facts in files)
     places = () if quarantine is None else quarantine.places
-    chosen = choose_places(context.store, data_paths, context.record.store_id, run.run_key, paths, places)
+    chosen = choose_places(
+        context.store, context.data_paths, context.record.store_id, run.run_key, paths, places
+    )
     new = [place for place in dict.fromkeys(chosen.values()) if place not in places]
     signs = _signs(context, list(chosen)) if new else {}
     for place in dict.fromkeys(chosen.values()):
@@ -120,9 +119,16 @@ def remover(
                 until_ms=until_ms,
                 lease=lease,
             )
-            # A node may have 10,000 logs: once is enough.
+            # A node may have 10,000 logs, so only the first place records the signs.
             signs = {}
-        make_place(place, _manifest(context, run, now_ms, until_ms))
+        manifest = {
+            "run_key": run.run_key,
+            "store_id": context.record.store_id,
+            "root": context.store.real_root,
+            "set_aside_at_ms": now_ms,
+            "until_ms": until_ms,
+        }
+        make_place(place, json.dumps(manifest, indent=1).encode())
     return lambda path, directory: move_in(chosen[path.parent], path, directory)
 
 
@@ -140,17 +146,6 @@ def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
     return signs_of(process_of(context.broker).signs_of_a_run(directories))
 
 
-def frees_nothing(found: Quarantine | None) -> bool:
+def frees_nothing(quarantine: Quarantine | None) -> bool:
     """Return whether a run's deleted files still take their space."""
-    return found is not None and found.state is not QuarantineState.EMPTIED
-
-
-def _manifest(context: Context, run: Run, now_ms: int, until_ms: int) -> bytes:
-    manifest = {
-        "run_key": run.run_key,
-        "store_id": context.record.store_id,
-        "root": context.store.real_root,
-        "set_aside_at_ms": now_ms,
-        "until_ms": until_ms,
-    }
-    return json.dumps(manifest, indent=1).encode()
+    return quarantine is not None and quarantine.state is not QuarantineState.EMPTIED

@@ -26,16 +26,12 @@ MANIFEST = "run.json"
 """File in a run's directory that names its owner, for a person and for ``inspect``."""
 
 STEP_BYTES = 64 << 20
-"""Size of the steps by which a large file is cut before its removal.
-
-So no broker on the same disk waits longer for a step.
-"""
+"""Size of the steps in which a large file is cut, so that no broker on the disk waits long for one step."""
 
 LEASED_KINDS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs"})
 """File systems on which a lease shows every process that has a file open or mapped.
 
-An overlay doesn't show mappings, nor processes that use another mount. FUSE and network file systems don't
-show other machines.
+An overlay hides mappings and other mounts' processes. FUSE and network file systems hide other machines.
 """
 
 _PAUSE_SECONDS = 0.05
@@ -51,8 +47,8 @@ class Place:
 
     :param base: real path of a directory of that file system.
     :param parts: names of the directories from the base to the run's directory.
-    :param below: real path of the directory from which the files were moved. Under ``parts`` each file keeps
-        its path relative to that directory. "": the base.
+    :param below: real path of the directory from which the files were moved, or "" for the base. Under
+        ``parts`` each file keeps its path relative to that directory.
     """
 
     base: str
@@ -64,7 +60,7 @@ class Place:
         return Path(self.base, *self.parts)
 
     def names(self, path: Path) -> tuple[str, ...]:
-        """Return the names from the run's directory to a file.
+        """Return the names of the path from the run's directory to a file.
 
         :raises ValueError: the file was never below that directory.
         """
@@ -82,10 +78,7 @@ def make_place(place: Place, manifest: bytes) -> None:
     with opened(place, create=True) as directory:
         if _lstat(MANIFEST, directory) is not None:
             return
-        with (
-            suppress(FileExistsError),
-            durable.new_file(MANIFEST, ".tmp", dir_fd=directory) as new,
-        ):
+        with suppress(FileExistsError), durable.new_file(MANIFEST, ".tmp", dir_fd=directory) as new:
             new.file.write(manifest)
             os.fsync(new.file.fileno())
             new.publish()
@@ -101,7 +94,7 @@ def has_manifest(place: Place) -> bool:
 def move_in(place: Place, path: Path, source: int) -> bool:
     """Move a file into a place. The caller fsyncs the file's former directory.
 
-    :param source: descriptor of the file's directory: so it doesn't matter if the path now leads elsewhere.
+    :param source: descriptor of the file's directory, in case the path now leads elsewhere.
     :return: whether the file was there and was moved.
     :raises QuarantineError: the file isn't a regular one, or its name is taken in the place.
     """
@@ -120,7 +113,7 @@ def move_in(place: Place, path: Path, source: int) -> bool:
                 f"{Path(place.directory, *parents, name)}: expected no file, found one, where "
                 f"{path} is to be set aside. It was not touched. Find out who put it there."
             )
-        _rename(name, source, target)
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
         os.fsync(target)
     return True
 
@@ -135,13 +128,13 @@ def move_back(place: Place, path: Path) -> None:
     with opened(place, *parents) as source, durable.opened(path.parent, _DIRECTORY_FLAGS) as target:
         if _lstat(path.name, target) is not None:
             raise QuarantineError(f"{path}: expected no file, found one. It was not touched.")
-        _rename(name, source, target)
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
         os.fsync(target)
         os.fsync(source)
 
 
 def stat_in(place: Place, path: Path) -> os.stat_result | None:
-    """Return the status of a file in a place, by its former path; None: the file isn't there.
+    """Return the status of a file in a place, by its former path, or None if the file isn't there.
 
     :raises QuarantineError: one of the names above it isn't a directory.
     """
@@ -179,9 +172,8 @@ def contents(place: Place) -> Contents:
 def remove(place: Place, before_steps: Callable[[], object] | None = None) -> Contents:
     """Remove a run's directory with everything in it, and directories above it that are then empty.
 
-    :param before_steps: called before each large file, which is removed in steps; None: each file is removed
-        at once.
-    :return: what was removed.
+    :param before_steps: called before each large file, which is cut in steps, or None if no file is cut.
+    :return: number and size of the removed files.
     """
     *above, name = place.parts
     parent = Place(place.base, tuple(above))
@@ -214,7 +206,7 @@ def remove_empty_below(place: Place) -> None:
     try:
         with opened(place) as directory:
             for name in _names(directory):
-                # Also what a process left that was killed while it wrote the manifest.
+                # A killed process may have left a temporary manifest.
                 if name == MANIFEST or name.startswith(f".{MANIFEST}."):
                     os.unlink(name, dir_fd=directory)
                 else:
@@ -239,7 +231,7 @@ def opened(place: Place, *names: str, create: bool = False) -> Iterator[int]:
         for depth, name in enumerate((*place.parts, *names)):
             if create:
                 with suppress(FileExistsError):
-                    # Whoever may look at the store may read the stamp, which lies in the first one.
+                    # The first directory also has the stamp, which all readers of the store may read.
                     durable.make_dir(name, dir_fd=descriptor, shared=depth == 0 and name == DIRECTORY)
                     os.fsync(descriptor)
             try:
@@ -264,10 +256,6 @@ def _lstat(name: str, directory: int) -> os.stat_result | None:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return None
-
-
-def _rename(name: str, source: int, target: int) -> None:
-    os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
 
 
 def _is_directory(name: str, directory: int) -> bool:
@@ -308,7 +296,7 @@ def _remove(
         return Contents(1, status.st_size) if durable.unlink(name, dir_fd=directory) else Contents()
     removed = Contents()
     with _open_inner(name, directory) as descriptor:
-        # The manifest last: what a kill leaves still says whose it is.
+        # The manifest goes last, so that after a kill it still names the owner.
         for below in sorted(_names(descriptor), key=lambda name: name == MANIFEST):
             part = _remove(below, descriptor, before_steps, inner=True)
             removed += Contents() if below == MANIFEST and not inner else part
@@ -321,18 +309,18 @@ def _shrink(name: str, directory: int) -> str:
 
     This needs a lease of the file. The kernel refuses it if any process has the file open or mapped, in any
     container. A file with another name isn't cut, either. If a process opens or links it meanwhile, the
-    cutting ends, and the rest is removed at once. The file is durably renamed first: so what a kill leaves,
-    or a link to it, isn't taken for the whole file.
+    cutting ends, and the rest is removed at once. The file is durably renamed first, so that after a kill the
+    rest, or a link to it, isn't taken for the whole file.
 
-    :return: the file's name after that.
+    :return: the file's present name.
     """
     mount = mount_of(f"/proc/self/fd/{directory}")
-    # Elsewhere than on Linux there are no such leases.
+    # Only Linux has such leases.
     if mount is None or mount.kind not in LEASED_KINDS or not hasattr(fcntl, "F_SETLEASE"):
         return name
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | _NO_LINK
     with suppress(OSError), durable.opened(name, flags, dir_fd=directory) as descriptor:
-        # That somebody waits is told by a signal, by default by one that ends the process.
+        # The kernel sends a signal if a process waits. The default signal would end this process.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         if not _is_ours_alone(descriptor, name, directory):
@@ -344,7 +332,7 @@ def _shrink(name: str, directory: int) -> str:
             name += _SHRINKING
             os.fsync(directory)
         for size_bytes in range(os.fstat(descriptor).st_size - STEP_BYTES, 0, -STEP_BYTES):
-            # Again: to link a file, or to move it, breaks no lease.
+            # Checked again: a link or a move of the file breaks no lease.
             if not _is_ours_alone(descriptor, name, directory):
                 break
             os.ftruncate(descriptor, size_bytes)
@@ -364,7 +352,7 @@ def _is_ours_alone(descriptor: int, name: str, directory: int) -> bool:
 
 
 def _remove_directories(name: str, directory: int) -> None:
-    """Remove a directory if it has no files, only directories."""
+    """Remove a directory that has no files at any depth."""
     if not _is_directory(name, directory):
         return
     with _open_inner(name, directory) as descriptor:

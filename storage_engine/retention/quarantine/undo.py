@@ -1,8 +1,7 @@
 """Undo of a run's deletions: exactly the same files come back under the same names.
 
 Everything is checked before the first file is moved. Dependents come back first, then segments, the newest
-first and each after its companions. So a kill leaves a store that a cleanup could have left. Run again, the
-undo continues.
+first and each after its companions. So a kill leaves a store like a cleanup does, and a repeat continues.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class UndoResult:
 def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = None) -> UndoResult:
     """Bring back the segments and dependents that a run set aside.
 
-    :param now_ms: the present moment, which the window is compared with; None: this machine's clock.
+    :param now_ms: the present time, or None for this machine's clock.
     :raises BadInputError: the store's broker runs.
     :raises RunStateError: there is no such run, or it set nothing aside.
     :raises QuarantineError: the quarantine was emptied or changed, or the store has changed so that the files
@@ -87,7 +86,7 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
         return done
     quarantine = _read_quarantine(context, run)
     if quarantine.state is QuarantineState.KEPT:
-        # A node that crashed since has no use for a recovery: nothing comes back after it.
+        # A crashed store is refused below, but after its recovery no file could come back.
         refuse_after_a_run(run, quarantine)
     started_ns = time.monotonic_ns()
     with context.changing(clock_ms() if now_ms is None else now_ms) as held:
@@ -95,7 +94,7 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
         deleted, dependents = _read_deleted(context, run)
         facts = [*(file for r in deleted for file in r.segment.files), *(d.facts for d in dependents)]
         companions = {file.path for release in deleted for file in release.companions}
-        if not all(_is_back(file) for file in facts):
+        if not all(_is_same(file, _lstat(Path(file.path))) for file in facts):
             _check_unchanged(context, run, quarantine, held.lease)
         aside = _find_aside(run, quarantine, facts, companions)
         segments = [release for release in deleted if release.facts.path in aside]
@@ -130,10 +129,14 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
 
 
 def undone_before(store: AnyStore, run_key: str) -> UndoResult | None:
-    """Return the result of a run's finished undo; None: there is none, or no such run."""
+    """Return the result of a run's finished undo, or None without such a run or result."""
     context = open_context(store)
     run = context.journal.find_run(context.record.store_id, run_key)
     return None if run is None else context.result(run, Step.UNDO, UndoResult)
+
+
+def _refusal(text: str) -> QuarantineError:
+    return QuarantineError(f"{text}. Nothing was changed. ", _ELSEWHERE)
 
 
 def _read_quarantine(context: Context, run: Run) -> Quarantine:
@@ -148,10 +151,9 @@ def _read_quarantine(context: Context, run: Run) -> Quarantine:
             _ELSEWHERE,
         )
     if quarantine.state in (QuarantineState.EMPTYING, QuarantineState.EMPTIED):
-        raise QuarantineError(
+        raise _refusal(
             f"run {run.run_key!r}: expected its quarantine, found it emptied at "
-            f"{time_text(quarantine.state_at_ms)} ({quarantine.detail}). Nothing was changed. ",
-            _ELSEWHERE,
+            f"{time_text(quarantine.state_at_ms)} ({quarantine.detail})"
         )
     if quarantine.state is QuarantineState.UNDO_ENDED:
         raise QuarantineError(quarantine.detail)
@@ -159,9 +161,7 @@ def _read_quarantine(context: Context, run: Run) -> Quarantine:
 
 
 def _check_unchanged(context: Context, run: Run, quarantine: Quarantine, lease: Lease) -> None:
-    """Make sure that the broker hasn't run since.
-
-    If the undo was begun before the broker ran, record the undo's end.
+    """Make sure that the broker hasn't run since the deletion. If it has, end an undo that was begun.
 
     :raises QuarantineError: the broker has run.
     """
@@ -176,7 +176,7 @@ def _check_unchanged(context: Context, run: Run, quarantine: Quarantine, lease: 
 def _check_moves(aside: Mapping[str, Place]) -> None:
     """Make sure that files can be renamed from the quarantine to their former places.
 
-    :raises QuarantineError: they can't, for example because a directory was mounted elsewhere since.
+    :raises QuarantineError: a file can't, for example because a directory was mounted elsewhere since.
     """
     for place, directory in {(place, Path(path).parent) for path, place in aside.items()}:
         if not renames(directory, Path(place.base)):
@@ -202,20 +202,16 @@ def _check_bytes(
     with report_work("Reading segments", sum(release.facts.size_bytes for release in proven)) as advance:
         for release in proven:
             place, path = aside[release.facts.path], Path(release.facts.path)
-            lies = place.directory.joinpath(*place.names(path))
-            if (sha256 := digest(str(lies), Reading(advance, renew))) != release.sha256:
-                raise QuarantineError(
-                    f"{lies}: expected SHA-256 {release.sha256}, which its receipt proves, found {sha256}: "
-                    "it was written to since. Nothing was changed. ",
-                    _ELSEWHERE,
+            inside = place.directory.joinpath(*place.names(path))
+            if (sha256 := digest(str(inside), Reading(advance, renew))) != release.sha256:
+                raise _refusal(
+                    f"{inside}: expected SHA-256 {release.sha256}, which its receipt proves, found {sha256}: "
+                    "it was written to since"
                 )
 
 
 def _read_deleted(context: Context, run: Run) -> tuple[list[SegmentRelease], list[DependentFile]]:
-    """Return the segments and dependents that the run deleted or was about to delete.
-
-    Segments are in the order of logs and offsets.
-    """
+    """Return the segments, by log and offset, and dependents that the run deleted or was about to delete."""
     done, intended = releases(context.journal.events(run, Step.RELEASE))
     removed = {subject: row for subject, row in intended.items() if not Path(row.facts.path).exists()}
     deleted = sorted({**removed, **done}.values(), key=lambda release: (release.log, release.base_offset))
@@ -233,38 +229,36 @@ def _find_aside(
 ) -> dict[str, Place]:
     """Find each file in the quarantine or at its former path: a killed call may have brought it back.
 
-    :param companions: paths of companions that a kill, or a doubt after it, may have left in place.
+    :param companions: paths of companions, which a killed run may have left in place.
     :return: by former path, the place of each file that isn't back yet.
-    :raises QuarantineError: a file is in neither place or in both, or isn't the deleted one.
+    :raises QuarantineError: a file is in neither place, in both, or isn't the deleted file.
     """
     places = {}
     for facts in files:
         path = Path(facts.path)
         place, status = _find_in(quarantine.places, path)
-        here = _lstat(path)
+        status_here = _lstat(path)
         if status is None or place is None:
             may_be_here = quarantine.state is QuarantineState.UNDOING or facts.path in companions
-            if here is not None and may_be_here and _is_same(facts, here):
+            if may_be_here and _is_same(facts, status_here):
                 continue
             raise QuarantineError(
                 f"run {run.run_key!r}: expected {path} in its quarantine, found "
-                f"{'nothing there' if here is None else 'another file at its old place'}. Nothing was "
-                "changed. Somebody emptied or moved it, or brought files back by hand. ",
+                f"{'nothing there' if status_here is None else 'another file at its old place'}. Nothing was "
+                "changed. The quarantine was emptied or moved, or files were moved back by hand. ",
                 _ELSEWHERE,
             )
-        if here is not None:
-            raise QuarantineError(
+        if status_here is not None:
+            raise _refusal(
                 f"{path}: expected no file after the deletion by run {run.run_key!r}, found one: it was "
-                "written since. Nothing was changed. ",
-                _ELSEWHERE,
+                "written since"
             )
         if not _is_same(facts, status):
-            raise QuarantineError(
+            raise _refusal(
                 f"{place.directory.joinpath(*place.names(path))}: expected the file that was deleted, of "
                 f"{facts.size_bytes} bytes, inode {facts.inode} and mtime {facts.mtime_ns} ns, found "
                 f"{status.st_size} bytes, inode {status.st_ino} and mtime {status.st_mtime_ns} ns: it was "
-                "touched or copied since. Nothing was changed. ",
-                _ELSEWHERE,
+                "touched or copied since"
             )
         places[facts.path] = place
     return places
@@ -283,13 +277,12 @@ def _check_log(
 ) -> None:
     """Make sure that in each log the quarantined segments end where the log begins now.
 
-    :raises QuarantineError: they don't.
+    :raises QuarantineError: a log begins elsewhere, or is missing.
     """
     if missing := sorted({release.log for release in aside} - {log.name for log in logs}):
-        raise QuarantineError(
+        raise _refusal(
             f"{context.store.real_root}: expected log {missing[0]}, from which run {run.run_key!r} "
-            "deleted, found none. Nothing was changed. ",
-            _ELSEWHERE,
+            "deleted, found none"
         )
     for log in logs:
         of_log = [release for release in aside if release.log == log.name]
@@ -314,7 +307,7 @@ def _check_log(
 
 
 def _later_runs(context: Context, run: Run, log: str, end_offset: int) -> list[str]:
-    """Return the runs that deleted segments of a log from an offset on, the newest last."""
+    """Return keys of runs that deleted segments of a log at ``end_offset`` or above, the newest last."""
     store_id = context.record.store_id
     undone = {
         quarantine.run_key
@@ -335,11 +328,10 @@ def _later_runs(context: Context, run: Run, log: str, end_offset: int) -> list[s
 
 
 def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents: Sequence[Path]) -> None:
-    """Make sure that each directory still exists, and that dependents belong before its present files.
+    """Make sure that each directory still exists, and that the deleted dependents precede its present files.
 
     If segments of a directory were deleted as well, their offsets decide instead.
 
-    :param segments: the quarantined segments.
     :raises QuarantineError: a directory is missing, or a queue or the index was begun again.
     """
     names: dict[Path, list[str]] = defaultdict(list)
@@ -358,16 +350,10 @@ def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents:
             if first > last:
                 continue
             expected, actual = f"a file after {last}", first or "none"
-        raise QuarantineError(
+        raise _refusal(
             f"{directory}: expected {expected}, as run {run.run_key!r} left it, found {actual}: it was "
-            "removed, or begun again, since then. Nothing was changed. ",
-            _ELSEWHERE,
+            "removed, or begun again, since then"
         )
-
-
-def _is_back(facts: FileFacts) -> bool:
-    here = _lstat(Path(facts.path))
-    return here is not None and _is_same(facts, here)
 
 
 def _lstat(path: Path) -> os.stat_result | None:
@@ -377,7 +363,12 @@ def _lstat(path: Path) -> os.stat_result | None:
         return None
 
 
-def _is_same(facts: FileFacts, status: os.stat_result) -> bool:
+def _is_same(facts: FileFacts, status: os.stat_result | None) -> bool:
     """Return whether device, inode, size and mtime agree. The ctime isn't compared: a rename moves it."""
     recorded = (facts.device, facts.inode, facts.size_bytes, facts.mtime_ns)
-    return recorded == (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return status is not None and recorded == (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+    )

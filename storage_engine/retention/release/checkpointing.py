@@ -49,7 +49,7 @@ from storage_engine.retention.store.context import AnyStore, Context, open_conte
 class DependentsResult:
     """Results for the files that pointed only into deleted segments.
 
-    :param min_offset: the log's min offset, by the files on disk; None: nothing was released.
+    :param min_offset: the log's min offset, by the files on disk, or None if nothing was released.
     :param deleted: number of files by kind.
     :param freed_bytes: size of the deleted files; 0 while they are in the run's quarantine.
     :param notices: checks that could not be made while the store was locked, and files that stayed.
@@ -120,7 +120,7 @@ def _clean(context: Context, run: Run, logs: Collection[str]) -> DependentsResul
         min_offset=of_only_log(min_offsets),
         deleted=Counter(str(file.kind) for file in deleted),
         freed_bytes=0 if aside else sum(file.facts.size_bytes for file in deleted),
-        # Of what is gone from the log and not in the lake yet, no queue knows from now on.
+        # No queue points any more to messages that only the shield has, so notices name them.
         notices=(
             *held.notices,
             *_stay_notices(stay),
@@ -141,10 +141,7 @@ def _stay_notices(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def _record_results(context: Context, run: Run) -> None:
-    """Record every file that is gone after an intent of this run.
-
-    Files that were deleted before a kill are included.
-    """
+    """Record every file that is gone after an intent of this run, also if it was deleted before a kill."""
     recorded = {event.subject for event in context.journal.events(run, Step.DEPENDENTS, Phase.RESULT)}
     deleted = {
         event.subject: event.payload
@@ -163,11 +160,10 @@ class CheckpointResult:
     :param checkpoint: its present values by name.
     :param flushed: number of files and directories that were flushed.
     :param notices: values that a person should look at.
-    :param progress: the running broker's progress with its own work; None: no broker runs.
+    :param progress: the running broker's progress with its own work, or None if no broker runs.
     :param alarms: limits of the policy that its lag exceeds.
-    :param positions: the positions of the store. If our own engine writes the store, they are from after its
-        flush.
-    :param positions_before: the positions before that flush; None: another broker writes the store.
+    :param positions: the positions of the store. If our own engine writes it, they are from after its flush.
+    :param positions_before: the positions before that flush, or None if another broker writes the store.
     """
 
     run_key: str
@@ -266,8 +262,8 @@ def _look_at(now: Mapping[str, int], before: Mapping[str, int], now_ms: int) -> 
             notices.append(f"checkpoint: expected {name} to be 0 or more, found {value}")
         if "timestamp" in name and value > now_ms:
             notices.append(
-                f"checkpoint: expected {name} to be at most now, {now_ms}, found {value}: recovery would "
-                "trust it"
+                f"checkpoint: expected {name} to be at most now, {now_ms}, found {value}: a recovery would "
+                "trust this value"
             )
         if value > before.get(name, value):
             notices.append(

@@ -1,8 +1,7 @@
 """Judgement of a plan's segments before the first one is deleted.
 
-In each log all segments pass, or none is deleted.
-
-A fault of the whole store refuses every log. A fault of one log doesn't affect the others.
+In each log all segments pass, or none is deleted. A fault of the whole store refuses every log. A fault of
+one log doesn't affect the others.
 """
 
 from __future__ import annotations
@@ -63,14 +62,13 @@ class Settled:
     def require_one(self, judged: Judged) -> None:
         """Make sure that at least one log is left: it may lose segments, or already has.
 
-        :raises StorageEngineError: all logs are refused. It is the error that a release of the first log
-            alone would raise.
+        :raises StorageEngineError: all logs are refused. It is the error of the first refusal.
         """
         require_one(judged.refusals, {*self.went, *judged.ends})
 
 
 def settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> Settled:
-    """Account for planned segments that are gone: this run deleted them before a kill, or somebody else did.
+    """Account for planned segments that are gone: this run deleted them before a kill, or others did.
 
     :raises StorageEngineError: no log is left, because each one lost segments that should have stayed.
     """
@@ -135,7 +133,7 @@ def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lea
     """Read the lakes' proofs of the plan's segments.
 
     :param lease: renewed meanwhile.
-    :raises LakeUnavailableError: no lake can be asked, and nobody waived the plan.
+    :raises LakeUnavailableError: no lake can be asked, and the plan has no waiver.
     """
     if not context.store.archives:
         return Proofs((), acts=read_own_acts(context.record.real_path))
@@ -179,9 +177,8 @@ def judge_logs(
 ) -> Judged:
     """Judge every segment of every log before the first is deleted.
 
-    A log is released as a whole or not at all.
-
-    A log is refused if one of its segments doesn't pass, has other bytes than its receipt, or can't be read.
+    A log is released as a whole or not at all. It is refused if one of its segments doesn't pass, has other
+    bytes than its receipt, or can't be read.
 
     :param decisions: decisions on logs that aren't refused yet.
     :param refusals: refusals of the other logs.
@@ -285,7 +282,7 @@ def compared_last(
         lambda _: MAY_BE_GONE,
         lambda verdict: replace(verdict, detail=f"{verdict.detail}; hashed again right before"),
     )
-    # Last, as hashing takes long.
+    # The rules are checked last, as hashing takes long.
     return compared.without(_refuse_lifted(context, compared.verdicts))
 
 

@@ -112,12 +112,11 @@ class ReleaseResult:
     :param deleted_by_others: approved segments that another of our runs deleted meanwhile.
     :param freed_bytes: size of the deleted files; 0 while they are in the run's quarantine. Files that the
         broker removes later don't count.
-    :param new_min_offset: where the log begins now; None: the plan has several logs.
+    :param new_min_offset: where the log begins now, or None if the plan has several logs.
     :param notices: checks that could not be made while the store was locked.
     :param unread: consumers' losses by the release, as computed right before it.
     :param new_min_offsets: by name of each log of the plan, where it begins now.
-    :param refused: logs that were refused while others were released. The run ends with an error that names
-        them.
+    :param refused: logs that were refused while others were released. The run ends with an error on them.
     :param gone: approved segments of the other logs that none of our runs deleted.
     """
 
@@ -136,7 +135,7 @@ class ReleaseResult:
 
     @property
     def kept_text(self) -> str:
-        """Return how many approved segments are kept after all, and why; "": none is."""
+        """Return how many approved segments are kept after all, and why, or "" if none is."""
         if not self.kept:
             return ""
         reasons = Counter(kept.reason.value for kept in self.kept)
@@ -180,12 +179,12 @@ def _finish(
         )
         if release.receipt_hash is not None and not is_proven:
             names = ", ".join(companion.path for companion in release.companions)
-            yield f"{names}: left of a deleted segment. No valid receipt proves them any more, so they stay"
+            yield f"{names}: a deleted segment left these files. No valid receipt proves them, so they stay"
             continue
         run = context.run(run_key)
         remove = remover(context, run, release.companions, held.lease, now_ms, begin=False)
         for path in remove_rest(release.segment, Path(context.record.real_path), remove):
-            yield f"{path}: left of a deleted segment. It was touched since, so it stays"
+            yield f"{path}: a deleted segment left this file. It was touched since, so it stays"
 
 
 def _read_proofs(context: Context, by_segment: Mapping[SegmentId, SegmentRelease], held: Locked) -> Proofs:
@@ -224,9 +223,8 @@ def find_remaining(held: Locked, segments: Sequence[Segment]) -> tuple[Segment, 
 def deleted_from(context: Context, snapshot: StoreSnapshot, planned: Collection[SegmentId]) -> StoreSnapshot:
     """Return the part of a snapshot in which nobody but us may delete.
 
-    If a broker runs, that is the planned logs.
-
-    In other logs the broker compacts, or deletes by its own rules without a hold.
+    If a broker runs, that is the planned logs. In other logs the broker compacts, or deletes by its own rules
+    without a hold.
     """
     if not context.broker.is_live:
         return snapshot
@@ -241,7 +239,7 @@ def bytes_that_wait(deleted: Sequence[Segment]) -> int:
 
 
 def waiting_notices(waiting_bytes: int) -> tuple[str, ...]:
-    """Return a notice that space isn't free yet; empty: it is."""
+    """Return a notice that space isn't free yet, or nothing if it is."""
     if not waiting_bytes:
         return ()
     return (
@@ -263,9 +261,9 @@ def release(
     (:attr:`~storage_engine.retention.report.finishing.FinishResult.refused`). The errors below that name a
     segment are raised only if no log is left.
 
-    :param now_ms: the moment to decide for; None: this machine's clock.
-    :param approved_digest: digest of the plan that the caller approved; None: of the recorded plan. Only the
-        journal says whether a second person has to approve the plan, and whether one has.
+    :param now_ms: the present time, or None for this machine's clock.
+    :param approved_digest: digest of the plan that the caller approved, or None for the recorded plan. Only
+        the journal says whether a second person has to approve the plan, and whether one has.
     :raises BadInputError: the files can't be set aside, though the policy requires it; nothing was deleted.
     :raises RunStateError: there is no such run, it has no plan, it is a dry run, it was undone, or another
         plan was approved.
@@ -276,8 +274,7 @@ def release(
         can't be held.
     :raises ChangedUnderUsError: a segment changes while it is read; older ones may already be deleted.
     :raises BrokerError: a running broker didn't delete all approved segments. Run again, it continues.
-    :raises ReleasedTooMuchError: more than the approved segments was deleted, by a running broker or by
-        another program.
+    :raises ReleasedTooMuchError: a running broker or another program deleted more than the approved segments.
     :raises LakeConflictError: a segment's bytes are not those that its receipt proves.
     :raises LakeUnavailableError: receipts can't be read.
     :raises CorruptFileError: files that point into the segments couldn't be cleaned up after them.
@@ -295,7 +292,7 @@ def release(
     if done is not None:
         return done
     refuse_undone(context, run)
-    # Outside of what records errors: to wait for a person is no failure of the run.
+    # No error is recorded here: a run that waits for a person hasn't failed.
     consent = read_consent(context, run, plan.decisions)
     note_question(context, run, consent)
     require_consent(context, run, consent)
@@ -360,7 +357,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         deleted, _ = releases(context.journal.events(run, Step.RELEASE))
         refusals = (*stopped, *judged.refusals)
         require_one(refusals, {release.log for release in deleted.values()})
-        # Only then is their space free.
+        # Dropping the links frees the space of the deleted segments.
         shielded = drop_released(context, run, proofs)
         remaining = context.snapshot(now_ms)
         done_now = {v.segment.id for v in judged.verdicts} & {r.segment.id for r in deleted.values()}
@@ -402,8 +399,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
 class _Outcome:
     """A plan, compared with the present store.
 
-    :param going: decisions on segments that may still be deleted, in logs that aren't refused for missing
-        segments.
+    :param going: decisions on segments that may still be deleted, without logs that lack segments.
     :param stay: decisions on segments that may not be deleted.
     """
 
@@ -439,7 +435,7 @@ def _judge(context: Context, run: Run, plan: Plan, held: Locked, heads: KnownHea
         held.snapshot,
         make_reading(context, held.lease),
     )
-    # Under the lease, and of what goes now: a pass may have become a forced one since the plan.
+    # Read again under the lease: since the plan, the cleanup may have become a forced one.
     consent = read_consent(context, run, (*plan.decisions, *going))
     if going:
         require_consent(context, run, consent)
@@ -476,11 +472,11 @@ def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
 def _judge_all(
     context: Context, run: Run, plan: Plan, held: Locked, heads: KnownHeads, now_ms: int
 ) -> tuple[Locked, _Outcome]:
-    """Judge a plan, and again as long as segments disappear while they are hashed.
+    """Judge a plan, and judge it again while segments disappear during hashing.
 
-    Those that disappeared are accounted for like the ones that were gone before.
+    Such segments count like segments that were gone before.
 
-    :return: the locked store with the snapshot that was judged last, and what was found.
+    :return: the locked store with the snapshot that was judged last, and the outcome.
     """
     outcome = _judge(context, run, plan, held, heads, now_ms)
     for _ in range(LISTINGS):
@@ -511,8 +507,7 @@ def _delete_all(
 ) -> list[Refusal]:
     """Delete segments, in batches of the size that the broker takes.
 
-    :param unseen: paths of files that may be written to unnoticed: they are compared with their receipts once
-        more.
+    :param unseen: paths of files that may be written to unnoticed. They are compared with receipts again.
     :return: refusals of logs with a changed file: no further segment of them was deleted. The segments of the
         other logs are deleted.
     :raises ChangedUnderUsError: a file has changed, and the broker doesn't say which one.
@@ -588,11 +583,11 @@ def _delete(
         }
         if done:
             record_gone(context, run, list(done.values()))
-        # Withdraws the other intents: whatever becomes of the files now is not our doing.
+        # Withdraw the other intents: if their files go later, this run didn't delete them.
         withdrawn = [(entry.subject, {"error": str(error)}) for entry in entries if entry.subject not in done]
         context.journal.record(run, Step.RELEASE, Phase.ERROR, withdrawn)
         raise
-    # What isn't known to be gone keeps its intent alone: a run that goes on looks at it again.
+    # A segment that isn't known to be gone keeps only its intent: a continued run looks at it again.
     check_gone(context.store.broker, find_remaining(held, segments))
     context.journal.record(run, Step.RELEASE, Phase.RESULT, rows)
 

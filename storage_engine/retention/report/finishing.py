@@ -1,6 +1,6 @@
 """The end of a run with its report, whether it failed or not.
 
-A run that would report the same as an earlier one writes no report: the earlier report answers for it. Most
+A run that would report the same as an earlier one writes no report: the earlier report counts for it. Most
 runs delete nothing, for the same reasons as the run before. Their plans say why each segment is kept.
 """
 
@@ -43,11 +43,11 @@ from storage_engine.retention.store.managed_store import (
 WHY = "why"
 """Key in the result of a report event: the digest of its reasons."""
 SINCE = "unchanged_since"
-"""Key in the result of a report event: the run whose report answers for this run."""
+"""Key in the result of a report event: the run whose report counts for this run."""
 
 
 def unchanged_since(context: Context, run: Run, report: Report) -> str | None:
-    """Return the key of the earlier run whose report answers for this run; None: it needs its own report.
+    """Return the key of the earlier run whose report counts for this run, or None if it needs its own report.
 
     The earlier report exists and gives the same reasons, and this run did nothing and has no alarm.
     """
@@ -61,35 +61,31 @@ def unchanged_since(context: Context, run: Run, report: Report) -> str | None:
 
 
 def validated_since(store: AnyStore, run_key: str) -> str | None:
-    """Return the key of the run that validated the store in its present state.
-
-    None: it has changed, or the validation failed.
+    """Return the key of the run that validated the store's present state, or None without a success.
 
     The plans of both runs delete nothing and name exactly the same files, and this run deleted no dependents.
     """
     context = open_context(store)
     run = context.run(run_key)
-    # Rows are validated by runs without a plan, which say nothing of this one's.
+    # A run without a plan validates rows, not the store.
     last = context.journal.last_result(run.store_id, Step.VALIDATE, of_plan=True)
     if last is None or run.plan is None or run.plan.to_delete or deleted_dependents(context, run):
         return None
     before = context.run(last.run_key)
     overall = from_jsonable(ValidationResult, last.payload["result"]).overall
-    same = before.plan is not None and before.plan.decisions == run.plan.decisions
-    return last.run_key if same and overall is not Status.FAILURE else None
+    is_same_plan = before.plan is not None and before.plan.decisions == run.plan.decisions
+    return last.run_key if is_same_plan and overall is not Status.FAILURE else None
 
 
 def is_idle(report: Report) -> bool:
     """Return whether a run changed nothing and found nothing that a person has to know."""
-    did = (
+    facts = (
         report.archived,
         report.archived_ahead,
         report.hashed_again,
         report.dependents,
         report.validation,
         report.freed_bytes,
-    )
-    warnings = (
         report.alarms,
         report.wrong_lakes,
         report.unproven,
@@ -100,7 +96,7 @@ def is_idle(report: Report) -> bool:
         report.outcome in (Outcome.NOTHING_TO_DO, Outcome.BLOCKED)
         and not any(segment.planned for segment in report.segments)
         and not any(step.error for step in report.steps)
-        and not any((*did, *warnings))
+        and not any(facts)
     )
 
 
@@ -157,13 +153,12 @@ class FinishResult:
     :param ok: nothing failed, and nothing was refused.
     :param finished: the run has ended; otherwise it continues under the same run key.
     :param unread: lines on consumers' losses by the run, with the command that exports the messages.
-    :param refused: the error that the run has to end with because logs were refused; "": none was, or the run
-        was undone since.
+    :param refused: the error with which the run ends because of refused logs, or "" if none or if undone.
     :param errors: why steps of the run failed, unless they were done since, and validation's findings.
     :param wrong_lakes: why lakes can't be used as they are. This fails the run's end as well.
-    :param unchanged_since: the earlier run whose report, named here, counts for this run; "": it has its own.
+    :param unchanged_since: the earlier run whose report counts for this run, or None if it has its own.
     :param notices: rows of the store's deletions that could not be written; the next run writes them.
-    :param not_approved: who refused the run's plan, or that nobody answered in time; "": neither.
+    :param not_approved: who refused the run's plan, or that nobody answered in time, or else "".
     """
 
     run_key: str
@@ -182,7 +177,7 @@ class FinishResult:
 
     @property
     def ending_error(self) -> StorageEngineError | None:
-        """Return the error that the run has to end with; None: there is none."""
+        """Return the error that the run has to end with, or None."""
         return ending_error(self.refused, self.wrong_lakes)
 
     def raise_refused(self) -> None:
@@ -227,6 +222,8 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
             _write_pages(directory, plain)
     ended = report.outcome in _ENDED
     approval = read_approval(context.journal, run)
+    broken = report.validation.failures if report.validation else ()
+    rules = ", ".join(check.expectation for check in broken)
     return FinishResult(
         run_key=run_key,
         outcome=report.outcome,
@@ -236,25 +233,23 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
         report_text=str(text_path),
         unchanged_since=since,
         unread=report.unread_lines,
-        refused=_refused_text(report),
-        errors=_errors(report),
+        refused=(
+            refused_text(report.run_key, report.root, report.refused)
+            if report.refused and report.outcome is not Outcome.UNDONE
+            else ""
+        ),
+        errors=(
+            *(Text(f"{step.step}: ", step.error) for step in report.steps if step.error),
+            *([f"Validation found {count_text(len(broken), 'rule')} broken: {rules}."] if broken else ()),
+        ),
         wrong_lakes=report.wrong_lakes,
         notices=notices,
         not_approved=report.approval if approval.is_refused and not approval.is_moot else "",
     )
 
 
-def _errors(report: Report) -> tuple[str, ...]:
-    broken = report.validation.failures if report.validation else ()
-    rules = ", ".join(check.expectation for check in broken)
-    return (
-        *(Text(f"{step.step}: ", step.error) for step in report.steps if step.error),
-        *([f"Validation found {count_text(len(broken), 'rule')} broken: {rules}."] if broken else ()),
-    )
-
-
 def _write_pages(directory: Path, report: Mapping[str, Any]) -> None:
-    # Templates take a fifth of a second to import and compile: only where a report is written.
+    # Imported only here: templates take a fifth of a second to import and compile.
     from storage_engine.pages.report import report_html
     from storage_engine.pages.summary import summary_html, summary_text
 
@@ -264,7 +259,11 @@ def _write_pages(directory: Path, report: Mapping[str, Any]) -> None:
 
 
 def _row(report: Report, written: bytes | None, since: str | None) -> ReportRow:
-    deleted = 0 if report.outcome is Outcome.UNDONE else _count_deleted(report)
+    deleted = (
+        0
+        if report.outcome is Outcome.UNDONE
+        else sum(segment.fate is Fate.DELETED for segment in report.segments)
+    )
     ranges = report.validation.ranges if report.validation else ()
     return ReportRow(
         version=REPORT_VERSION,
@@ -279,16 +278,5 @@ def _row(report: Report, written: bytes | None, since: str | None) -> ReportRow:
     )
 
 
-def _count_deleted(report: Report) -> int:
-    return sum(segment.fate is Fate.DELETED for segment in report.segments)
-
-
-def _refused_text(report: Report) -> str:
-    if not report.refused or report.outcome is Outcome.UNDONE:
-        return ""
-    return refused_text(report.run_key, report.root, report.refused)
-
-
 def report_json(report: Report) -> dict[str, Any]:
-    """Return a report as plain values for JSON."""
     return {**to_jsonable(report), "ok": report.ok}

@@ -1,14 +1,10 @@
-"""A run's report: what it did and why, for each segment that was deleted or kept, and its figures.
-
-The figures are for readers who don't open the report.
-"""
+"""A run's report: the fate of each segment with its reason, and figures for other readers."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 from storage_engine.commands import Text
 from storage_engine.core.jsonable import filled, from_jsonable, to_recorded
@@ -19,7 +15,7 @@ from storage_engine.model.broker.broker_store import Pending
 from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.lag import ArchiveLag, LagSummary, QueueLag, Unread
-from storage_engine.model.plan import Decision, DependentFile, Plan, PlanRequest, Reason, Trigger
+from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Reason, Trigger
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status, ValidationResult
 from storage_engine.model.store import SegmentId
@@ -38,7 +34,7 @@ from storage_engine.retention.release.checkpointing import (
     DependentsResult,
     deleted_dependents,
 )
-from storage_engine.retention.release.releasing import Kept, ReleaseResult
+from storage_engine.retention.release.releasing import ReleaseResult
 from storage_engine.retention.store.context import RAN, WHOLE, AnyStore, Context, open_context
 from storage_engine.retention.store.known_heads import known_heads
 
@@ -54,7 +50,7 @@ def record_validation(store: AnyStore, run_key: str, result: ValidationResult) -
 
 
 def recorded_validation(context: Context, run: Run) -> ValidationResult | None:
-    """Return the run's latest validation; None: there is none."""
+    """Return the run's latest validation, or None."""
     results = context.journal.events(run, Step.VALIDATE, Phase.RESULT)
     return from_jsonable(ValidationResult, results[-1].payload["result"]) if results else None
 
@@ -74,7 +70,7 @@ class Fate(StrEnum):
 class SegmentReport:
     """One segment of the plan: its fate, the reason, and the proof.
 
-    :param proof: the ground on which it was deleted; "": it was not deleted.
+    :param proof: the ground on which it was deleted, or "" if it was not deleted.
     """
 
     log: str
@@ -111,6 +107,7 @@ def segment_reports(
         segment = decision.segment
         subject = segment_subject(segment.log, segment.base_offset)
         release, stay = gone.get(subject), stayed.get(subject)
+        otherwise = Fate.KEPT if stay or not decision.deletes else Fate.PENDING
         rows.append(
             filled(
                 SegmentReport,
@@ -120,7 +117,7 @@ def segment_reports(
                 path=segment.facts.path,
                 size_bytes=segment.disk_bytes,
                 planned=decision.deletes,
-                fate=_fate(decision, release, stay, missing.get(segment.id)),
+                fate=Fate.DELETED if release else missing.get(segment.id) or otherwise,
                 proof=release.passage.value if release else "",
                 proof_detail=release.passage_detail if release else "",
                 sha256=release.sha256 if release else None,
@@ -130,22 +127,12 @@ def segment_reports(
     return tuple(rows)
 
 
-def _fate(
-    decision: Decision, release: SegmentRelease | None, stay: Kept | None, missing: Fate | None
-) -> Fate:
-    if release is not None:
-        return Fate.DELETED
-    if missing is not None:
-        return missing
-    return Fate.KEPT if stay or not decision.deletes else Fate.PENDING
-
-
 @dataclass(frozen=True, slots=True)
 class StepReport:
     """Result of one step of a run.
 
-    :param took_ms: duration; None: the step is not done.
-    :param error: the last failure; "": there was none, or the step was done since.
+    :param took_ms: duration, or None if the step is not done.
+    :param error: the last failure, or "" if there was none or if the step was done since.
     """
 
     step: str
@@ -157,7 +144,7 @@ class StepReport:
 def step_reports(events: Sequence[Event], unproven: Collection[SegmentId]) -> tuple[StepReport, ...]:
     """Return the steps that a run took, in their order.
 
-    :param unproven: segments that the run meant to have in a lake, and that have no receipt.
+    :param unproven: segments that the run intended to archive, and that have no receipt.
     """
     rows: list[StepReport] = []
     for step in Step:
@@ -169,21 +156,18 @@ def step_reports(events: Sequence[Event], unproven: Collection[SegmentId]) -> tu
         errors = [event for event in step_events if event.phase is Phase.ERROR]
         if not (results or errors):
             continue
-        failed = step_events[-1].phase is Phase.ERROR
+        failed = errors[-1].payload if step_events[-1].phase is Phase.ERROR else {}
+        # Older releases recorded no parts.
+        parts = failed.get("parts", [failed.get("message", "")])
         rows.append(
             StepReport(
                 step=step.value,
                 done=bool(results),
                 took_ms=results[-1].payload.get("took_ms") if results else None,
-                error=_failure(errors[-1].payload) if failed else "",
+                error=Text(f"{failed['type']}: ", Text.from_json(parts)) if failed else "",
             )
         )
     return tuple(rows)
-
-
-def _failure(payload: Mapping[str, Any]) -> str:
-    # Older releases recorded no parts.
-    return Text(f"{payload['type']}: ", Text.from_json(payload.get("parts", [payload["message"]])))
 
 
 def ran_texts(events: Sequence[Event]) -> tuple[str, ...]:
@@ -206,14 +190,11 @@ def _is_past(errors: Sequence[Event], events: Sequence[Event], unproven: Collect
 
 
 def _archive_step(events: Sequence[Event], unproven: Collection[SegmentId]) -> tuple[StepReport, ...]:
-    """Return the step that archives, built from its results for segments.
-
-    Empty: nothing had to be archived.
-    """
-    own = [event for event in events if event.step == Step.ARCHIVE]
-    took = [event.payload[TOOK] for event in own if event.phase is Phase.RESULT and TOOK in event.payload]
+    """Return the archiving step, built from its results for segments, if segments had to be archived."""
+    rows = [event for event in events if event.step == Step.ARCHIVE]
+    took = [event.payload[TOOK] for event in rows if event.phase is Phase.RESULT and TOOK in event.payload]
     step = StepReport(Step.ARCHIVE.value, not unproven, sum(took) if took else None, "")
-    return (step,) if own else ()
+    return (step,) if rows else ()
 
 
 class Outcome(StrEnum):
@@ -236,13 +217,12 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ArchivedSegment:
-    """A segment that the run meant to have in the lake and that is there with a receipt.
+    """A segment that the run intended to archive and that has a receipt.
 
     :param by_this_run: false: it was proven before the run began.
     :param lake: location of the lake that has it.
     :param hashed_again: it was touched after its receipt, and this run found its bytes unchanged.
-    :param first_stored_at_ms: when its oldest message was stored; ``last_stored_at_ms`` is for its newest.
-        None: it has no messages.
+    :param first_stored_at_ms: when its oldest message was stored, or None without one. Likewise the newest.
     """
 
     log: str
@@ -269,27 +249,25 @@ InLakes = tuple[tuple[ArchivedSegment, ...], tuple[SegmentId, ...], tuple[str, .
 class Report:
     """A run's actions with their reasons, as page, mail and JSON show them.
 
-    :param unproven: base offsets of segments that the run meant to have in the lake and that have no receipt.
+    :param unproven: base offsets of segments that the run intended to archive and that have no receipt.
     :param unproven_logs: the log of each of them; empty in reports from before this field existed.
     :param archived_ahead: number of segments that the run archived though the plan doesn't delete them.
-    :param archive_lag: sealed, unproven segments at the run's end; None: it was not measured.
+    :param archive_lag: sealed, unproven segments at the run's end, or None if it was not measured.
     :param alarms: exceeded limits of archive lag or a running broker's work, and ranges that others deleted.
-    :param hold: the hold's status at the run's last look, with all drift of the run; None: no broker runs.
-    :param levels: levels of the disks when the plan was made.
+    :param hold: the hold's status at the run's last look, with all drift of the run, or None without a
+        broker.
     :param unread: consumers' losses by the deletion; before the deletion, those that the plan foresees.
     :param unread_lines: the losses as lines of text, with the commands that export the messages.
     :param owed: messages that the broker then had yet to deliver or decide; empty if the policy ignores them.
-    :param notices: notices for a person that changed nothing.
-    :param freed_bytes: size of the deleted files; 0 while they are in a quarantine. Files that a broker
-        removes later don't count.
-    :param quarantine: quarantine of the deleted files; None: they were deleted for good.
-    :param refused: logs of which no further segment was deleted, while segments of others were.
-    :param lake_directory: the value of ``--lake`` for the lake; LAKE: no local directory is known to be it.
+    :param notices: notices for a person, which didn't change the run.
+    :param freed_bytes: size of deleted files, without those in a quarantine or left for the broker to remove.
+    :param quarantine: quarantine of the deleted files, or None if they were deleted for good.
+    :param refused: logs of which no further segment was deleted, while other logs' segments were.
+    :param lake_directory: the value of ``--lake`` for the lake; LAKE: its local directory is unknown.
     :param wrong_lakes: why lakes of the store can't be used as they are, such as a copy, and what to do.
     :param hashed_again: number of archived segments, not among those to delete, that the run found unchanged.
-    :param ran: where consumer lag was measured and segments were archived; empty: neither was done, or the
-        report is older than this field.
-    :param approval: a sentence on a second person's answer about the plan; "": nobody was asked.
+    :param ran: where lag was measured and segments were archived. An older report has no places.
+    :param approval: a sentence on a second person's answer about the plan, or "" if nobody was asked.
     """
 
     outcome: Outcome
@@ -349,10 +327,7 @@ class Report:
 
     @property
     def unproven_ids(self) -> tuple[tuple[str, int], ...]:
-        """Return the segments without a receipt, by log and base offset.
-
-        In an older report the log is unknown.
-        """
+        """Return log and base offset of the segments without a receipt. An older report has no log: ""."""
         logs = self.unproven_logs or ("",) * len(self.unproven)
         return tuple(zip(logs, self.unproven, strict=True))
 
@@ -363,7 +338,7 @@ class Report:
 
 
 def build_report(store: AnyStore, run_key: str) -> Report:
-    """Collect everything that the journal and the lake know of a run, at whatever step it is.
+    """Return the report of a run, finished or not, from the journal and the lakes.
 
     :raises RunStateError: there is no such run.
     """
@@ -377,7 +352,7 @@ def read_report(context: Context, run: Run, in_lakes: InLakes | None = None) -> 
     events = context.journal.events(run)
     released = context.result(run, Step.RELEASE, ReleaseResult)
     deleted, _ = releases(event for event in events if event.step == Step.RELEASE)
-    others = {release.subject: release for release in (released.deleted_by_others if released else ())}
+    by_others = {release.subject: release for release in (released.deleted_by_others if released else ())}
     archived, unproven, lake_notice, wrong_lakes = in_lakes or read_lakes(context, run)
     decided_from = next((e.payload for e in events if (e.step, e.phase) == (Step.PLAN, Phase.RESULT)), {})
     steps = step_reports(events, unproven)
@@ -411,7 +386,7 @@ def read_report(context: Context, run: Run, in_lakes: InLakes | None = None) -> 
         hold=hold,
         levels=tuple(from_jsonable(DiskUsage, level) for level in decided_from.get("levels", ())),
         crashed=bool(decided_from.get("crashed", False)),
-        segments=segment_reports(plan, {**others, **deleted}, released),
+        segments=segment_reports(plan, {**by_others, **deleted}, released),
         archived=archived,
         unproven=tuple(segment.base_offset for segment in unproven),
         unproven_logs=tuple(segment.log for segment in unproven),
@@ -432,7 +407,7 @@ def read_report(context: Context, run: Run, in_lakes: InLakes | None = None) -> 
         checkpoint=checkpoint,
         validation=validation,
         notices=(
-            *_notices(plan, events, released, cleaned, others),
+            *_notices(plan, events, released, cleaned, by_others),
             *lake_notice,
             *(checkpoint.notices if checkpoint else ()),
         ),
@@ -440,7 +415,7 @@ def read_report(context: Context, run: Run, in_lakes: InLakes | None = None) -> 
         lake=store.lake.location,
         second_lake=store.second_lake.location if store.second_lake else None,
         journal=context.journal.name,
-        # What it is compared with is for an undo alone, and long.
+        # The signs are long, and only an undo needs them.
         quarantine=None if quarantine is None else replace(quarantine, signs={}),
         unread=unread,
         unread_lines=unread_lines(context, unread, done=bool(deleted), waived=waiver is not None),
@@ -459,8 +434,8 @@ def _refused_logs(
     deleted: Mapping[str, SegmentRelease],
 ) -> tuple[RefusedLog, ...]:
     refused = (*(refused_by_plan(plan) if plan else ()), *(released.refused if released else ()))
-    named = {log.log for log in refused} | {release.log for release in deleted.values()}
-    return (*refused, *(log for log in _list_not_archived(events) if log.log not in named))
+    other_logs = {log.log for log in refused} | {release.log for release in deleted.values()}
+    return (*refused, *(log for log in _list_not_archived(events) if log.log not in other_logs))
 
 
 def _list_unarchived(
@@ -470,17 +445,18 @@ def _list_unarchived(
 
     A waived segment was deleted without a receipt, and a refused log waits for the next run.
     """
-    done, stay = {release.segment.id for release in deleted}, {log.log for log in refused}
-    return {slot for slot in unproven if slot not in done and slot.log not in stay}
+    deleted_ids, stay = {release.segment.id for release in deleted}, {log.log for log in refused}
+    return {slot for slot in unproven if slot not in deleted_ids and slot.log not in stay}
 
 
 def _alarms(
     context: Context, lag: ArchiveLag | None, checkpoint: CheckpointResult | None, hold: HoldStatus | None
 ) -> tuple[str, ...]:
+    gone = tuple(drift for drift in hold.disturbances if drift.kind in GONE) if hold else ()
     return (
         *(lag.alarms(context.store.policy) if lag else ()),
         *(checkpoint.alarms if checkpoint else ()),
-        *_gone_alarms(context, hold),
+        *(alarms_of(context, replace(hold, disturbances=gone)) if hold else ()),
     )
 
 
@@ -523,33 +499,22 @@ def _list_not_archived(events: Sequence[Event]) -> tuple[RefusedLog, ...]:
     return tuple(refused.values())
 
 
-def _gone_alarms(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
-    """Return the log's ranges that others deleted during this run, and which place has them."""
-    if not hold:
-        return ()
-    drifts = [drift for drift in hold.disturbances if drift.kind in GONE]
-    return alarms_of(context, replace(hold, disturbances=tuple(drifts)))
-
-
 def _step_notices(
     act: str, result: ReleaseResult | DependentsResult | None, planned: Collection[str]
 ) -> Iterator[str]:
-    """Return the notices of a step that aren't among the known ones."""
+    """Yield a step's notices, without those of the plan."""
     notices = result.notices if result else ()
     yield from (Text(f"while {act}: ", notice) for notice in notices if notice not in planned)
 
 
 def read_lakes(context: Context, run: Run) -> InLakes:
-    """Read from the lakes which segments of the run they have, and which they lack.
-
-    Also return why some are unknown, and which lakes can't be used as they are.
-    """
+    """Return a run's archived and unproven segments, why some are unknown, and the faults of wrong lakes."""
     ids = [
         SegmentId(str(event.payload["log"]), int(event.payload["base_offset"]))
         for event in context.journal.events(run, Step.ARCHIVE, Phase.INTENT)
     ]
     results = context.journal.events(run, Step.ARCHIVE, Phase.RESULT)
-    again = {event.subject for event in results if event.payload.get(HASHED_AGAIN)}
+    hashed = {event.subject for event in results if event.payload.get(HASHED_AGAIN)}
     if not ids:
         return (), (), (), ()
     heads = known_heads(context.journal, context.record)
@@ -561,7 +526,7 @@ def read_lakes(context: Context, run: Run) -> InLakes:
         return (), tuple(ids), tuple(unknown), ()
     proven = {key: (lake, row) for lake in reversed(proofs.asked) for key in ids for row in lake.of(key)}
     archived = tuple(
-        _archived_segment(proven[key][1], run, proven[key][0].lake.location, segment_subject(*key) in again)
+        _archived_segment(proven[key][1], run, proven[key][0].lake.location, segment_subject(*key) in hashed)
         for key in ids
         if key in proven
     )
@@ -579,8 +544,8 @@ def read_lakes(context: Context, run: Run) -> InLakes:
 
 def _find_ahead(events: Sequence[Event], *, hashed_again: bool) -> set[str]:
     """Return the segments that the run proved, or found still proven, besides those that it deletes."""
-    done = (event for event in events if (event.step, event.phase) == (Step.SEALED, Phase.RESULT))
-    return {row.subject for row in done if bool(row.payload.get(HASHED_AGAIN)) is hashed_again} - {WHOLE}
+    results = (event for event in events if (event.step, event.phase) == (Step.SEALED, Phase.RESULT))
+    return {row.subject for row in results if bool(row.payload.get(HASHED_AGAIN)) is hashed_again} - {WHOLE}
 
 
 def _archived_segment(receipt: Receipt, run: Run, lake: str, hashed_again: bool) -> ArchivedSegment:
@@ -648,9 +613,9 @@ class OffsetSpan:
 class Counts:
     """Figures of some segments.
 
-    :param messages: number of messages; None: some segment has no receipt that says it.
-    :param lake: location of the lake that has them; "": they are in several lakes or in none.
-    :param first_message_ms: when the broker stored the first message; None: no receipt says it.
+    :param messages: number of messages, or None if a segment has no receipt.
+    :param lake: location of the lake that has them, or "" if several lakes or none have them.
+    :param first_message_ms: when the broker stored the first message, or None if no receipt says it.
     """
 
     segments: int
@@ -666,9 +631,8 @@ class Counts:
 def archived_receipts(store: AnyStore, run_key: str, step: Step) -> Mapping[str, list[Receipt]]:
     """Return the receipts of the segments that a run archived, by lake.
 
-    All its attempts count, also a killed one.
+    Killed attempts count as well.
 
-    :param step: the step of the run that archived.
     :raises LakeUnavailableError: no lake can be read.
     """
     context = open_context(store)
@@ -703,7 +667,7 @@ def released_segments(store: AnyStore, run_key: str) -> tuple[SegmentRelease, ..
 def deleted_counts(store: AnyStore, run_key: str) -> Counts | None:
     """Return the figures of a run's deletions. If no lake can be read, they lack the lakes' figures.
 
-    :return: the figures; None: nothing was deleted.
+    :return: the figures, or None if nothing was deleted.
     :raises RunStateError: there is no such run.
     """
     context = open_context(store)
@@ -727,10 +691,7 @@ def deleted_counts(store: AnyStore, run_key: str) -> Counts | None:
 
 
 def _receipts(context: Context, slots: Collection[tuple[str, int]]) -> Mapping[str, list[Receipt]]:
-    """Return the receipts of segments by lake.
-
-    If both lakes have a segment, the first one's receipt is returned.
-    """
+    """Return the receipts of segments by lake. The first of the lakes that have a segment counts."""
     if not slots:
         return {}
     heads = known_heads(context.journal, context.record)
@@ -739,9 +700,9 @@ def _receipts(context: Context, slots: Collection[tuple[str, int]]) -> Mapping[s
         raise unreachable_error([reason for _, reason in proofs.unreachable])
     receipts: dict[str, list[Receipt]] = {}
     for slot in sorted(slots):
-        having = next((lake for lake in proofs.asked if lake.of(slot)), None)
-        if having is not None:
-            receipts.setdefault(having.lake.location, []).append(having.of(slot)[-1])
+        lake_proofs = next((lake for lake in proofs.asked if lake.of(slot)), None)
+        if lake_proofs is not None:
+            receipts.setdefault(lake_proofs.lake.location, []).append(lake_proofs.of(slot)[-1])
     return receipts
 
 

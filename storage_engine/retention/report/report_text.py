@@ -1,7 +1,4 @@
-"""A report for reading: plain text, one fact on a line.
-
-Long names and hashes are complete only in the JSON.
-"""
+"""A report as plain text, one fact on a line. Long names and hashes are complete only in the JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +35,6 @@ _NAME_WIDTH = 60
 
 
 def report_text(report: Report) -> str:
-    """Render a report as text."""
     return join_texts("\n", (Text(line).each(printable) for line in _lines(report))) + "\n"
 
 
@@ -47,7 +43,11 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"Run {report.run_key}: {outcome_text(report.outcome)}"
     if report.approval:
         yield report.approval
-    yield from _refused_lines(report)
+    yield from (Text("FAILED ", reason) for reason in report.wrong_lakes)
+    for log in report.refused[:LOGS_SHOWN]:
+        yield f"FAILED {log_text(log)}"
+    if (more := len(report.refused) - LOGS_SHOWN) > 0:
+        yield f"FAILED {count_text(more, 'more log')} refused; report.json names all of them"
     for line in (*report.unread_lines, *report.alarms):
         yield Text("WARNING ", line)
     yield f"Began {time_text(report.began_at_ms)}, ended {time_text(report.finished_at_ms) or 'not yet'}"
@@ -91,8 +91,7 @@ def question_subject(report: Report) -> str:
 def question_body(report: Report, why: str, link: str) -> str:
     """Describe a plan to a second person: the segments to delete and why, consumers' losses, and the proofs.
 
-    :param why: why somebody is asked, as a clause.
-    :param link: link to the complete text.
+    :param why: why a second person is asked, as a clause.
     """
     going = [row for row in report.segments if row.planned]
     reasons = Counter(row.reason.value for row in going)
@@ -117,18 +116,9 @@ def question_body(report: Report, why: str, link: str) -> str:
 
 
 def outcome_text(outcome: Outcome) -> str:
-    """Return the text on a run's outcome for a person."""
     if outcome is Outcome.DRY_RUN:
         return "dry run: nothing was archived or deleted"
     return outcome.value
-
-
-def _refused_lines(report: Report) -> Iterator[str]:
-    yield from (Text("FAILED ", reason) for reason in report.wrong_lakes)
-    for log in report.refused[:LOGS_SHOWN]:
-        yield f"FAILED {log_text(log)}"
-    if (more := len(report.refused) - LOGS_SHOWN) > 0:
-        yield f"FAILED {count_text(more, 'more log')} refused; report.json names all of them"
 
 
 def _cause(report: Report) -> Iterator[str]:
@@ -152,11 +142,9 @@ def _cause(report: Report) -> Iterator[str]:
 
 
 def _hold(report: Report) -> Iterator[str]:
-    hold = report.hold
-    if not hold:
-        return
-    yield hold_text(hold)
-    yield from (f"WARNING {drift_text(drift)}" for drift in hold.disturbances)
+    if report.hold:
+        yield hold_text(report.hold)
+        yield from (f"WARNING {drift_text(drift)}" for drift in report.hold.disturbances)
 
 
 def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
@@ -195,11 +183,9 @@ def _archive_lag(report: Report) -> Iterator[str]:
         yield f"{count_text(report.archived_ahead, 'segment')} archived and proven ahead of deletion"
     if report.hashed_again:
         yield f"{count_text(report.hashed_again, 'segment')} {UNCHANGED}"
-    lag = report.archive_lag
-    if lag is None:
-        return
-    yield lag.text
-    yield from lag.notes
+    if report.archive_lag is not None:
+        yield report.archive_lag.text
+        yield from report.archive_lag.notes
 
 
 def _segments(report: Report, fate: Fate) -> Iterator[str]:
@@ -219,10 +205,7 @@ def _segments(report: Report, fate: Fate) -> Iterator[str]:
 
 
 def _reason_text(row: SegmentReport) -> str:
-    """Return the reason.
-
-    Long names in it, which brokers permit up to 255 characters, are cut in the middle.
-    """
+    """Return the reason. Long names in it, up to 255 characters in brokers, are cut in the middle."""
     if row.reason is not Reason.LAG_BLOCKED:
         return row.detail
     return re.sub(r"[^\s,;]+", lambda word: shorten(word[0], _NAME_WIDTH), row.detail)
@@ -254,7 +237,7 @@ def _quarantine(report: Report) -> Iterator[str]:
         yield f"{quarantine.state.value} at {time_text(quarantine.state_at_ms)}: {quarantine.detail}"
         return
     if quarantine.state is QuarantineState.UNDO_ENDED:
-        yield f"its undo ended at {time_text(quarantine.state_at_ms)} in the middle: {quarantine.detail}"
+        yield f"its undo ended at {time_text(quarantine.state_at_ms)}, unfinished: {quarantine.detail}"
         yield f"the rest frees nothing until {time_text(quarantine.until_ms)}"
         yield from (str(place.directory) for place in quarantine.places)
         return
@@ -284,9 +267,9 @@ def _lag(report: Report) -> Iterator[str]:
     for notice in lag.source.notices:
         yield Text("WARNING ", notice)
     if lag.logs is not None:
-        yield f"measured in {count_text(lag.logs, 'log')}; of other logs it is unknown"
+        yield f"measured in {count_text(lag.logs, 'log')}; the lag of other logs is unknown"
     if lag.lost_messages:
-        yield f"{count_text(lag.lost_messages, 'message')} gone before some group had read them"
+        yield f"{count_text(lag.lost_messages, 'message')} gone before a group had read them"
     if lag.soonest_loss_ms is not None:
         when = f"in {duration_text(lag.soonest_loss_ms)}" if lag.soonest_loss_ms > 0 else "now"
         yield f"the next loss by age: {when}"
@@ -300,7 +283,7 @@ def _lag(report: Report) -> Iterator[str]:
         if unnamed:
             names.append(f"{unnamed} more groups")
         queues = count_text(lag.at_risk_queues, unit)
-        yield f"in {queues} these still have to read segments of the plan: {', '.join(names)}"
+        yield f"groups that still have to read segments of the plan, in {queues}: {', '.join(names)}"
     shown = {(row.group, row.topic, row.queue_id) for row in lag.worst}
     others = [row for row in report.lagging if (row.group, row.topic, row.queue_id) not in shown]
     for row in others[:_LAGGING_SHOWN]:
@@ -357,7 +340,7 @@ def _validation(report: Report) -> Iterator[str]:
         yield f"{span} {row.where.value} {row.status.value}: {row.detail}"
     for check in result.failures:
         yield f"{check.expectation}: {check.description}: {'; '.join(check.examples)}"
-    # Wrong lakes are said above.
+    # Wrong lakes are named above.
     yield from (note for note in result.notes if not note.endswith(report.wrong_lakes))
 
 

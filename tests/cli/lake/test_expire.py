@@ -100,7 +100,7 @@ def test_a_hold_of_another_lake_of_the_store_keeps_and_so_does_one_that_is_not_t
     store, lake = cleaned
     assert cli("clean", store, "--lake", lake, "--manual").exit_code == 0
     assert reasons(cli, lake)["past"] == 4
-    assert "4 segments left" in cli("lake", "expire", "--lake", lake).out
+    assert "4 segments expired" in cli("lake", "expire", "--lake", lake).out
     before = files(lake)
     record_act(second, lambda acts: decide_hold(acts, Scope(log="commitlog"), "case 7"))
     assert reasons(cli, lake)["held"] == 3
@@ -117,7 +117,7 @@ def test_what_a_killed_run_left_stays_once_another_lake_holds_it(cli, cleaned, s
     assert cli("clean", store, "--lake", lake, "--manual").exit_code == 0
     with monkeypatch.context() as patch:
         patch.setattr(lake_expiry, "finish_acts", lambda *_, **__: None)
-        assert "4 segments left" in cli("lake", "expire", "--lake", lake).out
+        assert "4 segments expired" in cli("lake", "expire", "--lake", lake).out
     hold = record_act(second, lambda acts: decide_hold(acts, Scope(log="commitlog"), "case 7"))[-1]
     assert "Nothing expires." in cli("lake", "expire", "--lake", lake).out
     assert reasons(cli, lake)["held"] == 7
@@ -144,7 +144,7 @@ def test_where_no_journal_says_which_other_lakes_there_are_no_file_goes_for_good
 ) -> None:
     store, lake = cleaned
     assert cli("clean", store, "--lake", lake, "--manual").exit_code == 0
-    assert "4 segments left" in cli("lake", "expire", "--lake", lake).out
+    assert "4 segments expired" in cli("lake", "expire", "--lake", lake).out
     before, trash = files(lake), ("--trash-days", 0)
     (lake / "journal.db").rename(tmp_path / "away.db")
     other = f"sqlite:///{tmp_path / 'other.db'}"
@@ -152,7 +152,7 @@ def test_where_no_journal_says_which_other_lakes_there_are_no_file_goes_for_good
     for words in ((), ("--journal", other)):
         assert "Nothing expires." in cli("lake", "expire", "--lake", lake, *trash, *words).out
         assert files(lake) == before
-    assert "6 files went for good" in cli("lake", "expire", "--lake", lake, *trash, "--store-gone", "A").out
+    assert "6 files left the trash" in cli("lake", "expire", "--lake", lake, *trash, "--store-gone", "A").out
 
 
 def test_a_hold_by_the_name_that_the_journal_alone_knows_keeps(cli, cleaned) -> None:
@@ -160,7 +160,7 @@ def test_a_hold_by_the_name_that_the_journal_alone_knows_keeps(cli, cleaned) -> 
     assert cli("clean", store, "--lake", lake, "--manual").exit_code == 0
     journal = Journal(f"sqlite:///{lake / 'journal.db'}")
     (record,) = journal.all_stores()
-    assert "4 segments left" in cli("lake", "expire", "--lake", lake).out
+    assert "4 segments expired" in cli("lake", "expire", "--lake", lake).out
     journal.name_store(record.store_id, "payments")
     before = files(lake)
     hold = cli("lake", "keep", "--lake", lake, "--store", "payments", "--hold", "why")
@@ -182,7 +182,7 @@ def test_what_a_store_no_longer_has_expires_comes_back_and_goes_for_good(cli, cl
     before = files(lake)
     assert reasons(cli, lake) == counts
     done = cli("lake", "expire", "--lake", lake)
-    assert "4 segments left, 4.0 MiB" in done.out
+    assert "4 segments expired, 4.0 MiB" in done.out
     assert files(lake) == before
     topics = cli("lake", "keep", "--lake", lake, "--json").json["lakes"][0]["topics"]
     assert sum(topic["size_bytes"] for topic in topics) < 3 << 20, "of seven segments four are gone"
@@ -193,10 +193,10 @@ def test_what_a_store_no_longer_has_expires_comes_back_and_goes_for_good(cli, cl
     assert reasons(cli, lake) == counts
     assert cli("verify", store, "--lake", lake, "--level", "bytes").exit_code == 0
     maintained = cli("maintain", "--lake", lake)
-    assert "by the lake's rules 4 segments left" in maintained.out
+    assert "by the lake's rules 4 segments expired" in maintained.out
     assert cli("maintain", "--lake", lake, "--dry-run").exit_code == 0
     gone = cli("lake", "expire", "--lake", lake, "--trash-days", 0)
-    assert "4 files went for good" in gone.out
+    assert "4 files left the trash" in gone.out
     assert len(before - files(lake)) == 4
     acts = cli("lake", "info", "--lake", lake, "--json").json["acts"]
     assert acts == len(["keep", "expire", "undo", "expire", "removed"])
@@ -264,7 +264,7 @@ def test_topics_that_are_past_leave_their_segments_and_the_others_stay(
     assert all(0.1 < it["gone_bytes"] / it["segment"]["size_bytes"] < 0.3 for it in thinned)
     assert files(lake) == (before := files(lake))
     done = cli("lake", "expire", "--lake", lake, *few)
-    assert "By the lake's rules 4 segments let topics go, 8" in done.out
+    assert "By the lake's rules 4 segments lost expired topics, 8" in done.out
     assert reasons(cli, lake, *few) == {"not-past": 5, **others}
     topics = {
         it["topic"]: it for it in cli("lake", "keep", "--lake", lake, "--json").json["lakes"][0]["topics"]
@@ -279,7 +279,7 @@ def test_topics_that_are_past_leave_their_segments_and_the_others_stay(
     assert "Restored the segments" in cli("lake", "expire", "--lake", lake, "--undo", undo).out
     assert reasons(cli, lake, *most)["thinned"] == 4
     gone = cli("lake", "expire", "--lake", lake, *most)
-    assert "4 segments let topics go" in gone.out
+    assert "4 segments lost expired topics" in gone.out
     gone = cli("lake", "expire", "--lake", lake, "--trash-days", 0, "--json").json
     assert sorted(it["location"].rpartition("/")[2] for it in gone["removed"]) == sorted(before - files(lake))
     assert len(gone["removed"]) == 4
@@ -297,6 +297,6 @@ def test_topics_that_are_past_leave_their_segments_and_the_others_stay(
     assert reasons(cli, lake, "--store-gone", "A", *most)["thinned"] == 2
     # What leaves whole had left before the first hold.
     gone = cli("lake", "expire", "--lake", lake, "--store-gone", "A", *most).out
-    assert "By the lake's rules 1 segment left" in gone, gone
+    assert "By the lake's rules 1 segment expired" in gone, gone
     assert (len(held), files(lake)) == (2, before)
     assert reasons(cli, lake, "--store-gone", "A", *most)["held"] == 6

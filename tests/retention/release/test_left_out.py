@@ -353,7 +353,7 @@ def test_a_quarantine_that_is_being_emptied_keeps_what_no_rule_permits_any_more(
     record_rule(store, RULE, archives=True)
     (said,) = steps.make_plan(store, "lifted", PlanRequest(), late_ms).notices
     assert "the quarantine of run r stays" in said
-    assert "copy out what you need" in said
+    assert "copy the files that you need" in said
     assert len(list(aside.iterdir())) == GOING
     record_rule(store, RULE)
     notices = steps.make_plan(store, "again", PlanRequest(), late_ms).notices

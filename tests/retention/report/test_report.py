@@ -178,7 +178,7 @@ class TestReport:
         assert group in report.segments[0].detail
         text = report_text(report)
         shown = f"{group[:30]}…{group[-29:]}"
-        assert f"in 1 queue these still have to read segments of the plan: {shown}\n" in text
+        assert f"groups that still have to read segments of the plan, in 1 queue: {shown}\n" in text
         assert f"{shown} {'t' * 30}…{'t' * 29}/3: 9 messages behind" in text
         assert f"lag-blocked: group {shown} has read queue 3 of topic {'t' * 30}…" in text
         assert group not in text
