@@ -42,7 +42,7 @@ def get_provider_info() -> dict[str, Any]:
                 "storage_engine.operators.lake_jobs",
                 "storage_engine.operators.retention",
                 "storage_engine.operators.spark_job",
-            ),
+            )
         ],
         "sensors": [_modules("storage_engine.sensors.cleanup")],
         "triggers": [_modules("storage_engine.triggers.cleanup")],

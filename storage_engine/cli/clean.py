@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from storage_engine import cycle
-from storage_engine.cli.options.options import (
-    CLEAN,
-    REPLICAS_STOPPED,
-    check_store,
-)
+from storage_engine.cli.options.options import CLEAN, REPLICAS_STOPPED, check_store
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.lag import LagOfPlan, print_groups
 from storage_engine.cli.output.next_line import say_cleanup, say_next
@@ -41,10 +37,7 @@ if TYPE_CHECKING:
     from storage_engine.retention.quarantine.undo import UndoResult
     from storage_engine.retention.report.finishing import FinishResult
     from storage_engine.retention.report.report import Report
-    from storage_engine.retention.steps import (
-        ArchiveResult,
-        ReleaseResult,
-    )
+    from storage_engine.retention.steps import ArchiveResult, ReleaseResult
     from storage_engine.retention.store.managed_store import ManagedStore
 
 
@@ -57,9 +50,7 @@ if TYPE_CHECKING:
     help=("Delete at most this many; default: deleteFileBatchMax."),
 )
 @click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Show the planned deletions and the consumers' losses; change nothing.",
+    "--dry-run", is_flag=True, help="Show the planned deletions and the consumers' losses; change nothing."
 )
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @click.option("--run-key", help="Continue this interrupted run; default: a new one.")

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.cli.options.options import (
-    check_store,
-    conn_id_option,
-    lake_and_journal,
-    lake_option,
-)
+from storage_engine.cli.options.options import check_store, conn_id_option, lake_and_journal, lake_option
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.output import answer, store_name
 from storage_engine.cli.shell.command import command, json_option
@@ -83,10 +78,7 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str) 
 )
 @json_option
 def approve(
-    managed: ManagedStore,
-    digest: str | None,
-    lower_to: str | None,
-    minimum_retention_hours: int | None,
+    managed: ManagedStore, digest: str | None, lower_to: str | None, minimum_retention_hours: int | None
 ) -> int:
     """Approve, as a second person, that a plan of STORE is carried out. The journal keeps both accounts.
 
@@ -135,11 +127,7 @@ def approve(
 )
 @json_option
 def accept_loss(
-    managed: ManagedStore,
-    start_offset: int,
-    end_offset: int,
-    log: str | None,
-    reason: str,
+    managed: ManagedStore, start_offset: int, end_offset: int, log: str | None, reason: str
 ) -> int:
     """Accept that a range of STORE's log is LOST. From then on validation only warns of it.
 
@@ -168,12 +156,7 @@ def accept_loss(
     ),
 )
 @json_option
-def adopt(
-    managed: ManagedStore,
-    log: str | None,
-    reason: str,
-    force: bool,
-) -> int:
+def adopt(managed: ManagedStore, log: str | None, reason: str, force: bool) -> int:
     """Open a new lineage for STORE, after other bytes were found at offsets that are already archived.
 
     Archived segments stay in the lake under the old lineage. Refused if no segment on disk contradicts them.
@@ -228,12 +211,7 @@ def move(name: str, managed: ManagedStore, reason: str, leave_unproven: int | No
 )
 @click.option("--new", is_flag=True, help="STORE is a copy and becomes a store of its own.")
 @json_option
-def stamp(
-    managed: ManagedStore,
-    reason: str,
-    store_id: str | None,
-    new: bool,
-) -> int:
+def stamp(managed: ManagedStore, reason: str, store_id: str | None, new: bool) -> int:
     """Record which store the directory STORE is, after it was copied, or its stamp or lake was lost.
 
     The stamp is in STORE/.storage-engine. From then on the store is compared with the lake's present state.

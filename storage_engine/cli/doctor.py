@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.cli.options.options import (
-    is_lake_there,
-    make_commands,
-    pipeline_of,
-    places_of,
-)
+from storage_engine.cli.options.options import is_lake_there, make_commands, pipeline_of, places_of
 from storage_engine.cli.options.store_argument import has_lake, takes_store
 from storage_engine.cli.options.stores_file import named_stores
 from storage_engine.cli.output.output import (
@@ -125,9 +120,7 @@ def _without_lake(diagnosis: Diagnosis, lake_dir: str) -> Diagnosis:
     """Return a diagnosis for a call that names a lake where none exists."""
     where = make_commands(Path(lake_dir), diagnosis.store.broker)
     finding = Finding.warning(
-        "no-lake",
-        f"no lake there yet: {lake_dir}",
-        Text("mount its disk, or make a lake ", where),
+        "no-lake", f"no lake there yet: {lake_dir}", Text("mount its disk, or make a lake ", where)
     )
     step = diagnosis.next
     if isinstance(step.command, Command) and step.command.words == "init-lake":
@@ -356,10 +349,7 @@ def diagnosis_json(found: Diagnosis, said: Arguments) -> dict[str, Any]:
         "pipeline": to_jsonable(found.pipeline),
         "runs": found.runs or None,
         "findings": findings_json(found.findings, ("what", "advice"), said),
-        "next": {
-            "command": _next_command(found, said) or None,
-            "why": found.next.why,
-        },
+        "next": {"command": _next_command(found, said) or None, "why": found.next.why},
     }
 
 

@@ -133,10 +133,7 @@ def recover(managed: ManagedStore, dry_run: bool, cut_messages: bool, index: str
 
     with waiting("Recovering"):
         recovery = engine_of(managed.broker, managed.root, "recovered").recover(
-            settings_of(managed),
-            dry_run=dry_run,
-            cut_messages=cut_messages,
-            whole_index=index == "all",
+            settings_of(managed), dry_run=dry_run, cut_messages=cut_messages, whole_index=index == "all"
         )
     return answer("recover", recovery, join_texts("\n", recovery.lines))
 

@@ -71,12 +71,7 @@ def _check_name(context: click.Context, parameter: click.Parameter, text: str | 
 @second_lake_option
 @conn_id_option
 @json_option
-def info(
-    which: str | None,
-    lake_dir: Path | None,
-    second_lake_dir: Path | None,
-    conn_id: str | None,
-) -> int:
+def info(which: str | None, lake_dir: Path | None, second_lake_dir: Path | None, conn_id: str | None) -> int:
     """Show the managed stores: their ranges on disk and in lakes, last run, last verification, holds and
     workers.
 
@@ -171,11 +166,7 @@ def _overview_json(overview: Overview) -> dict[str, Any]:
 )
 @json_option
 def runs(
-    run: str | None,
-    which: str | None,
-    lake_dir: Path | None,
-    conn_id: str | None,
-    max_count: int,
+    run: str | None, which: str | None, lake_dir: Path | None, conn_id: str | None, max_count: int
 ) -> int:
     """List a store's runs, the newest first: their cause, deleted segments and outcome.
 
@@ -300,11 +291,7 @@ def print_overview(found: Overview, stores: Sequence[ManagedOverview]) -> None:
     elif not stores:
         say("No store is managed: nothing was archived yet, and no run has begun.")
     for store in stores:
-        print_table(
-            f"Store {store.name}",
-            ("what", "value"),
-            _facts(store, found.is_known),
-        )
+        print_table(f"Store {store.name}", ("what", "value"), _facts(store, found.is_known))
 
 
 def _facts(store: ManagedOverview, lakes_known: bool) -> Iterator[tuple[str, str]]:

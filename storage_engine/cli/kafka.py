@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from storage_engine import cycle
-from storage_engine.cli.clean import (
-    archive_with_progress,
-    show_dry_run,
-    show_report,
-    take_steps,
-)
+from storage_engine.cli.clean import archive_with_progress, show_dry_run, show_report, take_steps
 from storage_engine.cli.options.options import REPLICAS_STOPPED
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.lag import LagOfPlan
@@ -75,9 +70,7 @@ _POLICY = ("lag_policy", "minimum_retention_hours", "approval", "archive_bytes_p
 )
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Show the planned deletions and the consumers' losses; change nothing.",
+    "--dry-run", is_flag=True, help="Show the planned deletions and the consumers' losses; change nothing."
 )
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @click.option("--run-key", help="Continue this interrupted run; default: a new one.")
@@ -282,10 +275,7 @@ def _say_room(room: Sequence[DiskRoom], *, is_there: bool, deleted: bool) -> Non
 @click.option("--run-key", help="Continue this interrupted run; default: a new one.")
 @json_option
 def run_tasks(
-    managed: ManagedStore,
-    replicas_stopped: str | None,
-    deleted_topics: dict[str, str],
-    run_key: str | None,
+    managed: ManagedStore, replicas_stopped: str | None, deleted_topics: dict[str, str], run_key: str | None
 ) -> int:
     """Do the five background tasks of STORE's stopped broker. If the broker runs, show their state.
 

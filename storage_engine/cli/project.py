@@ -54,9 +54,7 @@ _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
     help="The broker's storePathRootDir, for the connection; with --name also a node's server.properties.",
 )
 @click.option(
-    "--broker-conf",
-    type=NamedPath(dir_okay=False),
-    help="The broker's own config file, for the connection.",
+    "--broker-conf", type=NamedPath(dir_okay=False), help="The broker's own config file, for the connection."
 )
 @click.option(
     "--time-zone",
@@ -73,11 +71,7 @@ _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
     show_default=True,
     help="The store's connection, whose id is its name.",
 )
-@_of_airflow(
-    "--broker",
-    metavar="HOST:PORT",
-    help="The running broker's listen port, for the connection.",
-)
+@_of_airflow("--broker", metavar="HOST:PORT", help="The running broker's listen port, for the connection.")
 @_of_airflow(
     "--lake",
     "lake_dir",
@@ -99,31 +93,15 @@ _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
     type=NamedPath(file_okay=False),
     help="Directory for DAG files; default: this Airflow's dags_folder.",
 )
-@_of_airflow(
-    "--env",
-    is_flag=True,
-    help="Print the option as an environment variable; edit no airflow.cfg.",
-)
+@_of_airflow("--env", is_flag=True, help="Print the option as an environment variable; edit no airflow.cfg.")
 @_of_airflow(
     "--edge",
     metavar="QUEUE",
     help="Queue of an edge worker on the host of the store's disk, if that is another host.",
 )
-@_of_airflow(
-    "--add-connection",
-    is_flag=True,
-    help="Add the connection instead of printing the command.",
-)
-@_of_airflow(
-    "--yes",
-    is_flag=True,
-    help="Make the changes without asking.",
-)
-@click.option(
-    "--name",
-    metavar="NAME",
-    help="Only write STORE into the file of stores, under this name.",
-)
+@_of_airflow("--add-connection", is_flag=True, help="Add the connection instead of printing the command.")
+@_of_airflow("--yes", is_flag=True, help="Make the changes without asking.")
+@click.option("--name", metavar="NAME", help="Only write STORE into the file of stores, under this name.")
 @click.option(
     "--older-dag-ids",
     is_flag=True,
@@ -339,11 +317,7 @@ def _queue_step(conn_id: str, queue: str) -> str:
 
 def _edge_steps(queue: str, listed: own.Option, address: str) -> list[str]:
     url = f"{address.rstrip('/') or 'https://AIRFLOW'}/edge_worker/v1/rpcapi"
-    options = (
-        own.Option("core", "executor", own.EDGE_EXECUTOR),
-        own.Option("edge", "api_url", url),
-        listed,
-    )
+    options = (own.Option("core", "executor", own.EDGE_EXECUTOR), own.Option("edge", "api_url", url), listed)
     lines = [f"   export {option.variable}={shlex.quote(option.value)}" for option in options]
     lines += [
         "   export AIRFLOW__API_AUTH__JWT_SECRET=…       # of [api_auth], as all parts of Airflow have it",

@@ -49,11 +49,7 @@ if TYPE_CHECKING:
 @click.option("--messages", is_flag=True, help="Read every segment: messages, last timestamps, damage.")
 @click.option("--queues", is_flag=True, help="List every consume queue with its bounds.")
 @json_option
-def inspect(
-    managed: ManagedStore,
-    messages: bool,
-    queues: bool,
-) -> int:
+def inspect(managed: ManagedStore, messages: bool, queues: bool) -> int:
     """Describe STORE and its contents: segments, queues, index, checkpoint, topics, settings in effect.
 
     Beside a running broker, also show the broker's own description, and whether the store is held.
@@ -117,11 +113,7 @@ def _archive_lag(managed: ManagedStore) -> ArchiveLag:
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @json_option
 def plan(
-    managed: ManagedStore,
-    at: str | None,
-    disks: dict[str, str],
-    manual: bool,
-    replicas_stopped: str | None,
+    managed: ManagedStore, at: str | None, disks: dict[str, str], manual: bool, replicas_stopped: str | None
 ) -> int:
     """Show the segments that a cleanup of STORE would delete or keep, each with a reason, and the files that
     would be deleted with them.
@@ -166,10 +158,7 @@ def _touch_notices(managed: ManagedStore) -> tuple[str, ...]:
 @takes_store(lake=False)
 @click.option("--group", help="Only this consumer group.")
 @json_option
-def lag(
-    managed: ManagedStore,
-    group: str | None,
-) -> int:
+def lag(managed: ManagedStore, group: str | None) -> int:
     """Show how far each consumer group of STORE is behind, and how many of its messages a cleanup would
     delete now.
 
@@ -225,12 +214,7 @@ def lag(
     help="Show this many of the newest at most; default: maxMsgsNumBatch.",
 )
 @json_option
-def index_lookup(
-    managed: ManagedStore,
-    topic: str,
-    key: str,
-    max_count: int | None,
-) -> int:
+def index_lookup(managed: ManagedStore, topic: str, key: str, max_count: int | None) -> int:
     """List the physical offsets of TOPIC's messages that have KEY.
 
     The broker's index finds them by a hash, and each entry is compared with the message in the log. KEY is

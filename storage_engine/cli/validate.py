@@ -39,11 +39,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def validate(
-    managed: ManagedStore,
-    full: bool,
-    rows: bool,
-    spark_master: str | None,
-    output_dir: Path | None,
+    managed: ManagedStore, full: bool, rows: bool, spark_master: str | None, output_dir: Path | None
 ) -> int:
     """Check that STORE has every byte once and in order; with --lake, check store and lake together."""
     from storage_engine.brokers import find_broker

@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     help="Directory for the lake, or a directory whose lake.json names catalog and warehouse.",
 )
 @of_lake(
-    "--conn-id",
-    environment=True,
-    help="Airflow connection of a store. Its lake and second lake are made.",
+    "--conn-id", environment=True, help="Airflow connection of a store. Its lake and second lake are made."
 )
 @click.option(
     "--broker-type",
@@ -49,10 +47,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def init_lake(
-    lake_dir: Path | None,
-    conn_id: str | None,
-    broker_type: str | None,
-    allow_same_disk: bool,
+    lake_dir: Path | None, conn_id: str | None, broker_type: str | None, allow_same_disk: bool
 ) -> int:
     """Make a lake where there is none. An existing lake is left as it is.
 

@@ -10,10 +10,7 @@ from pathlib import Path
 import click
 
 from storage_engine.cli.lake.witnesses import WitnessedLake, witness_options
-from storage_engine.cli.options.options import (
-    lake_option,
-    second_lake_option,
-)
+from storage_engine.cli.options.options import lake_option, second_lake_option
 from storage_engine.cli.output.output import print_json, print_table, say, say_notes
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command, json_option, wants_json
@@ -264,13 +261,7 @@ def print_forecast(found: KeepForecast) -> None:
             "Archive",
             ("id", "since", "by", "of", "archive"),
             (
-                (
-                    _id_text(act.rule_id),
-                    time_text(act.at_ms),
-                    act.person,
-                    act.scope.text,
-                    archive_text(act),
-                )
+                (_id_text(act.rule_id), time_text(act.at_ms), act.person, act.scope.text, archive_text(act))
                 for act in found.archive_rules
             ),
         )
@@ -279,13 +270,7 @@ def print_forecast(found: KeepForecast) -> None:
             "Holds",
             ("id", "since", "by", "of", "reason"),
             (
-                (
-                    _id_text(hold.hold_id),
-                    time_text(hold.at_ms),
-                    hold.person,
-                    hold.scope.text,
-                    hold.reason,
-                )
+                (_id_text(hold.hold_id), time_text(hold.at_ms), hold.person, hold.scope.text, hold.reason)
                 for hold in found.holds
             ),
         )

@@ -263,11 +263,7 @@ def _archive(
 )
 @json_option
 def verify(
-    managed: ManagedStore | None,
-    lake_dir: Path,
-    level: str,
-    max_bytes: int | None,
-    renew: bool,
+    managed: ManagedStore | None, lake_dir: Path, level: str, max_bytes: int | None, renew: bool
 ) -> int:
     """Check the lake's contents; with STORE, also check that lake and store together have every byte.
 

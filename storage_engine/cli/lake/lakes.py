@@ -13,12 +13,7 @@ import click
 
 from storage_engine.cli.lake.keep import keep
 from storage_engine.cli.lake.witnesses import WitnessedLake, part_journal, witness_options
-from storage_engine.cli.options.options import (
-    journal_of,
-    lake_and_journal,
-    lake_option,
-    of_lake,
-)
+from storage_engine.cli.options.options import journal_of, lake_and_journal, lake_option, of_lake
 from storage_engine.cli.output.output import answer, print_json, print_table, say
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import Group, command, json_option, said_by, wants_json
@@ -413,12 +408,7 @@ def print_info(found: LakeInfo) -> None:
         facts.append(("copy of", f"{found.copy_of}, read-only"))
     if found.promoted is not None:
         act = found.promoted
-        facts.append(
-            (
-                "promoted",
-                f"by {act['person']}: {act['reason']}; was a copy of {act['copy_of']}",
-            )
-        )
+        facts.append(("promoted", f"by {act['person']}: {act['reason']}; was a copy of {act['copy_of']}"))
     if found.acts:
         facts.append(("acts", f"{found.acts} of what it keeps: {Command('lake keep')} shows what holds"))
     for table in found.tables:

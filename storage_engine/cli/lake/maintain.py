@@ -154,11 +154,7 @@ def _print_history(done: MaintainResult) -> None:
 )
 @json_option
 def gc(
-    target: WitnessedLake,
-    grace_hours: float,
-    trash_days: float,
-    delete: bool,
-    undo_moment: str | None,
+    target: WitnessedLake, grace_hours: float, trash_days: float, delete: bool, undo_moment: str | None
 ) -> int:
     """List files that may be removed from the lake, because a live file provably has the same content: second
     copies of a segment, superseded files, and metadata of failed commits and expired snapshots. Files are

@@ -52,11 +52,7 @@ def _stored_ms(_context: click.Context, parameter: click.Parameter, text: str | 
 
 
 from_time_option = click.option(
-    "--from-time",
-    "from_ms",
-    metavar="TIME",
-    callback=_stored_ms,
-    help="Messages stored at or after TIME.",
+    "--from-time", "from_ms", metavar="TIME", callback=_stored_ms, help="Messages stored at or after TIME."
 )
 to_time_option = click.option(
     "--to-time", "to_ms", metavar="TIME", callback=_stored_ms, help="Messages stored before TIME."
@@ -365,13 +361,7 @@ def _format_of(target: Path, option: str | None) -> ExportFormat:
 )
 @click.option("--decompress", is_flag=True, help="Decompress bodies that producers have compressed.")
 @json_option
-def export(
-    lake_dir: Path,
-    to_file: Path,
-    file_format: str | None,
-    decompress: bool,
-    **selected: Any,
-) -> int:
+def export(lake_dir: Path, to_file: Path, file_format: str | None, decompress: bool, **selected: Any) -> int:
     """Write archived messages into a new file, selected by topic, key, queue and time.
 
     Only files and row groups that may contain them are read. An existing file is never overwritten.

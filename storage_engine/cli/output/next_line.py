@@ -61,10 +61,7 @@ def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None
 
     if not may_clean_now(managed):
         return
-    requests = [
-        (Command("clean"), PlanRequest()),
-        (Command("clean --manual"), PlanRequest(manual=True)),
-    ]
+    requests = [(Command("clean"), PlanRequest()), (Command("clean --manual"), PlanRequest(manual=True))]
     if asked is not None:
         requests = [] if asked.manual else requests[1:]
     for command, request in requests:

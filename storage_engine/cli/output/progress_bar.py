@@ -26,11 +26,7 @@ class _Figures(ProgressColumn):
     If the whole is unknown, only the elapsed time.
     """
 
-    _bytes = (
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(compact=True),
-    )
+    _bytes = (DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn(compact=True))
     _counted = TimeRemainingColumn(compact=True)
     _elapsed = TimeElapsedColumn()
 

@@ -17,14 +17,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_tasks import BackgroundTasks
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.disk import DiskUsage
-from storage_engine.model.hold import (
-    BrokerProgress,
-    Drift,
-    HoldMemory,
-    HoldStatus,
-    ShieldNeed,
-    WatchLook,
-)
+from storage_engine.model.hold import BrokerProgress, Drift, HoldMemory, HoldStatus, ShieldNeed, WatchLook
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan import Cause, DependentFile, Plan, PlanRequest, Trigger, Urgency
 from storage_engine.model.proof.receipt import Receipt

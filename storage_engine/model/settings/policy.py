@@ -207,8 +207,7 @@ class Policy:
         label="When to archive",
     )
     archive_budget_bytes: int = setting(
-        16 << 30,
-        "With seal: the most that one run archives ahead of deletion; at least one segment.",
+        16 << 30, "With seal: the most that one run archives ahead of deletion; at least one segment."
     )
     archive_margin_hours: int = setting(
         24,
@@ -216,12 +215,10 @@ class Policy:
         "no lake has is held, or else an alarm is raised.",
     )
     archive_lag_alarm_bytes: int | None = setting(
-        None,
-        "Alarm when more than this is sealed and not proven in a lake; default: never.",
+        None, "Alarm when more than this is sealed and not proven in a lake; default: never."
     )
     archive_lag_alarm_seconds: int | None = setting(
-        None,
-        "Alarm when a sealed segment is older than this without a proof; default: never.",
+        None, "Alarm when a sealed segment is older than this without a proof; default: never."
     )
     archive_bytes_per_second: int | None = setting(
         None,
@@ -231,8 +228,7 @@ class Policy:
         minimum=0,
     )
     flush_alarm_bytes: int = setting(
-        1 << 30,
-        "Beside a running broker: alarm when more than this of its log is not on disk yet.",
+        1 << 30, "Beside a running broker: alarm when more than this of its log is not on disk yet."
     )
     dispatch_alarm_bytes: int = setting(
         256 << 20,
@@ -249,8 +245,7 @@ class Policy:
         "The same for the index, whose checkpoint changes only when an index file is full; default: never.",
     )
     lag_max_age_minutes: int = setting(
-        60,
-        "Consumer lag that was measured longer ago counts as unknown when segments are deleted.",
+        60, "Consumer lag that was measured longer ago counts as unknown when segments are deleted."
     )
     minimum_retention_hours: int | None = setting(
         None,
