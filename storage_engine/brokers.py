@@ -58,7 +58,7 @@ def default_broker() -> str:
 
 
 def kind_option(broker: str) -> str:
-    """Return the option that names a broker to a command, after a space. "": the default broker."""
+    """Return the option that names a broker to a command, after a space. "" means the default broker."""
     return "" if broker == default_broker() else f" --broker-type {broker}"
 
 
@@ -81,7 +81,7 @@ def broker_of(root: str | os.PathLike[str]) -> str:
 def store_text(name: str | None, broker: str, root: str | os.PathLike[str]) -> str:
     """Return a store's name for output: its own name, or the default name that its kind makes from its path.
 
-    :param name: its recorded name; None: it has none.
+    :param name: its recorded name; None if it has none.
     :param root: its present or former path, which need not exist on this host.
     """
     if name:
@@ -170,7 +170,7 @@ def cleanups_of(broker: str, live: LiveBroker | None) -> Cleanups:
     """Return when segments of a broker's stores are held and deleted.
 
     :param broker: the broker's name.
-    :param live: the running broker of the store; None: it is stopped.
+    :param live: the running broker of the store; None if it is stopped.
     :raises BrokerPackageError: the package gives no valid answer, so that nothing may be deleted.
     """
     kind = find_broker(broker)
@@ -187,7 +187,9 @@ def cleanups_of(broker: str, live: LiveBroker | None) -> Cleanups:
 
 
 def client_connection_of(broker: str) -> str:
-    """Return the type of the Airflow connections with a client's settings. "": connections have only keys."""
+    """Return the type of the Airflow connections with a client's settings. "" if connections have only
+    keys.
+    """
     running = find_broker(broker).running
     return "" if running is None else running.client_connection
 

@@ -194,7 +194,7 @@ def render_command(command: Command, known: Arguments) -> str:
 
 
 def _words(name: str, known: Arguments) -> list[str]:
-    """Return a command's arguments. Empty: they aren't known."""
+    """Return a command's arguments. Empty if they aren't known."""
     lake = [] if known.lake_dir is None else ["--lake", known.lake_dir]
     connection = [] if known.conn_id is None else ["--conn-id", known.conn_id]
     if name in _LAKE_AND_CONNECTION:

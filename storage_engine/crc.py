@@ -35,7 +35,7 @@ _SELF_TEST_SIZES = (0, 1, 7, 16, 63, 64, 255, 1024, 4099)
 class CrcEngine:
     """Data that the kernels need to compute a CRC.
 
-    :param function: address of a compiled function; 0: use the table.
+    :param function: address of a compiled function; 0 if use the table.
     :param table: address of eight tables of 256 values, for eight bytes per step. They are never freed.
     """
 
@@ -117,7 +117,7 @@ def _compiled_function(
     called: Callable[[Any, bytes], int],
     expected: Callable[[bytes], int],
 ) -> int:
-    """Return the address of the first function with the expected result. 0: no function has it."""
+    """Return the address of the first function with the expected result. 0 if no function has it."""
     try:
         import isal.isal_zlib
 

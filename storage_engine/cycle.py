@@ -75,11 +75,11 @@ class Cleanup:
     """One run on one store, with the functions for its heavy work.
 
     :param run_key: name of the run in the journal. The same key continues the run.
-    :param request: the request in addition to the store's own settings; None: no request.
+    :param request: the request in addition to the store's own settings; None if no request.
     :param measure_lag: measures consumer lag, here or in a Spark job.
     :param archive_with: copies, proves and commits segments, here or in a Spark job.
     :param where: returns words for the record on the place where ``archive_with`` works.
-    :param starter: the starter of the run; None: the account of this process.
+    :param starter: the starter of the run; None if the account of this process.
     """
 
     store: AnyStore
@@ -99,8 +99,8 @@ def plan(cleanup: Cleanup) -> PlanResult:
 
 
 def consumer_lag(cleanup: Cleanup) -> LagSummary:
-    """Record consumer lag for the plan. After the first deletion the record is final. If files vanish
-    during the measurement, it is repeated.
+    """Record consumer lag for the plan. After the first deletion the record is final. If files vanish during
+    the measurement, it is repeated.
     """
     from storage_engine.exceptions import BadInputError, FileGoneError
     from storage_engine.retention.archive.archiving import LISTINGS
@@ -186,7 +186,7 @@ def archive_sealed(cleanup: Cleanup) -> ArchiveResult:
 
 
 def archive_lag(cleanup: Cleanup) -> ArchiveLag | None:
-    """Record the archive lag: sealed segments that no lake has yet. None: the policy is not to archive."""
+    """Record the archive lag: sealed segments that no lake has yet. None if the policy is not to archive."""
     from storage_engine.retention.steps import record_archive_lag
 
     return record_archive_lag(cleanup.store, cleanup.run_key)

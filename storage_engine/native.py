@@ -80,7 +80,7 @@ def _bind_to_sources(compiled: Any, folder: Path) -> bool:
     numba checks only the function's own file, but its callees in other modules are compiled into it. After an
     update it would still use their old code.
 
-    :return: False: this version of numba keeps its stamp elsewhere, and nothing may be kept on disk.
+    :return: False if this version of numba keeps its stamp elsewhere, and nothing may be kept on disk.
     """
     try:
         index = compiled._cache._cache_file
@@ -252,8 +252,8 @@ def copy_16(typingctx: Any, target: Any, source: Any) -> Any:
 
 
 def _mask_of_64(compare: Callable[[Any, Any], Any]) -> Any:
-    """Return a function that compares 64 bytes and returns a word with one bit for each. The lowest bit
-    is for the first byte: 1 if ``compare`` is true.
+    """Return a function that compares 64 bytes and returns a word with one bit for each. The lowest bit is
+    for the first byte: 1 if ``compare`` is true.
     """
 
     def typer(typingctx: Any, address: Any) -> Any:

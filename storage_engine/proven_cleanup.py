@@ -103,7 +103,7 @@ class ProvenRelease:
 
 
 def _begun_before(context: Context) -> tuple[str, PlanRequest | None] | None:
-    """Return the run of a loop that was killed during a deletion. None: there is none."""
+    """Return the run of a loop that was killed during a deletion. None if there is none."""
     intents = context.journal.store_events(context.record.store_id, Step.RELEASE, Phase.INTENT)
     if not intents or not intents[-1].run_key.startswith(_RUN_PREFIX):
         return None

@@ -18,7 +18,7 @@ def project_path(name: str, in_checkout: str | None = None) -> Path:
     """Return the path of a bundled file or directory.
 
     :param name: relative path, such as ``dags`` or ``spark_jobs/archive_segments.py``.
-    :param in_checkout: its path in a checkout; None: the same as ``name``.
+    :param in_checkout: its path in a checkout; None if the same as ``name``.
     :raises BadInputError: neither the installed package nor a checkout has it.
     """
     for candidate in (_PACKAGED / name, _CHECKOUT / (in_checkout or name)):

@@ -82,7 +82,7 @@ def lag_lines(lag: LagSummary, unit: str, *, dry_run: bool) -> Iterator[str]:
 
 
 def at_risk_text(lag: LagSummary, unit: str) -> str:
-    """Return a line on the groups whose next message is deleted. "": there is no such group.
+    """Return a line on the groups whose next message is deleted. "" if there is no such group.
 
     :param unit: the word for a part of a topic, such as queue or partition.
     """
@@ -172,7 +172,7 @@ def validation_lines(result: ValidationResult) -> Iterator[str]:
 
 
 def broken_text(result: ValidationResult) -> str:
-    """Return a text that names the checks that failed or warn, each with an example. "": no check did."""
+    """Return a text that names the checks that failed or warn, each with an example. "" if no check did."""
     return together(
         f"{check.status.value} {check.expectation}: {', '.join(check.examples[:1])}"
         for check in result.checks

@@ -216,8 +216,8 @@ def _lag(managed: ManagedStore, cleanup: cycle.Cleanup, question: LagQuestion) -
 class DiskRoom:
     """Free bytes of a disk, before and after a run.
 
-    :param free_bytes_before: free bytes before the run, and ``free_bytes`` after it; None: not known.
-    :param wanted_bytes: bytes that should be free; None: the disk's size isn't known.
+    :param free_bytes_before: free bytes before the run, and ``free_bytes`` after it; None if not known.
+    :param wanted_bytes: bytes that should be free; None if the disk's size isn't known.
     """
 
     path: str

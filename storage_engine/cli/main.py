@@ -118,7 +118,7 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line and exit.
 
-    :param arguments: the words after the program's name; None: they come from ``sys.argv``.
+    :param arguments: the words after the program's name; None if they come from ``sys.argv``.
     """
     # Else the interpreter ends with a look at every object for garbage: 0.4 s where a lake was opened.
     atexit.register(gc.freeze)

@@ -102,7 +102,7 @@ def _readers(lake_dir: Path | None, conn_id: str | None) -> tuple[JournalReader,
 class Collector:
     """Answers Prometheus' library at each scrape.
 
-    :param stores: names; empty: all stores of the journals.
+    :param stores: names; empty means all stores of the journals.
     """
 
     readers: tuple[JournalReader, ...]

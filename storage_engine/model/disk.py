@@ -1,5 +1,5 @@
-"""Levels of disks, the free bytes below a level, and the time until a disk is full. Standard library
-only. An unknown level is neither full nor empty.
+"""Levels of disks, the free bytes below a level, and the time until a disk is full. Standard library only. An
+unknown level is neither full nor empty.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ def room_below(percent: int, total_bytes: int, usable_bytes: int) -> int:
 class DiskUsage:
     """The level of the disk under ``path``.
 
-    ``used_percent`` is a whole percentage, rounded up as the broker does. None: unknown (missing path, failed
-    call), which is neither full nor empty; ``error`` then says why. ``total_bytes`` is 100 %: used and usable
-    bytes, without the file system's reserve for root. Two paths with the same ``device`` are on one disk.
+    ``used_percent`` is a whole percentage, rounded up as the broker does. None if unknown (missing path,
+    failed call), which is neither full nor empty; ``error`` then says why. ``total_bytes`` is 100 %: used and
+    usable bytes, without the file system's reserve for root. Two paths with the same ``device`` are on one
+    disk.
     """
 
     path: str
@@ -77,7 +78,7 @@ def smallest_and_fullest(disks: Iterable[DiskUsage]) -> tuple[int | None, int | 
 
 
 def room_of_disks(disks: Sequence[DiskUsage], percent: int) -> int | None:
-    """Return the number of bytes that can be written before all disks are above a level. None: unknown.
+    """Return the number of bytes that can be written before all disks are above a level. None if unknown.
 
     :param disks: paths on one device count as one disk.
     """
@@ -97,13 +98,13 @@ def fills_in_ms(
     *,
     goes_after_ms: int | None = None,
 ) -> int | None:
-    """Return the time in ms until the free bytes are used up at the recent rate. None: never.
+    """Return the time in ms until the free bytes are used up at the recent rate, or None if never.
 
     :param grown_bytes: bytes written within ``within_ms``, less bytes deleted meanwhile that aren't in
         ``leaving``.
     :param leaving: known future deletions, by time: pairs of the ms until then and the bytes.
     :param goes_after_ms: new bytes are deleted this long after they were written. If the free bytes last
-        until then, they last for ever. None: new bytes are kept.
+        until then, they last for ever. None if new bytes are kept.
     """
     if room_bytes <= 0:
         return 0

@@ -14,12 +14,12 @@ from storage_engine.exceptions import BadInputError, GateRefusedError
 
 @dataclass(frozen=True, slots=True)
 class ShieldNeed:
-    """:param batch_segments: how many segments the broker deletes in a pass; None: no broker runs, so that
+    """:param batch_segments: how many segments the broker deletes in a pass; None if no broker runs, so that
         only a shield of the whole backlog is of use.
-    :param pass_interval_ms: from one pass to the next; None: no broker runs.
-    :param disk_bytes: size of the smallest disk of the log; None: it can't be measured.
-    :param used_percent: the level of the fullest of these disks, as the broker computes it; None: it can't be
-        measured.
+    :param pass_interval_ms: from one pass to the next; None if no broker runs.
+    :param disk_bytes: size of the smallest disk of the log; None if it can't be measured.
+    :param used_percent: the level of the fullest of these disks, as the broker computes it; None if it can't
+        be measured.
     :param is_tended: a live watch acts on deletions.
     :param refusal: why no shield is permitted now; "" where one is.
     """
@@ -39,7 +39,7 @@ class HoldMemory(Protocol):
     """Stores a hold's state, which a broker package needs after a kill. Durable when a call returns."""
 
     def load(self) -> Mapping[str, Any] | None:
-        """Return the last saved value; None: there is none, or it was dropped."""
+        """Return the last saved value; None if there is none, or it was dropped."""
 
     def save(self, state: Mapping[str, Any] | None) -> None:
         """Replace the saved value; None drops it."""
@@ -56,13 +56,13 @@ class HoldMemory(Protocol):
         """
 
     def record_drift(self, found: Sequence[Drift]) -> None:
-        """Record drift, before the remembered state is replaced by one without it. Drift that is on
-        record already is not recorded again.
+        """Record drift, before the remembered state is replaced by one without it. Drift that is on record
+        already is not recorded again.
         """
 
 
 def load_hold(memory: HoldMemory | None, kind: type[T]) -> T | None:
-    """Return the remembered state of a hold; None: there is none.
+    """Return the remembered state of a hold; None if there is none.
 
     :param kind: dataclass of the state of a broker's hold.
     :raises GateRefusedError: the remembered state isn't in this release's form.
@@ -131,7 +131,7 @@ class Drift:
     :param topics: topics of the messages in that range, as far as they are still known.
     :param log_id: identity of the range's log, as in receipts. "" where it isn't known, and for a deleted log
         once the detail names the part of the range that no lake has.
-    :param unarchived: the rule by which the range did not have to be archived; "": none.
+    :param unarchived: the rule by which the range did not have to be archived; "" if there is none.
     """
 
     kind: DriftKind
@@ -169,11 +169,11 @@ class DueRange:
 class WatchLook:
     """Result of a watch's last look at its store.
 
-    :param looked_at_ms: when the watch last checked everything that the hold depends on; 0: never, or
+    :param looked_at_ms: when the watch last checked everything that the hold depends on; 0 if never or
         unknown.
     :param fenced: how many segments of the fence were in place after that look.
     :param mended: how many files the watch has repaired or replaced since it began.
-    :param runs_out_at_ms: when the hold ends by itself, given once half of its time is over; 0: it was
+    :param runs_out_at_ms: when the hold ends by itself, given once half of its time is over; 0 if it was
         renewed in time, or there is no hold.
     """
 
@@ -187,24 +187,24 @@ class WatchLook:
 class HoldStatus:
     """:param held: as far as is known, the broker can now delete only segments that we released on purpose,
         and segments of logs in ``unheld``.
-    :param fence_offset: base offset of the segment that protects itself and all younger ones; -1: no such
+    :param fence_offset: base offset of the segment that protects itself and all younger ones; -1 if no such
         segment is needed, since only the active segment exists.
     :param ends_at_ms: when the hold ends by itself without a renewal, whatever the settings are then; None:
         it doesn't end by itself, or the store isn't held.
     :param disturbances: drift that this look found and that was not reported before.
     :param notices: notices for a person, and checks that could not be made.
-    :param described: the held part in words, where the hold uses no fence; "": ``fence_offset`` says it.
+    :param described: the held part in words, where the hold uses no fence; "" if ``fence_offset`` says it.
     :param deletes_from_ms: when the broker's present rules begin to delete held segments without a renewal;
-        None: unknown, or the store isn't held.
+        None if unknown, or the store isn't held.
     :param left_to_broker: the broker deletes by its own rules. Only those segments are held that no lake has
         and that the broker would soon delete: ``described`` names them.
     :param due: segments that will be deleted soon although no lake has them.
     :param alarms: other problems that need a person, such as a hold that can't be ended.
     :param unheld: logs that aren't held now although other logs of the store are, each with the reason. We
         delete nothing of these logs.
-    :param watch: the last look of the store's watch; None: no watch looks, and a notice says so, or no watch
-        is needed.
-    :param lasts_ms: how long the hold lasts from a renewal; None: for ever, or not known.
+    :param watch: the last look of the store's watch; None if no watch looks, and a notice says so, or no
+        watch is needed.
+    :param lasts_ms: how long the hold lasts from a renewal; None if for ever, or if not known.
     """
 
     held: bool
@@ -235,7 +235,7 @@ class HoldStatus:
 
 @dataclass(frozen=True, slots=True)
 class BrokerProgress:
-    """A running broker's progress with its own work. A field of None: the broker doesn't say.
+    """A running broker's progress with its own work. A field is None if the broker doesn't say.
 
     :param flush_behind_bytes: bytes that are in the log and not on disk yet.
     :param dispatch_behind_bytes: bytes that are in the log and not in consume queues and index yet.

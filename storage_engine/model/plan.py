@@ -90,13 +90,13 @@ class PlanRequest:
 
     :param manual: a person (or ``clean --manual``) triggers the pass: the cause holds at any hour.
     :param forced: a person asks to ignore age; only honoured where cleanFileForciblyEnable is true.
-    :param max_segments: the most segments to delete in this pass; None: the broker's batch size.
+    :param max_segments: the most segments to delete in this pass; None means the broker's batch size.
     :param target_used_percent: stop once the fullest known disk would be at or below this level.
     :param dry_run: only plan, measure consumer lag and report: nothing is archived or deleted.
     :param replicas_stopped: a person's statement that every other node with a replica is stopped, and how the
-        person knows; "": no such statement.
-    :param free_bytes: stop once each disk with deleted segments has this many bytes free; None: no such
-        limit. Some brokers' plans ignore it.
+        person knows; "" if there is no such statement.
+    :param free_bytes: stop once each disk with deleted segments has this many bytes free; None if there is no
+        such limit. Some brokers' plans ignore it.
     """
 
     manual: bool = False
@@ -110,7 +110,7 @@ class PlanRequest:
 
 
 def wanted_bytes(disk: DiskUsage, request: PlanRequest) -> int | None:
-    """Return how many bytes of a disk a request wants to be free. None: the disk's size isn't known."""
+    """Return how many bytes of a disk a request wants to be free. None if the disk's size isn't known."""
     if disk.total_bytes is None:
         return None
     free_bytes = request.free_bytes or 0
@@ -120,8 +120,8 @@ def wanted_bytes(disk: DiskUsage, request: PlanRequest) -> int | None:
 
 
 class Release(Protocol):
-    """Deletes in place of a broker's own rules: the segments that one pass may delete and that are
-    proven. All other segments are kept.
+    """Deletes in place of a broker's own rules: the segments that one pass may delete and that are proven.
+    All other segments are kept.
     """
 
     def __call__(self, request: PlanRequest) -> object: ...
@@ -218,8 +218,8 @@ class Plan:
     :param logs: in the order of their names, each once. A decision on one log never depends on another log.
     :param notices: sentences that a person should read and that change nothing (notice level reached, an
         unknown disk level, a mtime in the future).
-    :param store_id: the store's id; None: it has no identity yet, or the plan is older than this field.
-    :param lineage: the store's lineage; None: as for ``store_id``.
+    :param store_id: the store's id; None if it has no identity yet, or the plan is older than this field.
+    :param lineage: the store's lineage; None for the reasons of ``store_id``.
     :param log_lineages: lineages of the logs that have their own, by the log's name.
     """
 
@@ -363,7 +363,7 @@ def _keep(decision: Decision, chosen: set[SegmentId], why: tuple[Reason, str]) -
 def target_reached(
     disks: Sequence[DiskUsage], going: Sequence[Segment], target: int | None, disk_name: str
 ) -> str:
-    """Return why the target is reached once ``going`` is deleted. Empty: it isn't, or there is no target.
+    """Return why the target is reached once ``going`` is deleted. Empty if it isn't, or there is no target.
 
     The fullest disk with known figures decides. If no disk is known, the target counts as reached, because
     nothing shows that it isn't.
@@ -407,7 +407,8 @@ class Realm(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Person:
     """:param uid: real user id of an account at a shell.
-    :param behind: the user who took the account by sudo, by the environment; "": no user, or not known.
+    :param behind: the user who took the account by sudo, by the environment; "" if there is no such user, or
+        it is not known.
     :param host: the machine that the account is on.
     :param user_id: id of a user of Airflow.
     """
@@ -438,7 +439,7 @@ class Person:
 class Starter:
     """The starter of a run.
 
-    :param person: the person; None: a schedule or an asset started the run in Airflow.
+    :param person: the person; None if a schedule or an asset started the run in Airflow.
     """
 
     realm: Realm
@@ -457,7 +458,7 @@ class Said(StrEnum):
 class Reply:
     """Answer about a plan.
 
-    :param person: the person who answered; None: nobody did.
+    :param person: the person who answered; None if nobody did.
     :param at_ms: time of the answer, by the clock of the machine that received it.
     :param detail: why an answer doesn't count.
     """
@@ -470,7 +471,7 @@ class Reply:
 
     @property
     def approver(self) -> Person | None:
-        """Return the person who approved the plan; None: this is no approval."""
+        """Return the person who approved the plan; None if this is no approval."""
         return self.person if self.said is Said.APPROVED else None
 
 
@@ -479,7 +480,7 @@ class PlanQuestion:
     """Question about a plan, while it is open.
 
     :param why: why a second person has to approve the plan, as a clause.
-    :param until_ms: an answer from this time on doesn't count; None: there is no time limit, as at a shell.
+    :param until_ms: an answer from this time on doesn't count; None if there is no time limit, as at a shell.
     :param link: address of the page for the answer.
     """
 
@@ -498,8 +499,8 @@ class RecordedPolicy:
         forced.
     :param persons: the two persons who lowered it: the one who asked and the one who approved.
     :param at_ms: when it was lowered last, by the journal or the stamp: the later time counts.
-    :param kept_ms: the longest retention by settings since then; a run with less counts as forced. None: none
-        was known.
+    :param kept_ms: the longest retention by settings since then; a run with less counts as forced. None if
+        none was known.
     :param archived: True: proof has been required since then; a run with ``archive: off`` counts as forced.
     """
 

@@ -40,8 +40,9 @@ class RuleSetting:
     """A setting of the broker that a simulation can change.
 
     :param name: the broker's own name of the setting.
-    :param minimum: the least value that a person may type; None: no minimum. The broker may clamp the value.
-    :param unit: the value's unit, such as h, %, ms; "": none.
+    :param minimum: the least value that a person may type; None means no minimum. The broker may clamp the
+        value.
+    :param unit: the value's unit, such as h, %, ms; "" if there is none.
     """
 
     name: str
@@ -58,8 +59,8 @@ class RuleLevels:
 
     :param notice_percent: above it a person gets a notice.
     :param cleans_percent: above it the broker deletes expired segments at any hour.
-    :param forces_percent: above it the broker deletes segments of any age; None: by its settings it never
-        does.
+    :param forces_percent: above it the broker deletes segments of any age; None if its settings rule that
+        out.
     :param refuses_percent: above it the broker refuses writes.
     :param accepts_percent: at this level or below, the broker accepts writes again.
     """
@@ -146,7 +147,7 @@ class CourseStart:
     :param runs: the sealed segments, oldest first.
     :param active_bytes: bytes written to the active segment, which isn't full.
     :param oldest_message_ms: store time of the oldest message in the log.
-    :param dependents_share: bytes of queues and indexes for each byte of the log; 0.0: not known, or on
+    :param dependents_share: bytes of queues and indexes for each byte of the log; 0.0 if not known, or on
         another disk.
     :param time_zone: IANA name of the time zone for the hours of settings and of the ingest.
     :param topic_bytes: bytes of the log by topic, where known.
@@ -295,7 +296,7 @@ class BrokerRules(ABC):
         """
 
     def unsupported(self, config: Mapping[str, str]) -> str:
-        """Return why a store with this configuration can't be simulated. "": it can."""
+        """Return why a store with this configuration can't be simulated. "" if it can."""
         return ""
 
     @abstractmethod
@@ -344,7 +345,7 @@ class BrokerRules(ABC):
     ) -> tuple[Advice, ...]:
         """Compute advice for a person at this ingest.
 
-        :param wished_hours: how long messages should be kept; None: as long as the settings say.
+        :param wished_hours: how long messages should be kept; None means as long as the settings say.
         :raises BadInputError: the broker would not work with a value.
         """
 
@@ -561,7 +562,7 @@ class Inflow:
         return self._sums[index] + self._rates[index] * (time_ms - self._times[index]) // HOUR_MS
 
     def when(self, sum_bytes: int) -> int | None:
-        """Return the first moment by which this many bytes have arrived. None: not before the end.
+        """Return the first moment by which this many bytes have arrived. None if they don't by the end.
 
         :param sum_bytes: bytes from the start, as ``until`` counts; above 0.
         """
@@ -576,7 +577,7 @@ def ingest_from(points: Sequence[tuple[int, int]], zone: ZoneInfo) -> Ingest | N
 
     :param points: moments and the log's max offset at each, oldest first.
     :param zone: time zone of the profile's hours.
-    :return: None: fewer than two moments are known, or no bytes arrived between them.
+    :return: None if fewer than two moments are known, or no bytes arrived between them.
     """
     arrived, covered_ms = [0.0] * HOURS_A_DAY, [0.0] * HOURS_A_DAY
     for (start_ms, start), (end_ms, end) in pairwise(points):

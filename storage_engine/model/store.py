@@ -23,7 +23,7 @@ from storage_engine.model.disk import DiskUsage
 class TopicDay:
     """Messages of a topic whose store time is within a UTC day.
 
-    :param topic: the topic's name; "": several topics without their own rows.
+    :param topic: the topic's name; "" means several topics without their own rows.
     :param day: days since 1970-01-01.
     :param size_bytes: bytes as the broker stores them, with their framing.
     """
@@ -126,7 +126,7 @@ class SegmentState(StrEnum):
 class Segment:
     """One file of a log with its companion files. It covers the offsets [base_offset, end_offset).
 
-    :param original_mtime_ns: the file's mtime before a hold changed it; None: no hold has.
+    :param original_mtime_ns: the file's mtime before a hold changed it; None if no hold has.
     :param end: offset behind the last one; None: ``base_offset`` + size of the file, because offsets count
         bytes.
     :param companions: further files in its directory, by name, that its broker can't make again. They are
@@ -227,7 +227,7 @@ class LogSnapshot:
     :param unread: why its active segment can't be read, as a clause: the segment ends at ``max_offset`` or
         behind.
     :param confirmed_offset: behind this offset the log may be cut off and written again, because not all
-        required replicas have it; None: no other broker decides on the log's bytes.
+        required replicas have it; None if no other broker decides on the log's bytes.
     """
 
     name: str
@@ -315,7 +315,7 @@ class Lineages:
         as the store's, so that no receipt of an older lineage proves anything.
 
         :param newest: the newest lineage of each log that has archived segments.
-        :param stamped: lineages in the store's stamp; None: it has none.
+        :param stamped: lineages in the store's stamp; None if it has none.
         """
         if stamped is None:
             return Lineages(max(newest.values(), default=1))
@@ -361,7 +361,7 @@ _SEPARATORS = frozenset("/\\")
 
 
 def log_name_fault(name: object) -> str:
-    """Return the fault of a log's name, in words. "": the name may be stored and printed."""
+    """Return the fault of a log's name, in words. "" if the name may be stored and printed."""
     if type(name) is not str:
         return f"text, found {type(name).__name__}"
     if not name or name.isspace():
@@ -397,7 +397,7 @@ def in_file_name(log: str, max_bytes: int) -> str:
 class LogIdentity:
     """A log's identity, which doesn't depend on its name.
 
-    :param log_id: identity as in receipts; "": unknown.
+    :param log_id: identity as in receipts; "" if unknown.
     :param told_at: how far the broker's metadata reached when the identity was read. Older metadata says
         nothing about it.
     """
@@ -439,11 +439,11 @@ class IdentifiedRange(Protocol):
 
     @property
     def lineage(self) -> int:
-        """Return the log's lineage; 0: not known."""
+        """Return the log's lineage; 0 if not known."""
 
     @property
     def log_id(self) -> str | None:
-        """Return the log's identity, as in receipts. None or "": unknown."""
+        """Return the log's identity, as in receipts. None or "" if unknown."""
 
 
 _NO_LOG = "none"
@@ -457,7 +457,7 @@ class LogNames:
     Only this class compares two identities. An item without an identity belongs to the log of its lineage's
     receipts. Without such receipts it belongs to the present log of its name.
 
-    :param present: for each name, the identity of the log that has the name or had it last; "": unknown.
+    :param present: for each name, the identity of the log that has the name or had it last; "" if unknown.
     :param of_lineages: for each name and lineage, the identity of the log that was archived in it.
     :param ids: identities by the logs' names and labels.
     """

@@ -333,7 +333,7 @@ def say_next_step(
 ) -> None:
     """Print the next command after a verification, by its result.
 
-    :param managed: the store that the lake was compared with; None: there was none.
+    :param managed: the store that the lake was compared with; None if there was none.
     """
     from storage_engine.lake.catalog.catalog import open_lake
 

@@ -136,7 +136,7 @@ def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake
 
 
 def _kind_of_call(context: click.Context) -> str:
-    """Return the kind of broker that a call names, as far as the call has been read; "": not known."""
+    """Return the kind of broker that a call names, as far as the call has been read; "" if not known."""
     from storage_engine.brokers import broker_of
 
     broker, store = context.params.get("broker_type"), context.params.get("store")
@@ -150,7 +150,7 @@ def _kind_of_call(context: click.Context) -> str:
 def make_commands(lake: Path, broker: str) -> str:
     """Return a clause about where the missing lake may be made, and by which command.
 
-    :param broker: the kind of broker whose segments it is for; "": not known.
+    :param broker: the kind of broker whose segments it is for; "" if not known.
     """
     from storage_engine.brokers import kind_option
 

@@ -81,7 +81,7 @@ def _add_parameters(command: Function, parameters: Sequence[click.Parameter]) ->
 def address_options(broker: str | None) -> str:
     """Return the options that name a running broker, for a message.
 
-    :param broker: name of the broker's kind; None: any kind.
+    :param broker: name of the broker's kind; None means any kind.
     """
     from storage_engine.brokers import broker_names, find_broker
 
@@ -94,10 +94,10 @@ def address_options(broker: str | None) -> str:
 def live_broker(
     values: Mapping[str, Any], kind: Callable[[], str | None] = lambda: None
 ) -> LiveBroker | None:
-    """Return the broker that runs on the store; None: it is stopped.
+    """Return the broker that runs on the store; None if it is stopped.
 
     :param values: the options' values by their names.
-    :param kind: returns the name of the store's kind of broker, for a message; None: any kind.
+    :param kind: returns the name of the store's kind of broker, for a message; None means any kind.
     :raises click.UsageError: options contradict each other, or an option is missing.
     """
     settings = {name: values[SETTINGS[name].own_field] for name in _NAMES}
@@ -220,7 +220,7 @@ def takes_store(
 
     :param required: whether STORE must be given. A command that works without STORE then receives None, and
         also ``lake_dir``.
-    :param lake: whether the store has a lake; None: only if --lake is given.
+    :param lake: whether the store has a lake; None means only if --lake is given.
     :param connection: whether --conn-id may be given instead of all these options.
     :param each: whether a call without arguments means each store in the file of stores. Then the command
         receives None.
@@ -299,7 +299,7 @@ def _check_needs_no_store(given: Mapping[str, object]) -> None:
 
 
 def _kind(given: Mapping[str, Any]) -> str | None:
-    """Return the name of the given store's kind of broker; None: no store is given."""
+    """Return the name of the given store's kind of broker; None if no store is given."""
     from storage_engine.brokers import broker_of
 
     broker: str | None = given["broker_type"]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
 
 VARIABLE = "STORAGE_ENGINE_STORES"
-"""Environment variable with the file's path, instead of the usual places; empty: there is none."""
+"""Environment variable with the file's path, instead of the usual places; empty if there is none."""
 FILE = Path("storage-engine") / "stores.toml"
 SECRET_KEY = "STORAGE_ENGINE_SECRET_KEY"
 """Environment variable with a broker's secret key. It is no option, because all users of the machine can see
@@ -54,7 +54,7 @@ class NamedStore:
         return f"{self.file}: store {self.name}"
 
     def path(self, key: str) -> Path | None:
-        """Return a directory that the file names; None: it names none.
+        """Return a directory that the file names; None if it names none.
 
         :raises BadInputError: the value is no absolute path.
         """
@@ -112,7 +112,8 @@ class NamedStore:
 
 
 def stores_file() -> Path | None:
-    """Return the path of the file of stores: from the variable, the user's own, or the machine's; None: none.
+    """Return the path of the file of stores: from the variable, the user's own, or the machine's; None if
+    there is none.
 
     It is never looked for in the working directory.
 
@@ -180,7 +181,7 @@ def add_store(name: str, fields: Mapping[str, str]) -> Path:
 
 
 def named_stores() -> dict[str, NamedStore]:
-    """Return the stores of the file by their names; empty: there is no file.
+    """Return the stores of the file by their names; empty if there is no file.
 
     :raises BadInputError: others may write the file, it is no TOML, or a store is no table or has no root.
     """
@@ -212,7 +213,7 @@ def named_stores() -> dict[str, NamedStore]:
 
 
 def find_named(word: str) -> NamedStore | None:
-    """Return the store that a word on a command line names; None: the word is a path.
+    """Return the store that a word on a command line names; None if the word is a path.
 
     :param word: the word as it was typed. A word with a slash is a path, and so are "." and "..".
     :raises BadInputError: the word is both a name and an existing path; or it is neither, and the file has

@@ -36,7 +36,7 @@ def in_process_lag(managed: ManagedStore, going: Sequence[SegmentId]) -> LagInPr
 
 
 def only_group(table: pa.Table, group: str | None) -> pa.Table:
-    """Return the rows of one group; None: all rows."""
+    """Return the rows of one group; None means all rows."""
     from pyarrow import compute as pc
 
     return table if group is None else table.filter(pc.field("group") == group)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class LiveLook:
     """Result of a look at a store beside its running broker.
 
-    :param hold: None: the hold can't be read. Then ``refusal`` contains the reason and the remedy.
+    :param hold: None if the hold can't be read. Then ``refusal`` contains the reason and the remedy.
     """
 
     broker: RunningBroker
@@ -34,7 +34,7 @@ class LiveLook:
 
 
 def look_live(managed: ManagedStore, now_ms: int) -> LiveLook | None:
-    """Return a look at the store and its running broker. Change nothing. None: no broker runs.
+    """Return a look at the store and its running broker. Change nothing. None if no broker runs.
 
     :raises BrokerError: the broker doesn't answer.
     """

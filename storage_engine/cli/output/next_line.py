@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def archive_command(broker: str, lake_dir: Path) -> Command:
     """Return the command that archives a store into a lake.
 
-    :param broker: name of the lake's kind of broker; "": the first store will decide it.
+    :param broker: name of the lake's kind of broker; "" if the first store will decide it.
     """
     from storage_engine.brokers import find_broker
 
@@ -35,8 +35,8 @@ def archive_command(broker: str, lake_dir: Path) -> Command:
 def say_next(command: Command | None, why: str, options: str = "") -> None:
     """Print the next command and the reason for it.
 
-    :param command: the command without arguments; those of this call are added. None: there is no command to
-        type now.
+    :param command: the command without arguments; those of this call are added. None if there is no command
+        to type now.
     :param options: further options, after those of this call.
     """
     say()

@@ -140,7 +140,8 @@ def _needed_width(
 
 
 JSON_VERSION = 1
-"""Version of all JSON output. It grows when a key is removed or changes its meaning, not when a key is added.
+"""Version of all JSON output. It grows when a key is removed or changes its meaning, not when a key is
+added.
 """
 
 _UNWRAPPED_WIDTH = 100_000
@@ -154,7 +155,7 @@ _TONES = {
 
 
 def terminal_width() -> int | None:
-    """Return the number of columns of the terminal on stdout; None: stdout is no terminal."""
+    """Return the number of columns of the terminal on stdout; None if stdout is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

@@ -104,8 +104,8 @@ def by_hand(
     used_percents: Mapping[str, int] | None = None,
     hold_back: HoldBack | None = None,
 ) -> Plan | None:
-    """Return the plan of a run by hand, if only such a run would delete segments; None: the shown plan is one
-    by hand, or deletes segments itself.
+    """Return the plan of a run by hand, if only such a run would delete segments; None if the shown plan is
+    one by hand, or deletes segments itself.
 
     :param hold_back: see :func:`preview`.
     """
@@ -141,7 +141,9 @@ def _begins(plan: Plan) -> str:
 
 
 def _digest(plan: Plan) -> str | None:
-    """Return the digest of a run with this plan; None: it is unknown until the store's identity is known."""
+    """Return the digest of a run with this plan; None if it is unknown until the store's identity is
+    known.
+    """
     return plan.digest if len(plan.logs) == 1 or plan.store_id is not None else None
 
 

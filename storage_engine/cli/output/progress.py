@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def progress(description: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     """Show a bar with rate and remaining time during the work. If stderr is no terminal, show nothing.
 
-    :param total_bytes: size of the work; 0: there is nothing to show.
+    :param total_bytes: size of the work; 0 if there is nothing to show.
     :return: a function to call with the number of bytes done since its last call.
     """
     with _bar() as bar, _show(bar, LongWork(description, total_bytes)) as advance:

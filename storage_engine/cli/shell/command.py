@@ -68,7 +68,7 @@ class GroupedOption(click.Option):
         return None if value is None and NAMED in ctx.meta else super().process_value(ctx, value)
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """Return the environment's value; None: a typed option excludes it."""
+        """Return the environment's value; None if a typed option excludes it."""
         typed = ctx.meta.get(_TYPED, set())
         beside = {"store", "lake_dir"} if self.name == "conn_id" else {"conn_id", "conn_ids"}
         stores = {"store", "stores"} & {str(parameter.name) for parameter in ctx.command.params}
@@ -133,7 +133,7 @@ _SHARED = {"store", "stores", "lake", "lake_dir", "lake_dirs", "conn_id", "conn_
 
 
 def held_back() -> deque[str] | None:
-    """Return the lines that a quiet command prints only if it fails; None: the command isn't quiet."""
+    """Return the lines that a quiet command prints only if it fails; None if the command isn't quiet."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.find_root().meta.get(_QUIET)
 
@@ -312,7 +312,7 @@ _MOST_CHARACTERS: Final = 500
 
 
 def storage_failure(error: Exception, said: Arguments) -> StorageUnavailableError | None:
-    """Return our error to report instead of a library's or the system's error; None: it is neither.
+    """Return our error to report instead of a library's or the system's error; None if it is neither.
 
     :param said: the call's arguments.
     """

@@ -29,7 +29,7 @@ INTERRUPTED: Final = "Interrupted. Nothing is half done: the same command contin
 class Interruption:
     """The signal that ended a command.
 
-    :param signal_number: number of the signal; None: no signal came.
+    :param signal_number: number of the signal; None if no signal came.
     """
 
     signal_number: int | None = None

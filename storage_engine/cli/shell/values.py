@@ -143,7 +143,7 @@ def host_and_port(
 def moment_ms(text: str, time_zone: str | None, *, option: str) -> int:
     """Return the milliseconds since the epoch of a time.
 
-    :param time_zone: zone for a time without a zone; None: this machine's zone.
+    :param time_zone: zone for a time without a zone; None means this machine's zone.
     :param option: name of the option with the time, for a message.
     """
     try:

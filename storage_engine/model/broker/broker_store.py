@@ -49,13 +49,15 @@ class FenceWatch(Protocol):
         """Return the result of the last look that saw everything that the hold depends on."""
 
     def watching(self) -> AbstractContextManager[Beating | None]:
-        """Be the store's only watch until the block ends. None: another process is its watch.
+        """Be the store's only watch until the block ends. None if another process is its watch.
 
         :raises OSError: the store can't be written.
         """
 
     def silent(self) -> str:
-        """Return the process that is the store's watch but doesn't look. Empty: no watch, or it looks."""
+        """Return the process that is the store's watch but doesn't look. "" if there is no watch, or it
+        looks.
+        """
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
         """Repair what somebody changed of the hold.
@@ -78,7 +80,7 @@ class Beating(Protocol):
         :param look: the last look that saw everything.
         :param tends_shield: the watch acts when a file is deleted, and is able to, so that no other process
             has to.
-        :param tended_at_ms: when the watch last looked at the whole shield; 0: it hasn't yet.
+        :param tended_at_ms: when the watch last looked at the whole shield; 0 if it hasn't yet.
         :raises OSError: the store can't be written.
         """
 
@@ -90,7 +92,7 @@ class Watch:
     :param levels: every disk of the log, then the dependents' disk.
     :param deciding_percent: the highest of the levels that the broker's rules compare with its thresholds;
         None when all of them are unknown.
-    :param ordinary_percent: above this level the broker cleans because of space; None: not known.
+    :param ordinary_percent: above this level the broker cleans because of space; None if not known.
     :param next_window_ms: when the time of day is next a cause; the present time while it is one; None:
         never.
     :param known: False: the broker couldn't be asked, and a notice says so. Causes then count neither as
@@ -120,14 +122,14 @@ class PendingKind(StrEnum):
 class Pending:
     """Pending messages of one kind. If the broker's files are behind it, they show too many, never too few.
 
-    :param count: messages that are still there; None: unknown, and then any segment may hold some.
-    :param first_offset: the smallest physical offset among them; None: there is none, or unknown.
-    :param first_due_ms: when the first message is due; None: unknown, or the messages have no due time.
-    :param last_due_ms: when the last message is due; None: as above.
+    :param count: messages that are still there; None if unknown, and then any segment may hold some.
+    :param first_offset: the smallest physical offset among them; None if there is none, or unknown.
+    :param first_due_ms: when the first message is due; None if unknown, or the messages have no due time.
+    :param last_due_ms: when the last message is due; None for the same reasons.
     :param lost: messages that the broker waits for, and whose segments are gone already.
     :param consequence: further losses if segments with its messages are deleted; "" for none.
     :param error: why the count is unknown; "" when it is known.
-    :param log: the log that has the messages; None: any log of the store may have them.
+    :param log: the log that has the messages; None if any log of the store may have them.
     """
 
     kind: PendingKind
@@ -148,7 +150,7 @@ class StorePositions:
 
     :param wrote: bytes below it are in memory at least.
     :param committed: bytes below it are in the files, where readers see them.
-    :param flushed: bytes below it are on disk; None: not known.
+    :param flushed: bytes below it are on disk; None if not known.
     :param dispatched: messages below it are in consume queues and index.
     :param checkpoint: the checkpoint file's values by name.
     """
@@ -236,7 +238,7 @@ class StoreHold:
         """Return when the store's hold ends, by the copy of the hold inside the store. Any journal may have
         begun that hold.
 
-        :return: None: the store has no copy of a hold.
+        :return: None if the store has no copy of a hold.
         :raises StorageEngineError: its copy in the store can't be read.
         """
         return None
@@ -300,7 +302,7 @@ class IdentifiedLogs(ABC):
 
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
         """Return the contradiction between a log and the receipts of that name: the receipts may be of
-        another log with the same name and offsets. "": there is none.
+        another log with the same name and offsets. "" if there is none.
 
         :param receipts: receipts of this log's name, of any offsets.
         :raises StorageEngineError: it can't be decided.
@@ -326,7 +328,7 @@ class StoreReplicas(ABC):
     @abstractmethod
     def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
         """Return the SHA-256, in hex, of a log's bytes at the offsets [first, end), whichever files contain
-        them. None: the log lacks these bytes, or this broker's offsets can't be found in files.
+        them. None if the log lacks these bytes, or this broker's offsets can't be found in files.
 
         :param segments: of one log, oldest first.
         :raises OSError: a file can't be read.
@@ -388,12 +390,13 @@ class StoreCourse:
 
     def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
         """Return when the broker's rules may delete each sealed segment because of its age, from now on.
-        Older segments of its log are assumed deleted by then. None: never. A missing segment: unknown.
+        Older segments of its log are assumed deleted by then. None if they never do. A segment is missing
+        from the result if the time is unknown.
         """
         return {}
 
     def kept_ms(self) -> int | None:
-        """Return the age, in ms, from which segments are expired by the settings in force. None: not known.
+        """Return the age, in ms, from which segments are expired by the settings in force. None if not known.
 
         Called for kinds whose age setting a person may give beside the store's files
         (:attr:`SettingNames.of_age`).
@@ -407,7 +410,7 @@ class StoreCourse:
         return {}
 
     def start(self, snapshot: StoreSnapshot) -> CourseStart | None:
-        """Return the start of a simulation of this store. None: unknown, or it can't be simulated.
+        """Return the start of a simulation of this store. None if unknown, or it can't be simulated.
 
         The ingest is estimated from the segments' last write times. A caller that has samples of the store
         knows it better.
@@ -417,7 +420,7 @@ class StoreCourse:
         return None
 
     def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
-        """Return when the oldest message was stored, in milliseconds since the epoch. None: unknown.
+        """Return when the oldest message was stored, in milliseconds since the epoch. None if unknown.
 
         :raises OSError: a file can't be read.
         """
@@ -455,7 +458,7 @@ class StoreProcess:
 
     def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...] | None:
         """Return the files and directories that a broker needs in a durable state when it starts after a
-        cleanup. None: the active segments and the directories that the broker writes to.
+        cleanup. None means: the active segments, and the directories that the broker writes to.
         """
         return None
 
@@ -474,8 +477,8 @@ class StoreProcess:
     def user(self) -> str:
         """Return the other process that has the store's lock, as a clause on the lock and its owner.
 
-        :return: "": no process has the lock, by the store's files. Only :meth:`BrokerStore.lock` decides for
-            certain.
+        :return: "" if no process has the lock, by the store's files. Only :meth:`BrokerStore.lock` decides
+            for certain.
         :raises OSError: a file can't be read.
         """
         return ""
@@ -483,17 +486,17 @@ class StoreProcess:
     def is_user_ours(self) -> bool:
         """Return whether the lock's owner is another of our runs, which releases the lock by itself.
 
-        :return: False: it is none of our runs, or unknown.
+        :return: False if it is none of our runs, or unknown.
         :raises OSError: a file can't be read.
         """
         return False
 
     def running_pid(self) -> int | None:
-        """The running broker's process, which maps the store's files. None: no broker runs on this host."""
+        """The running broker's process, which maps the store's files. None if no broker runs on this host."""
         return None
 
     def progress(self, now_ms: int) -> BrokerProgress | None:
-        """Return a running broker's progress: flush, dispatch, index, checkpoint. None: no broker runs."""
+        """Return a running broker's progress: flush, dispatch, index, checkpoint. None if no broker runs."""
         return None
 
     def flush_now(self) -> FlushedStore | None:
@@ -535,7 +538,7 @@ class StoreShield(ABC):
         """Turn off the setting by which a running broker deletes segments of any age. Done only where we may
         change settings and the disk is in no emergency.
 
-        :return: the finding and the change made; None: the setting may not be changed, or no broker runs.
+        :return: the finding and the change made; None if the setting may not be changed, or no broker runs.
         :raises BrokerError: the broker can't be asked, or doesn't accept the setting.
         """
         return None
@@ -599,7 +602,7 @@ class StoreSettings:
 
 
 Remove = Callable[[Path, int], bool]
-"""Removes a file from this descriptor's directory, which the caller flushes. False: it was gone already."""
+"""Removes a file from this descriptor's directory, which the caller flushes. False if it was gone already."""
 
 
 def former_members(**parts: str) -> Mapping[str, str]:
@@ -654,7 +657,8 @@ class LockedStore:
     """A store no other process changes: locked, or held while its broker runs. It says what may be deleted.
 
     :param notices: checks that could not be made when the store was locked.
-    :param max_delete_batch: the most segments that one call of ``delete_segments`` accepts; None: any number.
+    :param max_delete_batch: the most segments that one call of ``delete_segments`` accepts; None means any
+        number.
     """
 
     notices: tuple[str, ...] = ()
@@ -689,8 +693,8 @@ class StoreLimit:
 
     :param why: why nothing of the store is deleted. Its plans keep everything, and every action that would
         change it raises an error.
-    :param may_archive: the store's log can be archived nevertheless. False: it is only a part of a store, and
-        ``why`` is the text for a person.
+    :param may_archive: the store's log can be archived nevertheless. False if it is only a part of a store,
+        and ``why`` is the text for a person.
     """
 
     why: str
@@ -714,8 +718,8 @@ class BrokerStore(Contract):
     """One store, with the broker's own settings and rules.
 
     The store is changed only by ``delete_segments``, ``dependents.delete``, ``tasks.delete_left_over`` and,
-    beside a running broker, ``hold``. A part that only some stores have is an object of its own. None: this
-    store lacks the part.
+    beside a running broker, ``hold``. A part that only some stores have is an object of its own. A part is
+    None if this store lacks it.
     """
 
     __slots__ = ()
@@ -795,8 +799,8 @@ class BrokerStore(Contract):
 
     @property
     def limit(self) -> StoreLimit | None:
-        """Return the actions that are never done with this store, although it can be inspected. None: its
-        files exclude no action.
+        """Return the actions that are never done with this store, although it can be inspected. None if its
+        files exclude none.
         """
         return None
 
@@ -919,7 +923,7 @@ def is_present(store: BrokerStore, directory: Path) -> bool:
 
 
 def contradiction(store: BrokerStore, log: str, receipts: Sequence[Receipt]) -> str:
-    """Return how a log contradicts the receipts of its name. "": it doesn't, or the kind can't know."""
+    """Return how a log contradicts the receipts of its name. "" if it doesn't, or the kind can't know."""
     return "" if store.identities is None else store.identities.contradiction(log, receipts)
 
 

@@ -13,9 +13,9 @@ from storage_engine.model.store import FileFacts, SegmentId
 class LeftFile:
     """A file that a broker was about to remove.
 
-    :param segment: the segment that the file belonged to; None: the file has nothing that doesn't also exist
-        elsewhere.
-    :param companion: the file's name while it was in use; "": it is the segment's own file.
+    :param segment: the segment that the file belonged to; None if the file has nothing that doesn't also
+        exist elsewhere.
+    :param companion: the file's name while it was in use; "" if it is the segment's own file.
     """
 
     facts: FileFacts
@@ -29,8 +29,8 @@ class LeftOver:
 
     :param what: the deletion's name, such as the path of the directory.
     :param files: the files in the order in which they are deleted; all are in one directory.
-    :param directory: deleted after the files, once it is empty; "": it is kept.
-    :param purpose: why a person may permit the deletion of files that no lake has; "": nobody may.
+    :param directory: deleted after the files, once it is empty; "" if it is kept.
+    :param purpose: why a person may permit the deletion of files that no lake has; "" if nobody may.
     :param topic: the topic that the files belong to. A person names it to permit the deletion; "" where
         nobody may.
     """

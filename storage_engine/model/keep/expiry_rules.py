@@ -71,7 +71,7 @@ REWRITE_RULE = RewriteRule()
 
 @dataclass(frozen=True, slots=True)
 class SegmentStream:
-    """:param newest_ms: the time from which its age counts; None: not known.
+    """:param newest_ms: the time from which its age counts; None if not known.
     :param size_bytes: as the broker stored them.
     """
 
@@ -85,7 +85,7 @@ class ExpirySegment:
     """A segment's content in a lake, by the valid receipt.
 
     :param file: its data file, by its name in the receipt.
-    :param streams: the streams that are still in the lake; None: neither the receipt nor a journal says.
+    :param streams: the streams that are still in the lake; None if neither the receipt nor a journal says.
     :param is_alone: the data file has the segment's rows as they were archived. It has no other rows, except
         those of segments that name the same ``file``: these leave together, or none of them leaves.
     """
@@ -103,7 +103,7 @@ class ExpirySegment:
 class StoreContent:
     """A store's present content, by the last plan in its journal, or by a person's statement.
 
-    :param unknown: why the content is unknown, as a clause; "": it is known.
+    :param unknown: why the content is unknown, as a clause; "" if it is known.
     :param is_gone: a person says that the store no longer exists.
     :param planned_at_ms: when that plan was made.
     :param logs: the plan's logs, each with the ranges of offsets that its segments cover.
@@ -183,8 +183,8 @@ def judge_segments(
 
 
 def _keep_shared(verdicts: Sequence[ExpiryVerdict]) -> Iterator[ExpiryVerdict]:
-    """Keep segments whose data file also has rows of a kept segment: a shared file is never rewritten
-    without some of its segments.
+    """Keep segments whose data file also has rows of a kept segment: a shared file is never rewritten without
+    some of its segments.
     """
     sharing: dict[StoredFile, list[ExpiryVerdict]] = {}
     for verdict in verdicts:
@@ -249,7 +249,7 @@ def _judge_by_policies(
 def _find_hold(
     segment: ExpirySegment, policies: Sequence[KeepPolicy], now_ms: int
 ) -> tuple[ExpiryReason, str] | None:
-    """Return why a hold that was lifted within the last day still keeps a segment. None: no such hold does.
+    """Return why a hold that was lifted within the last day still keeps a segment. None if no such hold does.
 
     The hold also kept the segment's other streams, so that they wait as well.
     """
@@ -276,7 +276,7 @@ def _doubt(
 
 
 def _presence(segment: ExpirySegment, store: StoreContent) -> tuple[ExpiryReason, str] | None:
-    """Return why the store may still have a segment. None: the store no longer has it."""
+    """Return why the store may still have a segment. None if the store no longer has it."""
     if store.unknown:
         return ExpiryReason.STORE_UNKNOWN, store.unknown
     if store.is_gone:
@@ -343,10 +343,10 @@ class GoingBytes:
 @dataclass(frozen=True, slots=True)
 class TopicForecast:
     """:param keep: the retention by the rule that applies; ``forever`` where no rule does.
-    :param rule: the streams that the rule applies to, in words; "": no rule applies.
+    :param rule: the streams that the rule applies to, in words; "" if no rule applies.
     :param held_by: ids of the holds that cover the topic.
     :param goes: the bytes that may leave from each day on. The remaining bytes never leave.
-    :param month_cost: monthly cost of the present bytes at the given price; None: no price was given.
+    :param month_cost: monthly cost of the present bytes at the given price; None if no price was given.
     """
 
     store_id: str
@@ -363,7 +363,7 @@ class TopicForecast:
 
 @dataclass(frozen=True, slots=True)
 class KeepForecast:
-    """:param version: SHA-256 of the act that began the policy; "": the lake has no policy, or it is not
+    """:param version: SHA-256 of the act that began the policy; "" if the lake has no policy, or it is not
         recorded yet.
     :param uncounted_bytes: bytes of segments whose topics no journal knows.
     """

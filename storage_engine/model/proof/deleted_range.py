@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 DELETION = "deletion"
-"""Field of a receipt's evidence: the :class:`RunDigest` of the last deletion before the receipt, taken
-from the store's stamp.
+"""Field of a receipt's evidence: the :class:`RunDigest` of the last deletion before the receipt, taken from
+the store's stamp.
 """
 
 
@@ -51,10 +51,10 @@ class DeletedRange:
     :param at_ms: when the journal recorded that the last part of the range was gone, in milliseconds since
         the epoch.
     :param store_name: the store's name when the row was written.
-    :param topic_id: id of the topic that the log belonged to then; None: not known, or the broker has no
+    :param topic_id: id of the topic that the log belonged to then; None if not known, or the broker has no
         topic ids.
     :param first_store_timestamp_ms: store time of the first message in the range, by the lake's receipts, in
-        milliseconds since the epoch; None: no receipt of the store has it. ``last_store_timestamp_ms`` is
+        milliseconds since the epoch; None if no receipt of the store has it. ``last_store_timestamp_ms`` is
         that of the last message.
     """
 

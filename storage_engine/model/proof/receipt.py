@@ -71,7 +71,7 @@ class Companion(_Known):
 
 
 def companions_text(companions: Iterable[Companion]) -> str | None:
-    """Return a receipt's record of a segment's companions; None: there are none."""
+    """Return a receipt's record of a segment's companions; None if there are none."""
     rows = [
         {**asdict(companion), "content": base64.b64encode(zlib.compress(companion.content)).decode()}
         for companion in sorted(companions, key=lambda item: item.name)
@@ -102,7 +102,7 @@ def read_companions(text: str | None) -> tuple[Companion, ...]:
 
 
 def files_fault(text: str | None) -> str:
-    """Return the fault in a receipt's record of its segment's companions. "": there is none."""
+    """Return the fault in a receipt's record of its segment's companions. "" if there is none."""
     try:
         read_companions(text)
     except ReceiptError as error:
@@ -186,15 +186,15 @@ def _show(value: Any) -> str:
 
 PROOF_VERSION = 3
 """Increased when the meaning of "proven" changes, or when receipts get another field. Older code doesn't
-trust a receipt with a higher version. Version 1 names data files by their whole locations, and has no
-field after ``row_hash``. Version 3 has a root.
+trust a receipt with a higher version. Version 1 names data files by their whole locations, and has no field
+after ``row_hash``. Version 3 has a root.
 """
 
 _VERSION_WITHOUT_ROOT = 2
 
 
 def proof_version_of(root: str | None) -> int:
-    """Return the version of a proof with this root. None: the proof has no root."""
+    """Return the version of a proof with this root. None if the proof has no root."""
     return _VERSION_WITHOUT_ROOT if root is None else PROOF_VERSION
 
 
@@ -249,8 +249,8 @@ class StoredFile:
 
 
 def files_text(files: Iterable[StoredFile]) -> str:
-    """Return files as JSON text. It is text because some engines that read the table don't distinguish a
-    null list from an empty list.
+    """Return files as JSON text. It is text because some engines that read the table don't distinguish a null
+    list from an empty list.
     """
     return json.dumps([[file.location, file.size_bytes, file.sha256] for file in files])
 
@@ -309,21 +309,21 @@ class Receipt(ProvenRows):
     :param moved_to: the files into which another engine has moved the segment's rows, and the delete files
         that apply to them, as text of :func:`files_text`; None while the rows are in ``data_file``, as they
         were written.
-    :param end_offset: offset behind the segment's last; None: ``base_offset`` + ``size_bytes``.
-    :param files: the segment's companion files, as text of :func:`companions_text`; None: the segment is one
-        file.
+    :param end_offset: offset behind the segment's last; None means ``base_offset`` + ``size_bytes``.
+    :param files: the segment's companion files, as text of :func:`companions_text`; None if the segment is
+        one file.
     :param store_name: the store's name when the segment was proven.
     :param store_host: the machine that the store was on then.
     :param log_id: the broker's own identity of the log, where the name doesn't identify it.
-    :param digest: the broker's digest of the segment's content; None: ``sha256`` is.
+    :param digest: the broker's digest of the segment's content; None if ``sha256`` is that digest.
     :param evidence: further known facts of the proof, as JSON; see :data:`SETTLED`.
-    :param root: root of the hash tree over the segment's rows, in hex; None: there is no root yet.
-    :param streams: JSON list of the streams below the root; None: there is one stream, and the lake has all
+    :param root: root of the hash tree over the segment's rows, in hex; None if there is no root yet.
+    :param streams: JSON list of the streams below the root; None if there is one stream, and the lake has all
         of it.
     :param row_groups: the row groups of ``data_file`` that have the segment's rows, as ``FIRST-END``, END
-        exclusive; None: all row groups.
-    :param state: ``partial`` or ``expired``; None: the segment is whole.
-    :param act: JSON object of the act that caused the row; None: the row is from archiving or from a new
+        exclusive; None means all row groups.
+    :param state: ``partial`` or ``expired``; None if the segment is whole.
+    :param act: JSON object of the act that caused the row; None if the row is from archiving or from a new
         proof.
     """
 
@@ -357,7 +357,7 @@ class Receipt(ProvenRows):
     @property
     def groups(self) -> range | None:
         """Return the row groups of ``data_file`` that have the segment's rows. They may also have rows of
-        other segments. None: all row groups.
+        other segments. None means all row groups.
 
         :raises ReceiptError: the row's ``row_groups`` is invalid.
         """
@@ -384,7 +384,7 @@ class Receipt(ProvenRows):
 
     @property
     def act_sha256(self) -> str:
-        """Return the SHA-256 of the act that caused the row. "": the row names no act."""
+        """Return the SHA-256 of the act that caused the row. "" if the row names no act."""
         return act_sha256(self.act)
 
     @property
@@ -418,7 +418,7 @@ class Receipt(ProvenRows):
 
     @property
     def known(self) -> Mapping[str, Any]:
-        """Return the values of ``evidence``. Empty: there is no evidence."""
+        """Return the values of ``evidence``. Empty if there is no evidence."""
         return _json_object(self.evidence)
 
     @property
@@ -445,7 +445,7 @@ class Receipt(ProvenRows):
 
 
 def read_row_groups(text: str | None) -> range | None:
-    """Return a receipt's ``row_groups`` as a range. None: it has none.
+    """Return a receipt's ``row_groups`` as a range. None if it has none.
 
     :raises ReceiptError: the text is invalid.
     """
@@ -464,12 +464,12 @@ def row_groups_text(groups: range) -> str:
 
 
 def act_sha256(act: str | None) -> str:
-    """Return the SHA-256 in a receipt's ``act``. "": it has none."""
+    """Return the SHA-256 in a receipt's ``act``. "" if it has none."""
     return str(_json_object(act).get("sha256") or "")
 
 
 def end_text(state: str | None, act: str | None, expiries: Mapping[str, str] = NO_EXPIRIES) -> str:
-    """Return the state of a segment whose receipt has these fields, as a clause. "": the segment is whole.
+    """Return the state of a segment whose receipt has these fields, as a clause. "" if the segment is whole.
 
     :param expiries: a clause on the policy and time of each expiry, by its act's SHA-256. For an act that is
         missing here, the clause names the act.
@@ -513,7 +513,7 @@ def gone_by(streams: str | None, act_id: str, names: Collection[str] | None = No
 
     A receipt of a single stream has no list of streams.
 
-    :param names: the removed streams; None: all streams.
+    :param names: the removed streams; None means all streams.
     """
     return _mark_gone(
         streams, lambda row: row["gone"] is None and (names is None or row["name"] in names), act_id

@@ -64,11 +64,12 @@ class QueueFact:
     """A queue's live part.
 
     :param floor: the smallest offset that any entry may have (0).
-    :param first_live_offset: physical offset of the first entry at or above the log's min offset; -1: none.
+    :param first_live_offset: physical offset of the first entry at or above the log's min offset; -1 if there
+        is none.
     :param lowest_live_offset: lowest physical offset among that entry and the entries read after it.
-    :param first_offset: physical offset of the last entry; -1: none.
-    :param last_offset: the greatest end of a message, of the last entry and of all entries that were read;
-        -1: none.
+    :param first_offset: physical offset of the last entry; -1 if there is none.
+    :param last_offset: the greatest end of a message, of the last entry and of all entries that were read; -1
+        if there is none.
     :param expected_message: topic, queue and queue offset of the first live entry.
     :param found_message: topic, queue and queue offset of the frame that the entry points to; "" where there
         is nothing to compare.
@@ -129,7 +130,7 @@ class LocalSegment:
     """A segment file with a valid name, and its part of the log up to the logical end.
 
     :param companions: see ``Segment``.
-    :param unread: why the file can't be read, so that its content is unknown; "": it was read.
+    :param unread: why the file can't be read, so that its content is unknown; "" if it was read.
     """
 
     log: str
@@ -168,7 +169,8 @@ class FactsScope:
     """The part of a store to check.
 
     :param full: check every frame of every segment and every queue.
-    :param queues: streams that a run changed, as values of the codec's stream columns; None: all streams.
+    :param queues: streams that a run changed, as values of the codec's stream columns; None means all
+        streams.
     :param files: dependent files that a run deleted; their queues count as changed.
     :param accepted_damage: the damaged bytes that receipts record, by (log, base offset).
     """

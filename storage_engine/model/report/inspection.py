@@ -99,8 +99,8 @@ class StoreRecovery:
     :param dropped_index_files: index files that may lack entries, and are made again from the log.
     :param stray_entries: queue entries that point behind ``log_end``.
     :param missing_messages: messages that had no queue entry and get one.
-    :param done: False: this is only the result that a recovery would have.
-    :param unindexed: range [first, end) of offsets whose messages are no longer found by key; None: a
+    :param done: whether the recovery was done. Otherwise this is the result that it would have.
+    :param unindexed: range [first, end) of offsets whose messages are no longer found by key; None if a
         recovery takes no message out of the index.
     """
 

@@ -38,7 +38,7 @@ class TopicUsage:
     :param share: of all bytes in the span, 0 to 1.
     :param cost_hours_a_day: how many hours longer one day's disk space would last without the topic; None:
         without the topic there are no bytes.
-    :param advice: a better policy for the topic, as a clause; "": none.
+    :param advice: a better policy for the topic, as a clause; "" if there is none.
     """
 
     name: str
@@ -90,7 +90,7 @@ class HourAdvice:
 class RetentionReport:
     """Usage in the span. The largest topics and hosts have their own rows; all others share one row.
 
-    :param first_hour: hour since the epoch of the first counted message; None: there was no message.
+    :param first_hour: hour since the epoch of the first counted message; None if there was no message.
     :param quiet: the quiet hour; None: the span has no whole day.
     """
 
@@ -113,7 +113,7 @@ class RetentionReport:
 
 
 def hour_means(bytes_by_hour: Mapping[int, int], zone: ZoneInfo) -> tuple[tuple[float, ...], int] | None:
-    """Return the mean bytes of each hour of the day, and the number of whole days. None: there is none.
+    """Return the mean bytes of each hour of the day, and the number of whole days. None if there is none.
 
     The first and the last hour don't count, because only a part of each may have been archived.
 
@@ -134,7 +134,7 @@ def hour_means(bytes_by_hour: Mapping[int, int], zone: ZoneInfo) -> tuple[tuple[
 
 
 def quiet_hour(bytes_by_hour: Mapping[int, int], time_zone: str) -> QuietHour | None:
-    """Return the quiet hour of the day; None: the span has no whole day, or no bytes in one."""
+    """Return the quiet hour of the day; None if the span has no whole day, or no bytes in one."""
     hourly = hour_means(bytes_by_hour, ZoneInfo(time_zone))
     if hourly is None or not sum(hourly[0]):
         return None
@@ -144,7 +144,7 @@ def quiet_hour(bytes_by_hour: Mapping[int, int], time_zone: str) -> QuietHour | 
 
 
 def hour_advice(quiet: QuietHour | None, deletion: DeletionHours | None) -> HourAdvice | None:
-    """Return advice on the hours of deletion from the quiet hour. None: there is no quiet hour.
+    """Return advice on the hours of deletion from the quiet hour. None if there is no quiet hour.
 
     :param deletion: None: the broker deletes at any hour.
     """

@@ -27,10 +27,10 @@ class Setting:
     """One setting.
 
     :param kind: ``int``, ``tuple`` of several paths, or the enum whose values may be chosen.
-    :param default: the default value; None: there is none, and ``help`` explains that.
+    :param default: the default value; None if there is none, and ``help`` explains that.
     :param minimum: the least value of a number.
-    :param maximum: the greatest value of a number; None: no limit.
-    :param label: label of its field in the connection's form; "": the form has no such field.
+    :param maximum: the greatest value of a number; None means no limit.
+    :param label: label of its field in the connection's form; "" if the form has no such field.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Setting:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values that may be chosen. Empty: the setting isn't a choice."""
+        """The values that may be chosen. Empty if the setting isn't a choice."""
         return tuple(member.value for member in self.kind) if issubclass(self.kind, Enum) else ()
 
     @property
@@ -59,7 +59,7 @@ class Setting:
 
     @property
     def default_text(self) -> str:
-        """The default as a text for a person. Empty: there is none."""
+        """The default as a text for a person. Empty if there is none."""
         if self.default is None or self.kind is tuple:
             return ""
         return str(self.default.value if isinstance(self.default, Enum) else self.default)
@@ -283,7 +283,7 @@ class Policy:
 
 
 def archive_limit(policy: Policy, *, beside: bool, emergency: bool) -> int | None:
-    """Return how many bytes per second one archive task may read and write. None: no limit.
+    """Return how many bytes per second one archive task may read and write. None means no limit.
 
     :param beside: whether the store's broker runs.
     :param emergency: whether the running broker's disk is at a level where it deletes by force or refuses
@@ -376,7 +376,7 @@ class WorkPlace:
 def archive_place(spark: SparkUse | None, threads: int, size_bytes: int, segments: int) -> WorkPlace:
     """Return the place where segments are archived; without any segment no Spark is started.
 
-    :param spark: None: the store has none.
+    :param spark: None if the store's connection names no Spark.
     :param threads: number of threads with which the task itself would archive them.
     :param size_bytes: bytes of all segments together.
     """
