@@ -14,8 +14,7 @@ from storage_engine.core.wording import reason_text
 
 
 def percent_rounded_up(part: int, whole: int) -> int:
-    """Return ``part`` as a whole percentage of ``whole``, rounded up. Integers are used so that no float
-    rounds it down.
+    """Return ``part`` as a percentage of ``whole``, rounded up. Integers, since a float may round down.
 
     :param whole: > 0, same unit as ``part``.
     """
@@ -32,9 +31,8 @@ class DiskUsage:
     """The level of the disk under ``path``.
 
     ``used_percent`` is a whole percentage, rounded up as the broker does. None if unknown (missing path,
-    failed call), which is neither full nor empty; ``error`` then says why. ``total_bytes`` is 100 %: used and
-    usable bytes, without the file system's reserve for root. Two paths with the same ``device`` are on one
-    disk.
+    failed call), which is neither full nor empty; ``error`` says why. ``total_bytes`` is 100 %: used and
+    usable bytes, without the file system's reserve for root. Paths with the same ``device`` are on one disk.
     """
 
     path: str
@@ -100,8 +98,7 @@ def fills_in_ms(
 ) -> int | None:
     """Return the time in ms until the free bytes are used up at the recent rate, or None if never.
 
-    :param grown_bytes: bytes written within ``within_ms``, less bytes deleted meanwhile that aren't in
-        ``leaving``.
+    :param grown_bytes: bytes written within ``within_ms``, less deletions in that time outside ``leaving``.
     :param leaving: known future deletions, by time: pairs of the ms until then and the bytes.
     :param goes_after_ms: new bytes are deleted this long after they were written. If the free bytes last
         until then, they last for ever. None if new bytes are kept.

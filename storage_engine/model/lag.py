@@ -14,12 +14,10 @@ from storage_engine.model.store import Segment
 @dataclass(frozen=True, slots=True)
 class ArchiveLag:
     """:param segments: number of sealed segments without a proof.
-    :param oldest_base_offset: base offset of the segment whose last write was longest ago; None if there is
-        no such segment.
-    :param oldest_age_seconds: time since its last write; 0 if there is no such segment.
+    :param oldest_base_offset: base offset of the segment with the oldest last write; None if there is none.
+    :param oldest_age_seconds: time since that write; 0 if there is none.
     :param notes: lakes that could not be asked; for them the journal's records were used.
-    :param touched: number of segments that a lake has, but whose files were touched since. They don't count
-        as lag.
+    :param touched: number of archived segments whose files were touched since. They don't count as lag.
     """
 
     measured_at_ms: int
@@ -122,16 +120,14 @@ class QueueLag:
     :param lag_ms: store timestamp of the queue's newest message minus that of the group's next one; 0 when
         caught up; None when unknown.
     :param next_physical_offset: commitlog offset of the group's next message; None when caught up or unknown.
-    :param next_segment_base_offset: base offset of the segment that has that message; None when caught up or
-        unknown.
+    :param next_segment_base_offset: base offset of that message's segment; None when caught up or unknown.
     :param at_risk: whether the plan deletes that segment. If the group's position is not known: whether the
         plan deletes the segment of the queue's oldest readable message, which the group may need.
     :param lost_messages: messages the group can no longer read (min_offset - committed_offset, ≥ 0).
     :param time_to_loss_ms: time until that segment may be deleted by age in the next window; 0 when it may be
         deleted now; None when caught up or unknown.
     :param log: the log with the queue's messages; None if not given, as in tables of older versions.
-    :param lag_bytes: bytes of the log from the group's next message on; None if unknown, or not known for
-        each queue.
+    :param lag_bytes: bytes of the log from the group's next message on; None if not known for each queue.
     """
 
     group: str
@@ -157,10 +153,8 @@ class GroupLag:
 
     :param lag_messages: messages that the group has not read, in the queues where its position is known.
     :param unknown_queues: number of queues where its position is not known.
-    :param first_unread_offset: physical offset of the group's first unread message; None if it has read all
-        messages.
-    :param time_to_loss_ms: time until its first unread message may be deleted by age; None if it has read all
-        messages.
+    :param first_unread_offset: physical offset of the group's first unread message; None if it has read all.
+    :param time_to_loss_ms: time until its first unread message may be deleted by age; None if there is none.
     """
 
     group: str
@@ -197,8 +191,7 @@ class Unread:
     :param notices: notices about the groups' positions for a person.
     :param shielded: unread messages that the broker has lost already, because another program deleted them.
         Only the store's shield has them.
-    :param shielded_error: why the ``shielded`` messages are not known, or only in part; "" where they are
-        known.
+    :param shielded_error: why the ``shielded`` messages are not known, or only in part; "" if they are known.
     :param logs: the logs that this is about; None means all logs that lose segments.
     """
 
@@ -225,9 +218,8 @@ class LagSummary:
     """Lag for XCom and the report's head; its size is bounded, whatever the number of queues.
 
     :param unknown: number of unknown positions of groups in queues.
-    :param at_risk_groups: groups that still have to read messages of the plan's segments; only the first ones
-        by name.
-    :param more_at_risk_groups: number of further such groups.
+    :param at_risk_groups: groups with unread messages in the plan's segments; only the first ones by name.
+    :param more_at_risk_groups: number of further groups of that kind.
     :param lost_messages: messages that groups can no longer read, over all groups.
     :param soonest_loss_ms: time until the first unread message of any group may be deleted; None if there is
         none, or the time is unknown.
@@ -266,9 +258,7 @@ class Lag:
 
     @property
     def measured(self) -> frozenset[str] | None:
-        """Return the logs whose lag is known. None means all logs. Empty if the names don't fit the
-        summary.
-        """
+        """Return the logs whose lag is known; None for all logs, empty if the names don't fit the summary."""
         if self.summary.logs is None and self.logs is None:
             return None
         names = frozenset(self.logs or ())

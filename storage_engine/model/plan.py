@@ -21,7 +21,7 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.disk import DiskUsage, percent_rounded_up
 from storage_engine.model.settings.policy import ApprovalPolicy
-from storage_engine.model.store import FileFacts, Segment, SegmentId
+from storage_engine.model.store import FileFacts, Segment
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ DELETING = frozenset({Reason.EXPIRED, Reason.FORCED})
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A caller's request beyond the store's own settings.
+    """A caller's request for one plan, in addition to the store's settings.
 
     :param manual: a person (or ``clean --manual``) triggers the pass: the cause holds at any hour.
     :param forced: a person asks to ignore age; only honoured where cleanFileForciblyEnable is true.
@@ -120,9 +120,7 @@ def wanted_bytes(disk: DiskUsage, request: PlanRequest) -> int | None:
 
 
 class Release(Protocol):
-    """Deletes in place of a broker's own rules: the segments that one pass may delete and that are proven.
-    All other segments are kept.
-    """
+    """Deletes in place of a broker's own rules: only proven segments that one pass may delete."""
 
     def __call__(self, request: PlanRequest) -> object: ...
 
@@ -134,8 +132,7 @@ class Release(Protocol):
 class Trigger:
     """A cause that holds now for every log of the store, with the sentence that explains it.
 
-    :param at_once: for a cause of space: the disk is at the level where a broker deletes segments of any age,
-        or refuses writes.
+    :param at_once: the disk is so full that the broker deletes segments of any age, or refuses writes.
     """
 
     cause: Cause
@@ -146,7 +143,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The verdict on one segment; ``detail`` is a sentence with the figures behind it."""
+    """The verdict on one segment. ``detail`` is a sentence with the figures that decided."""
 
     segment: Segment
     reason: Reason
@@ -239,7 +236,6 @@ class Plan:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """The decisions on all logs, log by log."""
         return tuple(decision for log in self.logs for decision in log.decisions)
 
     @property
@@ -291,7 +287,7 @@ class Plan:
 
 
 def of_only_log(by_log: Mapping[str, T]) -> T | None:
-    """Return the value of the only log; None where there are several logs, or none."""
+    """Return the value of the only log; None if there are several logs, or none."""
     return next(iter(by_log.values())) if len(by_log) == 1 else None
 
 
@@ -308,10 +304,7 @@ def _list_facts(facts: FileFacts) -> tuple[int | str, ...]:
 
 
 def check_limits(request: PlanRequest) -> None:
-    """Make sure that a request's number of segments and its level in percent are possible values.
-
-    :raises BadInputError: one of them isn't.
-    """
+    """:raises BadInputError: the request's number of segments or its level in percent is impossible."""
     if request.max_segments is not None and request.max_segments < 0:
         raise BadInputError(
             f"max_segments: expected 0 or more, found {request.max_segments}. Nothing was "
@@ -336,7 +329,7 @@ def limit_plans(
     check_limits(request)
     if request.max_segments is None and request.target_used_percent is None:
         return tuple(logs)
-    # Of each log its first one that isn't chosen yet: what goes of a log is a prefix.
+    # Of each log, the first segment that isn't chosen yet: a plan deletes a prefix of a log.
     heap = [(log.to_delete[0].mtime_ns, number, 0) for number, log in enumerate(logs) if log.to_delete]
     heapq.heapify(heap)
     going: list[Segment] = []
@@ -352,12 +345,10 @@ def limit_plans(
         if place + 1 < len(segments):
             heapq.heappush(heap, (segments[place + 1].mtime_ns, number, place + 1))
     chosen = {segment.id for segment in going}
-    return tuple(LogPlan(log.log, tuple(_keep(old, chosen, why) for old in log.decisions)) for log in logs)
-
-
-def _keep(decision: Decision, chosen: set[SegmentId], why: tuple[Reason, str]) -> Decision:
-    is_same = not decision.deletes or decision.segment.id in chosen
-    return decision if is_same else Decision(decision.segment, *why)
+    return tuple(
+        log.with_going(lambda old: old if old.segment.id in chosen else Decision(old.segment, *why))
+        for log in logs
+    )
 
 
 def target_reached(
@@ -407,8 +398,7 @@ class Realm(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Person:
     """:param uid: real user id of an account at a shell.
-    :param behind: the user who took the account by sudo, by the environment; "" if there is no such user, or
-        it is not known.
+    :param behind: the user who took the account by sudo, by the environment; "" if there is none or unknown.
     :param host: the machine that the account is on.
     :param user_id: id of a user of Airflow.
     """
@@ -495,12 +485,10 @@ class PlanQuestion:
 class RecordedPolicy:
     """The strictest policy that a store has had since two persons last lowered it.
 
-    :param minimum_retention_hours: the longest minimum retention since then; a run with less counts as
-        forced.
+    :param minimum_retention_hours: the longest minimum retention since; a run with less counts as forced.
     :param persons: the two persons who lowered it: the one who asked and the one who approved.
     :param at_ms: when it was lowered last, by the journal or the stamp: the later time counts.
-    :param kept_ms: the longest retention by settings since then; a run with less counts as forced. None if
-        none was known.
+    :param kept_ms: the longest retention by settings since, if known; a run with less counts as forced.
     :param archived: True: proof has been required since then; a run with ``archive: off`` counts as forced.
     """
 
@@ -538,7 +526,7 @@ _PLACE = "\N{NULL}"
 
 @dataclass(frozen=True, slots=True)
 class DecisionRun:
-    """Decisions on neighbouring segments of a log, whose texts differ only in times.
+    """Decisions on neighbouring segments of a log whose texts are equal except for times.
 
     :param decisions: the decisions, oldest segment first.
     :param detail: one text for all of them. Where times differ, it has the first and the last.
@@ -568,7 +556,7 @@ class DecisionRun:
 
 
 def runs_of(
-    decisions: Sequence[Decision], detail: Callable[[Decision], str] = lambda one: one.detail
+    decisions: Sequence[Decision], detail: Callable[[Decision], str] = lambda decision: decision.detail
 ) -> Iterator[DecisionRun]:
     """Yield runs of neighbouring decisions whose texts differ only in times.
 
@@ -580,7 +568,7 @@ def runs_of(
 
 
 def without_moments(detail: str) -> str:
-    """Return a decision's text without its times. Neighbours with the same remaining text are shown once."""
+    """Return a decision's text without its times. Neighbours whose texts are then equal are shown once."""
     return _MOMENT.sub(_PLACE, detail)
 
 

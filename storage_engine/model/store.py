@@ -103,7 +103,7 @@ class FileFacts:
 
     @classmethod
     def of_stat(cls, path: str | os.PathLike[str], stat: os.stat_result) -> FileFacts:
-        """Return the facts of ``path`` from a stat result."""
+
         times = (stat.st_mtime_ns, stat.st_ctime_ns)
         return cls(str(path), stat.st_dev, stat.st_ino, stat.st_size, *times)
 
@@ -127,8 +127,7 @@ class Segment:
     """One file of a log with its companion files. It covers the offsets [base_offset, end_offset).
 
     :param original_mtime_ns: the file's mtime before a hold changed it; None if no hold has.
-    :param end: offset behind the last one; None: ``base_offset`` + size of the file, because offsets count
-        bytes.
+    :param end: offset behind the last one; None if offsets count bytes: ``base_offset`` + size of the file.
     :param companions: further files in its directory, by name, that its broker can't make again. They are
         proven and deleted with the segment.
     """
@@ -150,7 +149,7 @@ class Segment:
                 "package."
             )
         if self.companions:
-            object.__setattr__(self, "companions", _beside(self.facts, self.companions))
+            object.__setattr__(self, "companions", _sort_companions(self.facts, self.companions))
 
     @property
     def id(self) -> SegmentId:
@@ -197,7 +196,7 @@ class SegmentContext:
 _path_of = attrgetter("path")
 
 
-def _beside(own: FileFacts, companions: Iterable[FileFacts]) -> tuple[FileFacts, ...]:
+def _sort_companions(own: FileFacts, companions: Iterable[FileFacts]) -> tuple[FileFacts, ...]:
     """Return companions in the order of their paths.
 
     :raises StoreLayoutError: a companion is in another directory than the segment's file, or given twice.
@@ -205,7 +204,7 @@ def _beside(own: FileFacts, companions: Iterable[FileFacts]) -> tuple[FileFacts,
     ordered = tuple(sorted(companions, key=_path_of))
     paths = [file.path for file in ordered]
     directory = own.path.rpartition("/")[0]
-    # Plans of many logs make 100,000 segments, and a Path takes as long as a segment.
+    # Plans of many logs make 100,000 segments, and to make a Path takes as long as to make a segment.
     suspects = [path for path in paths if path.rpartition("/")[0] != directory or path.endswith(("/", "/."))]
     wrong = [path for path in suspects if Path(path).parent != Path(own.path).parent]
     if wrong or len({own.path, *paths}) <= len(paths):
@@ -224,8 +223,7 @@ class LogSnapshot:
     ``max_offset`` is the logical end. Every message below ``dispatched_offset`` is in its consume queue. A
     segment that ends above ``dispatched_offset`` must be kept.
 
-    :param unread: why its active segment can't be read, as a clause: the segment ends at ``max_offset`` or
-        behind.
+    :param unread: why its active segment can't be read, so that ``max_offset`` is the least possible end.
     :param confirmed_offset: behind this offset the log may be cut off and written again, because not all
         required replicas have it; None if no other broker decides on the log's bytes.
     """
@@ -283,10 +281,8 @@ class Archivable:
     """Segments of a store that may be archived by now.
 
     :param segments: sealed segments, oldest first in each log.
-    :param kept_out: why other sealed segments of a log aren't archived, for now or for ever, by the log's
-        name.
-    :param refused: the fault or the unknown fact of a log, by the log's name. Nothing of the log is archived
-        until it is corrected.
+    :param kept_out: why other sealed segments of a log aren't archived, now or ever, by the log's name.
+    :param refused: the fault or unknown fact that keeps all of a log from the lake, by the log's name.
     :param is_all: all sealed segments may be archived, because this broker never excludes any.
     """
 
@@ -319,10 +315,9 @@ class Lineages:
         """
         if stamped is None:
             return Lineages(max(newest.values(), default=1))
-        return _above(min(newest.values(), default=1), newest).merged(stamped)
+        return _lineages_above(min(newest.values(), default=1), newest).merged(stamped)
 
     def of(self, log: str) -> int:
-        """Return the lineage of a log."""
         return self.of_logs.get(log, self.whole)
 
     @property
@@ -333,7 +328,7 @@ class Lineages:
     def merged(self, other: Lineages) -> Lineages:
         """Return the newer of both lineages for each log: no log returns to an older lineage."""
         names = {*self.of_logs, *other.of_logs}
-        return _above(
+        return _lineages_above(
             max(self.whole, other.whole), {name: max(self.of(name), other.of(name)) for name in names}
         )
 
@@ -345,14 +340,12 @@ class Lineages:
         return groups
 
 
-def _above(whole: int, of_logs: Mapping[str, int]) -> Lineages:
+def _lineages_above(whole: int, of_logs: Mapping[str, int]) -> Lineages:
     return Lineages(whole, {log: lineage for log, lineage in sorted(of_logs.items()) if lineage > whole})
 
 
 MAX_NAME_BYTES = 260
-"""A name of 249 bytes, a hyphen and a number of 32 bits. In file names such a name is shortened; see
-:func:`in_file_name`.
-"""
+"""A name of 249 bytes, a hyphen and a number of 32 bits. :func:`in_file_name` shortens it."""
 
 _DIGITS = 32
 _SHORTENED = re.compile(f"~[0-9a-f]{{{_DIGITS}}}$")
@@ -398,8 +391,7 @@ class LogIdentity:
     """A log's identity, which doesn't depend on its name.
 
     :param log_id: identity as in receipts; "" if unknown.
-    :param told_at: how far the broker's metadata reached when the identity was read. Older metadata says
-        nothing about it.
+    :param told_at: how far the broker's metadata reached when the identity was read; older metadata lacks it.
     """
 
     log_id: str = ""
@@ -514,8 +506,7 @@ class Absence:
 
     :param is_right: the log was deleted, or belongs elsewhere by now.
     :param why: the reason as a clause.
-    :param is_unknown: it is unknown whether the log should be here, or it may be in a directory that isn't
-        served.
+    :param is_unknown: whether the log should be here is unknown, or its directory may not be served.
     """
 
     is_right: bool

@@ -55,9 +55,7 @@ class FenceWatch(Protocol):
         """
 
     def silent(self) -> str:
-        """Return the process that is the store's watch but doesn't look. "" if there is no watch, or it
-        looks.
-        """
+        """Return the process that is the store's watch but doesn't look. "" if there is none, or it looks."""
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
         """Repair what somebody changed of the hold.
@@ -78,8 +76,7 @@ class Beating(Protocol):
         """Record that the watch is alive. Called after each look.
 
         :param look: the last look that saw everything.
-        :param tends_shield: the watch acts when a file is deleted, and is able to, so that no other process
-            has to.
+        :param tends_shield: the watch reacts to each deleted file, so that no other process has to.
         :param tended_at_ms: when the watch last looked at the whole shield; 0 if it hasn't yet.
         :raises OSError: the store can't be written.
         """
@@ -93,10 +90,8 @@ class Watch:
     :param deciding_percent: the highest of the levels that the broker's rules compare with its thresholds;
         None when all of them are unknown.
     :param ordinary_percent: above this level the broker cleans because of space; None if not known.
-    :param next_window_ms: when the time of day is next a cause; the present time while it is one; None:
-        never.
-    :param known: False: the broker couldn't be asked, and a notice says so. Causes then count neither as
-        holding nor as ended.
+    :param next_window_ms: when the time of day is next a cause: now while it is one, None if never.
+    :param known: False if the broker couldn't be asked (see ``notices``), so that the causes are unknown.
     """
 
     watched_at_ms: int
@@ -145,8 +140,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class StorePositions:
-    """Offsets of the log up to which each step is done. Each is at most the one before it, except
-    ``dispatched``.
+    """Offsets of the log up to which each step is done. Each but ``dispatched`` is at most the one before it.
 
     :param wrote: bytes below it are in memory at least.
     :param committed: bytes below it are in the files, where readers see them.
@@ -202,8 +196,8 @@ class UnheldSegments:
 
 
 class StoreHold:
-    """A hold: it keeps a running broker from deleting. This class itself stands for a kind without a hold:
-    its stores aren't held, and it is unknown what their broker deletes.
+    """A hold: it keeps a running broker from deleting. By default there is no hold, and it is unknown which
+    segments the broker deletes.
     """
 
     __slots__ = ()
@@ -211,8 +205,7 @@ class StoreHold:
     def renew(self, now_ms: int) -> HoldStatus:
         """Begin or renew a hold that outlives this process, and report the drift found on it.
 
-        :raises GateRefusedError: the store can't be held; the error names the reason and the remedy. Nothing
-            was changed.
+        :raises GateRefusedError: the store can't be held, for the named reason. Nothing was changed.
         """
         return NO_HOLD
 
@@ -225,8 +218,7 @@ class StoreHold:
         :param proven: segments that a lake proves, with the state of the proven files.
         :param margin_ms: a segment is held from this time before its broker's deletion on.
         :return: ``due`` are segments that will be deleted within the margin and can't be held.
-        :raises GateRefusedError: nothing can be held; the error names the reason and the remedy. Nothing was
-            changed.
+        :raises GateRefusedError: nothing can be held, for the named reason. Nothing was changed.
         """
         return NO_HOLD
 
@@ -235,10 +227,8 @@ class StoreHold:
         return NO_HOLD
 
     def held_until_ms(self) -> int | None:
-        """Return when the store's hold ends, by the copy of the hold inside the store. Any journal may have
-        begun that hold.
-
-        :return: None if the store has no copy of a hold.
+        """Return when the store's hold ends, by its copy in the store. None if the store has no copy of a
+        hold. Any journal may have begun that hold.
         :raises StorageEngineError: its copy in the store can't be read.
         """
         return None
@@ -253,8 +243,7 @@ class StoreHold:
     def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
         """Return the segments that the broker deletes by a moment if the hold ends now.
 
-        The broker's rules of age, size and disk level decide, with the settings as they are after the hold
-        has restored them.
+        The broker's rules of age, size and disk level decide, with the settings that the hold restores.
 
         :raises StorageEngineError: the store can't be looked at, or its broker can't be asked.
         :raises OSError: a file can't be read.
@@ -269,8 +258,8 @@ class StoreHold:
 
 
 class IdentifiedLogs(ABC):
-    """The logs that a store is known to have, by identity, whatever their names. This class itself remembers
-    no logs, and can't distinguish two logs of the same name.
+    """The logs that a store is known to have, by identity, whatever their names. Without this part no logs
+    are remembered.
     """
 
     __slots__ = ()
@@ -318,8 +307,7 @@ class StoreReplicas(ABC):
 
     @abstractmethod
     def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        """Return facts about segments that aren't in the segments' files. Called with segments that are about
-        to be archived.
+        """Return facts about segments that their files don't have. Called before the segments are archived.
 
         :raises StorageEngineError: the facts of a log are unknown; the error names the log.
         :raises OSError: a file can't be read.
@@ -336,8 +324,8 @@ class StoreReplicas(ABC):
 
 
 class StoreConsumers:
-    """The store's consumers, and the messages that its broker still has to deliver. This class itself answers
-    that consumers' unread messages are unknown.
+    """The store's consumers, and the messages that its broker still has to deliver. By default unread
+    messages are unknown.
     """
 
     __slots__ = ()
@@ -374,15 +362,14 @@ class StoreConsumers:
 
 
 class StoreCourse:
-    """Future deletions by the broker's own rules, and the start of a simulation. This class itself answers
-    that both are unknown.
+    """Future deletions by the broker's own rules, and the start of a simulation. Default: both are
+    unknown.
     """
 
     __slots__ = ()
 
     def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
-        """Return the last write time of sealed segments, read from the segments themselves. Only segments for
-        which that is cheap are in it.
+        """Return the last write time of sealed segments, read from the segments. Slow ones are left out.
 
         :raises OSError: a file can't be read.
         """
@@ -412,8 +399,7 @@ class StoreCourse:
     def start(self, snapshot: StoreSnapshot) -> CourseStart | None:
         """Return the start of a simulation of this store. None if unknown, or it can't be simulated.
 
-        The ingest is estimated from the segments' last write times. A caller that has samples of the store
-        knows it better.
+        The ingest is estimated from the segments' last write times. Samples of the store give a better one.
 
         :raises OSError: a file can't be read.
         """
@@ -428,8 +414,8 @@ class StoreCourse:
 
 
 class StoreCauses(ABC):
-    """Causes for a cleanup. This class deletes nothing: a plan has its own causes. This class itself answers
-    that a cause always holds: expired segments may be deleted at any time.
+    """Causes for a cleanup. Deletes nothing: a plan has its own causes. For a store without this part a cause
+    always holds: expired segments may be deleted at any time.
     """
 
     __slots__ = ()
@@ -450,9 +436,7 @@ ALWAYS: Final = Trigger(Cause.TIME_UP, Urgency.ORDINARY, "expired segments are d
 
 
 class StoreProcess:
-    """The broker's process: which process has the store, and how far its writes are. This class itself
-    answers that nothing of this is known.
-    """
+    """The broker's process: which process has the store, and how far its writes are. Default: unknown."""
 
     __slots__ = ()
 
@@ -477,8 +461,7 @@ class StoreProcess:
     def user(self) -> str:
         """Return the other process that has the store's lock, as a clause on the lock and its owner.
 
-        :return: "" if no process has the lock, by the store's files. Only :meth:`BrokerStore.lock` decides
-            for certain.
+        :return: "" if no process has it, by the store's files. Only :meth:`BrokerStore.lock` is certain.
         :raises OSError: a file can't be read.
         """
         return ""
@@ -514,20 +497,17 @@ class StoreProcess:
 
 
 class StoreShield(ABC):
-    """The disk space that second names (hard links) of the store's segments need, and the running broker's
-    treatment of these disks.
-    """
+    """The disks for second names (hard links) of segments, and the running broker's rules for these disks."""
 
     __slots__ = ()
 
     @abstractmethod
     def need(self) -> ShieldNeed:
-        """Return how large this broker's shield must be, and if it is permitted. Measures the disks."""
+        """Return how large this broker's shield must be, and whether it is permitted. Measures the disks."""
 
     @abstractmethod
     def sealed_files(self) -> tuple[Segment, ...]:
-        """Return the sealed segments that exist, even if segments between them are missing. Not to be used
-        for a deletion.
+        """Return the sealed segments that exist, even if others between them don't. Never used to delete.
 
         :raises StoreLayoutError: a symbolic link is among them.
         :raises BrokerError: a running broker can't be asked.
@@ -545,8 +525,8 @@ class StoreShield(ABC):
 
 
 class StoreDependents(ABC):
-    """Files of a store that are of no use without their segments. This class itself stands for a kind of
-    which only segments are deleted.
+    """Files of a store that are of no use without their segments. If it has none, only segments are
+    deleted.
     """
 
     __slots__ = ()
@@ -574,8 +554,7 @@ class StoreDependents(ABC):
     ) -> None:
         """Delete these files, in an order that is safe to interrupt, and flush their directories.
 
-        A running broker deletes them by itself: then this waits for the broker, for a bounded time. Some
-        files may remain.
+        A running broker deletes them by itself: this waits for it, but not for ever. Files may remain.
 
         :param meanwhile: called now and then during a wait for a broker.
         :param remove: as for ``delete_segments``.
@@ -646,7 +625,7 @@ def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
     for cls in package.__mro__ if isinstance(package, type) else (package, *type(package).__mro__):
         members = getattr(cls, "__dict__", {})
         for name in former.keys() & {*members, *members.get("__annotations__", ())}:
-            # What has kept its name was a method, and is an object.
+            # A member that has kept its name was a method, and is an object now.
             if former[name].partition(".")[0] != name or isfunction(members.get(name)):
                 owner = cls if isinstance(cls, type) else type(cls)
                 raise TypeError(f"{owner.__qualname__} defines {name}, which is {former[name]} since 0.2")
@@ -654,25 +633,23 @@ def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LockedStore:
-    """A store no other process changes: locked, or held while its broker runs. It says what may be deleted.
+    """A store that no other process changes: locked, or held while its broker runs.
 
     :param notices: checks that could not be made when the store was locked.
-    :param max_delete_batch: the most segments that one call of ``delete_segments`` accepts; None means any
-        number.
+    :param max_delete_batch: the most segments that one call of ``delete_segments`` accepts; None if any.
     """
 
     notices: tuple[str, ...] = ()
     max_delete_batch: int | None = None
 
     def check(self) -> None:
-        """Make sure that the lock or hold still keeps the broker from changing the store. By default it does.
+        """Make sure that the lock or hold still keeps the broker from changing the store. Default: it does.
 
         :raises ChangedUnderUsError: it no longer does.
         """
 
     def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
-        """Make sure that nothing outside the store, such as its cluster, forbids a deletion. By default
-        nothing does.
+        """Make sure that nothing outside the store, such as its cluster, forbids a deletion.
 
         :param is_replicated: whether a lake has receipts of another store with a log of the same identity.
         :raises GateRefusedError: a deletion is forbidden, or it is unknown.
@@ -702,9 +679,7 @@ class StoreLimit:
 
 
 class Contract(ABC):
-    """Base of the classes that a package implements. Python refuses to define a subclass that is written for
-    an older contract.
-    """
+    """Base of the classes that a package implements. A subclass for an older contract can't be defined."""
 
     __slots__ = ()
     _former: ClassVar[Mapping[str, str]]
@@ -727,52 +702,42 @@ class BrokerStore(Contract):
 
     @property
     def hold(self) -> StoreHold | None:
-        """Return the hold, which keeps the store's running broker from deleting."""
         return None
 
     @property
     def identities(self) -> IdentifiedLogs | None:
-        """Return the logs that the store is known to have."""
         return None
 
     @property
     def consumers(self) -> StoreConsumers | None:
-        """Return the store's consumers."""
         return None
 
     @property
     def course(self) -> StoreCourse | None:
-        """Return the part that forecasts the deletions of its broker's rules."""
         return None
 
     @property
     def causes(self) -> StoreCauses | None:
-        """Return the part that knows the causes of a cleanup."""
         return None
 
     @property
     def process(self) -> StoreProcess | None:
-        """Return the description of its broker's process."""
         return None
 
     @property
     def shield(self) -> StoreShield | None:
-        """Return the part that measures the disks for second names of the store's segments."""
         return None
 
     @property
     def dependents(self) -> StoreDependents | None:
-        """Return the files that are of no use without their segments."""
         return None
 
     @property
     def replicas(self) -> StoreReplicas | None:
-        """Return the part that compares its logs with their replicas."""
         return None
 
     @property
     def tasks(self) -> BackgroundTasks | None:
-        """Return the broker's background tasks."""
         return None
 
     def renewed(self, memory: HoldMemory) -> BrokerStore | None:
@@ -799,9 +764,7 @@ class BrokerStore(Contract):
 
     @property
     def limit(self) -> StoreLimit | None:
-        """Return the actions that are never done with this store, although it can be inspected. None if its
-        files exclude none.
-        """
+        """Return which actions are never done with this store. None if its files exclude none."""
         return None
 
     @property
@@ -818,14 +781,13 @@ class BrokerStore(Contract):
         """
 
     def glance(self, now_ms: int) -> StoreSnapshot:
-        """Return the store's present state for readers only, from as few reads as possible. Not to be used
-        for a deletion. The errors are those of :meth:`snapshot`.
+        """Return the store's present state from as few reads as possible. Never used to delete. Raises the
+        errors of :meth:`snapshot`.
         """
         return self.snapshot(now_ms)
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
-        """Return the segments that may be archived by now, and the reasons why other segments may not. By
-        default all sealed segments may.
+        """Return the segments that may be archived now, and why others may not. Default: all sealed ones may.
 
         :raises OSError: a file can't be read.
         """
@@ -849,14 +811,13 @@ class BrokerStore(Contract):
     ) -> None:
         """Delete exactly these segments, the oldest of their logs, and their companions. Durable on return.
 
-        Called while the store is locked or held. After a kill it is safe to repeat with the remaining
-        segments. A segment's own file is deleted durably before its companions: the engine removes companions
-        that a kill left.
+        Called while the store is locked or held. Safe to repeat with the remaining segments after a kill. A
+        segment's own file is durably deleted before its companions. The engine removes companions left by a
+        kill.
 
         :param segments: the first segments of each log, oldest first, as in the snapshot of this lock.
         :param meanwhile: called now and then during a wait for a broker.
-        :param remove: the function that removes a file. It isn't called where a running broker deletes by
-            itself.
+        :param remove: removes a file. It isn't called where a running broker deletes by itself.
         :raises ChangedUnderUsError: a file changed a moment ago; it was not deleted. If the error's ``path``
             names that file, this call deleted the other files that are gone, and the caller repeats it for
             the remaining segments of other logs.

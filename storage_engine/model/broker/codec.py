@@ -43,18 +43,15 @@ class Columns:
 
     :param stored_at: the column with the time when the broker stored the message, a timestamp of any unit;
         None if no column has it.
-    :param streams: columns that together name a message's stream, such as topic and queue. Bytes are counted
-        by the first column.
-    :param bounds: columns by which people select. Files and the table's manifests have their minima and
-        maxima.
+    :param streams: columns that name a message's stream, such as topic and queue. The first one counts bytes.
+    :param bounds: columns by which people select. Files and the table's manifests have their minima, maxima.
     :param file_bounds: columns whose minima and maxima only the files have.
     :param dictionary: columns that may have few distinct values; nested columns as Parquet paths.
     :param delta: columns of numbers that grow slowly.
     :param export: columns in the export of a message, in this order; none: messages aren't exported.
     :param keys: columns whose whole value, a text or binary, is one key of the message.
     :param key_lists: columns of texts that have several keys, with blanks between them.
-    :param topic_id_of: returns the topic's id that a log's identity (``Receipt.log_id``) names; None if
-        topics have none.
+    :param topic_id_of: returns the topic's id in a log's identity (``Receipt.log_id``); None without ids.
     :param offset: the column with a message's offset in its stream; None if there is no such column.
     :param steps: returns for each row by how much the message advances its stream's offset. 0 if the message
         is in no stream, null if unknown. The function itself is None if it is unknown for every row.
@@ -66,8 +63,7 @@ class Columns:
         which computes the missing values from that other column.
     :param comments: each column's meaning, for people who query the table in another engine.
     :param not_of_raw: encoded columns that aren't needed for a row that has its bytes as ``raw``.
-    :param filler: the stream of filler that a restore puts in place of missing messages: no broker counts or
-        serves it.
+    :param filler: the stream of the filler that replaces missing messages in a restore. No broker serves it.
     """
 
     stored_at: str | None = None

@@ -50,10 +50,8 @@ class RowTraits:
 
     :param table: name of the lakes' table that has the rows; never changes.
     :param task_modules: modules of the broker's package that a Spark task needs, loaded before workers fork.
-    :param offsets_count_bytes: offsets count bytes, as positions do. False if sizes don't follow from
-        offsets.
-    :param sets_times: the broker itself writes the time when it stored a message. False if producers may
-        write it.
+    :param offsets_count_bytes: offsets count bytes, as positions do, so that sizes follow from offsets.
+    :param sets_times: the broker itself writes a message's store time. Otherwise producers may write it.
     """
 
     table: str = "messages"
@@ -131,17 +129,14 @@ class RunningKind(ABC):
         """
 
     def watch_fence(self, settings: StoreSettings) -> FenceWatch | None:
-        """Return a watch of the files that a hold needs. None if it needs none. The store need not exist
-        yet.
-        """
+        """Return a watch of the files that a hold needs, or None. The store need not exist yet."""
         return None
 
     def watch_store(self, settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch | None:
         """Return the causes of a cleanup as ``StoreCauses.watch`` does, on a host that reaches the store's
         running broker but not its files.
 
-        None if the store itself has to be opened. It is no error if the broker can't be asked: the watch
-        isn't ``known`` then.
+        None if the store itself has to be opened. If the broker can't be asked, the watch isn't ``known``.
         """
         return None
 
@@ -206,7 +201,7 @@ class Inspecting(ABC):
 
 
 class Topics:
-    """Facts that a kind of broker knows about topics by their names. This class itself knows nothing."""
+    """Facts that a kind of broker knows about topics by their names. By default it knows none."""
 
     def is_system(self, topic: str) -> bool:
         """Return whether a topic is the broker's own. An unknown topic counts as the broker's own: wildcards
@@ -256,15 +251,12 @@ class SettingNames:
 
     @property
     def known(self) -> frozenset[str] | None:
-        """Names of the kind's settings that the engine uses, to check typed names. None if any name may be
-        one.
-        """
+        """Names of the kind's settings that the engine uses, to check typed names. None if any may be one."""
         return None
 
     @property
     def of_age(self) -> frozenset[str] | None:
-        """The kind's own names of the settings that say how long segments are kept. None means any may be
-        one.
+        """The kind's names of the settings that say how long segments are kept. None if any may be one.
 
         Empty: a store's own files have these settings, and a person can't give them in addition.
         """
@@ -358,8 +350,7 @@ class Broker(Contract):
     :cvar aside: the place where deleted files of its stores can be kept for a while; None means nowhere.
     :cvar engine: the engine that writes stores in place of a broker; None if only the broker writes them.
     :cvar inspection: a store's description beside its logs, segments and disks.
-    :cvar running: questions to its running brokers; None if its stores are managed only while their broker is
-        stopped.
+    :cvar running: questions to its running brokers; None if its stores are managed only while it is stopped.
     :cvar is_default: stores and lakes that name no broker are of this kind, as all once were. Only a broker
         of this package may be the default.
     """
@@ -387,8 +378,7 @@ class Broker(Contract):
         """Turns segments into rows and back."""
 
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
-        """Return the object that derives the files that a broker needs beside restored segments. None if only
-        segments are restored.
+        """Return what derives the files that a broker needs beside restored segments. None if there are none.
 
         :param serving: stores of the stopped brokers that are to serve the segments. The first broker will
             serve from the restored directory. None given: any broker may serve them.
@@ -405,8 +395,7 @@ class Broker(Contract):
     # Stores
 
     def cleanups(self, live: LiveBroker | None) -> Cleanups:
-        """Return when segments of a store are held and deleted. Otherwise its segments are only archived,
-        proven and restored.
+        """Return when segments of a store are deleted. At other times they are only archived and restored.
 
         If a kind's stopped stores aren't cleaned when a cleanup is due, segments are archived once they are
         sealed, whatever a policy says.
@@ -490,17 +479,14 @@ class SampleStore:
 
 
 Place = Callable[["pa.Table"], "pa.Table"]
-"""Finds the segment of each group's position in the store's files (``name_columns.PLACES_SCHEMA``). It is
-sent to executors.
-"""
+"""Finds the segment of each group's position (``name_columns.PLACES_SCHEMA``). It is sent to executors."""
 
 
 @dataclass(frozen=True, slots=True)
 class LagRequest:
     """Data that lag is measured against.
 
-    :param plan_segments: the segments that a plan deletes; empty if there is no plan. They put no position in
-        another log at risk.
+    :param plan_segments: the segments that a plan deletes; empty without a plan. Other logs are not at risk.
     :param now_ms: the present time, in milliseconds since the epoch.
     """
 
@@ -538,9 +524,7 @@ class LagJob(Protocol):
 
     @property
     def logs(self) -> tuple[str, ...] | None:
-        """The logs whose consumers are measured. None means all of the store. The lag in others is
-        unknown.
-        """
+        """The logs whose consumers are measured; None for all. The lag in other logs is unknown."""
 
     @property
     def positions(self) -> pa.Table:

@@ -125,11 +125,9 @@ class Act:
 
     :param number: of the act in its chain, from 0.
     :param previous: SHA-256 of the act before it; "" for the first act.
-    :param lake_id: id of the lake in which the act was recorded. A copy of a lake has the acts of its
-        original.
+    :param lake_id: id of the lake that recorded the act. A copy of a lake has the acts of its original.
     :param host: the person's machine.
-    :param at_ms: time of the act by the lake's clock, in milliseconds since the epoch; never before the
-        previous act.
+    :param at_ms: time of the act by the lake's clock, in ms since the epoch; never before the previous act.
     """
 
     number: int
@@ -240,8 +238,7 @@ def not_archived_text(rule: ArchiveRule) -> str:
 
 
 def decide_rule(acts: Sequence[RecordedAct], scope: Scope, keep: str | None) -> KeepDecision | None:
-    """Return the act that records a rule for a scope, and keeps the rules for other scopes. None if the rule
-    is in force already.
+    """Return the act that records a rule for a scope beside all others. None if it is in force already.
 
     :param keep: a value of ``KeepRule.keep``; None to leave the scope without a rule of its own.
     """
@@ -254,8 +251,8 @@ def decide_archive(acts: Sequence[RecordedAct], scope: Scope, *, archives: bool)
     """Return the act that records whether messages enter the lake. None if the same rule is in force already.
     Without a rule messages enter the lake.
     """
-    stands = {rule.scope: rule.archives for rule in policy_of(acts).archive_rules}
-    if stands.get(scope) is archives:
+    in_force = {rule.scope: rule.archives for rule in policy_of(acts).archive_rules}
+    if in_force.get(scope) is archives:
         return None
     return KeepDecision(ActKind.ARCHIVE, scope=scope, archive=YES if archives else NO)
 

@@ -1,10 +1,7 @@
-"""Segments that leave a lake now, and a forecast by day. Pure.
-
-Anything unknown keeps a segment. Each kept segment has a reason. A whole segment leaves once all of its
-streams are past their retention and its store no longer has it.
-
-A segment with some streams past and some not is thinned. That happens once enough of its bytes are past, or
-once they have waited long enough.
+"""Segments that leave a lake now, and a forecast by day. Pure. Anything unknown keeps a segment. A segment
+leaves once all of its streams are past their retention and its store no longer has it. If only some of its
+streams are past, the segment is thinned once enough of its bytes are past, or once a stream has been past for
+long enough.
 """
 
 from __future__ import annotations
@@ -71,9 +68,7 @@ REWRITE_RULE = RewriteRule()
 
 @dataclass(frozen=True, slots=True)
 class SegmentStream:
-    """:param newest_ms: the time from which its age counts; None if not known.
-    :param size_bytes: as the broker stored them.
-    """
+    """:param newest_ms: the time from which its age counts; None if not known."""
 
     stream: Stream
     newest_ms: int | None
@@ -174,8 +169,8 @@ def judge_segments(
             or next(
                 filter(None, (_find_hold(segment, lake, now_ms) for lake in (policies, *elsewhere))), None
             )
-            or _doubt(segment, overlapping)
-            or _presence(segment, content)
+            or _find_fault(segment, overlapping)
+            or _find_in_store(segment, content)
         )
         return verdict if why is None else ExpiryVerdict(segment, *why)
 
@@ -183,9 +178,7 @@ def judge_segments(
 
 
 def _keep_shared(verdicts: Sequence[ExpiryVerdict]) -> Iterator[ExpiryVerdict]:
-    """Keep segments whose data file also has rows of a kept segment: a shared file is never rewritten without
-    some of its segments.
-    """
+    """Keep segments that share their data file with a kept segment: a shared file leaves whole or stays."""
     sharing: dict[StoredFile, list[ExpiryVerdict]] = {}
     for verdict in verdicts:
         sharing.setdefault(verdict.segment.file, []).append(verdict)
@@ -216,7 +209,7 @@ def _judge_by_policies(
     if holds := [hold for row in streams for policy in policies[-1:] for hold in policy.holds_of(row.stream)]:
         detail = f"the hold {holds[0].hold_id[:SHOWN_CHARACTERS]} covers it: {holds[0].reason}"
         return ExpiryVerdict(segment, ExpiryReason.HELD, detail)
-    # What has no topic goes with the last of the others.
+    # Rows without a topic leave with the last topic of the segment.
     rows = [row for row in streams if row.stream.topic] or list(streams)
     past: list[tuple[int, SegmentStream]] = []
     reasons: list[tuple[ExpiryReason, str]] = []
@@ -249,9 +242,8 @@ def _judge_by_policies(
 def _find_hold(
     segment: ExpirySegment, policies: Sequence[KeepPolicy], now_ms: int
 ) -> tuple[ExpiryReason, str] | None:
-    """Return why a hold that was lifted within the last day still keeps a segment. None if no such hold does.
-
-    The hold also kept the segment's other streams, so that they wait as well.
+    """Return why a hold that was lifted within the last day still keeps all of a segment. None if none
+    does.
     """
     for policy, following in pairwise(policies):
         goes_ms = following.since_ms + GRACE_MS
@@ -262,7 +254,7 @@ def _find_hold(
     return None
 
 
-def _doubt(
+def _find_fault(
     segment: ExpirySegment, overlapping: frozenset[SegmentIdentity]
 ) -> tuple[ExpiryReason, str] | None:
     if not segment.is_alone:
@@ -275,7 +267,7 @@ def _doubt(
     return None
 
 
-def _presence(segment: ExpirySegment, store: StoreContent) -> tuple[ExpiryReason, str] | None:
+def _find_in_store(segment: ExpirySegment, store: StoreContent) -> tuple[ExpiryReason, str] | None:
     """Return why the store may still have a segment. None if the store no longer has it."""
     if store.unknown:
         return ExpiryReason.STORE_UNKNOWN, store.unknown
@@ -363,8 +355,8 @@ class TopicForecast:
 
 @dataclass(frozen=True, slots=True)
 class KeepForecast:
-    """:param version: SHA-256 of the act that began the policy; "" if the lake has no policy, or it is not
-        recorded yet.
+    """:param version: SHA-256 of the act that began the policy; "" if there is none, or it is not recorded
+        yet.
     :param uncounted_bytes: bytes of segments whose topics no journal knows.
     """
 
@@ -430,7 +422,7 @@ def _forecast_days(
     for entry in streams:
         goes_ms = goes_at_ms(policies, entry.stream, entry.newest_ms)
         if goes_ms is not None:
-            # On the first day at whose beginning it is past.
+            # The first day that begins after the stream is past.
             days[-(-max(goes_ms, now_ms) // DAY_MS)].append(entry)
     return tuple(
         GoingBytes(day, sum(entry.size_bytes for entry in going), sum(entry.lake_bytes for entry in going))

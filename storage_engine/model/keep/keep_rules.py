@@ -102,7 +102,6 @@ class KeepRule:
         return keep_days(self.keep)
 
     def applies_to(self, stream: Stream) -> bool:
-        """Return whether the rule applies to a stream."""
         return self.scope.applies_to(stream)
 
 
@@ -173,13 +172,15 @@ def keep_days(keep: str) -> int | None:
 
 
 def rule_for(rules: Iterable[KeepRule], stream: Stream) -> KeepRule | None:
-    """Return the most specific rule that applies to a stream. Of two equally specific rules, return the rule
-    that keeps longer.
-
-    :return: None if no rule applies, so that the stream is kept for ever.
+    """Return the most specific rule that applies to a stream. Of equal ones, return the one that keeps
+    longer. :return: None if no rule applies, so that the stream is kept for ever.
     """
     applying = [rule for rule in rules if rule.applies_to(stream)]
-    return max(applying, key=lambda rule: (rule.scope.specificity, _longest(rule)), default=None)
+
+    def rank(rule: KeepRule) -> tuple[tuple[tuple[bool, int], ...], float]:
+        return rule.scope.specificity, float("inf") if rule.days is None else rule.days
+
+    return max(applying, key=rank, default=None)
 
 
 def archive_rule_for(rules: Iterable[ArchiveRule], stream: Stream) -> ArchiveRule | None:
@@ -205,10 +206,6 @@ def with_rule(rules: Sequence[KeepRule], scope: Scope, keep: str | None) -> tupl
     """
     others = tuple(rule for rule in rules if rule.scope != scope)
     return others if keep is None else (*others, KeepRule(scope, keep))
-
-
-def _longest(rule: KeepRule) -> float:
-    return float("inf") if rule.days is None else rule.days
 
 
 def _specificity(pattern: str) -> tuple[bool, int]:
@@ -237,12 +234,10 @@ class KeepPolicy:
     archive_rules: tuple[ArchiveRule, ...] = ()
 
     def holds_of(self, stream: Stream) -> tuple[Hold, ...]:
-        """Return the holds that cover a stream."""
         return tuple(hold for hold in self.holds if hold.covers(stream))
 
     def due_ms(self, stream: Stream, newest_ms: int) -> int | None:
-        """Return when a stream's retention ends, in milliseconds since the epoch. None if it never does by
-        this policy.
+        """Return when a stream's retention ends, in ms since the epoch. None if it never does.
 
         :param newest_ms: when its newest message was stored, by :func:`age_begins_ms`.
         """
@@ -271,10 +266,9 @@ def age_begins_ms(
     *, broker_sets_times: bool, last_ms: int | None, first_proven_at_ms: int | None
 ) -> int | None:
     """Return the time from which a stream's age counts, in milliseconds since the epoch. None if not known.
-
     If the broker sets the times, this is the store time of the newest message. A producer of Kafka may write
-    any timestamp. One that is too old would end the retention too early, and one in the future too late: so
-    the age counts from the lake's first proof of the message.
+    any timestamp. Too old a timestamp would end the retention too early, and a future one too late. So the
+    age counts from the lake's first proof of the message.
 
     :param broker_sets_times: whether the broker itself writes when it stored a message.
     :param last_ms: store time of the newest message.

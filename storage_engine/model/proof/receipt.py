@@ -29,7 +29,7 @@ _LONGEST_NAME_BYTES: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _CompanionFacts:
     """A companion file's name, size, hash, times, device and inode, without its content.
 
     :param name: name within the segment's directory.
@@ -45,14 +45,14 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Companion(_Known):
+class Companion(_CompanionFacts):
     """A companion file of a segment, as it was when it was proven."""
 
     content: bytes = field(repr=False)
 
     @classmethod
     def of(cls, facts: FileFacts, content: bytes) -> Companion:
-        """Return the companion with these facts and bytes."""
+
         return cls(
             name=Path(facts.path).name,
             size_bytes=len(content),
@@ -90,7 +90,7 @@ def read_companions(text: str | None) -> tuple[Companion, ...]:
         rows = json.loads(text, object_pairs_hook=_each_key_once)
         if not isinstance(rows, list) or not rows:
             raise ValueError(f"expected a list of files, found {_show(rows)}")
-        companions = tuple(_read(row) for row in rows)
+        companions = tuple(_read_companion(row) for row in rows)
         names = [companion.name for companion in companions]
         if sorted(set(names)) != names:
             raise ValueError(f"expected each file once and by name, found {', '.join(map(repr, names))}")
@@ -127,8 +127,8 @@ def check_size(own: FileFacts, companions: Iterable[FileFacts]) -> None:
         )
 
 
-def _read(row: Any) -> Companion:
-    file = from_jsonable(_Said, row, "file")
+def _read_companion(row: Any) -> Companion:
+    file = from_jsonable(_CompanionRecord, row, "file")
     if not _is_name(file.name):
         raise ValueError(f"expected the name of a file in the segment's directory, found {_show(file.name)}")
     if not 0 <= file.size_bytes <= MAX_COMPANION_BYTES:
@@ -140,16 +140,14 @@ def _read(row: Any) -> Companion:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said(_Known):
+class _CompanionRecord(_CompanionFacts):
     """A companion as its JSON object describes it."""
 
     content: str
 
 
-def _decompress(file: _Said) -> bytes:
-    """Return the decompressed content. It never takes more memory than the recorded size, whatever the
-    compressed bytes contain.
-    """
+def _decompress(file: _CompanionRecord) -> bytes:
+    """Return the decompressed content. It never takes more memory than the recorded size."""
     inflate = zlib.decompressobj()
     try:
         content = inflate.decompress(base64.b64decode(file.content, validate=True), file.size_bytes + 1)
@@ -222,15 +220,13 @@ SETTLED = json.dumps({"settled": True})
 
 
 def settled_with(evidence: Mapping[str, Any]) -> str:
-    """Return :data:`SETTLED` with further known facts of the proof."""
+    """Return :data:`SETTLED` with further facts of the proof."""
     return json.dumps({**evidence, **json.loads(SETTLED)}, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentIdentity:
-    """These five values identify a segment. If all are equal, it is archived already. If only the SHA-256
-    differs, there is a conflict.
-    """
+    """Identifies a segment in receipts. Two identities that differ only in the SHA-256 are a conflict."""
 
     store_id: str
     lineage: int
@@ -289,7 +285,7 @@ class ProvenRows:
 
     @property
     def slot(self) -> SegmentIdentity:
-        """Return the segment's identity without its bytes' SHA-256."""
+        """Return the identity without the SHA-256 of the segment's bytes."""
         return SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, "")
 
 
@@ -306,25 +302,21 @@ class Receipt(ProvenRows):
     row's hash as it was without it.
 
     :param data_file: relative to the location of the table of rows; the whole location in rows of version 1.
-    :param moved_to: the files into which another engine has moved the segment's rows, and the delete files
-        that apply to them, as text of :func:`files_text`; None while the rows are in ``data_file``, as they
-        were written.
+    :param moved_to: the files into which another engine has moved the segment's rows, and their delete files,
+        as text of :func:`files_text`; None while the rows are in ``data_file`` as written.
     :param end_offset: offset behind the segment's last; None means ``base_offset`` + ``size_bytes``.
-    :param files: the segment's companion files, as text of :func:`companions_text`; None if the segment is
-        one file.
+    :param files: the segment's companion files, as text of :func:`companions_text`; None if there are none.
     :param store_name: the store's name when the segment was proven.
     :param store_host: the machine that the store was on then.
     :param log_id: the broker's own identity of the log, where the name doesn't identify it.
     :param digest: the broker's digest of the segment's content; None if ``sha256`` is that digest.
     :param evidence: further known facts of the proof, as JSON; see :data:`SETTLED`.
     :param root: root of the hash tree over the segment's rows, in hex; None if there is no root yet.
-    :param streams: JSON list of the streams below the root; None if there is one stream, and the lake has all
-        of it.
+    :param streams: JSON list of the streams below the root; None if there is one stream and the lake has it.
     :param row_groups: the row groups of ``data_file`` that have the segment's rows, as ``FIRST-END``, END
         exclusive; None means all row groups.
     :param state: ``partial`` or ``expired``; None if the segment is whole.
-    :param act: JSON object of the act that caused the row; None if the row is from archiving or from a new
-        proof.
+    :param act: JSON object of the act that caused the row; None if archiving or a new proof did.
     """
 
     moved_to: str | None
@@ -428,9 +420,7 @@ class Receipt(ProvenRows):
 
     @property
     def content(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
-        """Return the values that all receipts of one segment must have in common: SHA-256, end, and the names
-        and hashes of its companions.
-
+        """Return what all receipts of a segment share: SHA-256, end, names and hashes of its companions.
         :raises ReceiptError: the row's record of companions is invalid.
         """
         return self.sha256, self.end, tuple((file.name, file.sha256) for file in self.companions)
@@ -508,10 +498,8 @@ def rules_text(rules: Iterable[str]) -> str:
 
 
 def gone_by(streams: str | None, act_id: str, names: Collection[str] | None = None) -> str | None:
-    """Return a receipt's streams after an act has removed some of them. Streams that were removed before
-    remain removed.
-
-    A receipt of a single stream has no list of streams.
+    """Return a receipt's streams after an act has removed some of them. Streams removed earlier stay removed.
+    None for a receipt of a single stream, which has no list of streams.
 
     :param names: the removed streams; None means all streams.
     """
@@ -521,7 +509,7 @@ def gone_by(streams: str | None, act_id: str, names: Collection[str] | None = No
 
 
 def back_from(streams: str | None, act_id: str) -> str | None:
-    """Return a receipt's streams after the streams that an act removed are back."""
+    """Return a receipt's streams after an act's removal is undone."""
     return _mark_gone(streams, lambda row: row["gone"] == act_id, None)
 
 

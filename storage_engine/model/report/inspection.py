@@ -16,8 +16,6 @@ from storage_engine.model.store import StoreSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Lines of text."""
-
     text: str
 
 
@@ -32,16 +30,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """A list of names."""
-
     title: str
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Disks:
-    """Levels of disks."""
-
     levels: tuple[DiskUsage, ...]
 
 
@@ -92,8 +86,7 @@ class StoreRecovery:
 
     :param crashed: whether the broker did not stop cleanly.
     :param log_end: offset behind the last whole message.
-    :param cut_bytes: bytes behind ``log_end`` in the log's files. Most of them are space that was never
-        written.
+    :param cut_bytes: bytes behind ``log_end`` in the log's files; most of them were never written.
     :param cut_messages: whole messages among these bytes, behind a damaged message.
     :param deleted_files: the log's files that begin behind ``log_end``.
     :param dropped_index_files: index files that may lack entries, and are made again from the log.

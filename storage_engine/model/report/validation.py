@@ -242,8 +242,7 @@ class StoreVerification:
     :param checked_count: number of segments that this verification checked more closely, as ``level`` says.
     :param checked_bytes: bytes of these segments.
     :param ranges: the place of every byte of the logs.
-    :param renewed_count: number of receipts that were added beforehand for rows that another engine has
-        moved.
+    :param renewed_count: number of receipts that were added before for rows that another engine has moved.
     :param credited_count: number of sealed segments on disk that receipts of replicas prove.
     :param name: the store's name, by the journal or its last receipt; "" if neither knows it.
     """

@@ -68,8 +68,7 @@ class StoreSetting:
     :param inside: the JSON field that has the setting as a key; "" if the setting has its own field.
     :param field: the separate field that may have the setting instead of the JSON field, as in the form and
         in older connections; "" if that field has the setting's name.
-    :param option: option at the shell; "" if commands have no such option. A choice's further values are
-        ``OPTION-VALUE``.
+    :param option: option at the shell; "" if there is none. A choice's further values are ``OPTION-VALUE``.
     :param argument: the word for the option's argument.
     :param choices: the values of a choice; the first is the default.
     :param examples: values that the form proposes.
