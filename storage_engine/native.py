@@ -1,7 +1,6 @@
 """Loads, stores and copies at raw addresses, for the compiled kernels.
 
-Nothing here checks bounds: every kernel makes sure that an address is inside its buffer before it uses one of
-these functions.
+Nothing here checks bounds. Every kernel makes sure beforehand that an address is inside its buffer.
 """
 
 from __future__ import annotations
@@ -37,17 +36,14 @@ _TYPES = {"int": types.int64, "bool": types.boolean, "bytes": numba.typeof(b"")}
 def kernel(function: Kernel) -> Kernel:
     """Compile a function on first use and keep the machine code on disk for later processes.
 
-    If a user can write neither beside this file nor in a home directory, such as a service's user, each
-    process compiles it.
+    If the user, such as a service's, can write neither beside this file nor in a home directory, each process
+    compiles it.
     """
     return _compiled(function, nogil=True)
 
 
 def held_kernel(function: Kernel) -> Kernel:
-    """Compile a function that takes only microseconds, without releasing the GIL.
-
-    Releasing the GIL and waiting for it again would take longer than such a function.
-    """
+    """Compile a function that takes less time than to release the GIL and wait for it again: microseconds."""
     return _compiled(function, nogil=False)
 
 
@@ -55,7 +51,7 @@ def direct(compiled: Kernel) -> Kernel:
     """Return the entry of a kernel, for arguments of the types that its annotations name.
 
     It doesn't check the types at each call, which would take half of a short call's time. The caller must
-    pass the right types: of a strided view it would read the bytes directly behind the first one.
+    pass the right types. A strided view would be read as if it were contiguous.
     """
     dispatcher = cast("Any", compiled)
     parameters = inspect.signature(dispatcher.py_func).parameters.values()
@@ -94,8 +90,8 @@ def _bind_to_sources(compiled: Any, folder: Path) -> bool:
 def _sources_stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
     """Return a stamp that changes with each module that kernels of this folder may call.
 
-    A broker's kernels call their own modules and the shared ones. Kernels elsewhere, such as in a test, may
-    call any.
+    A broker's kernels call their own modules and the shared ones. Other kernels, such as a test's, may call
+    any.
     """
     package = Path(__file__).parent
     broker = package / folder.relative_to(package).parts[0] if package in folder.parents else package
@@ -410,11 +406,9 @@ HAS_SHA256: Final = (
 
 
 def _compress_lanes(lanes: int) -> Any:
-    """Hash one block for each of several states together. A single state would have to wait for its own last
-    instruction.
-
-    A state is at an address, in the order of the instructions: words F, E, B, A, H, G, D, C (FIPS 180-4,
-    6.2.2).
+    """Hash a block for each of several states at once, since a single one would wait for its last
+    instruction. A state is at an address, its words in the instructions' order: F, E, B, A, H, G, D, C (FIPS
+    180-4, 6.2.2).
     """
     vector = ir.VectorType(ir.IntType(32), 4)
 

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
 
 
-def _digest(context: click.Context, parameter: click.Parameter, digest: str | None) -> str | None:
-    """Make sure that a plan's digest looks like one; a click callback."""
+def _check_digest(context: click.Context, parameter: click.Parameter, digest: str | None) -> str | None:
     if digest is not None and not re.fullmatch("[0-9a-f]{64}", digest):
         raise click.BadParameter(
             Text(
@@ -37,14 +36,14 @@ def _digest(context: click.Context, parameter: click.Parameter, digest: str | No
 
 
 @command()
-@click.argument("digest", callback=_digest)
+@click.argument("digest", callback=_check_digest)
 @lake_option(required=False)
 @conn_id_option
 @click.option(
     "--reason",
     callback=reason_text,
     required=True,
-    help=("Why these segments may be deleted without a proven copy."),
+    help="Why these segments may be deleted without a proven copy.",
 )
 @json_option
 def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str) -> int:
@@ -62,7 +61,7 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str) 
 @click.option(
     "--digest",
     metavar="DIGEST",
-    callback=_digest,
+    callback=_check_digest,
     help="Digest of the plan with which a run stopped. This plan may then be carried out.",
 )
 @click.option(

@@ -32,7 +32,7 @@ _BLOCK_BYTES = 1 << 16
 @command()
 @takes_store(lake=None, second_lake=True)
 @click.option(
-    "--topic", metavar="TOPIC", help=("Store each line of standard input as a message of this topic.")
+    "--topic", metavar="TOPIC", help="Store each line of standard input as a message of this topic."
 )
 def serve(managed: ManagedStore, topic: str | None) -> int:
     """Run STORE as its broker would: write it, flush it, and answer requests.
@@ -65,7 +65,7 @@ def serve(managed: ManagedStore, topic: str | None) -> int:
 
 
 def _lines(descriptor: int, ends: threading.Event) -> Iterator[bytes]:
-    """Yield lines of the input until it ends, or until this process is told to end."""
+    """Yield lines of the input until it ends, or until the event is set."""
     rest = b""
     while not ends.is_set():
         readable, _, _ = select.select([descriptor], [], [], _WAIT_SECONDS)

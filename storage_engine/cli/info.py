@@ -98,10 +98,7 @@ def info(which: str | None, lake_dir: Path | None, second_lake_dir: Path | None,
 
 @no_collection()
 def _overview(base: ManagedStore) -> Overview:
-    """Return the overview.
-
-    The libraries of journal and lake are imported here, so that a wrong call needn't wait for them.
-    """
+    """Return the overview. Imports libraries that a wrong call must not wait for."""
     from storage_engine.arrow.alone import load_arrow_alone
 
     load_arrow_alone()
@@ -117,7 +114,7 @@ def _choose(overview: Overview, text: str, base: ManagedStore) -> ManagedOvervie
         word: store for store in overview.stores for word in (store.store_id, store.path, store.name) if word
     }
     if called.count(text) > 1:
-        # By their places' last parts: which one is meant is not known.
+        # Several stores have this default name, so it names none of them.
         del by_word[text]
     real = str(Path(text).resolve())
     if text not in by_word and real not in by_word:
@@ -200,7 +197,9 @@ def runs(
 
 
 def _quarantine_notices(store: ManagedStore, row: StoreRecord) -> tuple[str, ...]:
-    """Return notices about files in a store's quarantines that the journal doesn't know, if it is here."""
+    """Return notices on files in a store's quarantines that the journal doesn't know, if the store is
+    here.
+    """
     from storage_engine.journal.journal import Journal
     from storage_engine.retention.quarantine.places import unknown_notices
     from storage_engine.retention.quarantine.records import known_directories

@@ -102,7 +102,7 @@ def _readers(lake_dir: Path | None, conn_id: str | None) -> tuple[JournalReader,
 class Collector:
     """Answers Prometheus' library at each scrape.
 
-    :param stores: names; empty means all stores of the journals.
+    :param stores: names; empty for all stores of the journals.
     """
 
     readers: tuple[JournalReader, ...]
@@ -153,7 +153,7 @@ class Collector:
             for values in samples.values()
             for sample in values or ()
         )
-        # One that came after the start: which of the two a figure is of, nobody could say.
+        # A store that came after the start may have a name twice. Then it is unknown whose a figure is.
         twice = {store for (_, store, _), count in counts.items() if count > 1}
         for name in sorted(twice):
             say(
@@ -191,7 +191,7 @@ def _write(collector: Collector, file: Path) -> int:
     try:
         collector.check()
     except JournalUnavailableError:
-        # Whoever collects says why, of each journal.
+        # collect() prints the reason for each journal.
         code = 1
     write_to_textfile(str(file), registry)
     return code

@@ -37,7 +37,7 @@ from storage_engine.project.init import (
 from storage_engine.project.into_airflow import PAGE, parsed
 
 _CONN_ID = re.compile(r"[\w.-]{1,200}")
-"""Ids that Airflow's REST API accepts."""
+"""An id that Airflow's REST API accepts."""
 _QUEUE = re.compile(r"[^\s,]+")
 """Name of a single queue. A worker takes several queues, separated by commas."""
 _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
@@ -171,7 +171,7 @@ def _write_name(name: str, is_more: bool, store: Path | None, lake_dir: Path | N
     if context.get_parameter_source("time_zone") is click.core.ParameterSource.COMMANDLINE:
         fields["time_zone"] = said["time_zone"]
     say(f"{add_store(name, fields)}: {name} is {store}")
-    # From here on the name says all, and no connection is meant.
+    # The next command needs only the name, and no option of this call.
     context.params.clear()
     context.meta[NAMED] = named_stores()[name]
     say("\nNext: ", Command("doctor"))
@@ -217,7 +217,7 @@ def _set_up(
     changes = own.settings_change(airflow, *(option for option in options if option not in by_variable))
     changes += own.dag_changes(airflow.dags_folder, older_dag_ids=older_dag_ids)
     adds = add_connection and conn_id not in airflow.connections
-    # One that a person names is theirs to make.
+    # A person who names a Spark connection makes it.
     adds_spark = add_connection and spark.is_new and spark_conn_id is None
     say(f"Airflow in {airflow.home}")
     for change in changes:
@@ -361,9 +361,8 @@ def _lake_step(conn_id: str, hook: Any, lake_dir: Path | None, *, is_here: bool)
 
 
 def _try_steps(conn_id: str, hook: Any, lake_dir: Path | None, *, may_test: bool, is_here: bool) -> list[str]:
-    """Return the steps that try the store.
-
-    They include the connection's test only if the store's disk is on this host.
+    """Return the steps that try the store. Only on the host of its disk they include the connection's
+    test.
     """
     named = shlex.quote(conn_id)
     forced = f"storage_forced_cleanup__{named}"

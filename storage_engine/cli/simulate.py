@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST_DAYS = 366
-# By the words of ``IngestFrom``, whose module needs brokers and their packages, as no help does.
+# The keys are values of ``IngestFrom``. Its module imports brokers' packages, which --help must not wait for.
 _TOLD_BY = {
     "samples": "by the journal's samples",
     "segments": "by the times of its segments",
@@ -41,7 +41,7 @@ _TOLD_BY = {
 }
 
 
-def _factor(context: click.Context, parameter: click.Parameter, factor: float | None) -> float | None:
+def _check_factor(context: click.Context, parameter: click.Parameter, factor: float | None) -> float | None:
     if factor is not None and not (math.isfinite(factor) and 0 <= factor <= 1_000_000):
         raise click.BadParameter(f"expected 0 to 1,000,000, found {factor:g}", context, parameter)
     return factor
@@ -62,8 +62,8 @@ def _factor(context: click.Context, parameter: click.Parameter, factor: float | 
     "--ingest-factor",
     metavar="FACTOR",
     type=float,
-    callback=_factor,
-    help=("This many times the present ingest."),
+    callback=_check_factor,
+    help="This many times the present ingest.",
 )
 @click.option("--ingest-per-day", metavar="SIZE", callback=size_bytes, help="Ingest a day, such as 500GB.")
 @click.option(
@@ -71,7 +71,7 @@ def _factor(context: click.Context, parameter: click.Parameter, factor: float | 
     type=click.IntRange(1, _LONGEST_DAYS),
     default=14,
     show_default=True,
-    help=("Number of days to simulate."),
+    help="Number of days to simulate.",
 )
 @click.option(
     "--svg", "svg_file", metavar="FILE", type=TargetPath(), help="Draw both courses into this new file."
@@ -81,7 +81,7 @@ def _factor(context: click.Context, parameter: click.Parameter, factor: float | 
     "png_file",
     metavar="FILE",
     type=TargetPath(),
-    help=("The same picture as PNG; needs the extra charts."),
+    help="The same picture as PNG; needs the extra charts.",
 )
 @json_option
 def simulate(
@@ -275,10 +275,7 @@ def _span(least: str, most: str) -> str:
 
 
 def advice_text(advice: Advice) -> str:
-    """Return the advice as a sentence.
-
-    For an unknown kind, from another broker's package, return its figures.
-    """
+    """Return the advice as a sentence or, for an unknown kind of another broker's package, its figures."""
     tell = _ADVICE.get(advice.kind)
     if tell is None:
         return f"{advice.kind}: " + ", ".join(f"{name} {value}" for name, value in advice.numbers.items())

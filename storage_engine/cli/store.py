@@ -90,7 +90,7 @@ def inspect(managed: ManagedStore, messages: bool, queues: bool) -> int:
 
 
 def _archive_lag(managed: ManagedStore) -> ArchiveLag:
-    # The lake's libraries, which inspect needs for nothing else.
+    # Imports the lake's libraries, which inspect needs only for this.
     from storage_engine.retention.archive.sealed import archive_lag
 
     return archive_lag(managed)
@@ -170,7 +170,7 @@ def lag(managed: ManagedStore, group: str | None) -> int:
     """
     from storage_engine.brokers import find_broker
 
-    # Arrow's compute functions, which no other command here needs.
+    # Imports Arrow's compute functions, which no other command here needs.
     from storage_engine.cli.output.lag import in_process_lag, only_group, print_lag
     from storage_engine.retention.plan.preview import preview
 
@@ -193,7 +193,7 @@ def lag(managed: ManagedStore, group: str | None) -> int:
     if wants_json():
         print_json("lag", {"rows": rows, "source": tables.source, "pending": decided.pending})
     else:
-        # What a person may ask for goes now only if the broker's own rules say so, too.
+        # The plan above is one by hand. By the broker's own rules, its segments may not be deleted now.
         by_hand = not preview(managed, PlanRequest()).plan.to_delete
         by_broker = not managed.cleans_up
         unit = find_broker(managed.broker).words.queue

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from storage_engine.cli.options.store_argument import has_lake, takes_store
-from storage_engine.cli.output.output import print_json, print_table, say, say_notes
+from storage_engine.cli.output.output import print_json, print_ranges, print_table, say, say_notes
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command, json_option, wants_json
 from storage_engine.cli.shell.values import NamedPath
@@ -90,14 +90,7 @@ def _validate_rows(
 
 def _print_result(result: ValidationResult, words: BrokerWords) -> None:
     say(f"Validation ({result.scope}): {result.overall.value}")
-    print_table(
-        "Ranges",
-        ("log~", "from#", "to#", "where", "status", "why"),
-        (
-            (row.log, row.start_offset, row.end_offset, row.where.value, row.status.value, row.detail)
-            for row in result.ranges
-        ),
-    )
+    print_ranges("Ranges", result.ranges)
     print_table(
         "Expectations",
         ("suite", "expectation", "checked#", "wrong#", "status"),

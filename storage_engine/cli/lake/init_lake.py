@@ -70,11 +70,14 @@ def init_lake(
         state = "made" if lake["made"] else "is there already"
         say(f"Lake {lake['lake_id']} {state}: {lake['location']}")
     if lake_dir is not None and not any(lake["copy_of"] for lake in made):
+        from storage_engine.brokers import find_broker
+
         broker = made[0]["broker"]
+        title = f" ({find_broker(broker).words.title})" if broker else ""
         kept = "" if broker else "; from then on it is for stores of that kind"
         say_next(
             archive_command(broker, lake_dir),
-            f"It takes the sealed segments of STORE{_title_of(broker)}, with proof{kept}",
+            f"It takes the sealed segments of STORE{title}, with proof{kept}",
         )
     elif lake_dir is not None:
         say_next(
@@ -129,12 +132,6 @@ def _is_missing(config: LakeConfig) -> bool:
     except LakeMissingError:
         return True
     return False
-
-
-def _title_of(broker: str) -> str:
-    from storage_engine.brokers import find_broker
-
-    return f" ({find_broker(broker).words.title})" if broker else ""
 
 
 def _make(config: LakeConfig, broker: str) -> dict[str, Any]:

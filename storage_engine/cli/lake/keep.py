@@ -40,8 +40,7 @@ _DEFAULT = "default"
 Decide = Callable[[tuple[RecordedAct, ...]], KeepDecision | None]
 
 
-def _keep_text(_context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
-    """Make sure that a text is a retention time; a click callback."""
+def _check_keep(_context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
     if text not in (None, _DEFAULT):
         try:
             keep_days(text)
@@ -74,7 +73,7 @@ def _keep_text(_context: click.Context, parameter: click.Parameter, text: str | 
     "--keep",
     "keep_text",
     metavar="TIME",
-    callback=_keep_text,
+    callback=_check_keep,
     help=f"Record a rule: {FOREVER}, 'N days' or 'N years'; '{_DEFAULT}' removes the rule of these patterns.",
 )
 @click.option(
@@ -198,7 +197,7 @@ def _keep(
 ) -> tuple[KeepForecast, tuple[str, ...]]:
     """Record the decision. Return the lake's forecast after it, and notes.
 
-    :param archive: patterns of a decision whether topics are archived; None if it is another decision.
+    :param archive: patterns of a decision on what is archived; None if it is another decision.
     """
     from storage_engine.lake.acts.act_files import read_acts, record_act
     from storage_engine.lake.catalog.catalog import open_lake
@@ -228,14 +227,16 @@ def _keep(
 
 
 def _notes(journal_url: str | None, lakes: tuple[LakeConfig, ...], kind: str) -> list[str]:
-    """Return notes about other lakes that have segments of the journal's stores and lack the recorded act."""
+    """Return notes on other lakes that have segments of the journal's stores, and that lack the recorded
+    act.
+    """
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of
     from storage_engine.retention.housekeeping.keeping import other_lakes
 
     named: list[str | None] = []
     for config in lakes:
-        # One that can't be opened is told of already.
+        # The failure to open this lake is among the faults already.
         with suppress(StorageEngineError):
             segments = open_lake(config).segments()
             named += (lake_id_of(segments), *ancestors_of(segments))
@@ -256,24 +257,18 @@ def print_forecast(found: KeepForecast) -> None:
         )
     else:
         say(f"{found.location}: no rules, everything is kept for ever.")
-    if found.archive_rules:
-        print_table(
-            "Archive",
-            ("id", "since", "by", "of", "archive"),
-            (
-                (_id_text(act.rule_id), time_text(act.at_ms), act.person, act.scope.text, archive_text(act))
-                for act in found.archive_rules
-            ),
-        )
-    if found.holds:
-        print_table(
-            "Holds",
-            ("id", "since", "by", "of", "reason"),
-            (
-                (_id_text(hold.hold_id), time_text(hold.at_ms), hold.person, hold.scope.text, hold.reason)
-                for hold in found.holds
-            ),
-        )
+    rules = [(rule.rule_id, rule, archive_text(rule)) for rule in found.archive_rules]
+    holds = [(hold.hold_id, hold, hold.reason) for hold in found.holds]
+    for title, heading, acts in (("Archive", "archive", rules), ("Holds", "reason", holds)):
+        if acts:
+            print_table(
+                title,
+                ("id", "since", "by", "of", heading),
+                (
+                    (_id_text(act_id), time_text(act.at_ms), act.person, act.scope.text, text)
+                    for act_id, act, text in acts
+                ),
+            )
     if found.topics:
         priced = any(topic.month_cost is not None for topic in found.topics)
         print_table(
@@ -287,7 +282,7 @@ def print_forecast(found: KeepForecast) -> None:
                     bytes_text(topic.lake_bytes),
                     *((f"{topic.month_cost:.4g}",) if topic.month_cost is not None else ()),
                     topic.keep,
-                    _goes(topic),
+                    _expiry_text(topic),
                 )
                 for topic in found.topics
             ),
@@ -301,8 +296,7 @@ def archive_text(rule: ArchiveRule) -> str:
     return YES if rule.archives else NO
 
 
-def _goes(topic: TopicForecast) -> str:
-    """Return how much of a topic expires, and when."""
+def _expiry_text(topic: TopicForecast) -> str:
     if topic.held_by:
         return f"held: {', '.join(map(_id_text, topic.held_by))}"
     if not topic.goes:
@@ -314,8 +308,8 @@ def _goes(topic: TopicForecast) -> str:
     return text
 
 
-def _id_text(hold_id: str) -> str:
-    return hold_id[:SHOWN_CHARACTERS] or "new"
+def _id_text(act_id: str) -> str:
+    return act_id[:SHOWN_CHARACTERS] or "new"
 
 
 def _day_text(day: int) -> str:

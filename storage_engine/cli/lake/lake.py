@@ -18,11 +18,12 @@ from storage_engine.cli.output.output import (
     error_json,
     findings_json,
     print_json,
+    print_ranges,
     print_table,
     say,
     say_notes,
 )
-from storage_engine.cli.output.progress import progress, waiting
+from storage_engine.cli.output.progress import archive_with_progress, waiting
 from storage_engine.cli.shell.command import command, json_option, said_by, wants_json
 from storage_engine.cli.shell.values import NamedPath, size_bytes
 from storage_engine.commands import Command
@@ -224,17 +225,13 @@ def _check_spark_directories(managed: ManagedStore, spark_master: str) -> None:
 def _archive(
     jobs: Sequence[SegmentJob], spark_master: str | None, agent: AgentAccess | None
 ) -> tuple[Receipt, ...]:
-    from storage_engine.lake.archive.archive import archive_all
-    from storage_engine.lake.catalog.catalog import open_lake
-
     if spark_master:
         from storage_engine.spark.archive_segments import archive_segments
         from storage_engine.spark.session import spark_session
 
         with spark_session(str(Command("archive")), spark_master) as session:
             return archive_segments(session, jobs, agent)
-    with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
-        return archive_all(open_lake(jobs[0].lake), jobs, advance)
+    return archive_with_progress(jobs)
 
 
 @command()
@@ -309,14 +306,10 @@ def verify(
 
 def print_verification(result: StoreVerification) -> None:
     """Print one store's result: ranges, findings, and how much of the lake was verified since when."""
-    print_table(
+    print_ranges(
         f"Store {result.name or result.store_id}: {result.overall.value}, "
         f"{count_text(result.receipt_count, 'receipt')}, {_credit_text(result)}{_check_text(result)}",
-        ("log~", "from#", "to#", "where", "status", "why"),
-        (
-            (row.log, row.start_offset, row.end_offset, row.where.value, row.status.value, row.detail)
-            for row in result.ranges
-        ),
+        result.ranges,
     )
     for finding in result.findings:
         say(f"\n{finding.status.value} {finding.subject}: ", finding.detail, ".")

@@ -140,7 +140,7 @@ def _print(done: LakeExpiry, target: WitnessedLake, trash_days: float) -> None:
         print_table(
             "Segments",
             ("log~", "segments#", "size#", "what", "why of the first"),
-            (_line(group) for group in _groups(done.verdicts)),
+            map(_verdict_row, _group_verdicts(done.verdicts)),
         )
     say(f"{done.text[:1].upper()}{done.text[1:]}." if done.text else "Nothing expires.")
     if done.dry_run:
@@ -150,7 +150,7 @@ def _print(done: LakeExpiry, target: WitnessedLake, trash_days: float) -> None:
         say("Next: within ", f"{trash_days:g} days, ", undo, " brings them back.")
 
 
-def _groups(verdicts: Sequence[ExpiryVerdict]) -> list[list[ExpiryVerdict]]:
+def _group_verdicts(verdicts: Sequence[ExpiryVerdict]) -> list[list[ExpiryVerdict]]:
     def key(verdict: ExpiryVerdict) -> tuple[str, str, str]:
         identity = verdict.segment.identity
         return identity.store_id, identity.log, verdict.reason.value
@@ -158,7 +158,7 @@ def _groups(verdicts: Sequence[ExpiryVerdict]) -> list[list[ExpiryVerdict]]:
     return [list(group) for _, group in groupby(sorted(verdicts, key=key), key=key)]
 
 
-def _line(group: Sequence[ExpiryVerdict]) -> tuple[str, ...]:
+def _verdict_row(group: Sequence[ExpiryVerdict]) -> tuple[str, ...]:
     first = group[0]
     size_bytes = sum(
         verdict.gone_bytes if verdict.is_thinned else verdict.segment.size_bytes for verdict in group
@@ -247,7 +247,7 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool) -> int
     from storage_engine.lake.move.moving import relocate as relocate_lake
 
     config, journal_url = lake_and_journal(lake_dir, conn_id)
-    # First: once the lake can be opened, a run may write into a journal that a copy still shares.
+    # First, since once the lake can be opened, a run may write into a journal that a copy still shares.
     part_journal(journal_url)
     with waiting("Checking"):
         done = relocate_lake(config, take_over=take_over)

@@ -71,7 +71,7 @@ def _maintain_lake(lake_dir: Path, *, dry_run: bool, compact: bool) -> LakeMaint
     try:
         lake = open_lake(target.config)
     except LakeMissingError:
-        # A journal and reports may lie beside no lake.
+        # A directory may have a journal and reports, but no lake.
         return None
     expired = maintain_expiry(lake, target.journal_url, dry_run=dry_run)
     compacted = maintain_compaction(lake, dry_run=dry_run) if compact else ()
@@ -185,7 +185,7 @@ def gc(
 
 
 def known_heads_of(lake: Lake, journal_url: str | None) -> dict[str, tuple[ChainHead, ...]]:
-    """Return the receipts that the lake must have, by a journal and the stamps of its stores."""
+    """Return the receipts that a lake must have, by a journal and the stamps of its stores."""
     from storage_engine.journal.journal import Journal
     from storage_engine.retention.store.known_heads import known_heads
 

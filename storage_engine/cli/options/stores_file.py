@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
 
 VARIABLE = "STORAGE_ENGINE_STORES"
-"""Environment variable with the file's path, instead of the usual places; empty if there is none."""
+"""Environment variable with the file's path instead of the usual places. Empty means that there is no
+file.
+"""
 FILE = Path("storage-engine") / "stores.toml"
 SECRET_KEY = "STORAGE_ENGINE_SECRET_KEY"
-"""Environment variable with a broker's secret key. It is no option, because all users of the machine can see
-a command line."""
+"""Environment variable with a broker's secret key. It is no option: other users can see a command line."""
 _ACCESS_KEY = "access_key"
 _OF_AIRFLOW = {"agent", "broker_conn_id", "queue", "spark_conn_id", "spark_from"}
 """Keys of a connection that have no meaning at a shell."""
@@ -112,10 +113,9 @@ class NamedStore:
 
 
 def stores_file() -> Path | None:
-    """Return the path of the file of stores: from the variable, the user's own, or the machine's; None if
-    there is none.
+    """Return the path of the file of stores, or None: from the variable, the user's own, or the machine's.
 
-    It is never looked for in the working directory.
+    The working directory is never searched.
 
     :raises BadInputError: the variable names a missing file, or a relative path.
     """
@@ -146,8 +146,7 @@ def add_store(name: str, fields: Mapping[str, str]) -> Path:
 
     :param fields: by a connection's keys.
     :return: the file.
-    :raises BadInputError: the name isn't allowed or already used, a field can't be used, or the file can't be
-        written.
+    :raises BadInputError: the name is invalid or in use, a field is unusable, or the file can't be written.
     """
     from storage_engine.core.durable import make_dirs, write_file
 
@@ -157,7 +156,7 @@ def add_store(name: str, fields: Mapping[str, str]) -> Path:
             f"{name}: expected a file of stores to add it to, found {VARIABLE} empty, or no home "
             f"directory of this user. Nothing was changed. Set {VARIABLE} to the path of a file."
         )
-    # A command takes what begins with a hyphen for an option; and one bad table is no store's any more.
+    # A command reads a word with a leading hyphen as an option. A bad table makes the whole file unusable.
     is_word = not ("/" in name or name.startswith("-")) and name.isprintable() and bool(name.strip())
     if not is_word or name in (".", "..") or name in named_stores():
         raise BadInputError(
@@ -172,7 +171,7 @@ def add_store(name: str, fields: Mapping[str, str]) -> Path:
             )
     NamedStore(name, file, fields).managed(Path(fields["lake"]), None)
     before = file.read_text() if file.exists() else ""
-    # A text in JSON is one in TOML.
+    # A string in JSON is also a string in TOML.
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]
     table = "\n".join([f"[{json.dumps(name, ensure_ascii=False)}]", *lines, ""])
     make_dirs(file.parent)
@@ -188,7 +187,7 @@ def named_stores() -> dict[str, NamedStore]:
     file = stores_file()
     if file is None:
         return {}
-    # What a call without the file has no use for.
+    # Imported only if there is a file.
     import tomllib
 
     from storage_engine.core.untrusted import read_file
@@ -216,8 +215,8 @@ def find_named(word: str) -> NamedStore | None:
     """Return the store that a word on a command line names; None if the word is a path.
 
     :param word: the word as it was typed. A word with a slash is a path, and so are "." and "..".
-    :raises BadInputError: the word is both a name and an existing path; or it is neither, and the file has
-        other names.
+    :raises BadInputError: the word is both a name and an existing path, or neither although the file has
+        names.
     """
     if "/" in word or word in ("", ".", ".."):
         return None
@@ -238,8 +237,8 @@ def find_named(word: str) -> NamedStore | None:
 
 
 def _check_owner(file: Path) -> None:
-    """:raises BadInputError: others than this user and root may write the file, or replace it."""
-    # Whoever may write one of the directories above can put another file in its place, or another link.
+    """:raises BadInputError: a user other than this one and root may write or replace the file."""
+    # Who may write a parent directory can replace the file, or a link to it.
     for path in dict.fromkeys((file, *file.parents, *file.resolve().parents)):
         try:
             status = path.stat()

@@ -35,8 +35,7 @@ def archive_command(broker: str, lake_dir: Path) -> Command:
 def say_next(command: Command | None, why: str, options: str = "") -> None:
     """Print the next command and the reason for it.
 
-    :param command: the command without arguments; those of this call are added. None if there is no command
-        to type now.
+    :param command: the command, to which this call's arguments are added; None if there is none to type.
     :param options: further options, after those of this call.
     """
     say()
@@ -68,7 +67,7 @@ def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None
         try:
             decided = preview(managed, request)
         except StorageEngineError as error:
-            # What was asked for is done: a cleanup is told about its error when somebody asks for one.
+            # The requested work is done. The error belongs to the next cleanup.
             say_next(Command("doctor"), Text("No cleanup can be planned now: ", error).removesuffix("."))
             return
         if going := decided.plan.to_delete:

@@ -26,6 +26,7 @@ from storage_engine.core.long_work import no_collection
 from storage_engine.core.wording import printable, printable_json, shorten, store_text
 
 if TYPE_CHECKING:
+    from storage_engine.model.report.validation import RangeStatus
     from storage_engine.retention.store.managed_store import ManagedStore
 
 T = TypeVar("T")
@@ -72,9 +73,8 @@ class Layout:
 
 
 def layout(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Layout:
-    """Choose the columns and their widths.
-
-    The last column, if it is text, takes the remaining width, and its text may be wrapped.
+    """Choose the columns and their widths. A last column of text takes the remaining width, and may be
+    wrapped.
     """
     widths = [
         max([len(column.title), *(cell_width(row[at]) for row in rows)]) for at, column in enumerate(columns)
@@ -117,7 +117,7 @@ def table_lines(
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Wrap a text into lines that aren't wider than this, as far as its characters have the same width."""
+    """Wrap a text into lines of at most this width, if its characters have the same width."""
     cells = cell_width(text)
     if cells <= width:
         return [text]
@@ -125,7 +125,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def cell_width(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
+    """Return the number of a terminal's columns that a text takes."""
     return len(text) if text.isascii() else cell_len(text)
 
 
@@ -140,9 +140,7 @@ def _needed_width(
 
 
 JSON_VERSION = 1
-"""Version of all JSON output. It grows when a key is removed or changes its meaning, not when a key is
-added.
-"""
+"""Version of all JSON output. It grows when a key is removed or changes its meaning, not for a new key."""
 
 _UNWRAPPED_WIDTH = 100_000
 _INDENT = "  "
@@ -174,13 +172,13 @@ def print_json(kind: str, value: Any) -> None:
 
 
 def _indent(document: Mapping[str, Any]) -> str:
-    # It takes a tenth of the time, and isn't loaded by what prints no JSON.
+    # Takes a tenth of json's time, and is imported only to print JSON.
     from pydantic_core import to_json
 
     try:
         return to_json(document, indent=2).decode()
     except ValueError:
-        # The name of a file that is no text in any encoding.
+        # A file's name need not be text in any encoding.
         return json.dumps(document, ensure_ascii=False, indent=2)
 
 
@@ -222,10 +220,7 @@ def say_styled(text: str = "") -> None:
 
 
 def put(data: object) -> None:
-    """Print text for another program, such as versions for pip.
-
-    It is printed even if the command is quiet.
-    """
+    """Print text for another program, such as versions for pip, even if the command is quiet."""
     _write(printable(str(data), keep="\n"))
 
 
@@ -240,10 +235,10 @@ def _echo(text: str, *, err: bool = False) -> None:
 def _write(text: str, *, err: bool = False) -> None:
     """Write lines. End the process if nobody reads them any more, as ``head`` does after ten lines."""
     try:
-        # None: as the stream is; click takes a terminal's colours for wanted.
+        # None lets click decide: it keeps colours for a terminal only.
         click.echo(text, err=err, color=False if os.environ.get("NO_COLOR") else None)
     except BrokenPipeError:
-        # What is left in the buffer must not fail again at exit.
+        # The rest of the buffer must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
         sys.exit(128 + signal.SIGPIPE)
 
@@ -319,6 +314,17 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[obj
         )
 
 
+def print_ranges(title: str, ranges: Iterable[RangeStatus]) -> None:
+    print_table(
+        title,
+        ("log~", "from#", "to#", "where", "status", "why"),
+        (
+            (row.log, row.start_offset, row.end_offset, row.where.value, row.status.value, row.detail)
+            for row in ranges
+        ),
+    )
+
+
 def print_lines(lead: str, text: str) -> None:
     """Print a text after a lead. In a terminal, its further lines are indented by the lead's width."""
     screen = terminal_width()
@@ -349,7 +355,6 @@ def store_head(managed: ManagedStore) -> str:
 
 
 def store_name(managed: ManagedStore) -> str:
-    """Return the store's name."""
     from storage_engine.retention.store.managed_store import store_name
 
     return store_name(managed)

@@ -104,8 +104,7 @@ def by_hand(
     used_percents: Mapping[str, int] | None = None,
     hold_back: HoldBack | None = None,
 ) -> Plan | None:
-    """Return the plan of a run by hand, if only such a run would delete segments; None if the shown plan is
-    one by hand, or deletes segments itself.
+    """Return the plan of a run by hand. None if the shown plan is one by hand, or deletes segments itself.
 
     :param hold_back: see :func:`preview`.
     """
@@ -119,10 +118,7 @@ def by_hand(
 
 
 def _print_nothing(manual_plan: Plan | None) -> None:
-    """Say that nothing would be deleted, and how much a run by hand would delete.
-
-    The shown losses are those of that run.
-    """
+    """Print that nothing would be deleted, and how much a run by hand would delete."""
     if manual_plan is None or not manual_plan.to_delete:
         say("Nothing would be deleted now.")
         return
@@ -141,9 +137,7 @@ def _begins(plan: Plan) -> str:
 
 
 def _digest(plan: Plan) -> str | None:
-    """Return the digest of a run with this plan; None if it is unknown until the store's identity is
-    known.
-    """
+    """Return the digest of a run with this plan, or None until the store's identity is known."""
     return plan.digest if len(plan.logs) == 1 or plan.store_id is not None else None
 
 

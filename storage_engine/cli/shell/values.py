@@ -16,9 +16,8 @@ from storage_engine.core.wording import meant_zone, parse_size
 
 
 class NamedPath(click.Path):
-    """A path.
-
-    An empty text, mostly from an unset shell variable, is refused: it doesn't mean the working directory.
+    """A path. An empty text, mostly from an unset shell variable, is refused: it isn't the working
+    directory.
     """
 
     def __init__(self, **more: Any) -> None:
@@ -33,8 +32,6 @@ class NamedPath(click.Path):
 
 
 class TargetPath(NamedPath):
-    """A path to write to."""
-
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
@@ -49,8 +46,6 @@ class TargetPath(NamedPath):
 
 
 class LakePath(NamedPath):
-    """The directory of a lake."""
-
     def __init__(self) -> None:
         super().__init__(file_okay=False)
 
@@ -81,9 +76,8 @@ def key_value_pairs(
 
 
 def reason_text(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Return a person's reason for a decision.
-
-    A blank text, mostly from an unset shell variable, is refused.
+    """Return a person's reason. A blank text, mostly from an unset shell variable, is refused. A click
+    callback.
     """
     if value is None:
         return None
@@ -141,7 +135,7 @@ def host_and_port(
 
 
 def moment_ms(text: str, time_zone: str | None, *, option: str) -> int:
-    """Return the milliseconds since the epoch of a time.
+    """Return a time in milliseconds since the epoch.
 
     :param time_zone: zone for a time without a zone; None means this machine's zone.
     :param option: name of the option with the time, for a message.
@@ -154,7 +148,7 @@ def moment_ms(text: str, time_zone: str | None, *, option: str) -> int:
             param_hint=option,
         ) from error
     if not 1970 <= moment.year < 9999:
-        # A day more, as of another zone, has to be a time as well; none is stored before 1970.
+        # The same moment in any zone has to be valid, and no message is stored before 1970.
         raise click.BadParameter(f"expected a year from 1970 to 9998, found {text!r}", param_hint=option)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=ZoneInfo(time_zone)) if time_zone else moment.astimezone()
@@ -162,10 +156,8 @@ def moment_ms(text: str, time_zone: str | None, *, option: str) -> int:
 
 
 def disk_percents(pairs: dict[str, str]) -> dict[str, int]:
-    """Return levels of ``--disk PATH=RATIO``: a fraction such as 0.86, or a percentage such as 86%.
-
-    :return: levels by absolute path, as the store's own paths are. A relative path starts in the working
-        directory, as STORE does.
+    """Return levels of ``--disk PATH=RATIO`` in percent, by absolute path. A ratio is a fraction such as
+    0.86, or a percentage such as 86%. A relative path begins in the working directory.
     """
     levels = {}
     for path, text in pairs.items():

@@ -395,7 +395,8 @@ class Broker(Contract):
     # Stores
 
     def cleanups(self, live: LiveBroker | None) -> Cleanups:
-        """Return when segments of a store are deleted. At other times they are only archived and restored.
+        """Return when segments of a store are held and deleted. If never, they are only archived and
+        restored.
 
         If a kind's stopped stores aren't cleaned when a cleanup is due, segments are archived once they are
         sealed, whatever a policy says.

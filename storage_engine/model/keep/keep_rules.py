@@ -173,7 +173,7 @@ def keep_days(keep: str) -> int | None:
 
 def rule_for(rules: Iterable[KeepRule], stream: Stream) -> KeepRule | None:
     """Return the most specific rule that applies to a stream. Of equal ones, return the one that keeps
-    longer. :return: None if no rule applies, so that the stream is kept for ever.
+    longer. None if no rule applies, so that the stream is kept for ever.
     """
     applying = [rule for rule in rules if rule.applies_to(stream)]
 
