@@ -149,10 +149,7 @@ def accept_loss(
 @click.option(
     "--force",
     is_flag=True,
-    help=(
-        "Open a new lineage even if nothing contradicts the archive. Segments that are still on disk are "
-        "archived once more."
-    ),
+    help="Open a new lineage even if nothing contradicts the archive; segments on disk are archived again.",
 )
 @json_option
 def adopt(managed: ManagedStore, log: str | None, reason: str, force: bool) -> int:

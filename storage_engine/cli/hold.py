@@ -53,10 +53,7 @@ def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--leave-unproven",
             type=click.IntRange(min=1),
             metavar="AT-MOST",
-            help=(
-                "Accept that the broker deletes at most this many segments within a day though no lake "
-                "proves them."
-            ),
+            help="Accept that the broker deletes at most this many unproven segments within a day.",
         ),
     ):
         called = decorate(called)

@@ -61,10 +61,7 @@ _POLICY = ("lag_policy", "minimum_retention_hours", "approval", "archive_bytes_p
     "--force",
     callback=reason_text,
     metavar="REASON",
-    help=(
-        "Also delete segments that have not expired, as far as needed for the requested space; with the "
-        "reason."
-    ),
+    help="Also delete unexpired segments, as far as needed for the requested space; with the reason.",
 )
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @click.option(

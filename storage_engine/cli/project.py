@@ -82,10 +82,7 @@ _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
 @_of_airflow(
     "--spark-conn-id",
     metavar="ID",
-    help=(
-        "Connection for submitting Spark jobs, '' for none; default: an existing one, else a new one with "
-        "local[*]."
-    ),
+    help="Connection for Spark jobs, '' for none; default: an existing one, or a new one with local[*].",
 )
 @_of_airflow(
     "--dags",

@@ -56,10 +56,7 @@ def _parse_addresses(
     "--upstream",
     metavar="BROKERS",
     callback=_parse_addresses,
-    help=(
-        "Brokers of the lake's cluster, as HOST:PORT separated by commas: consumers continue with its "
-        "records."
-    ),
+    help="Brokers of the lake's cluster, HOST:PORT separated by commas: consumers go on with its records.",
 )
 @click.option(
     "--upstream-ca",

@@ -253,10 +253,7 @@ def _archive(
 @click.option(
     "--renew",
     is_flag=True,
-    help=(
-        "From level bytes on: add a receipt for a segment whose rows another engine has moved into other "
-        "files, if they still prove it."
-    ),
+    help="From level bytes on: add receipts for segments whose rows another engine moved, if they prove it.",
 )
 @json_option
 def verify(

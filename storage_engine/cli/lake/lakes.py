@@ -70,10 +70,7 @@ _conn_id_option = of_lake(
     default=REWRITE_RULE.at_percent,
     show_default=True,
     metavar="PERCENT",
-    help=(
-        "If only some topics of a segment have expired, rewrite its data file without them once they have "
-        "PERCENT of its bytes."
-    ),
+    help="Rewrite a data file without its expired topics once they have PERCENT of a segment's bytes.",
 )
 @click.option(
     "--rewrite-within-days",
@@ -81,7 +78,7 @@ _conn_id_option = of_lake(
     default=REWRITE_RULE.within_days,
     show_default=True,
     metavar="DAYS",
-    help="Rewrite such a data file also once one of these topics has been expired for DAYS.",
+    help="Also rewrite a data file once one of its topics has been expired for DAYS.",
 )
 @click.option(
     "--dry-run", is_flag=True, help=("Show which segments would leave the lake, and why the others stay.")

@@ -126,10 +126,7 @@ def _print_history(done: MaintainResult) -> None:
     default=24.0,
     show_default=True,
     metavar="HOURS",
-    help=(
-        "Skip files that were modified in the last HOURS, at least 1; at least 24 on an object store, and "
-        "for files of other programs."
-    ),
+    help="Skip files modified in the last HOURS: at least 1, or 24 on an object store or for foreign files.",
 )
 @click.option(
     "--trash-days",
@@ -137,9 +134,7 @@ def _print_history(done: MaintainResult) -> None:
     default=TRASH_MS / DAY_MS,
     show_default=True,
     metavar="DAYS",
-    help=(
-        "Permanently remove files that were in the trash for DAYS; on an object store at least for the grace."
-    ),
+    help="Permanently remove files in the trash for DAYS; on an object store at least for the grace.",
 )
 @click.option(
     "--delete", is_flag=True, help="Move the listed files into the trash; remove files that are due there."

@@ -96,9 +96,7 @@ to_time_option = click.option(
 @click.option(
     "--with-filler",
     is_flag=True,
-    help=(
-        "Also segments whose topics have partly expired, with empty frames in place of the expired messages."
-    ),
+    help="Also restore partly expired segments, with empty frames in place of the expired messages.",
 )
 @click.option(
     "--keep-mtime",
@@ -347,9 +345,7 @@ def _format_of(target: Path, option: str | None) -> ExportFormat:
     "--format",
     "file_format",
     type=click.Choice([file_format.value for file_format in ExportFormat]),
-    help=(
-        "parquet: typed columns; jsonl: one JSON object a line; default: by the name's ending, else parquet."
-    ),
+    help="parquet: typed columns; jsonl: a JSON object a line; default: by the name's ending, or parquet.",
 )
 @click.option("--decompress", is_flag=True, help="Decompress bodies that producers have compressed.")
 @json_option

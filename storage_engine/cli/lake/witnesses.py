@@ -55,10 +55,7 @@ def witness_options(command: Function) -> Callable[..., Any]:
             "--conn-id",
             environment=True,
             metavar="ID",
-            help=(
-                "Airflow connection whose journal names the receipts that the lake must have; without "
-                "--lake also the connection's lake."
-            ),
+            help="Airflow connection with the journal of the lake's receipts and, without --lake, the lake.",
         ),
         of_lake(
             "--journal",

@@ -170,10 +170,7 @@ SECOND_LAKE = GroupedOption(
     group="Lake",
     environment=True,
     type=NamedPath(file_okay=False),
-    help=(
-        "Directory of a second lake, which is used while the lake can't be reached; receipts in either "
-        "lake count."
-    ),
+    help="Directory of a second lake, used while the lake can't be reached; receipts in either one count.",
 )
 second_lake_option = with_option(SECOND_LAKE)
 
