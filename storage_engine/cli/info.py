@@ -109,11 +109,11 @@ def _overview(base: ManagedStore) -> Overview:
 
 def _choose(overview: Overview, text: str, base: ManagedStore) -> ManagedOverview:
     """:raises BadInputError: no store has this name, path or id."""
-    called = [store.name for store in overview.stores]
+    names = [store.name for store in overview.stores]
     by_word = {
         word: store for store in overview.stores for word in (store.store_id, store.path, store.name) if word
     }
-    if called.count(text) > 1:
+    if names.count(text) > 1:
         # Several stores have this default name, so it names none of them.
         del by_word[text]
     real = str(Path(text).resolve())
@@ -227,8 +227,8 @@ def _store(
     :raises BadInputError: the journal has no such store, or has several and none is named.
     """
     text = which or (None if base is None else base.real_root)
-    called = [_name_of(row) for row in stores]
-    by_word = {name: row for name, row in zip(called, stores, strict=True) if called.count(name) == 1}
+    names = [_name_of(row) for row in stores]
+    by_word = {name: row for name, row in zip(names, stores, strict=True) if names.count(name) == 1}
     by_word |= {word: row for row in stores for word in (row.store_id, row.real_path, row.name) if word}
     if text is not None:
         record = by_word.get(text) or by_word.get(str(Path(text).resolve()))
@@ -236,9 +236,9 @@ def _store(
             raise _unknown(text, by_word, journal)
         return record
     if len(stores) != 1:
-        named = ", ".join(_name_of(row) for row in stores) or "none"
         raise BadInputError(
-            f"{journal}: expected --store, since the journal has {len(stores)} stores: {named}. Name one.",
+            f"{journal}: expected --store, since the journal has {len(stores)} stores: "
+            f"{', '.join(names) or 'none'}. Name one.",
             page="command-line",
         )
     return stores[0]
@@ -306,21 +306,16 @@ def _facts(store: ManagedOverview, lakes_known: bool) -> Iterator[tuple[str, str
     if not store.archived:
         yield "in lake", "nothing" if lakes_known else "not known"
     for part in store.archived:
-        yield (
-            "in lake",
-            f"{count_text(part.segments, 'segment')}, {bytes_text(part.size_bytes)}, in {part.lake}",
-        )
-        for log, lineage, start, end in part.ranges:
-            yield "", f"{log} [{start}, {end}), lineage {lineage}"
-        for log, lineage, start, end in part.expired:
-            yield "", f"{log} [{start}, {end}), lineage {lineage}: EXPIRED"
-        for log, lineage, start, end in part.in_part:
-            yield "", f"{log} [{start}, {end}), lineage {lineage}: in part NOT ARCHIVED"
+        size = f"{count_text(part.segments, 'segment')}, {bytes_text(part.size_bytes)}"
+        yield "in lake", f"{size}, in {part.lake}"
+        states = ((part.ranges, ""), (part.expired, ": EXPIRED"), (part.in_part, ": in part NOT ARCHIVED"))
+        for ranges, state in states:
+            for log, lineage, start, end in ranges:
+                yield "", f"{log} [{start}, {end}), lineage {lineage}{state}"
     if store.standing is None:
         yield "last run", "not known"
     else:
-        yield "last run", "none" if store.last_run is None else _run(store.last_run)
-    if store.standing is not None:
+        yield "last run", "none" if store.last_run is None else _run_text(store.last_run)
         yield from _standing(store.standing)
     for look in store.quarantines:
         until = f"until {time_text(look.until_ms)}" if look.until_ms is not None else "no window known"
@@ -333,25 +328,22 @@ def _disk_lines(store: ManagedOverview) -> Iterator[tuple[str, str]]:
         yield "on disk", f"not seen: {store.not_seen}"
         return
     for at, span in enumerate(store.on_disk):
-        where = f"{span.log} [{span.start_offset}, {span.end_offset})"
-        yield (
-            "" if at else "on disk",
-            f"{where}, {count_text(span.segments, 'segment')}, {bytes_text(span.size_bytes)}",
-        )
+        size = f"{count_text(span.segments, 'segment')}, {bytes_text(span.size_bytes)}"
+        yield "" if at else "on disk", f"{span.log} [{span.start_offset}, {span.end_offset}), {size}"
 
 
-def _run(run: RunRow) -> str:
-    deletions = "" if run.deleted_segments is None else f", {_deletion_text(run)}"
-    return f"{run.run_key}, {time_text(run.created_at_ms)}: {_outcome(run)}{deletions}"
+def _run_text(run: RunRow) -> str:
+    text = f"{run.run_key}, {time_text(run.created_at_ms)}: {_outcome(run)}"
+    if run.deleted_segments is None:
+        return text
+    return (
+        f"{text}, {count_text(run.deleted_segments, 'segment')} deleted, {bytes_text(run.freed_bytes)} freed"
+    )
 
 
 def _outcome(run: RunRow) -> str:
     """Return how a run ended or, if it has no report, its last step."""
     return run.outcome or ("no cleanup" if run.state == RunState.OPEN else run.state)
-
-
-def _deletion_text(run: RunRow) -> str:
-    return f"{count_text(run.deleted_segments or 0, 'segment')} deleted, {bytes_text(run.freed_bytes)} freed"
 
 
 def _standing(standing: Standing) -> Iterator[tuple[str, str]]:
@@ -361,11 +353,8 @@ def _standing(standing: Standing) -> Iterator[tuple[str, str]]:
     else:
         coverage = standing.verified
         fault = f"; {count_text(coverage.faulty, 'receipt')} at fault" if coverage.faulty else ""
-        receipts = count_text(coverage.receipts or 0, "receipt")
-        yield (
-            "verified",
-            f"{time_text(coverage.newest_ms)}; {receipts} since {time_text(coverage.oldest_ms)}{fault}",
-        )
+        receipts = f"{count_text(coverage.receipts or 0, 'receipt')} since {time_text(coverage.oldest_ms)}"
+        yield "verified", f"{time_text(coverage.newest_ms)}; {receipts}{fault}"
     if standing.hold is not None:
         by = f"by run {standing.hold.run_key}, {time_text(standing.hold.at_ms)}"
         ends_ms = standing.hold.ends_at_ms

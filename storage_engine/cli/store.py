@@ -169,9 +169,7 @@ def lag(managed: ManagedStore, group: str | None) -> int:
     answers. The position of a group that never committed one is unknown, not zero.
     """
     from storage_engine.brokers import find_broker
-
-    # Imports Arrow's compute functions, which no other command here needs.
-    from storage_engine.cli.output.lag import in_process_lag, only_group, print_lag
+    from storage_engine.cli.output.lag import in_process_lag, print_lag
     from storage_engine.retention.plan.preview import preview
 
     rows: list[dict[str, Any]] = []
@@ -179,11 +177,15 @@ def lag(managed: ManagedStore, group: str | None) -> int:
     with waiting("Measuring lag"):
         decided = preview(managed, PlanRequest(manual=True))
         tables = in_process_lag(managed, tuple(segment.id for segment in decided.plan.to_delete))
+        # Only this command imports Arrow's compute functions.
+        from pyarrow import compute as pc
+
         for table in tables:
             here = set(map(str, table["group"].unique().to_pylist()))
             groups |= here
             if group is None or group in here:
-                rows += only_group(table, group).to_pylist()
+                chosen = table if group is None else table.filter(pc.field("group") == group)
+                rows += chosen.to_pylist()
     if group is not None and group not in groups:
         raise BadInputError(
             f"{managed.root}: expected a consumer group of this store "

@@ -73,16 +73,13 @@ def _validate_rows(
     """Check the rows of a store's lakes in a Spark session that is started for this."""
     from storage_engine.spark.job_io import run_in_session
     from storage_engine.spark.session import LOCAL_MASTER, spark_session
-    from storage_engine.spark.validate_rows import (
-        ValidateRowsRequest,
-        ValidateRowsResult,
-        validate_rows,
-        validate_rows_of,
-    )
+    from storage_engine.spark.validate_rows import ValidateRowsRequest as Request
+    from storage_engine.spark.validate_rows import ValidateRowsResult as Result
+    from storage_engine.spark.validate_rows import validate_rows, validate_rows_of
 
-    def run(request: ValidateRowsRequest) -> ValidateRowsResult:
+    def run(request: Request) -> Result:
         with spark_session(str(Command("validate", "rows")), spark_master or LOCAL_MASTER) as session:
-            result: ValidateRowsResult = run_in_session(validate_rows, session, request)
+            result: Result = run_in_session(validate_rows, session, request)
             return result
 
     return validate_rows_of(managed, None, run, output_dir=output_dir)

@@ -35,13 +35,6 @@ def in_process_lag(managed: ManagedStore, going: Sequence[SegmentId]) -> LagInPr
     return LagInProcess(*prepare(ConsumerLagRequest.of(managed, "", going)))
 
 
-def only_group(table: pa.Table, group: str | None) -> pa.Table:
-    """Return the rows of one group; None means all rows."""
-    from pyarrow import compute as pc
-
-    return table if group is None else table.filter(pc.field("group") == group)
-
-
 @dataclass(frozen=True, slots=True)
 class GroupAtRisk:
     """A consumer group, and the effect of a deletion on it.
@@ -177,11 +170,9 @@ def print_lag(
     behind = sum(row["lag_messages"] or 0 for row in rows)
     groups = len({row["group"] for row in rows})
     risky = sum(row["at_risk"] for row in rows)
-    actor = (
-        "a cleanup by hand (--manual) deletes; none is deleted now" if by_hand else "a cleanup deletes now"
-    )
-    if by_broker:
-        actor = "the broker deletes now"
+    actor = "the broker deletes now" if by_broker else "a cleanup deletes now"
+    if by_hand and not by_broker:
+        actor = "a cleanup by hand (--manual) deletes; none is deleted now"
     say(
         f"{count_text(groups, 'group')}, {count_text(behind, 'message')} behind; in "
         f"{count_text(risky, unit)} the next message is in a segment that {actor}."

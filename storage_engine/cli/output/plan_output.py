@@ -71,8 +71,9 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
     for log in plan.logs:
         say(f"\n{log.log}: {count_text(len(log.decisions), 'segment')}")
         for run in runs_of(log.decisions, _own_detail):
-            verdict = "delete" if run.deletes else "keep"
-            print_lines(f"  {verdict:<6}  ", f"{run.names}, {bytes_text(run.disk_bytes)}")
+            print_lines(
+                "  delete  " if run.deletes else "  keep    ", f"{run.names}, {bytes_text(run.disk_bytes)}"
+            )
             print_lines(" " * 10, f"{run.reason.value}: {run.detail}")
     if seen.dependents:
         print_table(
@@ -90,8 +91,8 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
     freed += sum(file.facts.size_bytes for file in seen.dependents)
     say(
         f"{count_text(len(to_delete), 'segment')} and {count_text(len(seen.dependents), 'file')} that "
-        f"point into them would be deleted, {bytes_text(freed)} in "
-        f"all.\n{_begins(plan)}.{f' Plan {digest}' if digest else ''}"
+        f"point into them would be deleted, {bytes_text(freed)} in all.\n"
+        f"{_begin_text(plan)}.{f' Plan {digest}' if digest else ''}"
     )
     for line in unread_lines(store, seen.unread, done=False):
         say("WARNING ", line)
@@ -129,7 +130,7 @@ def _print_nothing(manual_plan: Plan | None) -> None:
     )
 
 
-def _begins(plan: Plan) -> str:
+def _begin_text(plan: Plan) -> str:
     if len(plan.logs) == 1:
         return f"The log would begin at {plan.logs[0].new_min_offset}"
     begins = (f"{log} at {offset}" for log, offset in plan.new_min_offsets.items())
