@@ -290,10 +290,7 @@ def run_tasks(
 
 
 def _clean(cleanup: cycle.Cleanup) -> tuple[str, bool]:
-    """Take every step of a cleanup.
-
-    :return: its result as a clause, and whether it ended well.
-    """
+    """Take every step of a cleanup. Return its result as a clause, and whether it ended well."""
     for step in cycle.CLEANUP[:-1]:
         step(cleanup)
     finished = cycle.report(cleanup)

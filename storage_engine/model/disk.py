@@ -65,10 +65,7 @@ class DiskUsage:
 
 
 def smallest_and_fullest(disks: Iterable[DiskUsage]) -> tuple[int | None, int | None]:
-    """Return the size in bytes of the smallest disk, and the level in percent of the fullest disk.
-
-    :return: None for a value that can't be measured.
-    """
+    """Return the smallest disk's size in bytes and the fullest disk's level in percent; None if unknown."""
     all_disks = tuple(disks)
     sizes = [disk.total_bytes for disk in all_disks if disk.total_bytes is not None]
     levels = [disk.used_percent for disk in all_disks if disk.used_percent is not None]

@@ -219,12 +219,10 @@ class LagSummary:
 
     :param unknown: number of unknown positions of groups in queues.
     :param at_risk_groups: groups with unread messages in the plan's segments; only the first ones by name.
-    :param more_at_risk_groups: number of further groups of that kind.
     :param lost_messages: messages that groups can no longer read, over all groups.
     :param soonest_loss_ms: time until the first unread message of any group may be deleted; None if there is
         none, or the time is unknown.
     :param worst: the queues and groups that are furthest behind, in messages.
-    :param source: the source of the groups' positions.
     :param logs: number of measured logs; None means all logs of the store. The journal has their names.
     """
 

@@ -322,7 +322,6 @@ def limit_plans(
 ) -> tuple[LogPlan, ...]:
     """Limit the plans of a store's logs to a person's request: the oldest segments of all logs first.
 
-    :param disks: the logs' disks.
     :param disk_name: the name for such a disk in messages.
     :raises BadInputError: as :func:`check_limits`.
     """
@@ -399,8 +398,6 @@ class Realm(StrEnum):
 class Person:
     """:param uid: real user id of an account at a shell.
     :param behind: the user who took the account by sudo, by the environment; "" if there is none or unknown.
-    :param host: the machine that the account is on.
-    :param user_id: id of a user of Airflow.
     """
 
     realm: Realm

@@ -56,10 +56,8 @@ class RuleSetting:
 class RuleLevels:
     """The effective levels above which a broker acts.
 
-    :param notice_percent: above it a person gets a notice.
     :param cleans_percent: above it the broker deletes expired segments at any hour.
     :param forces_percent: above it the broker deletes segments of any age; None if it never does.
-    :param refuses_percent: above it the broker refuses writes.
     :param accepts_percent: at this level or below, the broker accepts writes again.
     """
 
@@ -76,7 +74,6 @@ class Ingest:
 
     :param bytes_per_day: bytes of the logs alone.
     :param profile: the weight of each hour of the day, in the store's time zone; only their ratios count.
-    :param factor: factor on all bytes.
     :param growth_per_day: growth of each day over the day before, such as 0.05 for 5 %.
     """
 
@@ -114,7 +111,6 @@ class Ingest:
 class SegmentRun:
     """Consecutive sealed segments of the same size, with equal times between their last writes.
 
-    :param size_bytes: bytes of each segment.
     :param first_written_ms: time of the last write to the first segment.
     :param last_written_ms: time of the last write to the last segment.
     """
@@ -224,8 +220,6 @@ class CourseDeletion:
 @dataclass(frozen=True, slots=True)
 class CourseSummary:
     """:param highest_percent: highest level as a whole percentage, rounded up, as brokers compare levels.
-    :param end_percent: level at the end of the course.
-    :param refused_ms: how long writes were refused.
     :param refused_bytes: bytes that would have been written meanwhile.
     :param unexpired_segments: segments that were deleted before they expired.
     """
@@ -275,6 +269,7 @@ class BrokerRules(ABC):
     """A broker's deletion rules, without a store. Pure. The code and imports use the standard library only.
 
     Settings are texts by the broker's names, as in its configuration. Missing settings have its defaults.
+    Each method but :meth:`unsupported` raises BadInputError if the broker would not work with a value.
     """
 
     @property
@@ -287,7 +282,6 @@ class BrokerRules(ABC):
         """Return the values in effect of all ``settings``, with the broker's defaults and clamps.
 
         :param config: any settings of the broker. Only those in ``settings`` are returned.
-        :raises BadInputError: the broker would not work with a value.
         """
 
     def unsupported(self, config: Mapping[str, str]) -> str:
@@ -296,17 +290,11 @@ class BrokerRules(ABC):
 
     @abstractmethod
     def levels(self, values: Mapping[str, str]) -> RuleLevels:
-        """Return the levels in effect.
-
-        :raises BadInputError: the broker would not work with a value.
-        """
+        """Return the levels in effect."""
 
     @abstractmethod
     def hours(self, values: Mapping[str, str]) -> tuple[int, ...]:
-        """Return the hours of the day at which the broker deletes because of age alone.
-
-        :raises BadInputError: the broker would not work with a value.
-        """
+        """Return the hours of the day at which the broker deletes because of age alone."""
 
     @abstractmethod
     def windows(
@@ -315,7 +303,7 @@ class BrokerRules(ABC):
         """Return the spans of :meth:`hours` between two moments, as begin and end in milliseconds.
 
         :param time_zone: IANA name.
-        :raises BadInputError: the broker would not work with a value, or there is no such time zone.
+        :raises BadInputError: there is no such time zone.
         """
 
     @abstractmethod
@@ -330,7 +318,7 @@ class BrokerRules(ABC):
         """Compute the course from its start.
 
         :param limit_seconds: the most processor time.
-        :raises BadInputError: the broker would not work with a value, or the horizon is too long.
+        :raises BadInputError: the horizon is too long.
         :raises SimulationTooLongError: the computation takes longer than the limit.
         """
 
@@ -341,7 +329,6 @@ class BrokerRules(ABC):
         """Return advice to a person on these settings, with the start's ingest.
 
         :param wished_hours: how long messages should be kept; None means as long as the settings say.
-        :raises BadInputError: the broker would not work with a value.
         """
 
 

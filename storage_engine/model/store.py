@@ -59,10 +59,7 @@ def grouped(items: Iterable[Item], key_of: Callable[[Item], Key]) -> dict[Key, l
 def group_by_log(
     items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log")
 ) -> dict[str, list[One]]:
-    """Return items grouped by log, each group in its given order.
-
-    :param name_of: returns the name of an item's log.
-    """
+    """Return items grouped by log, each group in its given order."""
     return grouped(items, name_of)
 
 

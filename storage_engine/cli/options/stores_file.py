@@ -142,10 +142,8 @@ def _own_file() -> Path:
 
 
 def add_store(name: str, fields: Mapping[str, str]) -> Path:
-    """Add a store to the file of stores. If there is none, make the user's own. Its other content stays.
+    """Add a store to the file of stores, or make the user's own file. Return the file's path.
 
-    :param fields: by a connection's keys.
-    :return: the file.
     :raises BadInputError: the name is invalid or in use, a field is unusable, or the file can't be written.
     """
     from storage_engine.core.durable import make_dirs, write_file

@@ -201,10 +201,7 @@ def say_notes(notices: Iterable[str], *, err: bool = False) -> None:
 
 
 def answer(kind: str, value: T, said: str | Callable[[T], object]) -> int:
-    """Print a command's result, as :func:`print_json` or :func:`say` does.
-
-    :return: the exit code of the result.
-    """
+    """Print a command's result as :func:`print_json` or :func:`say` does, and return the exit code 0."""
     if wants_json():
         print_json(kind, value)
     elif isinstance(said, str):

@@ -1,4 +1,7 @@
-"""An open store of a broker: what a broker package implements for retention, with its promises."""
+"""An open store of a broker: what a broker package implements for retention, with its promises.
+
+Each function that reads files raises OSError if one can't be read.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +61,8 @@ class FenceWatch(Protocol):
         """Return the process that is the store's watch but doesn't look. "" if there is none, or it looks."""
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
-        """Repair what somebody changed of the hold.
+        """Repair changes to what the hold needs, and return the findings and repairs.
 
-        :return: the findings and the repairs.
         :raises StorageEngineError: something can't be repaired; the error says why.
         :raises OSError: the store can't be read or written.
         """
@@ -229,6 +231,7 @@ class StoreHold:
     def held_until_ms(self) -> int | None:
         """Return when the store's hold ends, by its copy in the store. None if the store has no copy of a
         hold. Any journal may have begun that hold.
+
         :raises StorageEngineError: its copy in the store can't be read.
         """
         return None
@@ -246,7 +249,6 @@ class StoreHold:
         The broker's rules of age, size and disk level decide, with the settings that the hold restores.
 
         :raises StorageEngineError: the store can't be looked at, or its broker can't be asked.
-        :raises OSError: a file can't be read.
         """
         return UnheldSegments(
             (), ("its broker doesn't say which segments it deletes of a store that isn't held",)
@@ -266,27 +268,18 @@ class IdentifiedLogs(ABC):
 
     @abstractmethod
     def read(self, snapshot: StoreSnapshot) -> Mapping[str, LogIdentity]:
-        """Return the logs of a snapshot, by name.
-
-        :raises OSError: a file can't be read.
-        """
+        """Return the logs of a snapshot, by name."""
 
     @abstractmethod
     def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
-        """Return why logs that were seen before are missing now.
-
-        :raises OSError: a file can't be read.
-        """
+        """Return why logs that were seen before are missing now."""
 
     def is_present(self, directory: Path) -> bool:
         """Return whether a directory of the store exists and isn't an empty mount point of a missing disk."""
         return directory.is_dir()
 
     def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
-        """Return the ends of sealed segments that are followed by a gap before the next segment.
-
-        :raises OSError: a file can't be read.
-        """
+        """Return the ends of sealed segments that are followed by a gap before the next segment."""
         return {}
 
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
@@ -295,7 +288,6 @@ class IdentifiedLogs(ABC):
 
         :param receipts: receipts of this log's name, of any offsets.
         :raises StorageEngineError: it can't be decided.
-        :raises OSError: a file can't be read.
         """
         return ""
 
@@ -310,7 +302,6 @@ class StoreReplicas(ABC):
         """Return facts about segments that their files don't have. Called before the segments are archived.
 
         :raises StorageEngineError: the facts of a log are unknown; the error names the log.
-        :raises OSError: a file can't be read.
         """
 
     @abstractmethod
@@ -319,7 +310,6 @@ class StoreReplicas(ABC):
         them. None if the log lacks these bytes, or this broker's offsets can't be found in files.
 
         :param segments: of one log, oldest first.
-        :raises OSError: a file can't be read.
         """
 
 
@@ -353,8 +343,8 @@ class StoreConsumers:
     def unread_by_log(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
     ) -> Mapping[str, Unread]:
-        """Return the answer of :meth:`unread` for each log alone. By default :meth:`unread` is called log by
-        log. A store of many logs reads its consumers' positions only once.
+        """Return the answer of :meth:`unread` for each log alone. By default it is called log by log. A store
+        of many logs reads its consumers' positions only once.
 
         :raises StorageEngineError: as :meth:`unread`, if its error concerns all logs.
         """
@@ -369,10 +359,7 @@ class StoreCourse:
     __slots__ = ()
 
     def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
-        """Return the last write time of sealed segments, read from the segments. Slow ones are left out.
-
-        :raises OSError: a file can't be read.
-        """
+        """Return the last write time of sealed segments, read from the segments. Slow ones are left out."""
         return {}
 
     def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
@@ -400,16 +387,11 @@ class StoreCourse:
         """Return the start of a simulation of this store. None if unknown, or it can't be simulated.
 
         The ingest is estimated from the segments' last write times. Samples of the store give a better one.
-
-        :raises OSError: a file can't be read.
         """
         return None
 
     def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
-        """Return when the oldest message was stored, in milliseconds since the epoch. None if unknown.
-
-        :raises OSError: a file can't be read.
-        """
+        """Return when the oldest message was stored, in milliseconds since the epoch. None if unknown."""
         return None
 
 
@@ -454,7 +436,6 @@ class StoreProcess:
         be undone afterwards, too.
 
         :param directories: the directories that files are deleted from.
-        :raises OSError: a directory can't be read.
         """
         return ()
 
@@ -462,16 +443,11 @@ class StoreProcess:
         """Return the other process that has the store's lock, as a clause on the lock and its owner.
 
         :return: "" if no process has it, by the store's files. Only :meth:`BrokerStore.lock` is certain.
-        :raises OSError: a file can't be read.
         """
         return ""
 
     def is_user_ours(self) -> bool:
-        """Return whether the lock's owner is another of our runs, which releases the lock by itself.
-
-        :return: False if it is none of our runs, or unknown.
-        :raises OSError: a file can't be read.
-        """
+        """Return whether the lock's owner is another of our runs, which will release it. False if unknown."""
         return False
 
     def running_pid(self) -> int | None:
@@ -787,10 +763,7 @@ class BrokerStore(Contract):
         return self.snapshot(now_ms)
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
-        """Return the segments that may be archived now, and why others may not. Default: all sealed ones may.
-
-        :raises OSError: a file can't be read.
-        """
+        """Return the segments that may be archived now, and why others may not. Default: all sealed ones."""
         sealed = tuple(segment for log in snapshot.logs for segment in log.sealed)
         return Archivable(sealed, is_all=True)
 

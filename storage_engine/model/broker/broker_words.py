@@ -11,7 +11,6 @@ from enum import Enum, auto
 class BrokerWords:
     """The defaults fit any kind.
 
-    :param title: the name of this kind.
     :param address_options: options of a command; each of them names a running broker.
     :param by_hand: how a cleanup by a person goes beyond the rules, as a sentence without full stop, or "".
     :param causes: the words for each cause of a run.

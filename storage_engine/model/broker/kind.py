@@ -69,7 +69,6 @@ class BrokerEngine(ABC):
     ) -> StoreRecovery:
         """Recover a store whose broker did not stop cleanly, as the broker itself would at its start.
 
-        :param dry_run: only describe the changes.
         :param cut_messages: recover even if whole messages are lost.
         :param whole_index: rebuild an index of keys even if much of the log has to be read for it.
         :raises BadInputError: this can't be done without the broker.
@@ -487,7 +486,7 @@ Place = Callable[["pa.Table"], "pa.Table"]
 class LagRequest:
     """Data that lag is measured against.
 
-    :param plan_segments: the segments that a plan deletes; empty without a plan. Other logs are not at risk.
+    :param plan_segments: the segments that a plan deletes; empty without a plan. No other log is at risk.
     :param now_ms: the present time, in milliseconds since the epoch.
     """
 

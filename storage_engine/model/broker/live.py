@@ -47,7 +47,6 @@ class LiveBroker:
     :param access_key: user name at a broker with authentication; empty if requests are not signed.
     :param client_config: file with settings of the broker's own client library; empty if there is none.
     :param client: settings of the client library, secrets among them. They take precedence over the file.
-    :param tls: whether to use TLS.
     :param tls_ca_file: PEM file of the authority of the broker's certificate; empty for the system's.
     :param tls_server_name: name that the certificate must have; empty means the host of the address.
     :param tls_certificate_file: PEM file of our own certificate and key, for a broker that requires one.

@@ -289,7 +289,6 @@ def decide_lift(acts: Sequence[RecordedAct], hold_id: str) -> KeepDecision | Non
 class RecordedExpiry:
     """Result of an ``expire`` so far.
 
-    :param is_undone: whether an ``undo`` has undone it.
     :param files: the files that aren't deleted for good yet, with their SHA-256. Replaced files come first,
         since they are deleted first.
     """

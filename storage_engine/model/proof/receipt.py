@@ -113,7 +113,6 @@ def files_fault(text: str | None) -> str:
 def check_size(own: FileFacts, companions: Iterable[FileFacts]) -> None:
     """Make sure that a segment's companions fit into a receipt.
 
-    :param own: the segment's own file.
     :raises StoreLayoutError: the files are too long.
     """
     files = list(companions)
@@ -421,6 +420,7 @@ class Receipt(ProvenRows):
     @property
     def content(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
         """Return what all receipts of a segment share: SHA-256, end, names and hashes of its companions.
+
         :raises ReceiptError: the row's record of companions is invalid.
         """
         return self.sha256, self.end, tuple((file.name, file.sha256) for file in self.companions)

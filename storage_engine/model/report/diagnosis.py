@@ -67,7 +67,6 @@ class SettingFrom(StrEnum):
 class SettingInEffect:
     """A setting with the value that the broker uses.
 
-    :param name: the broker's name of the setting.
     :param note: its difference from the configured value; "" where there is none.
     """
 

@@ -124,7 +124,6 @@ class CheckpointFact:
 class LocalSegment:
     """A segment file with a valid name, and its part of the log up to the logical end.
 
-    :param companions: see ``Segment``.
     :param unread: why the file can't be read, so that its content is unknown; "" if it was read.
     """
 

@@ -169,7 +169,6 @@ class Finding:
     :param status: FAILURE, or WARNING for a finding that proves no loss.
     :param subject: the segment (lineage, log, base offset), file or table that it is about.
     :param detail: the expected and the found state.
-    :param advice: the remedy.
     """
 
     status: Status
@@ -222,7 +221,6 @@ class Coverage:
     :param level: checks at this level or a deeper one count.
     :param total_bytes: bytes of all segments with a receipt.
     :param verified_bytes: bytes of the segments whose last check found no fault.
-    :param never_count: number of segments that were never checked.
     :param since_ms: time of the oldest counted check; None if there is none.
     """
 
@@ -240,7 +238,6 @@ class StoreVerification:
 
     :param receipt_count: number of receipts whose metadata was checked: always all receipts of the store.
     :param checked_count: number of segments that this verification checked more closely, as ``level`` says.
-    :param checked_bytes: bytes of these segments.
     :param ranges: the place of every byte of the logs.
     :param renewed_count: number of receipts that were added before for rows that another engine has moved.
     :param credited_count: number of sealed segments on disk that receipts of replicas prove.

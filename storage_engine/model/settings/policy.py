@@ -28,7 +28,6 @@ class Setting:
 
     :param kind: ``int``, ``tuple`` of several paths, or the enum whose values may be chosen.
     :param default: the default value; None if there is none, and ``help`` explains that.
-    :param minimum: the least value of a number.
     :param maximum: the greatest value of a number; None means no limit.
     :param label: label of its field in the connection's form; "" if the form has no such field.
     """
@@ -389,10 +388,7 @@ def archive_place(spark: SparkUse | None, threads: int, size_bytes: int, segment
 
 
 def lag_place(spark: SparkUse | None, positions: int) -> WorkPlace:
-    """Return the place where consumer lag is measured; without any position no Spark is started.
-
-    :param positions: number of positions of groups in queues.
-    """
+    """Return the place where consumer lag is measured; without any position no Spark is started."""
     if spark is None:
         return WorkPlace(False, process_text(1))
     limits = spark.spark_from
