@@ -139,9 +139,7 @@ def _call_for(name: str, context: click.Context) -> int:
 
 
 def print_diagnosis(found: Diagnosis, said: Arguments) -> None:
-    """Print a store's description and settings, the findings, and the next command with this call's
-    arguments.
-    """
+    """Print a store's description, settings and findings, and the next command with known arguments."""
     width = min(terminal_width() or 80, _MOST_COLUMNS)
     say_styled(click.style(printable(store_head(found.store)), bold=True))
     for label, text in _about(found):

@@ -66,9 +66,8 @@ def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def hold(managed: ManagedStore) -> int:
     """Hold STORE beside its running broker, or renew its hold. Then the broker deletes only what we release.
 
-    clean also does this; inspect shows a hold and changes nothing. A hold that isn't renewed for --hold-hours
-    ends by itself. Before a first hold, its changes at the broker are shown. Exit code 1: the store isn't
-    held.
+    clean holds it, too; inspect only shows a hold. A hold that isn't renewed for --hold-hours ends by itself.
+    Before a first hold, its changes at the broker are shown. Exit code 1: the store isn't held.
 
     If a Kafka broker deletes by its own rules, only some topics are held: those with segments that no lake
     has and that are due within --archive-margin-hours. Their settings are restored once the segments are

@@ -153,7 +153,7 @@ class Collector:
             for values in samples.values()
             for sample in values or ()
         )
-        # A store that came after the start may have a name twice. Then it is unknown whose a figure is.
+        # Since the start a second store may have got the same name. Then it is unknown whose a figure is.
         twice = {store for (_, store, _), count in counts.items() if count > 1}
         for name in sorted(twice):
             say(

@@ -358,9 +358,7 @@ def _lake_step(conn_id: str, hook: Any, lake_dir: Path | None, *, is_here: bool)
 
 
 def _try_steps(conn_id: str, hook: Any, lake_dir: Path | None, *, may_test: bool, is_here: bool) -> list[str]:
-    """Return the steps that try the store. Only on the host of its disk they include the connection's
-    test.
-    """
+    """Return the steps that try the store. The connection is tested only on the host of the store's disk."""
     named = shlex.quote(conn_id)
     forced = f"storage_forced_cleanup__{named}"
     off = (

@@ -224,9 +224,7 @@ def _keep(
 
 
 def _notes(journal_url: str | None, lakes: tuple[LakeConfig, ...], kind: str) -> list[str]:
-    """Return notes on other lakes that have segments of the journal's stores, and that lack the recorded
-    act.
-    """
+    """Return notes on other lakes with segments of the journal's stores: they lack the recorded act."""
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of
     from storage_engine.retention.housekeeping.keeping import other_lakes

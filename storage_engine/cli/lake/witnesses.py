@@ -40,9 +40,7 @@ class WitnessedLake:
 
 
 def witness_options(command: Function) -> Callable[..., Any]:
-    """Give a command with --lake the options --journal and --conn-id. It receives lake and journal as
-    ``target``.
-    """
+    """Give a command with --lake the options --journal and --conn-id. It receives all three as ``target``."""
 
     @wraps(command)
     def called(

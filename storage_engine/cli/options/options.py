@@ -154,7 +154,7 @@ def make_commands(lake: Path, broker: str) -> str:
     """
     from storage_engine.brokers import kind_option
 
-    # Imports the lake's libraries, which this function's callers mostly don't need.
+    # Imports libraries that only a call without its lake needs.
     from storage_engine.lake.catalog.nesting import place_around
 
     kind = kind_option(broker) if broker else ""

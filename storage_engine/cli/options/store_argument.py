@@ -210,7 +210,7 @@ def takes_store(
     """Give a command the argument STORE with all options to manage a store, which it receives as ``managed``.
 
     :param required: whether STORE must be given. Otherwise the command may receive None, and ``lake_dir``.
-    :param lake: whether the store has a lake; None means only if --lake is given.
+    :param lake: whether the store has a lake; None if that depends on --lake.
     :param connection: whether --conn-id may be given instead of all these options.
     :param each: whether a call without arguments means each store in the file of stores, passed as None.
     :param named: whether a store that has a lake may be named by --name.
@@ -401,9 +401,7 @@ def _with_options(named: NamedStore, policy: Policy, chosen: Mapping[str, Any]) 
 
 
 def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:
-    """:raises click.BadParameter: a typed setting has no effect. Such settings are ignored only in
-    broker.conf.
-    """
+    """:raises click.BadParameter: a typed setting has no effect. In broker.conf it would be ignored."""
     from storage_engine.brokers import find_broker
 
     names = find_broker(broker).settings.known if overrides else None

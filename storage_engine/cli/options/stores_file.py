@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
 
 VARIABLE = "STORAGE_ENGINE_STORES"
-"""Environment variable with the file's path instead of the usual places. Empty means that there is no
-file.
-"""
+"""Environment variable with the file's path instead of the usual places; empty for no file."""
 FILE = Path("storage-engine") / "stores.toml"
 SECRET_KEY = "STORAGE_ENGINE_SECRET_KEY"
 """Environment variable with a broker's secret key. It is no option: other users can see a command line."""
@@ -236,7 +234,7 @@ def find_named(word: str) -> NamedStore | None:
 
 def _check_owner(file: Path) -> None:
     """:raises BadInputError: a user other than this one and root may write or replace the file."""
-    # Who may write a parent directory can replace the file, or a link to it.
+    # Whoever may write a parent directory can replace the file, or a link to it.
     for path in dict.fromkeys((file, *file.parents, *file.resolve().parents)):
         try:
             status = path.stat()

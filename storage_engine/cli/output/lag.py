@@ -66,8 +66,8 @@ def groups_at_risk(tables: Iterable[pa.Table]) -> tuple[GroupAtRisk, ...]:
 
 
 class LagOfPlan:
-    """Lag for a plan that is only shown. Called with a plan, it measures the groups that are behind, and
-    returns the plan with the segments kept that the store's lag policy would keep in a run.
+    """Lag for a plan that is only shown. It is called with a plan, and measures the groups that are behind.
+    It returns the plan without the deletions that the store's lag policy forbids.
 
     :ivar groups: groups that are behind or unknown, with their losses by the plan.
     :ivar source: the source of their positions.

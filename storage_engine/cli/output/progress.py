@@ -39,9 +39,7 @@ def archive_with_progress(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
 
 @contextmanager
 def waiting(description: str) -> Iterator[None]:
-    """Show that work continues, and for each part that reports its progress, the rate and the remaining
-    time.
-    """
+    """Show that work continues, with rate and remaining time for each part that reports its progress."""
     with _bar() as bar:
         whole = bar.add_task(description, total=None, unit="")
 

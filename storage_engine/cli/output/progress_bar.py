@@ -21,9 +21,7 @@ _BAR_WIDTH = 20
 
 
 class _Figures(ProgressColumn):
-    """Progress figures: done, whole, rate and remaining time. If the whole is unknown, only the elapsed
-    time.
-    """
+    """Progress figures: done, whole, rate, remaining time. If the whole is unknown, only the elapsed time."""
 
     _bytes = (DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn(compact=True))
     _counted = TimeRemainingColumn(compact=True)

@@ -16,7 +16,7 @@ from storage_engine.core.wording import meant_zone, parse_size
 
 
 class NamedPath(click.Path):
-    """A path. An empty text, mostly from an unset shell variable, is refused: it isn't the working
+    """A path. An empty text, mostly from an unset shell variable, is refused: it isn't the present
     directory.
     """
 
@@ -76,9 +76,7 @@ def key_value_pairs(
 
 
 def reason_text(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Return a person's reason. A blank text, mostly from an unset shell variable, is refused. A click
-    callback.
-    """
+    """Return a person's reason; a click callback. A blank text, as from an unset variable, is refused."""
     if value is None:
         return None
     if not value.strip():

@@ -39,9 +39,7 @@ from storage_engine.model.store import (
 
 
 class FenceWatch(Protocol):
-    """Checks the files and settings that a store's hold depends on, and repairs them. It asks neither the
-    broker nor the journal.
-    """
+    """Checks and repairs what a store's hold depends on, without a request to the broker or the journal."""
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -198,9 +196,7 @@ class UnheldSegments:
 
 
 class StoreHold:
-    """A hold: it keeps a running broker from deleting. By default there is no hold, and it is unknown which
-    segments the broker deletes.
-    """
+    """A hold: it keeps a running broker from deleting. Default: none, and its deletions are unknown."""
 
     __slots__ = ()
 
@@ -260,9 +256,7 @@ class StoreHold:
 
 
 class IdentifiedLogs(ABC):
-    """The logs that a store is known to have, by identity, whatever their names. Without this part no logs
-    are remembered.
-    """
+    """The logs that a store is known to have, by identity. Without this part no logs are remembered."""
 
     __slots__ = ()
 
@@ -314,9 +308,7 @@ class StoreReplicas(ABC):
 
 
 class StoreConsumers:
-    """The store's consumers, and the messages that its broker still has to deliver. By default unread
-    messages are unknown.
-    """
+    """The store's consumers, and the messages that its broker still has to deliver. Default: unknown."""
 
     __slots__ = ()
 
@@ -352,9 +344,7 @@ class StoreConsumers:
 
 
 class StoreCourse:
-    """Future deletions by the broker's own rules, and the start of a simulation. Default: both are
-    unknown.
-    """
+    """Future deletions by the broker's own rules, and the start of a simulation. Default: unknown."""
 
     __slots__ = ()
 
@@ -501,9 +491,7 @@ class StoreShield(ABC):
 
 
 class StoreDependents(ABC):
-    """Files of a store that are of no use without their segments. If it has none, only segments are
-    deleted.
-    """
+    """Files of a store that are of no use without their segments. Default: only segments are deleted."""
 
     __slots__ = ()
 
@@ -757,9 +745,7 @@ class BrokerStore(Contract):
         """
 
     def glance(self, now_ms: int) -> StoreSnapshot:
-        """Return the store's present state from as few reads as possible. Never used to delete. Raises the
-        errors of :meth:`snapshot`.
-        """
+        """Return the state as :meth:`snapshot` does, from as few reads as possible. Never used to delete."""
         return self.snapshot(now_ms)
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:

@@ -185,9 +185,7 @@ class Inspecting(ABC):
     def look_up(
         self, settings: StoreSettings, topic: str, key: str, max_count: int | None
     ) -> KeyLookup | None:
-        """Find messages by one of their keys in the broker's own index, and read them from the log. None: the
-        broker has no such index.
-        """
+        """Find messages by a key in the broker's own index, and read them. None if it has no such index."""
         return None
 
     def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
@@ -203,9 +201,7 @@ class Topics:
     """Facts that a kind of broker knows about topics by their names. By default it knows none."""
 
     def is_system(self, topic: str) -> bool:
-        """Return whether a topic is the broker's own. An unknown topic counts as the broker's own: wildcards
-        don't match such topics.
-        """
+        """Return whether a topic is the broker's own, or unknown. Wildcards don't match such topics."""
         return True
 
     @property
@@ -394,8 +390,7 @@ class Broker(Contract):
     # Stores
 
     def cleanups(self, live: LiveBroker | None) -> Cleanups:
-        """Return when segments of a store are held and deleted. If never, they are only archived and
-        restored.
+        """Return when segments of a store are held and deleted. If never, they are only archived.
 
         If a kind's stopped stores aren't cleaned when a cleanup is due, segments are archived once they are
         sealed, whatever a policy says.

@@ -242,9 +242,7 @@ def _judge_by_policies(
 def _find_hold(
     segment: ExpirySegment, policies: Sequence[KeepPolicy], now_ms: int
 ) -> tuple[ExpiryReason, str] | None:
-    """Return why a hold that was lifted within the last day still keeps all of a segment. None if none
-    does.
-    """
+    """Return why a hold that was lifted within the last day still keeps all of a segment, or None."""
     for policy, following in pairwise(policies):
         goes_ms = following.since_ms + GRACE_MS
         streams = segment.streams if goes_ms > now_ms else None

@@ -244,9 +244,7 @@ class StoredFile:
 
 
 def files_text(files: Iterable[StoredFile]) -> str:
-    """Return files as JSON text. It is text because some engines that read the table don't distinguish a null
-    list from an empty list.
-    """
+    """Return files as JSON text. As lists, some engines wouldn't tell null from an empty list."""
     return json.dumps([[file.location, file.size_bytes, file.sha256] for file in files])
 
 
