@@ -37,7 +37,6 @@ def find_broker(name: str) -> Broker:
 
 
 def broker_names() -> tuple[str, ...]:
-    """Return the names of all installed brokers."""
     return tuple(sorted(_read_entry_points()))
 
 

@@ -36,8 +36,7 @@ _TYPES = {"int": types.int64, "bool": types.boolean, "bytes": numba.typeof(b"")}
 def kernel(function: Kernel) -> Kernel:
     """Compile a function on first use and keep the machine code on disk for later processes.
 
-    If the user, such as a service's, can write neither beside this file nor in a home directory, each process
-    compiles it.
+    A user who can write neither beside this file nor in a home directory compiles it in each process.
     """
     return _compiled(function, nogil=True)
 
@@ -90,8 +89,7 @@ def _bind_to_sources(compiled: Any, folder: Path) -> bool:
 def _sources_stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
     """Return a stamp that changes with each module that kernels of this folder may call.
 
-    A broker's kernels call their own modules and the shared ones. Other kernels, such as a test's, may call
-    any.
+    A broker's kernels call their own modules and the shared ones. Other kernels, as in tests, may call any.
     """
     package = Path(__file__).parent
     broker = package / folder.relative_to(package).parts[0] if package in folder.parents else package
@@ -234,17 +232,23 @@ def copy_bytes(typingctx: Any, target: Any, source: Any, size: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
-@_intrinsic
-def copy_16(typingctx: Any, target: Any, source: Any) -> Any:
-    """Copy exactly 16 bytes."""
+def _copy(size: int) -> Any:
+    """Return a function that copies exactly this many bytes to the first address from the second."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        vector_pointer = ir.VectorType(ir.IntType(8), 16).as_pointer()
-        value = builder.load(builder.inttoptr(args[1], vector_pointer), align=1)
-        builder.store(value, builder.inttoptr(args[0], vector_pointer), align=1)
-        return context.get_dummy_value()
+    def typer(typingctx: Any, target: Any, source: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            vector_pointer = ir.VectorType(ir.IntType(8), size).as_pointer()
+            value = builder.load(builder.inttoptr(args[1], vector_pointer), align=1)
+            builder.store(value, builder.inttoptr(args[0], vector_pointer), align=1)
+            return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), generate
+        return types.void(types.int64, types.int64), generate
+
+    return intrinsic(typer)
+
+
+copy_16: Callable[[int, int], None] = _copy(16)
+copy_32: Callable[[int, int], None] = _copy(32)
 
 
 def _mask_of_64(compare: Callable[[Any, Any], Any]) -> Any:
@@ -278,19 +282,6 @@ not_ascii_64: Callable[[int], np.uint64] = _mask_of_64(
     lambda builder, value: builder.icmp_signed("<", value, _splat(value, 0))
 )
 """Mask of the bytes that are 0x80 or above, among 64 bytes."""
-
-
-@_intrinsic
-def copy_32(typingctx: Any, target: Any, source: Any) -> Any:
-    """Copy exactly 32 bytes."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        vector_pointer = ir.VectorType(ir.IntType(8), 32).as_pointer()
-        value = builder.load(builder.inttoptr(args[1], vector_pointer), align=1)
-        builder.store(value, builder.inttoptr(args[0], vector_pointer), align=1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), generate
 
 
 @_intrinsic
@@ -406,9 +397,8 @@ HAS_SHA256: Final = (
 
 
 def _compress_lanes(lanes: int) -> Any:
-    """Hash a block for each of several states at once, since a single one would wait for its last
-    instruction. A state is at an address, its words in the instructions' order: F, E, B, A, H, G, D, C (FIPS
-    180-4, 6.2.2).
+    """Hash a block for each of several states at once. A single state would wait for its last instruction. A
+    state has its words in the instructions' order: F, E, B, A, H, G, D, C (FIPS 180-4, 6.2.2).
     """
     vector = ir.VectorType(ir.IntType(32), 4)
 

@@ -137,20 +137,20 @@ def checkpoint_lines(result: CheckpointResult) -> Iterator[str]:
         yield f"{result.flushed} files and directories flushed; the checkpoint was read, not changed."
 
 
-def monitor_lines(found: MonitorResult) -> Iterator[str]:
+def monitor_lines(result: MonitorResult) -> Iterator[str]:
 
     from storage_engine.retention.hold.hold_text import hold_text, progress_text
 
-    if found.hold:
-        yield hold_text(found.hold)
+    if result.hold:
+        yield hold_text(result.hold)
     levels = (
-        f"{disk.path} {disk.used_percent} %" for disk in found.sensed.levels if disk.used_percent is not None
+        f"{disk.path} {disk.used_percent} %" for disk in result.sensed.levels if disk.used_percent is not None
     )
     yield f"Disks: {together(levels) or 'unknown'}"
-    if found.sensed.progress is not None:
-        yield progress_text(found.sensed.progress)
-    if found.archive_lag is not None:
-        yield f"Archive: {found.archive_lag.text}"
+    if result.sensed.progress is not None:
+        yield progress_text(result.sensed.progress)
+    if result.archive_lag is not None:
+        yield f"Archive: {result.archive_lag.text}"
 
 
 def usage_lines(report: RetentionReport) -> Iterator[str]:

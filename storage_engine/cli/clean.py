@@ -104,25 +104,25 @@ def _is_begun(managed: ManagedStore, run_key: str) -> bool:
 def show_dry_run(
     kind: str,
     managed: ManagedStore,
-    seen: Decided,
+    decided: Decided,
     lag: LagOfPlan,
-    asked: Callable[[], Plan | None] = lambda: None,
+    find_manual_plan: Callable[[], Plan | None] = lambda: None,
 ) -> int:
     """Show what a run would do now, and which records consumers would lose. Change nothing.
 
     :param kind: as of :func:`print_json`.
-    :param asked: returns the plan of a run by hand, for :func:`print_plan`.
+    :param find_manual_plan: returns the plan of a run by hand, for :func:`print_plan`.
     """
     from storage_engine.brokers import find_broker
 
     def print_words(_: object) -> None:
         say("Dry run: this is what a run would do now.")
-        print_plan(managed, seen, asked())
+        print_plan(managed, decided, find_manual_plan())
         print_groups(lag.groups, lag.source, find_broker(managed.broker).words.queue)
         say("\nDry run: nothing was archived, deleted or changed.")
 
     consumers = {"groups": lag.groups, "source": lag.source}
-    return answer(kind, {"dry_run": True, "plan": plan_json(managed, seen), **consumers}, print_words)
+    return answer(kind, {"dry_run": True, "plan": plan_json(managed, decided), **consumers}, print_words)
 
 
 def _run(managed: ManagedStore, run_key: str, request: PlanRequest, tell_alarms: AlarmsTold) -> int:

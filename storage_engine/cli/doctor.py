@@ -138,27 +138,27 @@ def _call_for(name: str, context: click.Context) -> int:
         return 2 if isinstance(error, BadInputError) else 1
 
 
-def print_diagnosis(found: Diagnosis, said: Arguments) -> None:
+def print_diagnosis(diagnosis: Diagnosis, arguments: Arguments) -> None:
     """Print a store's description, settings and findings, and the next command with known arguments."""
     width = min(terminal_width() or 80, _MOST_COLUMNS)
-    say_styled(click.style(printable(store_head(found.store)), bold=True))
-    for label, text in _about(found):
+    say_styled(click.style(printable(store_head(diagnosis.store)), bold=True))
+    for label, text in _about(diagnosis):
         _print_labelled(label, text, width)
-    _print_settings(found, width)
-    for finding in found.findings:
-        _print_finding(finding, said, width)
-    if not any(finding.severity is not Severity.NOTE for finding in found.findings):
+    _print_settings(diagnosis, width)
+    for finding in diagnosis.findings:
+        _print_finding(finding, arguments, width)
+    if not any(finding.severity is not Severity.NOTE for finding in diagnosis.findings):
         say_styled("\nNothing is wrong.")
-    _print_next(found, said)
+    _print_next(diagnosis, arguments)
 
 
-def print_pipeline(found: PipelineFacts, said: Arguments, now_ms: int) -> None:
+def print_pipeline(pipeline: PipelineFacts, arguments: Arguments, now_ms: int) -> None:
     """Print Airflow's view of a store that isn't on this host, and the findings on its DAGs."""
     width = min(terminal_width() or 80, _MOST_COLUMNS)
-    for label, text in found.lines(now_ms):
+    for label, text in pipeline.lines(now_ms):
         _print_labelled(label, text, width)
-    for finding in sort_findings([*pipeline_findings(found, now_ms)]):
-        _print_finding(finding, said, width)
+    for finding in sort_findings([*pipeline_findings(pipeline, now_ms)]):
+        _print_finding(finding, arguments, width)
 
 
 def _about(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
@@ -294,27 +294,27 @@ def _print_wrapped(lead: str, text: str, width: int, indent: int = _LABEL_WIDTH)
         say_styled(f"{'':<{indent}}{line}")
 
 
-def diagnosis_json(found: Diagnosis, said: Arguments) -> dict[str, Any]:
+def diagnosis_json(diagnosis: Diagnosis, arguments: Arguments) -> dict[str, Any]:
     """Return a diagnosis for programs, with this call's arguments in its commands."""
-    figures = found.figures
+    figures = diagnosis.figures
     return {
-        "store": found.store.root,
-        "name": store_name(found.store),
-        "at_ms": found.at_ms,
-        "urgent": found.is_urgent,
+        "store": diagnosis.store.root,
+        "name": store_name(diagnosis.store),
+        "at_ms": diagnosis.at_ms,
+        "urgent": diagnosis.is_urgent,
         "broker": {
-            "name": found.store.broker,
-            "version": found.said.version or None,
-            "running": found.said.running,
-            "layout": list(found.said.layout),
+            "name": diagnosis.store.broker,
+            "version": diagnosis.said.version or None,
+            "running": diagnosis.said.running,
+            "layout": list(diagnosis.said.layout),
         },
-        "settings": to_jsonable(found.said.settings),
-        "figures": None if figures is None else _figures_json(figures, found),
-        "lakes": to_jsonable(found.lakes),
-        "pipeline": to_jsonable(found.pipeline),
-        "runs": found.runs or None,
-        "findings": findings_json(found.findings, ("what", "advice"), said),
-        "next": {"command": _next_command(found, said) or None, "why": found.next.why},
+        "settings": to_jsonable(diagnosis.said.settings),
+        "figures": None if figures is None else _figures_json(figures, diagnosis),
+        "lakes": to_jsonable(diagnosis.lakes),
+        "pipeline": to_jsonable(diagnosis.pipeline),
+        "runs": diagnosis.runs or None,
+        "findings": findings_json(diagnosis.findings, ("what", "advice"), arguments),
+        "next": {"command": _next_command(diagnosis, arguments) or None, "why": diagnosis.next.why},
     }
 
 

@@ -33,6 +33,13 @@ if TYPE_CHECKING:
 def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command --leave-unproven and --reason. It receives them as ``acceptance``."""
 
+    @click.option(
+        "--leave-unproven",
+        type=click.IntRange(min=1),
+        metavar="AT-MOST",
+        help="Accept that the broker deletes at most this many unproven segments within a day.",
+    )
+    @click.option("--reason", callback=reason_text, help="Reason for --leave-unproven. The journal keeps it.")
     @wraps(command)
     def called(*arguments: Any, leave_unproven: int | None, reason: str | None, **values: Any) -> Any:
         if (leave_unproven is None) != (reason is None):
@@ -45,18 +52,6 @@ def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
             acceptance = Acceptance(leave_unproven, person(), reason)
         return command(*arguments, acceptance=acceptance, **values)
 
-    for decorate in (
-        click.option(
-            "--reason", callback=reason_text, help="Reason for --leave-unproven. The journal keeps it."
-        ),
-        click.option(
-            "--leave-unproven",
-            type=click.IntRange(min=1),
-            metavar="AT-MOST",
-            help="Accept that the broker deletes at most this many unproven segments within a day.",
-        ),
-    ):
-        called = decorate(called)
     return called
 
 

@@ -72,8 +72,7 @@ def _check_name(context: click.Context, parameter: click.Parameter, text: str | 
 @conn_id_option
 @json_option
 def info(which: str | None, lake_dir: Path | None, second_lake_dir: Path | None, conn_id: str | None) -> int:
-    """Show the managed stores: their ranges on disk and in lakes, last run, last verification, holds and
-    workers.
+    """Show the managed stores: ranges on disk and in lakes, last run, last verification, holds and workers.
 
     STORE is a store's name, path or id. Without it, all stores of the journal and the lakes are shown, or the
     connection's store. Ranges on another host's disk aren't shown. Without a lake or a connection, the file
@@ -276,19 +275,23 @@ def _show_report(reader: JournalReader, row: StoreRecord, run: str) -> int:
     return answer("runs", values, lambda _: put(report_text(report_of_stored(stored)).rstrip()))
 
 
-def print_overview(found: Overview, stores: Sequence[ManagedOverview]) -> None:
+def print_overview(overview: Overview, stores: Sequence[ManagedOverview]) -> None:
     """Print a line each for the journal and the lakes, then the facts about each store."""
-    say(f"Journal {found.journal}" if not found.journal_missing else Text("Journal: ", found.journal_missing))
-    for lake in found.lakes:
+    say(
+        f"Journal {overview.journal}"
+        if not overview.journal_missing
+        else Text("Journal: ", overview.journal_missing)
+    )
+    for lake in overview.lakes:
         size = bytes_text(sum(table.file_bytes for table in lake.tables))
         kind = f"a copy of lake {lake.copy_of}, read-only, {size}" if lake.copy_of else size
         say(f"Lake    {lake.location}: ", Text("refused: ", lake.refused) if lake.refused else kind)
-    if not stores and not found.is_known:
+    if not stores and not overview.is_known:
         say("Which stores are managed isn't known: a lake can't be read, or is refused.")
     elif not stores:
         say("No store is managed: nothing was archived yet, and no run has begun.")
     for store in stores:
-        print_table(f"Store {store.name}", ("what", "value"), _facts(store, found.is_known))
+        print_table(f"Store {store.name}", ("what", "value"), _facts(store, overview.is_known))
 
 
 def _facts(store: ManagedOverview, lakes_known: bool) -> Iterator[tuple[str, str]]:
@@ -374,13 +377,12 @@ def _standing(standing: Standing) -> Iterator[tuple[str, str]]:
         yield "loss", f"{loss.log} [{loss.start_offset}, {loss.end_offset}), lineage {loss.lineage}: {text}"
 
 
-def print_runs(called: str, found: Sequence[RunRow], reports: Mapping[str, str | None]) -> None:
-    """Print a store's runs, one row for each."""
-    if not found:
-        say(f"Store {called}: no run has begun.")
+def print_runs(store_name: str, run_rows: Sequence[RunRow], reports: Mapping[str, str | None]) -> None:
+    if not run_rows:
+        say(f"Store {store_name}: no run has begun.")
         return
     print_table(
-        f"Runs of {called}",
+        f"Runs of {store_name}",
         ("run", "began", "took", "outcome", "why", "deleted#", "freed#", "report"),
         (
             (
@@ -393,7 +395,7 @@ def print_runs(called: str, found: Sequence[RunRow], reports: Mapping[str, str |
                 bytes_text(run.freed_bytes),
                 f"as {run.unchanged_since}" if run.unchanged_since else reports[run.run_key] or "",
             )
-            for run in found
+            for run in run_rows
         ),
     )
 

@@ -86,8 +86,8 @@ def make_room(
     records first, through the cluster at --broker. Then the file is deleted here. Nothing is written to the
     node's disks, so the command works when they are full.
 
-    Without --broker, segments are deleted only if no other node has a replica, or if you state that all such
-    nodes are stopped.
+    Without --broker, segments are deleted only if no other node has a replica, or you say that such nodes are
+    stopped.
     """
     if force and free_bytes is None and free_percent is None:
         raise click.UsageError("--force: expected --bytes or --free-percent with it, found neither.")

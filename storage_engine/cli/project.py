@@ -104,7 +104,7 @@ _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
     is_flag=True,
     help="Add the DAGs of older releases, which had one DAG for all stores, so that their runs can end.",
 )
-def init(directory: Path | None, into_airflow: bool, name: str | None, **said: Any) -> None:
+def init(directory: Path | None, into_airflow: bool, name: str | None, **given: Any) -> None:
     """Write DAGs, Spark jobs, expectations, Airflow's settings and the connections into DIRECTORY.
 
     With --airflow it sets up your own Airflow: it writes DAG files into its DAGs folder, and the store's id
@@ -112,17 +112,17 @@ def init(directory: Path | None, into_airflow: bool, name: str | None, **said: A
 
     With --name it writes --store, --lake, --broker-conf and --broker into stores.toml, and nothing else.
     """
-    if said["edge"] is None or not into_airflow:
-        _check_paths(said["store"], said["broker_conf"])
+    if given["edge"] is None or not into_airflow:
+        _check_paths(given["store"], given["broker_conf"])
     if name is not None:
-        _write_name(name, directory is not None or into_airflow, **said)
+        _write_name(name, directory is not None or into_airflow, **given)
         return
-    if said["store"] is not None and said["store"].is_file():
-        raise click.BadParameter(f"Directory '{said['store']}' is a file.", param_hint="--store")
+    if given["store"] is not None and given["store"].is_file():
+        raise click.BadParameter(f"Directory '{given['store']}' is a file.", param_hint="--store")
     if into_airflow == (directory is not None):
         raise click.UsageError("Expected either DIRECTORY, for a project of its own, or --airflow.")
     if into_airflow:
-        _set_up(**said)
+        _set_up(**given)
         return
     context = click.get_current_context()
     for option in context.command.params:
@@ -132,12 +132,12 @@ def init(directory: Path | None, into_airflow: bool, name: str | None, **said: A
     assert directory is not None
     project = project_files.init_project(
         directory,
-        store_root=said["store"],
-        broker_conf=said["broker_conf"],
-        time_zone=said["time_zone"],
-        older_dag_ids=said["older_dag_ids"],
+        store_root=given["store"],
+        broker_conf=given["broker_conf"],
+        time_zone=given["time_zone"],
+        older_dag_ids=given["older_dag_ids"],
     )
-    say(project_files.next_steps(project, store_is_known=said["store"] is not None))
+    say(project_files.next_steps(project, store_is_known=given["store"] is not None))
 
 
 def _check_paths(*paths: Path | None) -> None:
@@ -147,7 +147,7 @@ def _check_paths(*paths: Path | None) -> None:
             raise click.BadParameter(f"Path '{path}' does not exist.", param_hint=option)
 
 
-def _write_name(name: str, is_more: bool, store: Path | None, lake_dir: Path | None, **said: Any) -> None:
+def _write_name(name: str, is_more: bool, store: Path | None, lake_dir: Path | None, **given: Any) -> None:
     from storage_engine.brokers import broker_of, default_broker
 
     if is_more or store is None or lake_dir is None:
@@ -161,12 +161,12 @@ def _write_name(name: str, is_more: bool, store: Path | None, lake_dir: Path | N
     fields = {"root": str(store.resolve()), "lake": str(lake_dir.absolute())}
     if (broker := broker_of(store)) != default_broker():
         fields["broker_type"] = broker
-    if said["broker_conf"]:
-        fields["broker_conf"] = str(said["broker_conf"].resolve())
-    if said["broker"]:
-        fields |= {"mode": "live", "broker_address": said["broker"]}
+    if given["broker_conf"]:
+        fields["broker_conf"] = str(given["broker_conf"].resolve())
+    if given["broker"]:
+        fields |= {"mode": "live", "broker_address": given["broker"]}
     if context.get_parameter_source("time_zone") is click.core.ParameterSource.COMMANDLINE:
-        fields["time_zone"] = said["time_zone"]
+        fields["time_zone"] = given["time_zone"]
     say(f"{add_store(name, fields)}: {name} is {store}")
     # The next command needs only the name, and no option of this call.
     context.params.clear()

@@ -174,14 +174,14 @@ def _write_new(path: Path, data: bytes) -> None:
         os.close(directory)
 
 
-def print_simulation(found: Simulation, days: int) -> None:
+def print_simulation(simulation: Simulation, days: int) -> None:
     """Print both forecasts: their results, each day, and the advice."""
-    today, changed = found.today, found.changed
+    today, changed = simulation.today, simulation.changed
     say(
-        f"{bytes_text(found.log_bytes)} of log on a disk of "
+        f"{bytes_text(simulation.log_bytes)} of log on a disk of "
         f"{bytes_text(today.disk_bytes)}, {today.course.used_percent[0]:g} % used"
     )
-    say(f"Ingest: {bytes_text(today.ingest.day_bytes)} a day, {_TOLD_BY[found.ingest_from]}")
+    say(f"Ingest: {bytes_text(today.ingest.day_bytes)} a day, {_TOLD_BY[simulation.ingest_from]}")
     if changed is not None:
         say(f"Changed: {changes_text(today, changed) or 'no setting in effect'}")
     courses = [today] if changed is None else [today, changed]
@@ -194,15 +194,14 @@ def print_simulation(found: Simulation, days: int) -> None:
     headings = ["day"]
     for name in names:
         headings += [f"{name}: level", "messages stay", "deleted"]
-    zone = ZoneInfo(found.time_zone)
-    print_table(f"Day by day, in {found.time_zone}", headings, _days(found, courses, zone))
+    zone = ZoneInfo(simulation.time_zone)
+    print_table(f"Day by day, in {simulation.time_zone}", headings, _days(simulation, courses, zone))
     for name, forecast in zip(names, courses, strict=True):
         for advice in forecast.advice:
             print_lines(f"{name.capitalize()}: ", advice_text(advice))
 
 
 def changes_text(today: Simulated, changed: Simulated) -> str:
-    """Return the changed settings in a few words."""
     changes = [
         f"{name} {value}" for name, value in changed.settings.items() if today.settings.get(name) != value
     ]

@@ -159,11 +159,9 @@ def _touch_notices(managed: ManagedStore) -> tuple[str, ...]:
 @click.option("--group", help="Only this consumer group.")
 @json_option
 def lag(managed: ManagedStore, group: str | None) -> int:
-    """Show how far each consumer group of STORE is behind, and how many of its messages a cleanup would
-    delete now.
+    """Show how far each consumer group of STORE is behind, and how much of that a cleanup would delete now.
 
-    Then show messages that the broker itself still has to deliver or to decide: timers, delayed and half
-    messages.
+    Then show messages that the broker still has to deliver or to decide: timers, delayed and half messages.
 
     Positions are those that a stopped broker last wrote to its config directory, or a running broker's
     answers. The position of a group that never committed one is unknown, not zero.
@@ -276,9 +274,8 @@ def _not_found(topic: str, key: str, unindexed: Sequence[tuple[int, int | None]]
     )
 
 
-def print_inspection(found: Inspection) -> None:
-    """Print a broker's description of its store, section by section."""
-    for section in found.sections:
+def print_inspection(inspection: Inspection) -> None:
+    for section in inspection.sections:
         match section:
             case Paragraph(text):
                 say(text)
@@ -290,9 +287,9 @@ def print_inspection(found: Inspection) -> None:
                 _print_names(title, names)
 
 
-def print_quarantines(found: Sequence[QuarantineLook]) -> None:
+def print_quarantines(quarantines: Sequence[QuarantineLook]) -> None:
     """Print the files that runs have moved into quarantines, if there are any."""
-    if not found:
+    if not quarantines:
         return
     print_table(
         f"Quarantine: uses space until it is emptied; {Command('undo', 'RUN')} restores a run's files",
@@ -305,10 +302,10 @@ def print_quarantines(found: Sequence[QuarantineLook]) -> None:
                 time_text(row.until_ms),
                 row.directory,
             )
-            for row in found
+            for row in quarantines
         ),
     )
-    for row in found:
+    for row in quarantines:
         if row.error:
             say(f"{row.directory}: ", row.error)
 

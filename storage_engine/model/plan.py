@@ -486,7 +486,7 @@ class RecordedPolicy:
     :param persons: the two persons who lowered it: the one who asked and the one who approved.
     :param at_ms: when it was lowered last, by the journal or the stamp: the later time counts.
     :param kept_ms: the longest retention by settings since, if known; a run with less counts as forced.
-    :param archived: True: proof has been required since then; a run with ``archive: off`` counts as forced.
+    :param archived: whether proof has been required since; a run with ``archive: off`` counts as forced.
     """
 
     approval: ApprovalPolicy

@@ -480,8 +480,7 @@ def is_in_hours(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
 
 
 def hour_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo) -> Iterator[int]:
-    """Yield the times at which the hours begin and end, in turn. The first time is a beginning: the start, if
-    it is within the hours.
+    """Yield the times at which the hours begin and end, in turn. Hours under way at the start begin there.
 
     :param end_ms: no later time is yielded.
     """

@@ -119,9 +119,8 @@ def keep(
     """Show how long a lake keeps each topic, how much expires on which day, and the holds; or record a rule
     or a hold. This command removes nothing. Without rules, everything is archived and nothing expires.
 
-    The most specific rule applies to a topic: first by topic, then by log, then by store. Of two equally
-    specific rules, the one that keeps longer applies. A rule takes effect 24 hours after it is recorded, a
-    hold at once.
+    The most specific rule applies to a topic: first by topic, then by log, then by store. Of two equal ones,
+    the one that keeps longer applies. A rule takes effect after 24 hours, a hold at once.
     """
     patterns = {"topic": topic, "log": log, "store": store_pattern}
     scope = Scope(**{name: pattern for name, pattern in patterns.items() if pattern is not None})
@@ -242,18 +241,18 @@ def _notes(journal_url: str | None, lakes: tuple[LakeConfig, ...], kind: str) ->
     ]
 
 
-def print_forecast(found: KeepForecast) -> None:
+def print_forecast(forecast: KeepForecast) -> None:
     """Print a lake's rules and holds, and the forecast for each topic."""
-    if found.rules:
+    if forecast.rules:
         print_table(
             "Rules",
             ("topic~", "log~", "store~", "keep"),
-            ((rule.scope.topic, rule.scope.log, rule.scope.store, rule.keep) for rule in found.rules),
+            ((rule.scope.topic, rule.scope.log, rule.scope.store, rule.keep) for rule in forecast.rules),
         )
     else:
-        say(f"{found.location}: no rules, everything is kept for ever.")
-    rules = [(rule.rule_id, rule, archive_text(rule)) for rule in found.archive_rules]
-    holds = [(hold.hold_id, hold, hold.reason) for hold in found.holds]
+        say(f"{forecast.location}: no rules, everything is kept for ever.")
+    rules = [(rule.rule_id, rule, archive_text(rule)) for rule in forecast.archive_rules]
+    holds = [(hold.hold_id, hold, hold.reason) for hold in forecast.holds]
     for title, heading, acts in (("Archive", "archive", rules), ("Holds", "reason", holds)):
         if acts:
             print_table(
@@ -264,8 +263,8 @@ def print_forecast(found: KeepForecast) -> None:
                     for act_id, act, text in acts
                 ),
             )
-    if found.topics:
-        priced = any(topic.month_cost is not None for topic in found.topics)
+    if forecast.topics:
+        priced = any(topic.month_cost is not None for topic in forecast.topics)
         print_table(
             "Topics",
             ("topic~", "store~", "size#", "in the lake#", *(("a month#",) if priced else ()), "keep", "goes"),
@@ -279,15 +278,14 @@ def print_forecast(found: KeepForecast) -> None:
                     topic.keep,
                     _expiry_text(topic),
                 )
-                for topic in found.topics
+                for topic in forecast.topics
             ),
         )
-    if found.uncounted_bytes:
-        say(f"Note: {bytes_text(found.uncounted_bytes)} have no topic, or no journal here knows it.")
+    if forecast.uncounted_bytes:
+        say(f"Note: {bytes_text(forecast.uncounted_bytes)} have no topic, or no journal here knows it.")
 
 
 def archive_text(rule: ArchiveRule) -> str:
-    """Return the value of ``--archive`` that says whether messages enter the lake."""
     return YES if rule.archives else NO
 
 

@@ -319,7 +319,7 @@ def print_verification(result: StoreVerification) -> None:
 
 
 def say_next_step(
-    found: Sequence[StoreVerification], managed: ManagedStore | None, lake_dir: Path, level: VerifyLevel
+    results: Sequence[StoreVerification], managed: ManagedStore | None, lake_dir: Path, level: VerifyLevel
 ) -> None:
     """Print the next command after a verification, by its result.
 
@@ -328,16 +328,16 @@ def say_next_step(
     from storage_engine.lake.catalog.catalog import open_lake
 
     lake = f"--lake {quote(str(lake_dir))}"
-    has_receipts = any(result.receipt_count or result.credited_count for result in found)
-    if not has_receipts and not any(result.overall is Status.FAILURE for result in found):
+    has_receipts = any(result.receipt_count or result.credited_count for result in results)
+    if not has_receipts and not any(result.overall is Status.FAILURE for result in results):
         step = Command("archive")
         if managed is None:
             step = archive_command(open_lake(LakeConfig.local(lake_dir)).broker, lake_dir)
         say_next(step, "It takes the sealed segments of a store, with proof")
-    elif any(result.overall is Status.FAILURE for result in found):
+    elif any(result.overall is Status.FAILURE for result in results):
         again = Command("verify", "" if managed is not None else lake)
         say_next(again, "Follow the advice at each finding first, then look again", f"--level {level.value}")
-    elif any(result.coverage.never_count for result in found) or not level.includes(VerifyLevel.BYTES):
+    elif any(result.coverage.never_count for result in results) or not level.includes(VerifyLevel.BYTES):
         deeper = level if level.includes(VerifyLevel.BYTES) else VerifyLevel.BYTES
         again = Command("verify", "" if managed is not None else lake)
         say_next(again, "It reads every row that was not verified yet", f"--level {deeper.value}")

@@ -218,8 +218,7 @@ lake.add_command(compact)
 @_conn_id_option
 @json_option
 def info(lake_dir: Path | None, conn_id: str | None) -> int:
-    """Describe a lake: identity, tables, marks and stores. If other commands refuse the lake, show why.
-    Nothing is changed."""
+    """Describe a lake: identity, tables, marks, stores, and why commands refuse it. Changes nothing."""
     from storage_engine.lake.move.describing import describe
 
     facts = describe(lake_and_journal(lake_dir, conn_id)[0])
@@ -377,8 +376,7 @@ def rebuild(target: WitnessedLake, take_over: bool, dry_run: bool) -> int:
     """Make or mend a lake's catalog from its warehouse: the catalog is lost, is older than the warehouse, or
     is one of two catalogs that were both written.
 
-    If only another state of the lake has a segment, the segment is proven again and gets a new receipt. No
-    file is removed.
+    A segment that only another state of the lake has is proven again, with a new receipt. No file is removed.
     """
     from storage_engine.lake.move.rebuilding import rebuild as rebuild_lake
     from storage_engine.retention.store.known_heads import rebuild_heads
@@ -392,25 +390,25 @@ def rebuild(target: WitnessedLake, take_over: bool, dry_run: bool) -> int:
     return 1 if done.refused or done.conflicting or done.missing or done.unknown_heads else 0
 
 
-def print_info(found: LakeInfo) -> None:
-    """Print the description of a lake."""
+def print_info(lake_info: LakeInfo) -> None:
     facts = [
-        ("lake", found.lake_id or "no UUID"),
-        ("warehouse", found.location),
-        ("catalog", found.catalog or "none that answers"),
-        ("namespace", found.namespace),
-        ("segments of", "the first store's kind" if found.broker == "" else found.broker or "nobody knows"),
+        ("lake", lake_info.lake_id or "no UUID"),
+        ("warehouse", lake_info.location),
+        ("catalog", lake_info.catalog or "none that answers"),
+        ("namespace", lake_info.namespace),
+        (
+            "segments of",
+            "the first store's kind" if lake_info.broker == "" else lake_info.broker or "nobody knows",
+        ),
     ]
-    if found.copy_of is not None:
-        facts.append(("copy of", f"{found.copy_of}, read-only"))
-    if found.promoted is not None:
-        act = found.promoted
+    if lake_info.copy_of is not None:
+        facts.append(("copy of", f"{lake_info.copy_of}, read-only"))
+    if lake_info.promoted is not None:
+        act = lake_info.promoted
         facts.append(("promoted", f"by {act['person']}: {act['reason']}; was a copy of {act['copy_of']}"))
-    if found.acts:
-        facts.append(("acts", f"{found.acts} of what it keeps: {Command('lake keep')} shows what holds"))
-    for table in found.tables:
-        for former in table.former_locations:
-            facts.append((f"{table.name} was at", former))
+    if lake_info.acts:
+        facts.append(("acts", f"{lake_info.acts} of what it keeps: {Command('lake keep')} shows what holds"))
+    facts += [(f"{table.name} was at", at) for table in lake_info.tables for at in table.former_locations]
     print_table("Lake", ("what", "value"), facts)
     print_table(
         "Tables",
@@ -425,9 +423,9 @@ def print_info(found: LakeInfo) -> None:
                 table.snapshot_count,
                 table.metadata_count,
                 table.metadata,
-                table.fault or _mark(table, found),
+                table.fault or _mark(table, lake_info),
             )
-            for table in found.tables
+            for table in lake_info.tables
         ),
     )
     print_table(
@@ -444,7 +442,7 @@ def print_info(found: LakeInfo) -> None:
                 lineage,
                 f"[{start}, {end}){state}",
             )
-            for store in found.stores
+            for store in lake_info.stores
             for ranges, state in (
                 (store.ranges, ""),
                 (store.expired, " EXPIRED"),
@@ -453,20 +451,20 @@ def print_info(found: LakeInfo) -> None:
             for log, lineage, start, end in ranges
         ),
     )
-    if found.acts_fault:
-        say("\nActs: ", found.acts_fault)
-    if found.refused:
-        say("\nRefused: ", found.refused)
+    if lake_info.acts_fault:
+        say("\nActs: ", lake_info.acts_fault)
+    if lake_info.refused:
+        say("\nRefused: ", lake_info.refused)
 
 
-def _mark(table: TableInfo, found: LakeInfo) -> str:
+def _mark(table: TableInfo, lake_info: LakeInfo) -> str:
     """Return the faults of a table's mark."""
     if table.mark is None:
         return "none"
     faults = []
-    if table.mark.lake_id != found.lake_id:
+    if table.mark.lake_id != lake_info.lake_id:
         faults.append(f"lake {table.mark.lake_id}")
-    if table.mark.catalog != found.catalog:
+    if table.mark.catalog != lake_info.catalog:
         faults.append(f"catalog {table.mark.catalog}")
     if table.mark.metadata != table.metadata:
         faults.append(f"metadata {table.mark.metadata}")
@@ -474,7 +472,6 @@ def _mark(table: TableInfo, found: LakeInfo) -> str:
 
 
 def print_rebuilt(done: Rebuilt) -> None:
-    """Print the result of a rebuild, or of its dry run."""
     print_table(
         "The lake's present state",
         (

@@ -155,8 +155,7 @@ def gc(
     copies of a segment, superseded files, and metadata of failed commits and expired snapshots. Files are
     moved into the trash only with --delete, and can be moved back.
 
-    Files whose content no live file has are kept and listed as orphans; storage-engine lake rebuild adds them
-    to the lake.
+    Files whose content no live file has are kept and listed as orphans; lake rebuild adds them to the lake.
     """
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.gc.garbage import collect

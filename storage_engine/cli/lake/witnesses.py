@@ -42,30 +42,27 @@ class WitnessedLake:
 def witness_options(command: Function) -> Callable[..., Any]:
     """Give a command with --lake the options --journal and --conn-id. It receives all three as ``target``."""
 
+    @of_lake(
+        "--journal",
+        "journal_url",
+        metavar="URL",
+        help=(
+            "The journal with the receipts that the lake must have, such as sqlite:////var/journal.db; "
+            "default: the journal in the lake's directory."
+        ),
+    )
+    @of_lake(
+        "--conn-id",
+        environment=True,
+        metavar="ID",
+        help="Airflow connection with the journal of the lake's receipts and, without --lake, the lake.",
+    )
     @wraps(command)
     def called(
         *arguments: Any, lake_dir: Path | None, journal_url: str | None, conn_id: str | None, **values: Any
     ) -> Any:
         return command(*arguments, target=witnessed_lake(lake_dir, journal_url, conn_id), **values)
 
-    for decorate in (
-        of_lake(
-            "--conn-id",
-            environment=True,
-            metavar="ID",
-            help="Airflow connection with the journal of the lake's receipts and, without --lake, the lake.",
-        ),
-        of_lake(
-            "--journal",
-            "journal_url",
-            metavar="URL",
-            help=(
-                "The journal with the receipts that the lake must have, such as "
-                "sqlite:////var/journal.db; default: the journal in the lake's directory."
-            ),
-        ),
-    ):
-        called = decorate(called)
     return called
 
 

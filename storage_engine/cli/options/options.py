@@ -176,7 +176,6 @@ second_lake_option = with_option(SECOND_LAKE)
 
 
 def journal_of(lake_dir: Path) -> str:
-    """Return the URL of the journal in a lake's directory."""
     return f"sqlite:///{lake_dir.absolute() / _JOURNAL}"
 
 
@@ -195,7 +194,6 @@ def check_store(managed: ManagedStore) -> None:
 
 
 def policy_option(name: str) -> click.Option:
-    """Return the option for a setting of the policy."""
     setting = POLICY_SETTINGS[name]
     flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
     more: dict[str, Any] = {"help": setting.help}

@@ -49,7 +49,6 @@ class NamedStore:
 
     @property
     def source(self) -> str:
-        """Return the name of a field's source, for messages."""
         return f"{self.file}: store {self.name}"
 
     def path(self, key: str) -> Path | None:
@@ -211,8 +210,7 @@ def find_named(word: str) -> NamedStore | None:
     """Return the store that a word on a command line names; None if the word is a path.
 
     :param word: the word as it was typed. A word with a slash is a path, and so are "." and "..".
-    :raises BadInputError: the word is both a name and an existing path, or neither although the file has
-        names.
+    :raises BadInputError: the word is both a name and an existing path, or neither while there are names.
     """
     if "/" in word or word in ("", ".", ".."):
         return None

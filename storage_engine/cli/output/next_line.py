@@ -48,10 +48,10 @@ def say_next(command: Command | None, why: str, options: str = "") -> None:
     say_styled(f"Next: {click.style(printable(line), bold=True)}")
 
 
-def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None:
+def say_cleanup(managed: ManagedStore, previous: PlanRequest | None = None) -> None:
     """Print the cleanup command that would delete segments now, with the consumers' losses.
 
-    :param asked: the cleanup that was just requested and deleted nothing.
+    :param previous: the cleanup that was just requested and deleted nothing.
     """
     from storage_engine.brokers import find_broker
     from storage_engine.retention.lag.unread_losses import unread_lines
@@ -61,8 +61,8 @@ def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None
     if not may_clean_now(managed):
         return
     requests = [(Command("clean"), PlanRequest()), (Command("clean --manual"), PlanRequest(manual=True))]
-    if asked is not None:
-        requests = [] if asked.manual else requests[1:]
+    if previous is not None:
+        requests = [] if previous.manual else requests[1:]
     for command, request in requests:
         try:
             decided = preview(managed, request)

@@ -193,19 +193,18 @@ def say(*parts: object, err: bool = False) -> None:
 
 
 def say_notes(notices: Iterable[str], *, err: bool = False) -> None:
-    """Print notices for a person, one on each line."""
     for notice in notices:
         say("Note: ", notice, err=err)
 
 
-def answer(kind: str, value: T, said: str | Callable[[T], object]) -> int:
+def answer(kind: str, value: T, shown: str | Callable[[T], object]) -> int:
     """Print a command's result as :func:`print_json` or :func:`say` does, and return the exit code 0."""
     if wants_json():
         print_json(kind, value)
-    elif isinstance(said, str):
-        say(said)
+    elif isinstance(shown, str):
+        say(shown)
     else:
-        said(value)
+        shown(value)
     return 0
 
 
@@ -238,28 +237,24 @@ def _write(text: str, *, err: bool = False) -> None:
         sys.exit(128 + signal.SIGPIPE)
 
 
-def print_error(error: Exception, said: Arguments, *, as_json: bool) -> None:
-    """Print an error: to stderr for a person, as a JSON document on stdout for a program.
-
-    :param said: this call's arguments.
-    """
+def print_error(error: Exception, arguments: Arguments, *, as_json: bool) -> None:
+    """Print an error: to stderr for a person, as a JSON document on stdout for a program."""
     if as_json:
-        print_json("error", {"error": error_json(error, said)})
+        print_json("error", {"error": error_json(error, arguments)})
     else:
-        text = printable(_message(error, said), keep="\n")
+        text = printable(_message(error, arguments), keep="\n")
         _write(f"{click.style('Error', fg='red', bold=True)}: {text}", err=True)
 
 
-def error_json(error: Exception, said: Arguments) -> dict[str, Any]:
-    """Return an error for programs. ``then`` contains the commands that help, as they are typed.
-
-    :param said: this call's arguments.
-    """
-    message = _message(error, said)
-    return {"type": type(error).__name__, "message": message, "then": then(Text(error), said)}
+def error_json(error: Exception, arguments: Arguments) -> dict[str, Any]:
+    """Return an error for programs. ``then`` contains the commands that help, as they are typed."""
+    message = _message(error, arguments)
+    return {"type": type(error).__name__, "message": message, "then": then(Text(error), arguments)}
 
 
-def findings_json(findings: Iterable[Any], sentences: Sequence[str], said: Arguments) -> list[dict[str, Any]]:
+def findings_json(
+    findings: Iterable[Any], sentences: Sequence[str], arguments: Arguments
+) -> list[dict[str, Any]]:
     """Return findings for programs, each with ``then`` as in :func:`error_json`.
 
     :param sentences: names of the fields whose texts may name commands.
@@ -267,8 +262,8 @@ def findings_json(findings: Iterable[Any], sentences: Sequence[str], said: Argum
     return [
         {
             **to_jsonable(finding),
-            **{name: with_arguments(getattr(finding, name), said) for name in sentences},
-            "then": [command for name in sentences for command in then(getattr(finding, name), said)],
+            **{name: with_arguments(getattr(finding, name), arguments) for name in sentences},
+            "then": [command for name in sentences for command in then(getattr(finding, name), arguments)],
         }
         for finding in findings
     ]

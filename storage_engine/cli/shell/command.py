@@ -107,7 +107,6 @@ json_option = click.option(
 
 
 def wants_json() -> bool:
-    """Return whether this call prints JSON for a program instead of text."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.find_root().meta.get(_JSON))
 
@@ -244,7 +243,7 @@ def said_by(context: click.Context) -> Arguments:
     )
 
 
-def with_store_of_connection(said: Arguments, store: ManagedStore) -> Arguments:
+def with_store_of_connection(arguments: Arguments, store: ManagedStore) -> Arguments:
     """Return a call's arguments with its connection's store and the options for that store's broker. They
     complete commands that take no connection. They include no secrets.
     """
@@ -258,7 +257,7 @@ def with_store_of_connection(said: Arguments, store: ManagedStore) -> Arguments:
         words += ["--broker", store.live.address] if store.live.address else []
         words += ["--name-servers", store.live.name_servers] if store.live.name_servers else []
         words += ["--broker-name", store.live.broker_name] if store.live.broker_name else []
-    return replace(said, store=store.root, store_options=tuple(words))
+    return replace(arguments, store=store.root, store_options=tuple(words))
 
 
 def _option_words(option: click.Option, value: Any) -> list[str]:
@@ -307,7 +306,7 @@ _MOST_LINES: Final = 2
 _MOST_CHARACTERS: Final = 500
 
 
-def storage_failure(error: Exception, said: Arguments) -> StorageUnavailableError | None:
+def storage_failure(error: Exception, arguments: Arguments) -> StorageUnavailableError | None:
     """Return our error to report instead of a library's or the system's, or None if it is neither."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         return StorageUnavailableError(
@@ -315,7 +314,9 @@ def storage_failure(error: Exception, said: Arguments) -> StorageUnavailableErro
         )
     if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _LIBRARIES:
         return None
-    named = [f"{word} {getattr(said, name)}" for name, word in _PLACES.items() if getattr(said, name)]
+    named = [
+        f"{word} {getattr(arguments, name)}" for name, word in _PLACES.items() if getattr(arguments, name)
+    ]
     return StorageUnavailableError(
         f"{', '.join(named) or 'this call'}: expected disk, object store and catalog to work, found "
         f"{type(error).__name__}: {_reason(error)}. Check that they are reachable and writable and have "

@@ -16,9 +16,7 @@ from storage_engine.core.wording import meant_zone, parse_size
 
 
 class NamedPath(click.Path):
-    """A path. An empty text, mostly from an unset shell variable, is refused: it isn't the present
-    directory.
-    """
+    """A path. An empty text, as from an unset shell variable, is refused: it isn't the present directory."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**{"path_type": Path, **more})
@@ -58,7 +56,6 @@ class LakePath(NamedPath):
 def absolute_paths(
     _context: click.Context, _parameter: click.Parameter, values: tuple[Path, ...]
 ) -> tuple[str, ...]:
-    """Return absolute paths; a click callback."""
     return tuple(str(path.absolute()) for path in values)
 
 
@@ -110,7 +107,6 @@ def _bytes(parameter: click.Parameter, text: str) -> int:
 
 
 def time_zone(_context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
-    """Make sure that a time zone is known; a click callback."""
     try:
         return name if name is None else ZoneInfo(name).key
     except (KeyError, ValueError) as error:
@@ -123,7 +119,6 @@ def time_zone(_context: click.Context, parameter: click.Parameter, name: str | N
 def host_and_port(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[str, int] | None:
-    """Return the host and the port of HOST:PORT; a click callback."""
     if text is None:
         return None
     address = parse_address(text)

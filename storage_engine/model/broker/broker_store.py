@@ -196,7 +196,7 @@ class UnheldSegments:
 
 
 class StoreHold:
-    """A hold: it keeps a running broker from deleting. Default: none, and its deletions are unknown."""
+    """A hold: it keeps a running broker from deleting. Default: none; the broker's deletions are unknown."""
 
     __slots__ = ()
 
@@ -422,8 +422,8 @@ class StoreProcess:
         """Return the files that show whether the broker has run since a deletion. They change, appear or
         vanish as soon as the broker starts.
 
-        They are needed where a deletion can be undone only before the next start. (), as by default: it can
-        be undone afterwards, too.
+        They are needed where a deletion can be undone only before the next start. By default it can be undone
+        afterwards, too.
 
         :param directories: the directories that files are deleted from.
         """
@@ -449,8 +449,8 @@ class StoreProcess:
         return None
 
     def flush_now(self) -> FlushedStore | None:
-        """Flush log, queues and checkpoint of a store that our own engine writes. None, as by default: a
-        broker writes the store and flushes by itself, or is stopped.
+        """Flush log, queues and checkpoint of a store that our own engine writes. By default None: a broker
+        writes the store and flushes by itself, or is stopped.
 
         :raises StoreBusyError: another process has the store.
         :raises BrokerError: the process that writes it can't be asked.
@@ -620,8 +620,8 @@ class LockedStore:
         """
 
     def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId] | None:
-        """Return the given segments that count as deleted, for a broker that removes their files later. None,
-        as by default: the segments whose files are gone count as deleted.
+        """Return the given segments that count as deleted, for a broker that removes their files later. By
+        default None: the segments whose files are gone count as deleted.
 
         :raises BrokerError: the broker can't be asked.
         """
@@ -706,7 +706,7 @@ class BrokerStore(Contract):
 
     def renewed(self, memory: HoldMemory) -> BrokerStore | None:
         """Return this store with the present settings of its files and its broker. Called before each step.
-        None, as by default: the caller has to open the store again.
+        By default None: the caller has to open the store again.
 
         :param memory: the remembered state of a hold beside a running broker.
         :raises BadInputError: the settings are unusable.
@@ -771,8 +771,7 @@ class BrokerStore(Contract):
         """Delete exactly these segments, the oldest of their logs, and their companions. Durable on return.
 
         Called while the store is locked or held. Safe to repeat with the remaining segments after a kill. A
-        segment's own file is durably deleted before its companions. The engine removes companions left by a
-        kill.
+        segment's own file is durably deleted before its companions. The engine removes the companions left.
 
         :param segments: the first segments of each log, oldest first, as in the snapshot of this lock.
         :param meanwhile: called now and then during a wait for a broker.

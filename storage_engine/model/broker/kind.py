@@ -104,8 +104,8 @@ class BrokerEngine(ABC):
         """Write a store in place of a broker, and serve clients, until asked to stop.
 
         :param topic: each input line becomes a message of this topic; None if no input is read.
-        :param release: called when the broker's rules permit deletions, to delete in their place; None:
-            nothing is deleted then.
+        :param release: called when the broker's rules permit deletions, to delete in their place; None if
+            nothing is deleted.
         :raises BadInputError: this package has no engine for it.
         :raises StoreBusyError: another process has the store.
         """
@@ -253,7 +253,7 @@ class SettingNames:
     def of_age(self) -> frozenset[str] | None:
         """The kind's names of the settings that say how long segments are kept. None if any may be one.
 
-        Empty: a store's own files have these settings, and a person can't give them in addition.
+        Empty if a store's own files have these settings, and a person can't give them in addition.
         """
         return None
 

@@ -84,8 +84,7 @@ def live_broker(
 ) -> LiveBroker:
     """Return the address of a running broker and the settings for requests to it.
 
-    :param values: the live settings by name, without access keys. A setting that wasn't given is None or
-        empty.
+    :param values: the live settings by name, without access keys. A missing setting is None or empty.
     :param shown: returns a person's name for a setting.
     :param address_elsewhere: the address is in settings of the broker's client, which are not read here.
     :raises Exception: settings contradict each other, or one is missing; ``refuse`` makes the error.

@@ -228,7 +228,6 @@ def policies_of(acts: Sequence[RecordedAct]) -> tuple[KeepPolicy, ...]:
 
 
 def policy_of(acts: Sequence[RecordedAct]) -> KeepPolicy:
-    """Return the policy that is in force."""
     return (NO_POLICY, *policies_of(acts))[-1]
 
 

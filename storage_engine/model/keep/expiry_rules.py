@@ -1,7 +1,6 @@
 """Segments that leave a lake now, and a forecast by day. Pure. Anything unknown keeps a segment. A segment
-leaves once all of its streams are past their retention and its store no longer has it. If only some of its
-streams are past, the segment is thinned once enough of its bytes are past, or once a stream has been past for
-long enough.
+leaves once all of its streams are past their retention and its store no longer has it. If only some are past,
+the segment is thinned once enough of its bytes are past, or have been for long enough.
 """
 
 from __future__ import annotations
@@ -151,8 +150,7 @@ def judge_segments(
 
     :param segments: all segments of which the lake has rows, by valid receipts.
     :param stores: the present content of each store. The segments of a missing store are kept.
-    :param policies: all policies that the lake has had. The last one is in force, and also has the holds of
-        the store's other lakes.
+    :param policies: all policies that the lake has had. The last, in force, also has holds of other lakes.
     :param now_ms: the time by the lake's clock.
     :param fault: why no segment at all may leave the lake.
     :param elsewhere: for each other lake of the stores, all policies that it has had.
@@ -311,8 +309,7 @@ class ArchivedStream:
 
     :param size_bytes: bytes as the broker stores them.
     :param lake_bytes: the topic's share of the data file.
-    :param newest_ms: the time from which its age counts. It may be up to a day too late, where it is from a
-        journal's daily counts.
+    :param newest_ms: the time from which its age counts. From a journal's counts, it is up to a day late.
     """
 
     stream: Stream
@@ -353,8 +350,7 @@ class TopicForecast:
 
 @dataclass(frozen=True, slots=True)
 class KeepForecast:
-    """:param version: SHA-256 of the act that began the policy; "" if there is none, or it is not recorded
-        yet.
+    """:param version: SHA-256 of the act that began the policy; "" if none did, or it isn't recorded yet.
     :param uncounted_bytes: bytes of segments whose topics no journal knows.
     """
 

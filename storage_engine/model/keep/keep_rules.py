@@ -1,6 +1,4 @@
-"""Rules on how long a lake keeps messages, holds, and the time from which messages may leave. Pure. Anything
-unknown keeps messages.
-"""
+"""Rules on how long a lake keeps messages, and holds. Pure. Anything unknown keeps messages."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ class Stream:
     """The messages of one topic in one log of a store.
 
     :param store_names: names that people have given the store, the newest last; () if it has none.
-    :param topic: the topic's name; "": rows without a topic. Only rules for all topics apply to them.
+    :param topic: the topic's name; "" for rows without a topic. Only rules for all topics apply to them.
     :param is_system: whether the topic is the broker's own.
     """
 
@@ -110,7 +108,7 @@ class ArchiveRule:
     """A person's decision on whether messages enter the lake.
 
     :param rule_id: SHA-256 of the act that records the rule; "" if it is not recorded yet.
-    :param archives: True: messages enter the lake, as they do without a rule.
+    :param archives: whether messages enter the lake, as they do without a rule.
     """
 
     rule_id: str

@@ -78,5 +78,4 @@ class DeletedRange:
 
     @property
     def name(self) -> str:
-        """Return the range's name for messages."""
         return f"{self.log} [{self.start_offset}, {self.end_offset})"

@@ -447,7 +447,6 @@ def read_row_groups(text: str | None) -> range | None:
 
 
 def row_groups_text(groups: range) -> str:
-    """Return row groups as text for a receipt's ``row_groups``."""
     return f"{groups.start}-{groups.stop}"
 
 

@@ -91,7 +91,7 @@ class RetentionReport:
     """Usage in the span. The largest topics and hosts have their own rows; all others share one row.
 
     :param first_hour: hour since the epoch of the first counted message; None if there was no message.
-    :param quiet: the quiet hour; None: the span has no whole day.
+    :param quiet: the quiet hour; None if the span has no whole day.
     """
 
     first_hour: int | None
@@ -146,7 +146,7 @@ def quiet_hour(bytes_by_hour: Mapping[int, int], time_zone: str) -> QuietHour | 
 def hour_advice(quiet: QuietHour | None, deletion: DeletionHours | None) -> HourAdvice | None:
     """Return advice on the hours of deletion from the quiet hour. None if there is no quiet hour.
 
-    :param deletion: None: the broker deletes at any hour.
+    :param deletion: None if the broker deletes at any hour.
     """
     if quiet is None:
         return None

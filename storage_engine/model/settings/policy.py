@@ -337,12 +337,10 @@ class SparkFrom:
 
     @property
     def of_archive(self) -> str:
-        """Return the limits of archiving in words."""
         return f"{bytes_text(self.size_bytes)} or {count_text(self.segments, 'segment')}"
 
     @property
     def of_lag(self) -> str:
-        """Return the limit of consumer lag in words."""
         return count_text(self.positions, "position")
 
 
@@ -398,7 +396,6 @@ def lag_place(spark: SparkUse | None, positions: int) -> WorkPlace:
 
 
 def in_spark(master: str) -> str:
-    """Return words that say that a Spark job does the work."""
     return f"in Spark at {master}"
 
 
