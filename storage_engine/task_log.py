@@ -56,13 +56,13 @@ def plan_lines(plan: Plan, *, dry_run: bool) -> Iterator[str]:
     segments = plan.to_delete
     if segments:
         size = bytes_text(sum(segment.disk_bytes for segment in segments))
-        verb = "would go" if dry_run else "go"
+        verb = "would be deleted" if dry_run else "to delete"
         ends = ", ".join(f"{log} up to {end}" for log, end in list(plan.new_min_offsets.items())[:_SHOWN])
         yield f"{count_text(len(segments), 'segment')} {verb}, {size}: {ends}"
     kept = Counter(decision.reason.value for decision in plan.decisions if not decision.deletes)
     if kept:
         reasons = ", ".join(f"{count} {reason}" for reason, count in kept.most_common())
-        yield f"{count_text(sum(kept.values()), 'segment')} stay: {reasons}"
+        yield f"{count_text(sum(kept.values()), 'segment')} to keep: {reasons}"
     if dry_run:
         yield DRY_RUN
     elif not segments:

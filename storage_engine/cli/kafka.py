@@ -230,7 +230,7 @@ def _say_room(room: Sequence[DiskRoom], *, is_enough: bool, deleted: bool) -> No
     if is_enough:
         say_next(None, "start the node's broker. It follows its leaders from its logs' present starts")
         return
-    outcome = "the requested space isn't free" if deleted else "nothing went"
+    outcome = "the requested space isn't free" if deleted else "nothing was deleted"
     say_next(
         None,
         f"{outcome}, and the report says why each segment stays. With --bytes or --free-percent, --force "

@@ -125,7 +125,7 @@ class Collector:
                 names_text = ", ".join(sorted({*names})) or "none"
                 raise BadInputError(
                     f"store {name}: expected one of this name in the journals, found {names.count(name)} "
-                    f"(they know {names_text}). Nothing was started. Name others, or rename one of them: ",
+                    f"(they have {names_text}). Nothing was started. Name others, or rename one of them: ",
                     Command("move"),
                     ".",
                 )

@@ -33,7 +33,7 @@ class ArchiveLag:
         """Return the lag as a sentence."""
         touched = f"; {touched_text(self.touched)}" if self.touched else ""
         if self.oldest_base_offset is None:
-            return f"everything that is sealed is {'archived' if touched else 'proven in the lake'}{touched}"
+            return f"all sealed segments are {'archived' if touched else 'proven in the lake'}{touched}"
         age = duration_text(self.oldest_age_seconds * 1000)
         segments, size = count_text(self.segments, "segment"), exact_bytes_text(self.size_bytes)
         return (

@@ -269,7 +269,7 @@ class StoreSnapshot:
         return tuple({disk.path: disk for disk in (*self.log_disks, self.dependents_disk)}.values())
 
 
-WENT: Final = "files of it vanished while it was looked at: the next look knows"
+WENT: Final = "files of it vanished while it was read: the next run reads it again"
 """The reason why a log that the broker is deleting from isn't archived now."""
 
 

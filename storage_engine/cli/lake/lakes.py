@@ -407,7 +407,8 @@ def print_info(lake_info: LakeInfo) -> None:
         act = lake_info.promoted
         facts.append(("promoted", f"by {act['person']}: {act['reason']}; was a copy of {act['copy_of']}"))
     if lake_info.acts:
-        facts.append(("acts", f"{lake_info.acts} of what it keeps: {Command('lake keep')} shows what holds"))
+        acts = f"{lake_info.acts} on what it keeps; {Command('lake keep')} shows those in force"
+        facts.append(("acts", acts))
     facts += [(f"{table.name} was at", at) for table in lake_info.tables for at in table.former_locations]
     print_table("Lake", ("what", "value"), facts)
     print_table(

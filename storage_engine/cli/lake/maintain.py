@@ -223,7 +223,7 @@ def _print(
     if not collection.garbage and not collection.due:
         say("No garbage.")
     elif not delete:
-        say("Nothing was taken.")
+        say("Nothing was moved.")
         say("Next: ", Command("gc", f"{words} --delete"))
     if delete and collection.deleted:
         say(f"Permanently removed {_sum(collection.deleted)}.")

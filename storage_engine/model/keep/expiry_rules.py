@@ -212,9 +212,9 @@ def _judge_by_policies(
     past: list[tuple[int, SegmentStream]] = []
     reasons: list[tuple[ExpiryReason, str]] = []
     for row in rows:
-        subject = f"topic {row.stream.topic}" if row.stream.topic else "what has no topic"
+        subject = f"topic {row.stream.topic}" if row.stream.topic else "the part without a topic"
         if row.newest_ms is None:
-            detail = f"it is unknown how old {subject} is in it"
+            detail = f"the age of {subject} in it is unknown"
             return ExpiryVerdict(segment, ExpiryReason.STREAMS_UNKNOWN, detail)
         goes_ms = goes_at_ms(policies, row.stream, row.newest_ms)
         if goes_ms is None:

@@ -136,8 +136,8 @@ class StoreRecovery:
 def unindexed_text(first_offset: int, end_offset: int) -> str:
     """Return notes for a person on messages between these offsets that have no index entries."""
     return Text(
-        f"Keys of messages below offset {end_offset} aren't found, from {first_offset} on: a crash took "
-        "them out of the index. ",
+        f"Messages at offsets [{first_offset}, {end_offset}) aren't found by key: a crash removed them from "
+        "the index. ",
         Command("rebuild-queues"),
         ", while the store is stopped, completes the index again.",
     )
