@@ -151,49 +151,49 @@ def commands_in(text: str) -> tuple[Command, ...]:
     return tuple(part for part in parts if isinstance(part, Command))
 
 
-def with_arguments(text: str, known: Arguments) -> str:
+def with_arguments(text: str, arguments: Arguments) -> str:
     """Return a text as a plain string in which each command has its known arguments."""
     if not isinstance(text, Text):
         return text
-    about = _pick_arguments(text, known)
+    about = _pick_arguments(text, arguments)
     return "".join(part if isinstance(part, str) else render_command(part, about) for part in text.parts)
 
 
-def then(text: str, known: Arguments) -> list[str]:
+def then(text: str, arguments: Arguments) -> list[str]:
     """Return the commands that a text names, each with its known arguments."""
-    about = _pick_arguments(text, known)
+    about = _pick_arguments(text, arguments)
     return [render_command(command, about) for command in commands_in(text)]
 
 
-def _pick_arguments(text: str, known: Arguments) -> Arguments:
+def _pick_arguments(text: str, arguments: Arguments) -> Arguments:
     """Return the known options that name the lake of a text."""
-    matches = [(text.find(place), -len(place), number) for number, place in enumerate(known.places)]
+    matches = [(text.find(place), -len(place), number) for number, place in enumerate(arguments.places)]
     if min((item for item in matches if item[0] >= 0), default=(0, 0, 0))[2] != 1:
-        return known
-    if known.second_lake_dir is None:
+        return arguments
+    if arguments.second_lake_dir is None:
         # No option names the second lake.
         return Arguments()
-    return replace(known, lake_dir=known.second_lake_dir, second_lake_dir=None)
+    return replace(arguments, lake_dir=arguments.second_lake_dir, second_lake_dir=None)
 
 
-def render_command(command: Command, known: Arguments) -> str:
+def render_command(command: Command, arguments: Arguments) -> str:
     """Return a command as typed, with its known arguments."""
     if command.given:
-        is_named = command.given.endswith(_SOME_CONNECTION) and known.conn_id is not None
+        is_named = command.given.endswith(_SOME_CONNECTION) and arguments.conn_id is not None
         text = str(command)
-        return f"{text.removesuffix('ID')}{_quote(str(known.conn_id))}" if is_named else text
+        return f"{text.removesuffix('ID')}{_quote(str(arguments.conn_id))}" if is_named else text
     name = "move NAME" if command.words.startswith("move ") else command.words
-    words = _argument_words(name, known)
+    words = _argument_words(name, arguments)
     if not words:
         return str(command)
     reason = " --reason TEXT" if name in _REASON else ""
     return f"{command} {' '.join(map(_quote, words))}{reason}"
 
 
-def _argument_words(name: str, known: Arguments) -> list[str]:
+def _argument_words(name: str, arguments: Arguments) -> list[str]:
     """Return a command's arguments, or an empty list if they aren't known."""
-    lake = [] if known.lake_dir is None else ["--lake", known.lake_dir]
-    connection = [] if known.conn_id is None else ["--conn-id", known.conn_id]
+    lake = [] if arguments.lake_dir is None else ["--lake", arguments.lake_dir]
+    connection = [] if arguments.conn_id is None else ["--conn-id", arguments.conn_id]
     if name in _LAKE_AND_CONNECTION:
         return [*lake, *connection]
     if name in _LAKE_OR_CONNECTION:
@@ -205,15 +205,15 @@ def _argument_words(name: str, known: Arguments) -> list[str]:
     if connection and name in (*_STORE_OR_CONNECTION, "doctor"):
         return connection
     needs_lake = name in (*_STORE_OR_CONNECTION, *_STORE_WITH_LAKE)
-    if known.store is None or not ((needs_lake and (lake or known.is_named)) or name in _STORE_ALONE):
+    if arguments.store is None or not ((needs_lake and (lake or arguments.is_named)) or name in _STORE_ALONE):
         return []
     lakes = lake if name != "lag" else []
-    if known.second_lake_dir and name in _BOTH_LAKES:
-        lakes = [*lakes, "--second-lake", known.second_lake_dir]
-    words = [known.store, *([] if known.is_named and not known.has_own_lake else lakes)]
+    if arguments.second_lake_dir and name in _BOTH_LAKES:
+        lakes = [*lakes, "--second-lake", arguments.second_lake_dir]
+    words = [arguments.store, *([] if arguments.is_named and not arguments.has_own_lake else lakes)]
     if name in _STORE_OR_CONNECTION:
         return words
-    options = list(known.store_options)
+    options = list(arguments.store_options)
     if name in _STORE_ALONE and "--name" in options:
         at = options.index("--name")
         del options[at : at + 2]

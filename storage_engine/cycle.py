@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from storage_engine.spark.consumer_lag import ConsumerLagResult
 
 
-def lag_here(cleanup: Cleanup, asked: LagQuestion) -> ConsumerLagResult:
+def lag_here(cleanup: Cleanup, question: LagQuestion) -> ConsumerLagResult:
     """Measure consumer lag in this process."""
     from storage_engine.retention.store.context import managed_of
     from storage_engine.spark.consumer_lag import lag_here
 
-    return lag_here(managed_of(cleanup.store), asked.segments, asked.decided_at_ms)
+    return lag_here(managed_of(cleanup.store), question.segments, question.decided_at_ms)
 
 
 def archive_here(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:

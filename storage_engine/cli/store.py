@@ -179,9 +179,9 @@ def lag(managed: ManagedStore, group: str | None) -> int:
         from pyarrow import compute as pc
 
         for table in tables:
-            here = set(map(str, table["group"].unique().to_pylist()))
-            groups |= here
-            if group is None or group in here:
+            table_groups = set(map(str, table["group"].unique().to_pylist()))
+            groups |= table_groups
+            if group is None or group in table_groups:
                 chosen = table if group is None else table.filter(pc.field("group") == group)
                 rows += chosen.to_pylist()
     if group is not None and group not in groups:

@@ -489,12 +489,12 @@ class LogNames:
         """Return whether a log has a label, because another log has its name."""
         return called in self.ids and called not in self.present
 
-    def name_of(self, one: IdentifiedRange) -> str:
+    def name_of(self, item: IdentifiedRange) -> str:
         """Return the name of the log that an item belongs to."""
-        log_id = one.log_id or self.of_lineages.get((one.log, one.lineage), "")
-        if may_be_one(log_id, self.present.get(one.log, "")):
-            return one.log
-        return log_label(one.log, log_id)
+        log_id = item.log_id or self.of_lineages.get((item.log, item.lineage), "")
+        if may_be_one(log_id, self.present.get(item.log, "")):
+            return item.log
+        return log_label(item.log, log_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,11 +105,11 @@ def live_broker(
         raise click.UsageError(f"--tls-unverified: expected {_shown_option('tls')} with it, found none.")
     if not (settings["broker_address"] or settings["name_servers"] or settings["client_config"]):
         # Options from the environment have no effect without a typed broker.
-        source_of = click.get_current_context().get_parameter_source
         if typed := [
             _shown_option(name)
-            for name, value in settings.items()
-            if value and source_of(SETTINGS[name].own_field) is not ParameterSource.ENVIRONMENT
+            for name in filter(settings.get, settings)
+            if click.get_current_context().get_parameter_source(SETTINGS[name].own_field)
+            is not ParameterSource.ENVIRONMENT
         ]:
             expected = address_options(kind())
             raise click.UsageError(f"{', '.join(typed)}: expected {expected} with it, found none.")

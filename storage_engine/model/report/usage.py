@@ -157,8 +157,8 @@ def hour_advice(quiet: QuietHour | None, deletion: DeletionHours | None) -> Hour
     )
     if deletion is None or deletion.hours == (quiet.hour,):
         return HourAdvice(text)
-    now = ";".join(f"{hour:02d}" for hour in deletion.hours)
-    return HourAdvice(f"{text}; {deletion.setting} is {now}", f"set {deletion.setting} to {quiet.hour:02d}")
+    hours = ";".join(f"{hour:02d}" for hour in deletion.hours)
+    return HourAdvice(f"{text}; {deletion.setting} is {hours}", f"set {deletion.setting} to {quiet.hour:02d}")
 
 
 def topic_usages(
