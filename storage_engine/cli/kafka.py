@@ -211,8 +211,9 @@ class DiskRoom:
 
     @property
     def is_enough(self) -> bool:
-        is_known = self.free_bytes is not None and self.wanted_bytes is not None
-        return is_known and (self.free_bytes or 0) >= (self.wanted_bytes or 0)
+        if self.free_bytes is None or self.wanted_bytes is None:
+            return False
+        return self.free_bytes >= self.wanted_bytes
 
 
 def _is_enough(room: Sequence[DiskRoom], request: PlanRequest, *, deleted: bool) -> bool:

@@ -115,7 +115,7 @@ class DriftKind(StrEnum):
 
 
 UNPROVEN = "no lake proves them"
-"""Words in a deleted range's record, after the lakes were asked and none had all of it. Persisted."""
+"""Words in the record of a deleted range that no lake has as a whole. Persisted."""
 
 
 @dataclass(frozen=True, slots=True)

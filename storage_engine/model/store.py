@@ -415,7 +415,7 @@ def log_label(log: str, log_id: str) -> str:
 
 
 def name_in_label(called: str, log_id: str) -> str:
-    """Return a log's name from its name or its :func:`log_label`."""
+    """Return the name in a log's :func:`log_label`, or the name itself."""
     return called.removesuffix(f" ({log_id})")
 
 

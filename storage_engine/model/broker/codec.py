@@ -43,7 +43,7 @@ class Columns:
 
     :param stored_at: the column with the time when the broker stored the message, a timestamp of any unit;
         None if no column has it.
-    :param streams: columns that name a message's stream, such as topic and queue. Bytes count by the first.
+    :param streams: columns that name a message's stream, such as topic and queue. The first one counts bytes.
     :param bounds: columns by which people select. Files and the table's manifests have their minima, maxima.
     :param file_bounds: columns whose minima and maxima only the files have.
     :param dictionary: columns that may have few distinct values; nested columns as Parquet paths.
@@ -127,7 +127,7 @@ class SegmentCodec(Protocol):
 
         The rows of a range are sorted so that those of one topic are together.
 
-        :param context: the context in the ``SegmentContext`` that the segment's store returned.
+        :param context: ``SegmentContext.codec``, as the segment's store returned it.
         """
 
     def decode_groups(

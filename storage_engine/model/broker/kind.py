@@ -251,9 +251,8 @@ class SettingNames:
 
     @property
     def of_age(self) -> frozenset[str] | None:
-        """The kind's names of the settings that say how long segments are kept. None if any may be one.
-
-        Empty if a store's own files have these settings, and a person can't give them in addition.
+        """The kind's names of the settings that say how long segments are kept. None if any may be one. Empty
+        if only a store's own files have these settings, so that a person can't give them.
         """
         return None
 
@@ -311,8 +310,8 @@ PARTS: Final[Mapping[str, tuple[type, ...]]] = {
     "topics": (Topics,),
     "words": (BrokerWords,),
 }
-"""The class of each part of a kind. A check with these classes refuses a class given in place of an object,
-which would answer some questions by chance.
+"""The class of each part. A package that gives a class in place of an object is refused, since some calls
+would work by chance.
 """
 FORMER_MEMBERS: Final = former_members(
     aside="has_shield= has_undo= undo_outside=",

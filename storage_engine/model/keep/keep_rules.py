@@ -184,7 +184,7 @@ def rule_for(rules: Iterable[KeepRule], stream: Stream) -> KeepRule | None:
 def archive_rule_for(rules: Iterable[ArchiveRule], stream: Stream) -> ArchiveRule | None:
     """Return the most specific rule that applies to a stream; of equal ones, one that archives.
 
-    An archiving rule applies to a store by each name that it ever had: a new name ends no exception. None if
+    A rule that archives applies by each name that the store ever had, so that it outlasts a renaming. None if
     no rule applies, so that the stream is archived.
     """
     by_name = [replace(stream, store_names=(name,)) for name in stream.store_names]

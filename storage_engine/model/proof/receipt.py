@@ -391,14 +391,8 @@ class Receipt(ProvenRows):
     @property
     def source_facts(self) -> FileFacts:
         """Facts of the file that was archived. The mtime is the one before a hold changed it."""
-        return FileFacts(
-            path=self.source_path,
-            device=self.source_device,
-            inode=self.source_inode,
-            size_bytes=self.size_bytes,
-            mtime_ns=self.source_mtime_ns,
-            ctime_ns=self.source_ctime_ns,
-        )
+        times = (self.source_mtime_ns, self.source_ctime_ns)
+        return FileFacts(self.source_path, self.source_device, self.source_inode, self.size_bytes, *times)
 
     @property
     def was_settled(self) -> bool:

@@ -198,16 +198,8 @@ class Check:
 
     @classmethod
     def of(cls, receipt: Receipt, level: VerifyLevel, at_ms: int, fault: str = "") -> Check:
-        return cls(
-            store_id=receipt.store_id,
-            lineage=receipt.lineage,
-            log=receipt.log,
-            base_offset=receipt.base_offset,
-            receipt_hash=receipt.row_hash,
-            level=level,
-            at_ms=at_ms,
-            fault=fault,
-        )
+        place = (receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
+        return cls(*place, receipt.row_hash, level, at_ms, fault)
 
     @property
     def segment(self) -> str:
