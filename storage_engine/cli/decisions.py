@@ -101,7 +101,8 @@ def approve(
         lowered = lower_policy(journal, record, lowest, minimum_retention_hours, this_account())
         if lowered is None:
             text = (
-                f"{managed.real_root}: asked for approval: {lower_to}. Another account has to say the same."
+                f"{managed.real_root}: approval: {lower_to} is requested. Now another account has to give "
+                "the same command."
             )
         else:
             both = " and ".join(person.text for person in lowered.persons)

@@ -91,7 +91,7 @@ def _print(result: MonitorResult) -> None:
 @with_live_broker
 @with_option(policy_option("shield_give_up_percent"))
 @click.option(
-    "--no-shield", is_flag=True, help=("Keep no shield, that is no second names of unproven segments.")
+    "--no-shield", is_flag=True, help="Give unproven segments no second names, which are the shield."
 )
 @notify_option
 def watch(

@@ -87,7 +87,7 @@ def _check_keep(_context: click.Context, parameter: click.Parameter, text: str |
     "--archive",
     "archive_text",
     type=click.Choice([YES, NO]),
-    help="Record whether messages enter the lake; no counts 24 hours after the store's journal has the rule.",
+    help="Record whether messages enter the lake; 'no' takes effect 24 hours after the journal has the rule.",
 )
 @click.option(
     "--lift",

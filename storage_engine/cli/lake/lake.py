@@ -166,8 +166,8 @@ def _print_archived(run_key: str, done: ArchiveResult, error: StorageEngineError
     say_notes(done.notices, err=True)
     if not receipts and not done.hashed_again and not done.refused:
         nothing = (
-            "Nothing to archive: by lakes and journal, each segment that may be archived is in a lake, or "
-            "none is sealed."
+            "Nothing to archive: no segment is sealed, or each one that may be archived is in a lake, by "
+            "lakes and journal."
         )
         count = sum(entry.segments for entry in done.kept_out)
         say(f"{nothing} {count_text(count, 'sealed segment')} may not be archived yet:" if count else nothing)
@@ -313,7 +313,7 @@ def print_verification(result: StoreVerification) -> None:
         say("  ", finding.advice)
     for log, offset in sorted(result.begins.items()):
         if offset > 0:
-            say(f"\n{log}: nothing here tells which records were before offset {offset}.")
+            say(f"\n{log}: it is unknown which records were before offset {offset}.")
     if result.level is not VerifyLevel.RECEIPTS:
         say(f"\n{coverage_text(result.coverage)}")
 

@@ -161,8 +161,8 @@ def add_store(name: str, fields: Mapping[str, str]) -> Path:
     for key, value in fields.items():
         if not value.isprintable():
             raise BadInputError(
-                f"{file}: {name}: {key}: expected a text that TOML takes, found {value!r}. Nothing was "
-                "changed. Name it by a link without such characters."
+                f"{file}: {name}: {key}: expected printable text, as TOML requires, found {value!r}. Nothing "
+                "was changed. Make a link with a printable name, and use that."
             )
     NamedStore(name, file, fields).managed(Path(fields["lake"]), None)
     before = file.read_text() if file.exists() else ""
