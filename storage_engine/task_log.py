@@ -50,7 +50,6 @@ def together(sentences: Iterable[str]) -> str:
 
 
 def plan_lines(plan: Plan, *, dry_run: bool) -> Iterator[str]:
-
     causes = (f"{trigger.cause} ({trigger.urgency}): {trigger.detail}" for trigger in plan.triggers)
     yield f"Cause: {together(causes) or 'none holds'}"
     segments = plan.to_delete
@@ -96,7 +95,6 @@ def at_risk_text(lag: LagSummary, unit: str) -> str:
 
 
 def archive_lines(done: ArchiveResult) -> Iterator[str]:
-
     receipts = done.receipts
     if receipts:
         messages = count_text(sum(row.message_count for row in receipts), "message")
@@ -109,7 +107,6 @@ def archive_lines(done: ArchiveResult) -> Iterator[str]:
 
 
 def release_lines(result: ReleaseResult) -> Iterator[str]:
-
     if not result.deleted:
         yield "Nothing was deleted."
         return
@@ -119,7 +116,6 @@ def release_lines(result: ReleaseResult) -> Iterator[str]:
 
 
 def dependents_lines(result: DependentsResult) -> Iterator[str]:
-
     if not result.deleted:
         yield "No queue or index file points only at deleted segments: nothing was deleted."
         return
@@ -128,7 +124,6 @@ def dependents_lines(result: DependentsResult) -> Iterator[str]:
 
 
 def checkpoint_lines(result: CheckpointResult) -> Iterator[str]:
-
     from storage_engine.retention.hold.hold_text import progress_text
 
     if result.progress is not None:
@@ -138,7 +133,6 @@ def checkpoint_lines(result: CheckpointResult) -> Iterator[str]:
 
 
 def monitor_lines(result: MonitorResult) -> Iterator[str]:
-
     from storage_engine.retention.hold.hold_text import hold_text, progress_text
 
     if result.hold:
@@ -154,7 +148,6 @@ def monitor_lines(result: MonitorResult) -> Iterator[str]:
 
 
 def usage_lines(report: RetentionReport) -> Iterator[str]:
-
     size = bytes_text(report.size_bytes)
     yield f"{count_text(report.messages, 'message')}, {size}: {report.usage_path}"
     if report.advice is not None:
@@ -165,7 +158,6 @@ def usage_lines(report: RetentionReport) -> Iterator[str]:
 
 
 def validation_lines(result: ValidationResult) -> Iterator[str]:
-
     checks = Counter(check.status.value for check in result.checks)
     ranges = Counter(row.where.value for row in result.ranges)
     yield f"{result.overall.value}: checks {_count_text(checks)}; ranges of offsets {_count_text(ranges)}"
@@ -181,7 +173,6 @@ def broken_text(result: ValidationResult) -> str:
 
 
 def maintenance_lines(lakes: Sequence[LakeMaintenance], done: MaintainResult) -> Iterator[str]:
-
     for lake in lakes:
         tables = "; ".join(table.text for table in lake.tables)
         files = count_text(lake.taken_files, "file")

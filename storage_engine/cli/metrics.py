@@ -100,10 +100,7 @@ def _readers(lake_dir: Path | None, conn_id: str | None) -> tuple[JournalReader,
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Answers Prometheus' library at each scrape.
-
-    :param stores: names; empty for all stores of the journals.
-    """
+    """Answers Prometheus' library at each scrape, for the named stores, or for all if none is named."""
 
     readers: tuple[JournalReader, ...]
     stores: tuple[str, ...]

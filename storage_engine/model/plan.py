@@ -424,10 +424,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """The starter of a run.
-
-    :param person: the person; None if a schedule or an asset started the run in Airflow.
-    """
+    """The starter of a run; ``person`` is None for a schedule or an asset of Airflow."""
 
     realm: Realm
     person: Person | None

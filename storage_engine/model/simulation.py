@@ -99,10 +99,7 @@ class Ingest:
         return int(self.bytes_per_day * self.factor)
 
     def hour_bytes(self, day: int) -> tuple[int, ...]:
-        """Return the ingest of each hour of a day.
-
-        :param day: counted from the start of the course, which is day 0.
-        """
+        """Return the ingest of each hour of a day. The course starts at day 0."""
         whole, weights = self.day_bytes * (1 + self.growth_per_day) ** day, sum(self.profile)
         return tuple(int(min(whole, _MOST_BYTES) * weight / weights) for weight in self.profile)
 
@@ -121,10 +118,7 @@ class SegmentRun:
     last_written_ms: int
 
     def written_ms(self, index: int) -> int:
-        """Return the time of the last write to one of the segments.
-
-        :param index: 0 is the oldest segment.
-        """
+        """Return the time of the last write to one of the segments. Index 0 is the oldest."""
         if self.segments == 1:
             return self.first_written_ms
         spread_ms = self.last_written_ms - self.first_written_ms

@@ -100,7 +100,6 @@ class FileFacts:
 
     @classmethod
     def of_stat(cls, path: str | os.PathLike[str], stat: os.stat_result) -> FileFacts:
-
         times = (stat.st_mtime_ns, stat.st_ctime_ns)
         return cls(str(path), stat.st_dev, stat.st_ino, stat.st_size, *times)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -115,8 +116,7 @@ def archive(
         _check_spark_directories(managed, spark_master)
     run_key = f"archive-{clock_ms()}"
 
-    def archive_with(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
-        return _archive(jobs, spark_master, access)
+    archive_with = partial(_archive, spark_master=spark_master, agent=access)
 
     def where(jobs: Sequence[SegmentJob]) -> str:
         return in_spark(spark_master) if spark_master else steps.where_here(jobs)

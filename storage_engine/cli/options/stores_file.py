@@ -37,11 +37,7 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class NamedStore:
-    """A store in the file of stores.
-
-    :param file: the file that contains it.
-    :param fields: its fields, by a connection's keys.
-    """
+    """A store in the file of stores, with its fields by a connection's keys."""
 
     name: str
     file: Path

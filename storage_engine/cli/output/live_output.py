@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LiveLook:
-    """Result of a look at a store beside its running broker.
-
-    :param hold: None if the hold can't be read. Then ``refusal`` contains the reason and the remedy.
-    """
+    """A look at a store and its broker. ``hold`` is None if it can't be read, and ``refusal`` says why."""
 
     broker: RunningBroker
     snapshot: StoreSnapshot

@@ -785,17 +785,15 @@ class BrokerStore(Contract):
 
 
 def hold_of(store: BrokerStore) -> StoreHold:
-    """Return a store's hold, or the value for a kind that has none."""
+    """Return a store's hold, or the default for a kind without one, as the functions below do."""
     return store.hold or StoreHold()
 
 
 def consumers_of(store: BrokerStore) -> StoreConsumers:
-    """Return a store's consumers, or the value for a kind that has none."""
     return store.consumers or StoreConsumers()
 
 
 def course_of(store: BrokerStore) -> StoreCourse:
-    """Return the forecast of a store's deletions, or the value for a kind that has none."""
     return store.course or StoreCourse()
 
 
@@ -832,7 +830,6 @@ def flush_paths(store: BrokerStore, snapshot: StoreSnapshot) -> tuple[Path, ...]
 
 
 def process_of(store: BrokerStore) -> StoreProcess:
-    """Return the description of a store's broker process, or the value for a kind that has none."""
     return store.process or StoreProcess()
 
 

@@ -402,10 +402,7 @@ def forecast_topics(
 
 
 def month_cost(lake_bytes: int, price: float) -> float:
-    """Return the cost of bytes for a month.
-
-    :param price: the price of 10⁹ bytes.
-    """
+    """Return the cost of bytes for a month, at a price for 10⁹ bytes."""
     return lake_bytes / GB_BYTES * price
 
 

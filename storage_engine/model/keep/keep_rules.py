@@ -197,10 +197,7 @@ def archive_rule_for(rules: Iterable[ArchiveRule], stream: Stream) -> ArchiveRul
 
 
 def with_rule(rules: Sequence[KeepRule], scope: Scope, keep: str | None) -> tuple[KeepRule, ...]:
-    """Return the rules with a new rule for a scope.
-
-    :param keep: None removes the scope's rule.
-    """
+    """Return the rules with a new rule for a scope. A ``keep`` of None removes the scope's rule."""
     others = tuple(rule for rule in rules if rule.scope != scope)
     return others if keep is None else (*others, KeepRule(scope, keep))
 

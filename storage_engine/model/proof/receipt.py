@@ -52,7 +52,6 @@ class Companion(_CompanionFacts):
 
     @classmethod
     def of(cls, facts: FileFacts, content: bytes) -> Companion:
-
         return cls(
             name=Path(facts.path).name,
             size_bytes=len(content),
@@ -471,19 +470,13 @@ def end_word(text: str) -> str:
 
 
 def act_text(sha256: str, kind: str, *others: str) -> str:
-    """Return a receipt's record of the act that caused it.
-
-    :param others: SHA-256 of further acts that caused it.
-    """
+    """Return a receipt's record of the act that caused it. ``others`` are SHA-256 of further such acts."""
     act_id = " and ".join(digest[:_SHOWN_CHARACTERS] for digest in (sha256, *others))
     return json.dumps({"id": act_id, "kind": kind, "sha256": sha256})
 
 
 def rules_text(rules: Iterable[str]) -> str:
-    """Return the ``act`` of a receipt whose segment has streams that never entered the lake.
-
-    :param rules: SHA-256 of the acts that record the archive rules.
-    """
+    """Return the ``act`` of a receipt with streams that never entered the lake, by the rules' SHA-256."""
     first, *others = sorted(set(rules))
     return act_text(first, _ARCHIVE_RULE, *others)
 

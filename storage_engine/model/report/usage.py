@@ -20,10 +20,7 @@ QUIET_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Number and bytes of the messages of one topic, host, hour or size class.
-
-    :param is_rest: this is the sum over all topics or hosts that aren't named.
-    """
+    """Messages of one topic, host, hour or size class. ``is_rest``: the sum over all that aren't named."""
 
     name: str
     messages: int
@@ -66,10 +63,7 @@ class QuietHour:
 
 @dataclass(frozen=True, slots=True)
 class DeletionHours:
-    """The hours at which a broker deletes by age.
-
-    :param setting: the broker's setting for these hours, by the broker's own name.
-    """
+    """The hours at which a broker deletes by age, with the broker's own name of that setting."""
 
     setting: str
     hours: tuple[int, ...]
@@ -77,10 +71,7 @@ class DeletionHours:
 
 @dataclass(frozen=True, slots=True)
 class HourAdvice:
-    """Advice on the hours at which a broker deletes, as part of a finding.
-
-    :param advice: "" where nothing is to be done.
-    """
+    """A finding on the hours at which a broker deletes. ``advice`` is "" where nothing is to be done."""
 
     what: str
     advice: str = ""

@@ -346,10 +346,7 @@ class SparkFrom:
 
 @dataclass(frozen=True, slots=True)
 class SparkUse:
-    """The Spark that a store's connection names.
-
-    :param master: the master that jobs are submitted to, in Spark's notation.
-    """
+    """The Spark that a store's connection names, with its master in Spark's notation."""
 
     master: str
     spark_from: SparkFrom
