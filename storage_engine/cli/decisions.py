@@ -101,8 +101,8 @@ def approve(
         lowered = lower_policy(journal, record, lowest, minimum_retention_hours, this_account())
         if lowered is None:
             text = (
-                f"{managed.real_root}: approval: {lower_to} is requested. Now another account has to give "
-                "the same command."
+                f"{managed.real_root}: the change to approval: {lower_to} is requested. Now another account "
+                "has to give the same command."
             )
         else:
             both = " and ".join(person.text for person in lowered.persons)

@@ -375,7 +375,7 @@ def target_reached(
         used = max(disk.total_bytes - disk.usable_bytes - freed, 0)
         levels.append((percent_rounded_up(used, disk.total_bytes), disk.path))
     if not levels:
-        return f"no {disk_name}'s level is known, so the target {target} % counts as reached"
+        return f"no {disk_name}'s level is known, so nothing says that the target {target} % is not reached"
     percent, path = max(levels)
     if percent > target:
         return ""

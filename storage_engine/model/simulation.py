@@ -214,7 +214,7 @@ class CourseDeletion:
 @dataclass(frozen=True, slots=True)
 class CourseSummary:
     """:param highest_percent: highest level as a whole percentage, rounded up, as brokers compare levels.
-    :param refused_bytes: bytes that would have been written meanwhile.
+    :param refused_bytes: bytes that would have been written while writes were refused.
     :param unexpired_segments: segments that were deleted before they expired.
     """
 

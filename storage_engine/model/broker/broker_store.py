@@ -179,7 +179,7 @@ class FlushedStore:
 
 NO_HOLD: Final = HoldStatus(
     held=False,
-    notices=("nothing is held: no broker runs, or this kind of broker can't be kept from deleting",),
+    notices=("nothing is held: no broker runs, or nothing keeps this kind of broker from deleting",),
 )
 """Value for a store whose broker is stopped, and for one without a hold."""
 
