@@ -1,6 +1,7 @@
 """Loads, stores and copies at raw addresses, for the compiled kernels.
 
-Nothing here checks bounds. Every kernel makes sure beforehand that an address is inside its buffer.
+Nothing here checks bounds: every kernel makes sure that an address is inside its buffer before it uses one of
+these functions.
 """
 
 from __future__ import annotations
@@ -36,13 +37,17 @@ _TYPES = {"int": types.int64, "bool": types.boolean, "bytes": numba.typeof(b"")}
 def kernel(function: Kernel) -> Kernel:
     """Compile a function on first use and keep the machine code on disk for later processes.
 
-    A user who can write neither beside this file nor in a home directory compiles it in each process.
+    If a user can write neither beside this file nor in a home directory, such as a service's user, each
+    process compiles it.
     """
     return _compiled(function, nogil=True)
 
 
 def held_kernel(function: Kernel) -> Kernel:
-    """Compile a function that takes less time than to release the GIL and wait for it again: microseconds."""
+    """Compile a function that takes only microseconds, without releasing the GIL.
+
+    Releasing the GIL and waiting for it again would take longer than such a function.
+    """
     return _compiled(function, nogil=False)
 
 
@@ -50,7 +55,7 @@ def direct(compiled: Kernel) -> Kernel:
     """Return the entry of a kernel, for arguments of the types that its annotations name.
 
     It doesn't check the types at each call, which would take half of a short call's time. The caller must
-    pass the right types. A strided view would be read as if it were contiguous.
+    pass the right types: of a strided view it would read the bytes directly behind the first one.
     """
     dispatcher = cast("Any", compiled)
     parameters = inspect.signature(dispatcher.py_func).parameters.values()
@@ -75,7 +80,7 @@ def _bind_to_sources(compiled: Any, folder: Path) -> bool:
     numba checks only the function's own file, but its callees in other modules are compiled into it. After an
     update it would still use their old code.
 
-    :return: False if this version of numba keeps its stamp elsewhere, and nothing may be kept on disk.
+    :return: False: this version of numba keeps its stamp elsewhere, and nothing may be kept on disk.
     """
     try:
         index = compiled._cache._cache_file
@@ -89,7 +94,8 @@ def _bind_to_sources(compiled: Any, folder: Path) -> bool:
 def _sources_stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
     """Return a stamp that changes with each module that kernels of this folder may call.
 
-    A broker's kernels call their own modules and the shared ones. Other kernels, as in tests, may call any.
+    A broker's kernels call their own modules and the shared ones. Kernels elsewhere, such as in a test, may
+    call any.
     """
     package = Path(__file__).parent
     broker = package / folder.relative_to(package).parts[0] if package in folder.parents else package
@@ -232,28 +238,22 @@ def copy_bytes(typingctx: Any, target: Any, source: Any, size: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
-def _copy(size: int) -> Any:
-    """Return a function that copies exactly this many bytes to the first address from the second."""
+@_intrinsic
+def copy_16(typingctx: Any, target: Any, source: Any) -> Any:
+    """Copy exactly 16 bytes."""
 
-    def typer(typingctx: Any, target: Any, source: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            vector_pointer = ir.VectorType(ir.IntType(8), size).as_pointer()
-            value = builder.load(builder.inttoptr(args[1], vector_pointer), align=1)
-            builder.store(value, builder.inttoptr(args[0], vector_pointer), align=1)
-            return context.get_dummy_value()
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector_pointer = ir.VectorType(ir.IntType(8), 16).as_pointer()
+        value = builder.load(builder.inttoptr(args[1], vector_pointer), align=1)
+        builder.store(value, builder.inttoptr(args[0], vector_pointer), align=1)
+        return context.get_dummy_value()
 
-        return types.void(types.int64, types.int64), generate
-
-    return intrinsic(typer)
-
-
-copy_16: Callable[[int, int], None] = _copy(16)
-copy_32: Callable[[int, int], None] = _copy(32)
+    return types.void(types.int64, types.int64), generate
 
 
 def _mask_of_64(compare: Callable[[Any, Any], Any]) -> Any:
-    """Return a function that compares 64 bytes and returns a word with one bit for each. The lowest bit is
-    for the first byte: 1 if ``compare`` is true.
+    """Return a function that compares 64 bytes and returns a word with one bit for each. The lowest bit
+    is for the first byte: 1 if ``compare`` is true.
     """
 
     def typer(typingctx: Any, address: Any) -> Any:
@@ -282,6 +282,19 @@ not_ascii_64: Callable[[int], np.uint64] = _mask_of_64(
     lambda builder, value: builder.icmp_signed("<", value, _splat(value, 0))
 )
 """Mask of the bytes that are 0x80 or above, among 64 bytes."""
+
+
+@_intrinsic
+def copy_32(typingctx: Any, target: Any, source: Any) -> Any:
+    """Copy exactly 32 bytes."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector_pointer = ir.VectorType(ir.IntType(8), 32).as_pointer()
+        value = builder.load(builder.inttoptr(args[1], vector_pointer), align=1)
+        builder.store(value, builder.inttoptr(args[0], vector_pointer), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
 
 
 @_intrinsic
@@ -397,8 +410,11 @@ HAS_SHA256: Final = (
 
 
 def _compress_lanes(lanes: int) -> Any:
-    """Hash a block for each of several states at once. A single state would wait for its last instruction. A
-    state has its words in the instructions' order: F, E, B, A, H, G, D, C (FIPS 180-4, 6.2.2).
+    """Hash one block for each of several states together. A single state would have to wait for its own last
+    instruction.
+
+    A state is at an address, in the order of the instructions: words F, E, B, A, H, G, D, C (FIPS 180-4,
+    6.2.2).
     """
     vector = ir.VectorType(ir.IntType(32), 4)
 
