@@ -1,7 +1,7 @@
 """The assets of stores and lakes, with which DAGs wait for the results of other DAGs; see docs/airflow.md.
 
-Their names and URIs never change, because users' DAGs wait for them. An event is added only when there is a
-result, so it goes through a store's alias. A plain outlet would add an event at each success.
+Their names and URIs never change, because users' DAGs wait for them. Events go through a store's alias,
+because a plain outlet would add an event at each success, even without a result.
 """
 
 from __future__ import annotations
@@ -31,10 +31,7 @@ def tell(context: Context, outlets: Iterable[object], asset: Asset, extra: Mappi
 
 
 def store_alias(conn_id: str) -> AssetAlias:
-    """Return the alias for all events of a store.
-
-    :param conn_id: id of the store's connection.
-    """
+    """Return the alias for all events of the store with this connection."""
     return AssetAlias(name=f"storage-engine/{in_dag_ids(conn_id)}", group=GROUP)
 
 
@@ -64,8 +61,7 @@ def lake_messages(lake: str = DEFAULT_LAKE, *, second: bool = False) -> Asset:
     :param lake: the lake's name in ``[storage_engine] stores``.
     :param second: whether it is the second lake of the stores that name this lake.
     """
-    table = "second-messages" if second else "messages"
-    return _asset("lakes", lake, table)
+    return _asset("lakes", lake, "second-messages" if second else "messages")
 
 
 def _store_asset(conn_id: str, event: str) -> Asset:

@@ -37,7 +37,6 @@ def find_broker(name: str) -> Broker:
 
 
 def broker_names() -> tuple[str, ...]:
-    """Return the names of all installed brokers."""
     return tuple(sorted(_read_entry_points()))
 
 
@@ -58,7 +57,7 @@ def default_broker() -> str:
 
 
 def kind_option(broker: str) -> str:
-    """Return the option that names a broker to a command, after a space. "": the default broker."""
+    """Return a command's option for a broker, with a space before it; "" for the default broker."""
     return "" if broker == default_broker() else f" --broker-type {broker}"
 
 
@@ -81,7 +80,7 @@ def broker_of(root: str | os.PathLike[str]) -> str:
 def store_text(name: str | None, broker: str, root: str | os.PathLike[str]) -> str:
     """Return a store's name for output: its own name, or the default name that its kind makes from its path.
 
-    :param name: its recorded name; None: it has none.
+    :param name: its recorded name; None if it has none.
     :param root: its present or former path, which need not exist on this host.
     """
     if name:
@@ -93,10 +92,7 @@ def store_text(name: str | None, broker: str, root: str | os.PathLike[str]) -> s
 
 
 def same_companions(broker: str, archived: Sequence[Companion], found: Sequence[Companion]) -> bool:
-    """Return whether companion files of a segment equal the archived ones, by name and content.
-
-    :param broker: name of the segment's broker.
-    """
+    """Return whether companion files of a segment equal the archived ones, by name and content."""
     same = find_broker(broker).receipts.same_companion
     contents = {file.name: file.content for file in archived}
     return has_companions(broker, contents, [file.name for file in found]) and all(
@@ -108,8 +104,6 @@ def has_companions(broker: str, archived: Iterable[str], found: Iterable[str]) -
     """Return whether a segment has the companion files that were archived with it, by name.
 
     Files that its broker removes by itself may be missing: then the lake has more than the deletion removes.
-
-    :param broker: name of the segment's broker.
     """
     proven, present = set(archived), set(found)
     return present <= proven and all(map(find_broker(broker).receipts.drops_companion, proven - present))
@@ -143,7 +137,7 @@ def _store_around(name: str, path: Path) -> Path | None:
             "Nothing was changed. Check its permissions, or run this as its owner."
         ) from error
     except Exception as error:
-        # Whatever another package's code raises: unknown is no leave to write there.
+        # Another package's code may raise anything. An unknown place must not be written to.
         raise BadInputError(
             f"{path}: expected broker {name} to say whether one of its stores is there, found "
             f"{type(error).__name__}: {error}. Nothing was changed. Mend or uninstall its package."
@@ -153,8 +147,6 @@ def _store_around(name: str, path: Path) -> Path | None:
 def engine_of(broker: str, where: str, done: str) -> BrokerEngine:
     """Return the engine that writes a broker's stores.
 
-    :param broker: the broker's name.
-    :param where: the store's root.
     :param done: the request, as in "stores are <done>".
     :raises BadInputError: only the broker itself writes them.
     """
@@ -169,8 +161,7 @@ def engine_of(broker: str, where: str, done: str) -> BrokerEngine:
 def cleanups_of(broker: str, live: LiveBroker | None) -> Cleanups:
     """Return when segments of a broker's stores are held and deleted.
 
-    :param broker: the broker's name.
-    :param live: the running broker of the store; None: it is stopped.
+    :param live: the running broker of the store; None if it is stopped.
     :raises BrokerPackageError: the package gives no valid answer, so that nothing may be deleted.
     """
     kind = find_broker(broker)
@@ -187,7 +178,7 @@ def cleanups_of(broker: str, live: LiveBroker | None) -> Cleanups:
 
 
 def client_connection_of(broker: str) -> str:
-    """Return the type of the Airflow connections with a client's settings. "": connections have only keys."""
+    """Return the type of Airflow connections with a client's settings; "" if they have only keys."""
     running = find_broker(broker).running
     return "" if running is None else running.client_connection
 
@@ -229,27 +220,25 @@ def _load(name: str, points: tuple[EntryPoint, ...]) -> Broker:
             f"{where}: expected one package with a broker of that name, found {len(values)}. Nothing was "
             "changed. Uninstall all but one."
         )
+
+    def refuse(expected: str, found: str) -> BadInputError:
+        return BadInputError(
+            f"{where}: expected {expected}, found {found}. Nothing was changed. Mend or uninstall its "
+            "package."
+        )
+
     try:
         broker = points[0].load()
         if isinstance(broker, Broker):
             refuse_former_members(broker, FORMER_MEMBERS)
         parts = {part: getattr(broker, part, None) for part in PARTS}
     except (Exception, SystemExit) as error:
-        # Whatever another package's module raises.
-        raise BadInputError(
-            f"{where}: expected a module that can be imported, found {type(error).__name__}: {error}. "
-            "Nothing was changed. Mend or uninstall its package."
-        ) from error
+        # Another package's module may raise anything.
+        raise refuse("a module that can be imported", f"{type(error).__name__}: {error}") from error
     if not isinstance(broker, Broker) or broker.name != name:
-        raise BadInputError(
-            f"{where}: expected an instance of Broker with that name, found {broker!r}. Nothing was changed. "
-            "Mend or uninstall its package."
-        )
+        raise refuse("an instance of Broker with that name", repr(broker))
     for part, classes in PARTS.items():
         if not isinstance(parts[part], classes):
             expected = " or ".join(cls.__name__ for cls in classes)
-            raise BadInputError(
-                f"{where}: expected {part} to be an object of {expected}, found {parts[part]!r}. Nothing was "
-                "changed. Mend or uninstall its package."
-            )
+            raise refuse(f"{part} to be an object of {expected}", repr(parts[part]))
     return broker

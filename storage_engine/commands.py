@@ -1,7 +1,5 @@
-"""Commands named in texts. A text keeps them as separate parts. The code that shows the text adds the
-reader's arguments.
-
-The code that finds a problem of a lake or store doesn't know which names a person uses for them.
+"""Texts that keep their commands as separate parts. The code that shows a text adds the arguments, because
+the code that makes it doesn't know by which names a person calls a lake or store.
 """
 
 from __future__ import annotations
@@ -45,8 +43,7 @@ class Arguments:
     :param places: for each of two lakes, the part of its name that texts on it contain. A text is about the
         lake that it names first.
     :param store_options: options for each command on the store.
-    :param is_named: the store's name also stands for its lakes, if it doesn't have its own lake
-        (``has_own_lake``).
+    :param is_named: the store's name also stands for its lakes, unless ``has_own_lake``.
     """
 
     store: str | None = None
@@ -74,9 +71,9 @@ class Text(str):
     def __new__(cls, *parts: object) -> Text:
         flat: list[str | Command] = []
         for part in parts:
-            # A class of errors may say something else than it was made of.
-            is_told = isinstance(part, BaseException) and part.args[:1] == (str(part),)
-            value = part.args[0] if isinstance(part, BaseException) and is_told else part
+            # The text of some classes of errors isn't their first argument.
+            is_text = isinstance(part, BaseException) and part.args[:1] == (str(part),)
+            value = part.args[0] if isinstance(part, BaseException) and is_text else part
             if isinstance(value, Text):
                 flat += value.parts
             else:
@@ -154,49 +151,49 @@ def commands_in(text: str) -> tuple[Command, ...]:
     return tuple(part for part in parts if isinstance(part, Command))
 
 
-def with_arguments(text: str, known: Arguments) -> str:
+def with_arguments(text: str, arguments: Arguments) -> str:
     """Return a text as a plain string in which each command has its known arguments."""
     if not isinstance(text, Text):
         return text
-    about = _pick_arguments(text, known)
+    about = _pick_arguments(text, arguments)
     return "".join(part if isinstance(part, str) else render_command(part, about) for part in text.parts)
 
 
-def then(text: str, known: Arguments) -> list[str]:
+def then(text: str, arguments: Arguments) -> list[str]:
     """Return the commands that a text names, each with its known arguments."""
-    about = _pick_arguments(text, known)
+    about = _pick_arguments(text, arguments)
     return [render_command(command, about) for command in commands_in(text)]
 
 
-def _pick_arguments(text: str, known: Arguments) -> Arguments:
+def _pick_arguments(text: str, arguments: Arguments) -> Arguments:
     """Return the known options that name the lake of a text."""
-    matches = [(text.find(place), -len(place), number) for number, place in enumerate(known.places)]
+    matches = [(text.find(place), -len(place), number) for number, place in enumerate(arguments.places)]
     if min((item for item in matches if item[0] >= 0), default=(0, 0, 0))[2] != 1:
-        return known
-    if known.second_lake_dir is None:
-        # It has no directory to be named by.
+        return arguments
+    if arguments.second_lake_dir is None:
+        # No option names the second lake.
         return Arguments()
-    return replace(known, lake_dir=known.second_lake_dir, second_lake_dir=None)
+    return replace(arguments, lake_dir=arguments.second_lake_dir, second_lake_dir=None)
 
 
-def render_command(command: Command, known: Arguments) -> str:
+def render_command(command: Command, arguments: Arguments) -> str:
     """Return a command as typed, with its known arguments."""
     if command.given:
-        is_named = command.given.endswith(_SOME_CONNECTION) and known.conn_id is not None
+        is_named = command.given.endswith(_SOME_CONNECTION) and arguments.conn_id is not None
         text = str(command)
-        return f"{text.removesuffix('ID')}{_quote(str(known.conn_id))}" if is_named else text
+        return f"{text.removesuffix('ID')}{_quote(str(arguments.conn_id))}" if is_named else text
     name = "move NAME" if command.words.startswith("move ") else command.words
-    words = _words(name, known)
+    words = _argument_words(name, arguments)
     if not words:
         return str(command)
     reason = " --reason TEXT" if name in _REASON else ""
     return f"{command} {' '.join(map(_quote, words))}{reason}"
 
 
-def _words(name: str, known: Arguments) -> list[str]:
-    """Return a command's arguments. Empty: they aren't known."""
-    lake = [] if known.lake_dir is None else ["--lake", known.lake_dir]
-    connection = [] if known.conn_id is None else ["--conn-id", known.conn_id]
+def _argument_words(name: str, arguments: Arguments) -> list[str]:
+    """Return a command's arguments, or an empty list if they aren't known."""
+    lake = [] if arguments.lake_dir is None else ["--lake", arguments.lake_dir]
+    connection = [] if arguments.conn_id is None else ["--conn-id", arguments.conn_id]
     if name in _LAKE_AND_CONNECTION:
         return [*lake, *connection]
     if name in _LAKE_OR_CONNECTION:
@@ -208,21 +205,19 @@ def _words(name: str, known: Arguments) -> list[str]:
     if connection and name in (*_STORE_OR_CONNECTION, "doctor"):
         return connection
     needs_lake = name in (*_STORE_OR_CONNECTION, *_STORE_WITH_LAKE)
-    if known.store is None or not ((needs_lake and (lake or known.is_named)) or name in _STORE_ALONE):
+    if arguments.store is None or not ((needs_lake and (lake or arguments.is_named)) or name in _STORE_ALONE):
         return []
     lakes = lake if name != "lag" else []
-    if known.second_lake_dir and name in _BOTH_LAKES:
-        lakes = [*lakes, "--second-lake", known.second_lake_dir]
-    words = [known.store, *([] if known.is_named and not known.has_own_lake else lakes)]
-    return words if name in _STORE_OR_CONNECTION else [*words, *_options(name, known)]
-
-
-def _options(name: str, known: Arguments) -> tuple[str, ...]:
-    options = known.store_options
+    if arguments.second_lake_dir and name in _BOTH_LAKES:
+        lakes = [*lakes, "--second-lake", arguments.second_lake_dir]
+    words = [arguments.store, *([] if arguments.is_named and not arguments.has_own_lake else lakes)]
+    if name in _STORE_OR_CONNECTION:
+        return words
+    options = list(arguments.store_options)
     if name in _STORE_ALONE and "--name" in options:
         at = options.index("--name")
-        return (*options[:at], *options[at + 2 :])
-    return options
+        del options[at : at + 2]
+    return [*words, *options]
 
 
 def _quote(word: str) -> str:

@@ -1,5 +1,4 @@
-"""CRC-32 (zlib's polynomial) and CRC-32C (Castagnoli's) for the kernels, by compiled functions where
-available.
+"""CRC-32 (zlib's polynomial) and CRC-32C (Castagnoli's) for the kernels, by compiled functions if possible.
 
 The isal wheel's shared object exports Intel's ``crc32_gzip_refl``, many times as fast as zlib's, and
 ``crc32_iscsi``. On a platform without them the kernels use a table. The result is the same.
@@ -35,7 +34,7 @@ _SELF_TEST_SIZES = (0, 1, 7, 16, 63, 64, 255, 1024, 4099)
 class CrcEngine:
     """Data that the kernels need to compute a CRC.
 
-    :param function: address of a compiled function; 0: use the table.
+    :param function: address of a compiled function; 0 if there is none, so that the table is used.
     :param table: address of eight tables of 256 values, for eight bytes per step. They are never freed.
     """
 
@@ -86,7 +85,7 @@ def crc32c_of(data: bytes | memoryview) -> int:
 
 def _address_of(data: bytes | memoryview) -> int:
     if isinstance(data, memoryview) and not data.readonly and len(data):
-        # NumPy takes three times as long, and half as long as the CRC of a block that is sent.
+        # NumPy takes three times as long: half of the time of the CRC of a block that is sent.
         return ctypes.addressof(ctypes.c_char.from_buffer(data))
     return int(np.frombuffer(data, np.uint8).ctypes.data) if len(data) else 0
 
@@ -117,7 +116,7 @@ def _compiled_function(
     called: Callable[[Any, bytes], int],
     expected: Callable[[bytes], int],
 ) -> int:
-    """Return the address of the first function with the expected result. 0: no function has it."""
+    """Return the address of the first function with the expected result, or 0 if there is none."""
     try:
         import isal.isal_zlib
 

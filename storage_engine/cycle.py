@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from storage_engine.spark.consumer_lag import ConsumerLagResult
 
 
-def lag_here(cleanup: Cleanup, asked: LagQuestion) -> ConsumerLagResult:
+def lag_here(cleanup: Cleanup, question: LagQuestion) -> ConsumerLagResult:
     """Measure consumer lag in this process."""
     from storage_engine.retention.store.context import managed_of
     from storage_engine.spark.consumer_lag import lag_here
 
-    return lag_here(managed_of(cleanup.store), asked.segments, asked.decided_at_ms)
+    return lag_here(managed_of(cleanup.store), question.segments, question.decided_at_ms)
 
 
 def archive_here(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
@@ -75,11 +75,11 @@ class Cleanup:
     """One run on one store, with the functions for its heavy work.
 
     :param run_key: name of the run in the journal. The same key continues the run.
-    :param request: the request in addition to the store's own settings; None: no request.
+    :param request: the request in addition to the store's own settings.
     :param measure_lag: measures consumer lag, here or in a Spark job.
     :param archive_with: copies, proves and commits segments, here or in a Spark job.
     :param where: returns words for the record on the place where ``archive_with`` works.
-    :param starter: the starter of the run; None: the account of this process.
+    :param starter: the starter of the run; None for the account of this process.
     """
 
     store: AnyStore
@@ -99,8 +99,8 @@ def plan(cleanup: Cleanup) -> PlanResult:
 
 
 def consumer_lag(cleanup: Cleanup) -> LagSummary:
-    """Record consumer lag for the plan. After the first deletion the record is final. If files vanish
-    during the measurement, it is repeated.
+    """Record consumer lag for the plan. After the first deletion the record is final. If files vanish during
+    the measurement, it is repeated.
     """
     from storage_engine.exceptions import BadInputError, FileGoneError
     from storage_engine.retention.archive.archiving import LISTINGS
@@ -115,7 +115,7 @@ def consumer_lag(cleanup: Cleanup) -> LagSummary:
             result = cleanup.measure_lag(cleanup, question)
             break
         except (BadInputError, FileGoneError, FileNotFoundError) as error:
-            # What goes of the plan meanwhile is for the release to settle.
+            # The release handles planned segments that are deleted meanwhile.
             is_new = question.segments != lag_question(cleanup.store, cleanup.run_key).segments
             if not retries or (isinstance(error, BadInputError) and not is_new):
                 raise
@@ -186,11 +186,11 @@ def archive_sealed(cleanup: Cleanup) -> ArchiveResult:
 
 
 def archive_lag(cleanup: Cleanup) -> ArchiveLag | None:
-    """Record the archive lag: sealed segments that no lake has yet. None: the policy is not to archive."""
+    """Record the archive lag: sealed segments that no lake has yet. None if the policy doesn't archive."""
     from storage_engine.retention.steps import record_archive_lag
 
     return record_archive_lag(cleanup.store, cleanup.run_key)
 
 
 AHEAD = (archive_sealed, report)
-"""The shorter cycle. It runs beside the other one, and no deletion waits for it."""
+"""The cycle that archives ahead. It runs beside the cycle that deletes, which never waits for it."""

@@ -32,7 +32,7 @@ class StorageEngineError(Exception):
 class BadInputError(StorageEngineError):
     """The caller's input can't be used; nothing was changed. Command line exit code 2.
 
-    :param page: name of the documentation page with more information; "": none.
+    :param page: name of the documentation page with more information; "" if there is none.
     """
 
     def __init__(self, *parts: Part, page: str = "") -> None:
@@ -156,7 +156,7 @@ class StoreCrashedError(StorageEngineError):
 class BrokerError(StorageEngineError):
     """A request to a running broker or name server failed. The message names the address and the request.
 
-    :param may_have_acted: True: the request was for a change and was sent, so that the peer may have made it.
+    :param may_have_acted: whether a request for a change was sent, so that the peer may have made it.
     """
 
     def __init__(self, *parts: Part, may_have_acted: bool = False) -> None:
@@ -238,7 +238,7 @@ class NotApprovedError(GateRefusedError):
 
 
 class LogsRefusedError(StorageEngineError):
-    """The deletion was refused for some logs, which are unchanged. The others' deletions are recorded."""
+    """The deletion was refused for some logs, which are unchanged. Deletions of other logs are recorded."""
 
 
 class ShieldError(StorageEngineError):

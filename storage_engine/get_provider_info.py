@@ -42,13 +42,13 @@ def get_provider_info() -> dict[str, Any]:
                 "storage_engine.operators.lake_jobs",
                 "storage_engine.operators.retention",
                 "storage_engine.operators.spark_job",
-            ),
+            )
         ],
         "sensors": [_modules("storage_engine.sensors.cleanup")],
         "triggers": [_modules("storage_engine.triggers.cleanup")],
         "extra-links": ["storage_engine.links.StorageEngineReportLink"],
-        # Of what events come by; nothing looks into such a URI. Other packages tell alarms, and none of our
-        # queues has messages for DAGs. The plugin has an entry point, and would be one too many here.
+        # The scheme of our events; nothing resolves such a URI. No notifiers and no message queues are here,
+        # and the plugin has its own entry point.
         "asset-uris": [{"schemes": ["x-storage-engine"], "handler": None}],
         "connection-types": [_connection_type()],
         "config": {"storage_engine": _CONFIG_SECTION},
@@ -75,59 +75,54 @@ def _connection_type() -> dict[str, Any]:
 
 def form_fields() -> dict[str, dict[str, Any]]:
     """Return the fields of the connection's form in their order, section by section."""
-    found = [(one.section, one.own_field, _store_field(one)) for one in STORE_SETTINGS if one.label]
-    policy = [(SECTION_POLICY, one.name, _policy_field(one)) for one in settings_of(Policy) if one.label]
-    # What the rest is said in comes last in its section.
-    by_place = sorted(
-        found + policy, key=lambda one: (SECTIONS.index(one[0]), one[1] in (BROKER_SETTINGS, POLICY))
-    )
+    fields = [(row.section, row.own_field, _store_field(row)) for row in STORE_SETTINGS if row.label]
+    fields += [(SECTION_POLICY, row.name, _policy_field(row)) for row in settings_of(Policy) if row.label]
+    # The fields for all further settings come last in their section.
+    fields.sort(key=lambda field: (SECTIONS.index(field[0]), field[1] in (BROKER_SETTINGS, POLICY)))
     return {
-        name: {**field, "schema": {**field["schema"], "section": section}}
-        for section, name, field in by_place
+        name: {**field, "schema": {**field["schema"], "section": section}} for section, name, field in fields
     }
 
 
-def _store_field(one: StoreSetting) -> dict[str, Any]:
-    inside = ", ".join(it.name for it in STORE_SETTINGS if it.inside == one.name and not it.label)
-    said = f"{one.in_connection} Keys: {inside}." if inside else one.in_connection
-    return {"label": one.label, "description": said, "schema": _schema(one)}
+def _store_field(setting: StoreSetting) -> dict[str, Any]:
+    keys = ", ".join(row.name for row in STORE_SETTINGS if row.inside == setting.name and not row.label)
+    description = f"{setting.in_connection} Keys: {keys}." if keys else setting.in_connection
+    return {"label": setting.label, "description": description, "schema": _schema(setting)}
 
 
-def _schema(one: StoreSetting) -> dict[str, Any]:
-    if one.required:
+def _schema(setting: StoreSetting) -> dict[str, Any]:
+    if setting.required:
         return {"type": "string", "minLength": 1}
-    match one.kind:
+    match setting.kind:
         case Kind.CHOICE:
-            return {"type": ["string", "null"], "enum": list(one.choices), "default": one.choices[0]}
+            return {"type": ["string", "null"], "enum": list(setting.choices), "default": setting.choices[0]}
         case Kind.OBJECT:
             return {"type": ["object", "null"], "default": None}
         case Kind.TEXT_OR_OBJECT:
             return {"type": ["string", "object", "null"], "default": None}
         case _:
-            proposed = {"examples": list(one.examples)} if one.examples else {}
+            proposed = {"examples": list(setting.examples)} if setting.examples else {}
             return {"type": ["string", "null"], **proposed}
 
 
-def _policy_field(one: Setting) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": ["integer", "null"], "minimum": one.minimum}
-    if one.choices:
-        # Empty, so that a policy by name isn't contradicted by what nobody chose.
-        usual = f"default ({one.default_text})"
-        schema = {"type": ["string", "null"], "enum": [None, *one.choices], "values_display": {"None": usual}}
-    return {"label": one.label, "description": one.help, "schema": {**schema, "default": None}}
+def _policy_field(setting: Setting) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": ["integer", "null"], "minimum": setting.minimum}
+    if setting.choices:
+        # Empty by default, so that a field that nobody filled in doesn't contradict a named policy.
+        choices, usual = [None, *setting.choices], f"default ({setting.default_text})"
+        schema = {"type": ["string", "null"], "enum": choices, "values_display": {"None": usual}}
+    return {"label": setting.label, "description": setting.help, "schema": {**schema, "default": None}}
 
 
-def _option(
-    description: str, example: str, default: str | None, *, sensitive: bool = False
-) -> dict[str, Any]:
-    option = {
+def _option(description: str, example: str, default: str | None, **more: Any) -> dict[str, Any]:
+    return {
         "description": description,
         "version_added": _VERSION_ADDED,
         "type": "string",
         "example": example,
         "default": default,
+        **more,
     }
-    return {**option, "sensitive": True} if sensitive else option
 
 
 _CONFIG_SECTION = {
@@ -186,15 +181,13 @@ _CONFIG_SECTION = {
             "company_alerts.NOTIFIERS",
             "",
         ),
-        "dag_tab": {
-            **_option(
-                "Whether a DAG has a tab with the console's page of its store. Airflow before 3.4 shows the "
-                "tab on all DAGs, including those that manage no store.\n",
-                "False",
-                "True",
-            ),
-            "type": "boolean",
-        },
+        "dag_tab": _option(
+            "Whether a DAG has a tab with the console's page of its store. Airflow before 3.4 shows the "
+            "tab on all DAGs, including those that manage no store.\n",
+            "False",
+            "True",
+            type="boolean",
+        ),
         "report_dir": _option(
             "Directory that receives the reports of every run, for connections that name none. Empty: "
             "``storage_engine/reports`` in AIRFLOW_HOME.\n",

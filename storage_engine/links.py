@@ -31,9 +31,5 @@ class StorageEngineReportLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
         # Airflow may be served below a path.
         base = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
-        query = {
-            "store": operator.storage_engine_conn_id,
-            "dag_id": ti_key.dag_id,
-            "run_id": ti_key.run_id,
-        }
+        query = {"store": operator.storage_engine_conn_id, "dag_id": ti_key.dag_id, "run_id": ti_key.run_id}
         return f"{base}{URL_PREFIX}{REPORT_PATH}?{urlencode(query)}"

@@ -1,4 +1,4 @@
-"""Cleanup of a store this process writes and serves, with a lake: it deletes only what is proven there.
+"""Cleanup of a store that this process writes and serves: it deletes only segments that a lake proves.
 
 When the broker's rules permit a deletion, its loop calls this module and deletes nothing itself. The call
 makes one run of the deleting cycle, with the DAG's own steps, gate and journal. The run requests deletions
@@ -49,7 +49,7 @@ class ProvenRelease:
         self._not_before_ms = now_ms + _RETRY_MS
         with opened(self._store) as context:
             if not self._looked_back:
-                self._unfinished = _begun_before(context)
+                self._unfinished = _find_unfinished(context)
                 self._looked_back = True
             broker = context.broker
             if self._unfinished is not None:
@@ -63,8 +63,8 @@ class ProvenRelease:
     ) -> None:
         """Make a run, or continue one that waits for a second person's approval.
 
-        A run that was approved meanwhile comes first, even if more segments may be deleted by now. Otherwise
-        a waiting run for the same segments is continued.
+        A run that was approved meanwhile comes first, even if more segments may be deleted now. Otherwise a
+        waiting run for the same segments is continued.
         """
         self._waiting = {ids: run for ids, run in self._waiting.items() if {*ids} <= {*planned}}
         for ids, (run_key, _) in self._waiting.items():
@@ -76,7 +76,7 @@ class ProvenRelease:
         try:
             self._make(context, run_key, run_request)
         except NotApprovedError:
-            # One of before the policy asked for it can never be approved.
+            # A run from before the policy asked for approval has no starter, and can never be approved.
             if starters_of(context.journal, context.run(run_key)):
                 self._waiting[planned] = (run_key, run_request)
             raise
@@ -102,8 +102,8 @@ class ProvenRelease:
         finished.raise_refused()
 
 
-def _begun_before(context: Context) -> tuple[str, PlanRequest | None] | None:
-    """Return the run of a loop that was killed during a deletion. None: there is none."""
+def _find_unfinished(context: Context) -> tuple[str, PlanRequest | None] | None:
+    """Return the unfinished run of a process that was killed during a deletion, or None."""
     intents = context.journal.store_events(context.record.store_id, Step.RELEASE, Phase.INTENT)
     if not intents or not intents[-1].run_key.startswith(_RUN_PREFIX):
         return None
@@ -112,7 +112,7 @@ def _begun_before(context: Context) -> tuple[str, PlanRequest | None] | None:
 
 
 def proven_release(store: ManagedStore) -> ProvenRelease:
-    """Return the object that deletes only proven segments, for the loop of a store that this process serves.
+    """Return what deletes only proven segments, for the loop of a store that this process serves.
 
     :raises LakeMissingError: the lake doesn't exist.
     """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DRY_RUN = "Dry run: nothing is archived or deleted."
 
 _TALKATIVE = ("great_expectations", "py4j", "pyiceberg")
-"""Libraries that log at INFO what they load and open, many times in a task."""
+"""Libraries that log each load and open at INFO, many times in a task."""
 _SHOWN = 5
 """The most sentences or names to show. Further ones are only counted."""
 _NAME_WIDTH = 60
@@ -43,26 +43,25 @@ def quiet_libraries() -> None:
 
 
 def together(sentences: Iterable[str]) -> str:
-    """Return sentences as one line, each once. Of many, only the first and the number of the rest."""
+    """Return sentences as one line, each once: the first ones, and the number of the rest."""
     texts = list(dict.fromkeys(sentences))
     more = [f"and {len(texts) - _SHOWN} more, which XCom and report have"] if len(texts) > _SHOWN else []
     return join_texts("; ", (*texts[:_SHOWN], *more))
 
 
 def plan_lines(plan: Plan, *, dry_run: bool) -> Iterator[str]:
-    """Yield lines on the cause of a run, and on its deleted and kept segments."""
     causes = (f"{trigger.cause} ({trigger.urgency}): {trigger.detail}" for trigger in plan.triggers)
     yield f"Cause: {together(causes) or 'none holds'}"
     segments = plan.to_delete
     if segments:
         size = bytes_text(sum(segment.disk_bytes for segment in segments))
-        verb = "would go" if dry_run else "go"
+        verb = "would be deleted" if dry_run else "to delete"
         ends = ", ".join(f"{log} up to {end}" for log, end in list(plan.new_min_offsets.items())[:_SHOWN])
         yield f"{count_text(len(segments), 'segment')} {verb}, {size}: {ends}"
     kept = Counter(decision.reason.value for decision in plan.decisions if not decision.deletes)
     if kept:
         reasons = ", ".join(f"{count} {reason}" for reason, count in kept.most_common())
-        yield f"{count_text(sum(kept.values()), 'segment')} stay: {reasons}"
+        yield f"{count_text(sum(kept.values()), 'segment')} to keep: {reasons}"
     if dry_run:
         yield DRY_RUN
     elif not segments:
@@ -82,7 +81,7 @@ def lag_lines(lag: LagSummary, unit: str, *, dry_run: bool) -> Iterator[str]:
 
 
 def at_risk_text(lag: LagSummary, unit: str) -> str:
-    """Return a line on the groups whose next message is deleted. "": there is no such group.
+    """Return a clause on the groups whose next message is deleted. "" if there is no such group.
 
     :param unit: the word for a part of a topic, such as queue or partition.
     """
@@ -96,7 +95,6 @@ def at_risk_text(lag: LagSummary, unit: str) -> str:
 
 
 def archive_lines(done: ArchiveResult) -> Iterator[str]:
-    """Yield lines on the archived and proven segments."""
     receipts = done.receipts
     if receipts:
         messages = count_text(sum(row.message_count for row in receipts), "message")
@@ -109,7 +107,6 @@ def archive_lines(done: ArchiveResult) -> Iterator[str]:
 
 
 def release_lines(result: ReleaseResult) -> Iterator[str]:
-    """Yield lines on the deleted segments and the log's new begin."""
     if not result.deleted:
         yield "Nothing was deleted."
         return
@@ -119,7 +116,6 @@ def release_lines(result: ReleaseResult) -> Iterator[str]:
 
 
 def dependents_lines(result: DependentsResult) -> Iterator[str]:
-    """Yield lines on the files that were deleted after the segments."""
     if not result.deleted:
         yield "No queue or index file points only at deleted segments: nothing was deleted."
         return
@@ -128,7 +124,6 @@ def dependents_lines(result: DependentsResult) -> Iterator[str]:
 
 
 def checkpoint_lines(result: CheckpointResult) -> Iterator[str]:
-    """Yield lines on the flushed files, or on a running broker's progress."""
     from storage_engine.retention.hold.hold_text import progress_text
 
     if result.progress is not None:
@@ -137,24 +132,22 @@ def checkpoint_lines(result: CheckpointResult) -> Iterator[str]:
         yield f"{result.flushed} files and directories flushed; the checkpoint was read, not changed."
 
 
-def monitor_lines(found: MonitorResult) -> Iterator[str]:
-    """Yield lines on the store's state: its hold, disks, broker and lake."""
+def monitor_lines(result: MonitorResult) -> Iterator[str]:
     from storage_engine.retention.hold.hold_text import hold_text, progress_text
 
-    if found.hold:
-        yield hold_text(found.hold)
+    if result.hold:
+        yield hold_text(result.hold)
     levels = (
-        f"{disk.path} {disk.used_percent} %" for disk in found.sensed.levels if disk.used_percent is not None
+        f"{disk.path} {disk.used_percent} %" for disk in result.sensed.levels if disk.used_percent is not None
     )
     yield f"Disks: {together(levels) or 'unknown'}"
-    if found.sensed.progress is not None:
-        yield progress_text(found.sensed.progress)
-    if found.archive_lag is not None:
-        yield f"Archive: {found.archive_lag.text}"
+    if result.sensed.progress is not None:
+        yield progress_text(result.sensed.progress)
+    if result.archive_lag is not None:
+        yield f"Archive: {result.archive_lag.text}"
 
 
 def usage_lines(report: RetentionReport) -> Iterator[str]:
-    """Yield lines on the lake's content in a span of time, and the resulting advice."""
     size = bytes_text(report.size_bytes)
     yield f"{count_text(report.messages, 'message')}, {size}: {report.usage_path}"
     if report.advice is not None:
@@ -165,14 +158,13 @@ def usage_lines(report: RetentionReport) -> Iterator[str]:
 
 
 def validation_lines(result: ValidationResult) -> Iterator[str]:
-    """Yield lines on the result of validation."""
     checks = Counter(check.status.value for check in result.checks)
     ranges = Counter(row.where.value for row in result.ranges)
     yield f"{result.overall.value}: checks {_count_text(checks)}; ranges of offsets {_count_text(ranges)}"
 
 
 def broken_text(result: ValidationResult) -> str:
-    """Return a text that names the checks that failed or warn, each with an example. "": no check did."""
+    """Return the checks that failed or warn, each with an example. "" if there are none."""
     return together(
         f"{check.status.value} {check.expectation}: {', '.join(check.examples[:1])}"
         for check in result.checks
@@ -181,7 +173,6 @@ def broken_text(result: ValidationResult) -> str:
 
 
 def maintenance_lines(lakes: Sequence[LakeMaintenance], done: MaintainResult) -> Iterator[str]:
-    """Yield lines on the removed files and records."""
     for lake in lakes:
         tables = "; ".join(table.text for table in lake.tables)
         files = count_text(lake.taken_files, "file")

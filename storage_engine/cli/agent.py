@@ -55,7 +55,7 @@ _FILE = NamedPath(dir_okay=False, exists=True)
     "--lease",
     "lease_seconds",
     metavar="SECONDS",
-    # The kernel counts a wait in milliseconds, of 31 bits.
+    # The kernel counts a wait in milliseconds, with 31 bits.
     type=click.IntRange(1, 24 * 86_400),
     default=3600,
     show_default=True,
@@ -98,7 +98,7 @@ def agent(
     token = "" if token_file is None else read_token(token_file)
     listening = AgentListening(*listen, tls_cert, tls_key, client_ca, token, plain)
     listening.tls()
-    served = [_look_at(word) for word in words]
+    served = [_find_store(word) for word in words]
     files = sum(len(tuple(_segment_files(store))) for store in served)
     server = Agent(
         {store.real_root: partial(_segment_files, store) for store in served},
@@ -117,8 +117,8 @@ def agent(
     return 0
 
 
-def _look_at(word: str) -> ManagedStore:
-    """Return a store by its path or name, from its files only: no broker is asked."""
+def _find_store(word: str) -> ManagedStore:
+    """Return a store by its path or name, without its running broker: only its files are read."""
     named = find_named(word)
     store = managed_store(Path(word)) if named is None else named.managed(None, None)
     return replace(store, live=None, engine=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from shlex import quote
@@ -11,18 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from storage_engine import cycle
-from storage_engine.cli.options.options import (
-    CLEAN,
-    REPLICAS_STOPPED,
-    check_store,
-)
+from storage_engine.cli.options.options import CLEAN, REPLICAS_STOPPED, check_store
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.lag import LagOfPlan, print_groups
 from storage_engine.cli.output.next_line import say_cleanup, say_next
 from storage_engine.cli.output.notify_option import AlarmsTold, alarms_told, notify_option
 from storage_engine.cli.output.output import answer, error_json, print_json, say, say_notes
 from storage_engine.cli.output.plan_output import ASSUMED, by_hand, plan_json, print_plan
-from storage_engine.cli.output.progress import progress, waiting
+from storage_engine.cli.output.progress import archive_with_progress, waiting
 from storage_engine.cli.shell.command import command, json_option, said_by, wants_json
 from storage_engine.cli.shell.values import reason_text
 from storage_engine.commands import Command, Text
@@ -32,19 +28,14 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import UNCHANGED, bytes_text, count_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.plan import Plan, PlanRequest
-from storage_engine.model.proof.receipt import Receipt
 
 if TYPE_CHECKING:
-    from storage_engine.lake.archive.archive import SegmentJob
     from storage_engine.retention.monitor.notifying import Means
     from storage_engine.retention.plan.deciding import Decided
     from storage_engine.retention.quarantine.undo import UndoResult
     from storage_engine.retention.report.finishing import FinishResult
     from storage_engine.retention.report.report import Report
-    from storage_engine.retention.steps import (
-        ArchiveResult,
-        ReleaseResult,
-    )
+    from storage_engine.retention.steps import ArchiveResult, ReleaseResult
     from storage_engine.retention.store.managed_store import ManagedStore
 
 
@@ -54,12 +45,10 @@ if TYPE_CHECKING:
 @click.option(
     "--max-segments",
     type=click.IntRange(min=1),
-    help=("Delete at most this many; default: deleteFileBatchMax."),
+    help="Delete at most this many; default: deleteFileBatchMax.",
 )
 @click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Show the planned deletions and the consumers' losses; change nothing.",
+    "--dry-run", is_flag=True, help="Show the planned deletions and the consumers' losses; change nothing."
 )
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @click.option("--run-key", help="Continue this interrupted run; default: a new one.")
@@ -96,7 +85,7 @@ def clean(
         )
     with alarms_told(managed, "clean", notify) as tell_alarms:
         if run_key is None or not _is_begun(managed, run_key):
-            # Bad input leaves no trace, not even a run; the plan looks at all of this once more.
+            # Bad input must leave no trace, not even a run. The run's own plan checks all of this again.
             preview(managed, request)
         return _run(managed, run_key or f"clean-{clock_ms()}", request, tell_alarms)
 
@@ -115,25 +104,25 @@ def _is_begun(managed: ManagedStore, run_key: str) -> bool:
 def show_dry_run(
     kind: str,
     managed: ManagedStore,
-    seen: Decided,
+    decided: Decided,
     lag: LagOfPlan,
-    asked: Callable[[], Plan | None] = lambda: None,
+    find_manual_plan: Callable[[], Plan | None] = lambda: None,
 ) -> int:
     """Show what a run would do now, and which records consumers would lose. Change nothing.
 
     :param kind: as of :func:`print_json`.
-    :param asked: returns the plan of a run by hand, for :func:`print_plan`.
+    :param find_manual_plan: returns the plan of a run by hand, for :func:`print_plan`.
     """
     from storage_engine.brokers import find_broker
 
     def print_words(_: object) -> None:
         say("Dry run: this is what a run would do now.")
-        print_plan(managed, seen, asked())
+        print_plan(managed, decided, find_manual_plan())
         print_groups(lag.groups, lag.source, find_broker(managed.broker).words.queue)
         say("\nDry run: nothing was archived, deleted or changed.")
 
     consumers = {"groups": lag.groups, "source": lag.source}
-    return answer(kind, {"dry_run": True, "plan": plan_json(managed, seen), **consumers}, print_words)
+    return answer(kind, {"dry_run": True, "plan": plan_json(managed, decided), **consumers}, print_words)
 
 
 def _run(managed: ManagedStore, run_key: str, request: PlanRequest, tell_alarms: AlarmsTold) -> int:
@@ -158,7 +147,7 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, tell_alarms:
 
 
 def take_steps(cleanup: cycle.Cleanup) -> None:
-    """Make or find a run's plan, and take every step after it. If a step fails, write the report."""
+    """Make or read a run's plan, and take every step after it. If a step fails, write the report."""
     key = cleanup.run_key
     tell(f"run {key}; if it is interrupted, --run-key {key} continues it")
     planned = cycle.plan(cleanup)
@@ -265,15 +254,6 @@ def _say_next(cleanup: cycle.Cleanup, report: Report) -> None:
         say_next(Command("doctor"), "The report says why the other segments stay, and what to do")
 
 
-def archive_with_progress(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
-    """Archive in this process, and show the progress."""
-    from storage_engine.lake.archive.archive import archive_all
-    from storage_engine.lake.catalog.catalog import open_lake
-
-    with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
-        return archive_all(open_lake(jobs[0].lake), jobs, advance)
-
-
 def _archive_lines(cleanup: cycle.Cleanup, done: ArchiveResult) -> Iterator[str]:
     yield from (Text("archive: ", notice) for notice in done.notices)
     if done.waiver is None:
@@ -301,9 +281,8 @@ def _release_lines(cleanup: cycle.Cleanup, released: ReleaseResult) -> Iterator[
     if window_hours is not None and released.deleted:
         until = ", before its broker starts" if find_broker(managed.broker).aside is Aside.OUTSIDE else ""
         yield Text(
-            f"quarantine: the deleted files free nothing for {window_hours} h, or until space is the "
-            "cause of "
-            "a run; ",
+            f"quarantine: the deleted files free nothing for {window_hours} h, or until space is the cause "
+            "of a run; ",
             Command("undo", quote(cleanup.run_key)),
             f" brings it back{until}",
         )
@@ -359,7 +338,7 @@ def undo(run: str, managed: ManagedStore) -> int:
         )
         say(f"Report   {finished.report_json}")
         return 0
-    say(f"{files} that point into them are back, {bytes_text(done.size_bytes)}; {_begins(done)}.")
+    say(f"{files} that point into them are back, {bytes_text(done.size_bytes)}; {_begin_text(done)}.")
     say_notes(done.notices)
     say(
         "The next run deletes them again, if its rules allow that: stop its schedule, or set "
@@ -369,7 +348,7 @@ def undo(run: str, managed: ManagedStore) -> int:
     return 0
 
 
-def _begins(done: UndoResult) -> str:
+def _begin_text(done: UndoResult) -> str:
     if len(done.min_offsets) > 1:
         return f"{count_text(len(done.min_offsets), 'log')} begin as before"
     return f"the log begins at {next(iter(done.min_offsets.values()), done.min_offset)}"

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.cli.options.options import (
-    check_store,
-    conn_id_option,
-    lake_and_journal,
-    lake_option,
-)
+from storage_engine.cli.options.options import check_store, conn_id_option, lake_and_journal, lake_option
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.output import answer, store_name
 from storage_engine.cli.shell.command import command, json_option
@@ -27,8 +22,7 @@ if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
 
 
-def _digest(context: click.Context, parameter: click.Parameter, digest: str | None) -> str | None:
-    """Make sure that a plan's digest looks like one; a click callback."""
+def _check_digest(context: click.Context, parameter: click.Parameter, digest: str | None) -> str | None:
     if digest is not None and not re.fullmatch("[0-9a-f]{64}", digest):
         raise click.BadParameter(
             Text(
@@ -42,14 +36,14 @@ def _digest(context: click.Context, parameter: click.Parameter, digest: str | No
 
 
 @command()
-@click.argument("digest", callback=_digest)
+@click.argument("digest", callback=_check_digest)
 @lake_option(required=False)
 @conn_id_option
 @click.option(
     "--reason",
     callback=reason_text,
     required=True,
-    help=("Why these segments may be deleted without a proven copy."),
+    help="Why these segments may be deleted without a proven copy.",
 )
 @json_option
 def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str) -> int:
@@ -67,7 +61,7 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str) 
 @click.option(
     "--digest",
     metavar="DIGEST",
-    callback=_digest,
+    callback=_check_digest,
     help="Digest of the plan with which a run stopped. This plan may then be carried out.",
 )
 @click.option(
@@ -83,10 +77,7 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str) 
 )
 @json_option
 def approve(
-    managed: ManagedStore,
-    digest: str | None,
-    lower_to: str | None,
-    minimum_retention_hours: int | None,
+    managed: ManagedStore, digest: str | None, lower_to: str | None, minimum_retention_hours: int | None
 ) -> int:
     """Approve, as a second person, that a plan of STORE is carried out. The journal keeps both accounts.
 
@@ -110,7 +101,8 @@ def approve(
         lowered = lower_policy(journal, record, lowest, minimum_retention_hours, this_account())
         if lowered is None:
             text = (
-                f"{managed.real_root}: asked for approval: {lower_to}. Another account has to say the same."
+                f"{managed.real_root}: the change to approval: {lower_to} is requested. Now another account "
+                "has to give the same command."
             )
         else:
             both = " and ".join(person.text for person in lowered.persons)
@@ -135,11 +127,7 @@ def approve(
 )
 @json_option
 def accept_loss(
-    managed: ManagedStore,
-    start_offset: int,
-    end_offset: int,
-    log: str | None,
-    reason: str,
+    managed: ManagedStore, start_offset: int, end_offset: int, log: str | None, reason: str
 ) -> int:
     """Accept that a range of STORE's log is LOST. From then on validation only warns of it.
 
@@ -162,18 +150,10 @@ def accept_loss(
 @click.option(
     "--force",
     is_flag=True,
-    help=(
-        "Open a new lineage even if nothing contradicts the archive. Segments that are still on disk are "
-        "archived once more."
-    ),
+    help="Open a new lineage even if nothing contradicts the archive; segments on disk are archived again.",
 )
 @json_option
-def adopt(
-    managed: ManagedStore,
-    log: str | None,
-    reason: str,
-    force: bool,
-) -> int:
+def adopt(managed: ManagedStore, log: str | None, reason: str, force: bool) -> int:
     """Open a new lineage for STORE, after other bytes were found at offsets that are already archived.
 
     Archived segments stay in the lake under the old lineage. Refused if no segment on disk contradicts them.
@@ -228,12 +208,7 @@ def move(name: str, managed: ManagedStore, reason: str, leave_unproven: int | No
 )
 @click.option("--new", is_flag=True, help="STORE is a copy and becomes a store of its own.")
 @json_option
-def stamp(
-    managed: ManagedStore,
-    reason: str,
-    store_id: str | None,
-    new: bool,
-) -> int:
+def stamp(managed: ManagedStore, reason: str, store_id: str | None, new: bool) -> int:
     """Record which store the directory STORE is, after it was copied, or its stamp or lake was lost.
 
     The stamp is in STORE/.storage-engine. From then on the store is compared with the lake's present state.

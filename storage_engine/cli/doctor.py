@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.cli.options.options import (
-    is_lake_there,
-    make_commands,
-    pipeline_of,
-    places_of,
-)
+from storage_engine.cli.options.options import is_lake_there, make_commands, pipeline_of, places_of
 from storage_engine.cli.options.store_argument import has_lake, takes_store
 from storage_engine.cli.options.stores_file import named_stores
 from storage_engine.cli.output.output import (
@@ -47,7 +42,6 @@ from storage_engine.model.lag import touched_text
 from storage_engine.model.report.diagnosis import (
     Finding,
     SettingFrom,
-    SettingInEffect,
     Severity,
     sort_findings,
 )
@@ -66,6 +60,7 @@ _LAKE_LABELS = {"second lake": "lake 2"}
 _LONG_MS = 365 * DAY_MS
 _MOST_COLUMNS = 100
 _MOST_LOGS = 8
+_SHOWN_DEFAULTS = ("deleteWhen", "fileReservedTime", "diskMaxUsedSpaceRatio", "cleanFileForciblyEnable")
 _SOURCES = {
     SettingFrom.CONFIG_FILE: "broker.conf",
     SettingFrom.OVERRIDE: "--set",
@@ -104,7 +99,7 @@ def doctor(managed: ManagedStore | None) -> int:
                 runs="" if conn_id is None else places_of(conn_id, managed),
             )
     except StoreNotFoundError as error:
-        # Where an edge worker sees the store, Airflow's hosts don't: what Airflow knows is said all the same.
+        # Only an edge worker's host has the store's disk. Airflow's view is printed nevertheless.
         if pipeline is None or pipeline.queue is None:
             raise
         if not wants_json():
@@ -125,9 +120,7 @@ def _without_lake(diagnosis: Diagnosis, lake_dir: str) -> Diagnosis:
     """Return a diagnosis for a call that names a lake where none exists."""
     where = make_commands(Path(lake_dir), diagnosis.store.broker)
     finding = Finding.warning(
-        "no-lake",
-        f"no lake there yet: {lake_dir}",
-        Text("mount its disk, or make a lake ", where),
+        "no-lake", f"no lake there yet: {lake_dir}", Text("mount its disk, or make a lake ", where)
     )
     step = diagnosis.next
     if isinstance(step.command, Command) and step.command.words == "init-lake":
@@ -136,10 +129,7 @@ def _without_lake(diagnosis: Diagnosis, lake_dir: str) -> Diagnosis:
 
 
 def _call_for(name: str, context: click.Context) -> int:
-    """Call a context's command for a store in the file of stores.
-
-    :return: its exit code.
-    """
+    """Call a context's command for a store in the file of stores, and return its exit code."""
     try:
         with context.command.make_context(context.info_name, [name], parent=context.parent) as call:
             return int(context.command.invoke(call) or 0)
@@ -148,30 +138,27 @@ def _call_for(name: str, context: click.Context) -> int:
         return 2 if isinstance(error, BadInputError) else 1
 
 
-def print_diagnosis(found: Diagnosis, said: Arguments) -> None:
-    """Print a store's description and settings, the findings, and the next command.
-
-    :param said: this call's arguments.
-    """
+def print_diagnosis(diagnosis: Diagnosis, arguments: Arguments) -> None:
+    """Print a store's description, settings and findings, and the next command with known arguments."""
     width = min(terminal_width() or 80, _MOST_COLUMNS)
-    say_styled(click.style(printable(store_head(found.store)), bold=True))
-    for label, text in _about(found):
-        _echo(label, text, width)
-    _print_settings(found, width)
-    for finding in found.findings:
-        _print_finding(finding, said, width)
-    if not any(finding.severity is not Severity.NOTE for finding in found.findings):
+    say_styled(click.style(printable(store_head(diagnosis.store)), bold=True))
+    for label, text in _about(diagnosis):
+        _print_labelled(label, text, width)
+    _print_settings(diagnosis, width)
+    for finding in diagnosis.findings:
+        _print_finding(finding, arguments, width)
+    if not any(finding.severity is not Severity.NOTE for finding in diagnosis.findings):
         say_styled("\nNothing is wrong.")
-    _print_next(found, said)
+    _print_next(diagnosis, arguments)
 
 
-def print_pipeline(found: PipelineFacts, said: Arguments, now_ms: int) -> None:
-    """Print Airflow's view of a store that isn't on this host, and the findings about its DAGs."""
+def print_pipeline(pipeline: PipelineFacts, arguments: Arguments, now_ms: int) -> None:
+    """Print Airflow's view of a store that isn't on this host, and the findings on its DAGs."""
     width = min(terminal_width() or 80, _MOST_COLUMNS)
-    for label, text in found.lines(now_ms):
-        _echo(label, text, width)
-    for finding in sort_findings([*pipeline_findings(found, now_ms)]):
-        _print_finding(finding, said, width)
+    for label, text in pipeline.lines(now_ms):
+        _print_labelled(label, text, width)
+    for finding in sort_findings([*pipeline_findings(pipeline, now_ms)]):
+        _print_finding(finding, arguments, width)
 
 
 def _about(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
@@ -205,14 +192,18 @@ def _about_figures(figures: Figures, newest_ms: int | None) -> Iterator[tuple[st
     yield "size", f"{count_text(segments, 'segment')}, {bytes_text(figures.log_bytes)}; offsets {offsets}"
     if figures.oldest_message_ms is not None and newest_ms is not None:
         yield "messages", f"{time_text(figures.oldest_message_ms)} to {time_text(newest_ms)}"
-    for disk in _one_a_device(figures):
-        yield "disk", _disk_text(disk)
-    yield "growth", growth_text(figures.growth) + _full(figures)
+    disks: dict[object, DiskUsage] = {}
+    for disk in figures.snapshot.disks:
+        disks.setdefault(disk.path if disk.device is None else disk.device, disk)
+    for disk in disks.values():
+        level = f"{disk.used_percent} % used, {bytes_text(disk.usable_bytes)} free"
+        yield "disk", f"{disk.path}: {'level unknown' if disk.used_percent is None else level}"
+    yield "growth", growth_text(figures.growth) + _full_text(figures)
     yield "deletes", deletion_text(figures)
 
 
-def _full(figures: Figures) -> str:
-    """Return a clause about when the disk is full, by the growth and by deletions because of age."""
+def _full_text(figures: Figures) -> str:
+    """Return a clause on when the disk is full, by the growth and by deletions because of age."""
     if figures.full_in_ms is None:
         return ""
     if figures.full_in_ms > _LONG_MS:
@@ -220,24 +211,10 @@ def _full(figures: Figures) -> str:
     return f"; above {figures.full_percent} % in {duration_text(figures.full_in_ms)}"
 
 
-def _one_a_device(figures: Figures) -> tuple[DiskUsage, ...]:
-    disks = figures.snapshot.disks
-    by_device: dict[object, DiskUsage] = {}
-    for disk in disks:
-        by_device.setdefault(disk.path if disk.device is None else disk.device, disk)
-    return tuple(by_device.values())
-
-
-def _disk_text(disk: DiskUsage) -> str:
-    if disk.used_percent is None:
-        return f"{disk.path}: level unknown"
-    return f"{disk.path}: {disk.used_percent} % used, {bytes_text(disk.usable_bytes)} free"
-
-
 def _about_lakes(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     if not diagnosis.lakes:
         return
-    # The lake's libraries, which a look without a lake needs for nothing.
+    # Imports the lake's libraries, which are needed only with a lake.
     from storage_engine.retention.doctor.lake_check import lake_text
 
     for lake in diagnosis.lakes:
@@ -255,41 +232,26 @@ def _about_lakes(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
 
 
 def _print_settings(diagnosis: Diagnosis, width: int) -> None:
-    settings = [setting for setting in diagnosis.said.settings if _is_telling(setting)]
-    if not settings:
-        return
     by_source: dict[str, list[str]] = {}
-    for setting in settings:
+    for setting in diagnosis.said.settings:
+        if setting.source is SettingFrom.DEFAULT and setting.name not in _SHOWN_DEFAULTS:
+            continue
         note = f" ({setting.note})" if setting.note else ""
-        by_source.setdefault(_source(diagnosis, setting), []).append(f"{setting.name} {setting.value}{note}")
+        is_of_connection = setting.source is SettingFrom.OVERRIDE and diagnosis.pipeline is not None
+        source = "connection" if is_of_connection else _SOURCES[setting.source]
+        by_source.setdefault(source, []).append(f"{setting.name} {setting.value}{note}")
     for number, (source, values) in enumerate(by_source.items()):
-        _echo("" if number else "settings", f"{source}: {', '.join(values)}", width)
-
-
-def _is_telling(setting: SettingInEffect) -> bool:
-    """Return whether a setting is shown even with its default value."""
-    always = ("deleteWhen", "fileReservedTime", "diskMaxUsedSpaceRatio", "cleanFileForciblyEnable")
-    return setting.source is not SettingFrom.DEFAULT or setting.name in always
-
-
-def _source(diagnosis: Diagnosis, setting: SettingInEffect) -> str:
-    if setting.source is SettingFrom.OVERRIDE and diagnosis.pipeline is not None:
-        return "connection"
-    return _SOURCES[setting.source]
+        _print_labelled("" if number else "settings", f"{source}: {', '.join(values)}", width)
 
 
 def _print_finding(finding: Finding, arguments: Arguments, width: int) -> None:
-    label = finding.severity.value.upper()
-    lead = f"{label:<{_LABEL_WIDTH}}"
-    lines = _wrapped(_sentence(finding.what, arguments), width)
-    say_styled(f"\n{click.style(lead, fg=_COLORS[finding.severity], bold=True)}{lines[0]}")
-    for line in lines[1:]:
-        say_styled(f"{'':<{_LABEL_WIDTH}}{line}")
+    label = click.style(
+        f"{finding.severity.value.upper():<{_LABEL_WIDTH}}", fg=_COLORS[finding.severity], bold=True
+    )
+    _print_wrapped(f"\n{label}", _sentence(finding.what, arguments), width)
     if finding.advice:
-        first, *more = _wrapped(_sentence(finding.advice, arguments), width - 2)
-        say_styled(f"{'':<{_LABEL_WIDTH}}{click.style('→', bold=True)} {first}")
-        for line in more:
-            say_styled(f"{'':<{_LABEL_WIDTH}}  {line}")
+        arrow = f"{'':<{_LABEL_WIDTH}}{click.style('→', bold=True)} "
+        _print_wrapped(arrow, _sentence(finding.advice, arguments), width, _LABEL_WIDTH + 2)
 
 
 def _sentence(text: str, arguments: Arguments) -> str:
@@ -320,56 +282,46 @@ def _next_command(diagnosis: Diagnosis, arguments: Arguments) -> str:
     return f"{text} {diagnosis.next.options}".rstrip()
 
 
-def _echo(label: str, text: str, width: int) -> None:
-    lines = _wrapped(printable(text), width)
-    say_styled(f"  {label:<{_LABEL_WIDTH - 2}}{lines[0]}")
-    for line in lines[1:]:
-        say_styled(f"{'':<{_LABEL_WIDTH}}{line}")
+def _print_labelled(label: str, text: str, width: int) -> None:
+    _print_wrapped(f"  {label:<{_LABEL_WIDTH - 2}}", printable(text), width)
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        text, max(20, width - _LABEL_WIDTH), break_long_words=False, break_on_hyphens=False
-    ) or [""]
+def _print_wrapped(lead: str, text: str, width: int, indent: int = _LABEL_WIDTH) -> None:
+    room = max(20, width - indent)
+    first, *more = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+    say_styled(f"{lead}{first}")
+    for line in more:
+        say_styled(f"{'':<{indent}}{line}")
 
 
-def diagnosis_json(found: Diagnosis, said: Arguments) -> dict[str, Any]:
-    """Return a diagnosis for programs.
-
-    :param said: as of :func:`print_diagnosis`.
-    """
-    figures = found.figures
+def diagnosis_json(diagnosis: Diagnosis, arguments: Arguments) -> dict[str, Any]:
+    """Return a diagnosis for programs, with this call's arguments in its commands."""
+    figures = diagnosis.figures
     return {
-        "store": found.store.root,
-        "name": store_name(found.store),
-        "at_ms": found.at_ms,
-        "urgent": found.is_urgent,
+        "store": diagnosis.store.root,
+        "name": store_name(diagnosis.store),
+        "at_ms": diagnosis.at_ms,
+        "urgent": diagnosis.is_urgent,
         "broker": {
-            "name": found.store.broker,
-            "version": found.said.version or None,
-            "running": found.said.running,
-            "layout": list(found.said.layout),
+            "name": diagnosis.store.broker,
+            "version": diagnosis.said.version or None,
+            "running": diagnosis.said.running,
+            "layout": list(diagnosis.said.layout),
         },
-        "settings": to_jsonable(found.said.settings),
-        "figures": None if figures is None else _figures_json(figures, found),
-        "lakes": to_jsonable(found.lakes),
-        "pipeline": to_jsonable(found.pipeline),
-        "runs": found.runs or None,
-        "findings": findings_json(found.findings, ("what", "advice"), said),
-        "next": {
-            "command": _next_command(found, said) or None,
-            "why": found.next.why,
-        },
+        "settings": to_jsonable(diagnosis.said.settings),
+        "figures": None if figures is None else _figures_json(figures, diagnosis),
+        "lakes": to_jsonable(diagnosis.lakes),
+        "pipeline": to_jsonable(diagnosis.pipeline),
+        "runs": diagnosis.runs or None,
+        "findings": findings_json(diagnosis.findings, ("what", "advice"), arguments),
+        "next": {"command": _next_command(diagnosis, arguments) or None, "why": diagnosis.next.why},
     }
 
 
 def _elsewhere_json(
     store: ManagedStore, pipeline: PipelineFacts, error: Exception, arguments: Arguments, now_ms: int
 ) -> dict[str, Any]:
-    """Return Airflow's view of a store on another host, with the same keys as for a store on this host.
-
-    :param error: the error that says that the store isn't here.
-    """
+    """Return Airflow's view of a store on another host, with the same keys as for a store on this host."""
     findings = sort_findings([Finding.warning("not-here", Text(error)), *pipeline_findings(pipeline, now_ms)])
     return {
         "store": store.root,

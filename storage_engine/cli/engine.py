@@ -32,7 +32,7 @@ _BLOCK_BYTES = 1 << 16
 @command()
 @takes_store(lake=None, second_lake=True)
 @click.option(
-    "--topic", metavar="TOPIC", help=("Store each line of standard input as a message of this topic.")
+    "--topic", metavar="TOPIC", help="Store each line of standard input as a message of this topic."
 )
 def serve(managed: ManagedStore, topic: str | None) -> int:
     """Run STORE as its broker would: write it, flush it, and answer requests.
@@ -65,7 +65,7 @@ def serve(managed: ManagedStore, topic: str | None) -> int:
 
 
 def _lines(descriptor: int, ends: threading.Event) -> Iterator[bytes]:
-    """Yield lines of the input until it ends, or until this process is told to end."""
+    """Yield lines of the input until it ends, or until the event is set."""
     rest = b""
     while not ends.is_set():
         readable, _, _ = select.select([descriptor], [], [], _WAIT_SECONDS)
@@ -116,10 +116,7 @@ def flush(managed: ManagedStore) -> int:
     type=click.Choice(["recent", "all"]),
     default="recent",
     show_default=True,
-    help=(
-        "How much of the log is read to make an index again that the crash destroyed: the 10 newest "
-        "segments, or as many as needed."
-    ),
+    help="How much of the log to read for a destroyed index: the 10 newest segments, or all that it needs.",
 )
 @json_option
 def recover(managed: ManagedStore, dry_run: bool, cut_messages: bool, index: str) -> int:
@@ -133,10 +130,7 @@ def recover(managed: ManagedStore, dry_run: bool, cut_messages: bool, index: str
 
     with waiting("Recovering"):
         recovery = engine_of(managed.broker, managed.root, "recovered").recover(
-            settings_of(managed),
-            dry_run=dry_run,
-            cut_messages=cut_messages,
-            whole_index=index == "all",
+            settings_of(managed), dry_run=dry_run, cut_messages=cut_messages, whole_index=index == "all"
         )
     return answer("recover", recovery, join_texts("\n", recovery.lines))
 

@@ -116,7 +116,7 @@ def _entry(title: str, text: str) -> Iterator[str]:
 
 
 def _line(text: str) -> str:
-    """Return a text as a line of roff. Nothing in it is a request of roff."""
+    """Return a text as a line of roff, with no request of roff in it."""
     return re.sub(r"^([.'])", r"\\&\1", _text(text))
 
 

@@ -31,35 +31,27 @@ if TYPE_CHECKING:
 
 
 def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command both options. It receives them as ``acceptance``."""
+    """Give a command --leave-unproven and --reason. It receives them as ``acceptance``."""
 
+    @click.option(
+        "--leave-unproven",
+        type=click.IntRange(min=1),
+        metavar="AT-MOST",
+        help="Accept that the broker deletes at most this many unproven segments within a day.",
+    )
+    @click.option("--reason", callback=reason_text, help="Reason for --leave-unproven. The journal keeps it.")
     @wraps(command)
     def called(*arguments: Any, leave_unproven: int | None, reason: str | None, **values: Any) -> Any:
         if (leave_unproven is None) != (reason is None):
             raise click.UsageError("Expected --leave-unproven AT-MOST and --reason TEXT together, found one.")
-        accepted = None
+        acceptance = None
         if leave_unproven is not None and reason is not None:
-            # The lake's libraries, which --help needs for nothing.
+            # Imports the lake's libraries, which --help must not wait for.
             from storage_engine.retention.hold.holding import Acceptance
 
-            accepted = Acceptance(leave_unproven, person(), reason)
-        return command(*arguments, acceptance=accepted, **values)
+            acceptance = Acceptance(leave_unproven, person(), reason)
+        return command(*arguments, acceptance=acceptance, **values)
 
-    for decorate in (
-        click.option(
-            "--reason", callback=reason_text, help="Reason for --leave-unproven. The journal keeps it."
-        ),
-        click.option(
-            "--leave-unproven",
-            type=click.IntRange(min=1),
-            metavar="AT-MOST",
-            help=(
-                "Accept that the broker deletes at most this many segments within a day though no lake "
-                "proves them."
-            ),
-        ),
-    ):
-        called = decorate(called)
     return called
 
 
@@ -69,9 +61,8 @@ def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def hold(managed: ManagedStore) -> int:
     """Hold STORE beside its running broker, or renew its hold. Then the broker deletes only what we release.
 
-    clean holds by itself; inspect shows a hold and changes nothing. A hold that isn't renewed for
-    --hold-hours ends by itself. Before a first hold, its changes at the broker are shown. Exit code 1: the
-    store isn't held.
+    clean holds it, too; inspect only shows a hold. A hold that isn't renewed for --hold-hours ends by itself.
+    Before a first hold, its changes at the broker are shown. Exit code 1: the store isn't held.
 
     If a Kafka broker deletes by its own rules, only some topics are held: those with segments that no lake
     has and that are due within --archive-margin-hours. Their settings are restored once the segments are
@@ -134,7 +125,7 @@ def _print(kind: str, broker: RunningBroker, result: HoldResult) -> int:
 @command()
 @takes_store(policy=("shield_give_up_percent",))
 @click.option(
-    "--remove", is_flag=True, help=("Remove the shield, once all its segments are in the log or proven.")
+    "--remove", is_flag=True, help="Remove the shield, once all its segments are in the log or proven."
 )
 @leave_unproven_options
 @json_option
@@ -151,7 +142,7 @@ def shield(managed: ManagedStore, remove: bool, acceptance: Acceptance | None) -
     if acceptance is not None and not remove:
         raise click.UsageError("--leave-unproven: expected --remove with it, found none.")
     refuse_shield(managed)
-    # The lake's libraries, which --help needs for nothing.
+    # Imports the lake's libraries, which --help must not wait for.
     from storage_engine.retention.hold.holding import remove_shield_of
     from storage_engine.retention.shield import tend_shield
     from storage_engine.retention.store.context import opened

@@ -71,14 +71,8 @@ def _check_name(context: click.Context, parameter: click.Parameter, text: str | 
 @second_lake_option
 @conn_id_option
 @json_option
-def info(
-    which: str | None,
-    lake_dir: Path | None,
-    second_lake_dir: Path | None,
-    conn_id: str | None,
-) -> int:
-    """Show the managed stores: their ranges on disk and in lakes, last run, last verification, holds and
-    workers.
+def info(which: str | None, lake_dir: Path | None, second_lake_dir: Path | None, conn_id: str | None) -> int:
+    """Show the managed stores: ranges on disk and in lakes, last run, last verification, holds and workers.
 
     STORE is a store's name, path or id. Without it, all stores of the journal and the lakes are shown, or the
     connection's store. Ranges on another host's disk aren't shown. Without a lake or a connection, the file
@@ -103,10 +97,7 @@ def info(
 
 @no_collection()
 def _overview(base: ManagedStore) -> Overview:
-    """Return the overview.
-
-    The libraries of journal and lake are imported here, so that a wrong call needn't wait for them.
-    """
+    """Return the overview. Imports libraries that a wrong call must not wait for."""
     from storage_engine.arrow.alone import load_arrow_alone
 
     load_arrow_alone()
@@ -117,12 +108,12 @@ def _overview(base: ManagedStore) -> Overview:
 
 def _choose(overview: Overview, text: str, base: ManagedStore) -> ManagedOverview:
     """:raises BadInputError: no store has this name, path or id."""
-    called = [store.name for store in overview.stores]
+    names = [store.name for store in overview.stores]
     by_word = {
         word: store for store in overview.stores for word in (store.store_id, store.path, store.name) if word
     }
-    if called.count(text) > 1:
-        # By their places' last parts: which one is meant is not known.
+    if names.count(text) > 1:
+        # Several stores have this default name, so it names none of them.
         del by_word[text]
     real = str(Path(text).resolve())
     if text not in by_word and real not in by_word:
@@ -171,11 +162,7 @@ def _overview_json(overview: Overview) -> dict[str, Any]:
 )
 @json_option
 def runs(
-    run: str | None,
-    which: str | None,
-    lake_dir: Path | None,
-    conn_id: str | None,
-    max_count: int,
+    run: str | None, which: str | None, lake_dir: Path | None, conn_id: str | None, max_count: int
 ) -> int:
     """List a store's runs, the newest first: their cause, deleted segments and outcome.
 
@@ -209,7 +196,7 @@ def runs(
 
 
 def _quarantine_notices(store: ManagedStore, row: StoreRecord) -> tuple[str, ...]:
-    """Return notices about files in a store's quarantines that the journal doesn't know, if it is here."""
+    """Return notices on files that the journal doesn't know in quarantines of a store on this host."""
     from storage_engine.journal.journal import Journal
     from storage_engine.retention.quarantine.places import unknown_notices
     from storage_engine.retention.quarantine.records import known_directories
@@ -237,8 +224,8 @@ def _store(
     :raises BadInputError: the journal has no such store, or has several and none is named.
     """
     text = which or (None if base is None else base.real_root)
-    called = [_name_of(row) for row in stores]
-    by_word = {name: row for name, row in zip(called, stores, strict=True) if called.count(name) == 1}
+    names = [_name_of(row) for row in stores]
+    by_word = {name: row for name, row in zip(names, stores, strict=True) if names.count(name) == 1}
     by_word |= {word: row for row in stores for word in (row.store_id, row.real_path, row.name) if word}
     if text is not None:
         record = by_word.get(text) or by_word.get(str(Path(text).resolve()))
@@ -246,9 +233,9 @@ def _store(
             raise _unknown(text, by_word, journal)
         return record
     if len(stores) != 1:
-        named = ", ".join(_name_of(row) for row in stores) or "none"
         raise BadInputError(
-            f"{journal}: expected --store, since the journal has {len(stores)} stores: {named}. Name one.",
+            f"{journal}: expected --store, since the journal has {len(stores)} stores: "
+            f"{', '.join(names) or 'none'}. Name one.",
             page="command-line",
         )
     return stores[0]
@@ -288,23 +275,23 @@ def _show_report(reader: JournalReader, row: StoreRecord, run: str) -> int:
     return answer("runs", values, lambda _: put(report_text(report_of_stored(stored)).rstrip()))
 
 
-def print_overview(found: Overview, stores: Sequence[ManagedOverview]) -> None:
+def print_overview(overview: Overview, stores: Sequence[ManagedOverview]) -> None:
     """Print a line each for the journal and the lakes, then the facts about each store."""
-    say(f"Journal {found.journal}" if not found.journal_missing else Text("Journal: ", found.journal_missing))
-    for lake in found.lakes:
+    say(
+        f"Journal {overview.journal}"
+        if not overview.journal_missing
+        else Text("Journal: ", overview.journal_missing)
+    )
+    for lake in overview.lakes:
         size = bytes_text(sum(table.file_bytes for table in lake.tables))
         kind = f"a copy of lake {lake.copy_of}, read-only, {size}" if lake.copy_of else size
         say(f"Lake    {lake.location}: ", Text("refused: ", lake.refused) if lake.refused else kind)
-    if not stores and not found.is_known:
+    if not stores and not overview.is_known:
         say("Which stores are managed isn't known: a lake can't be read, or is refused.")
     elif not stores:
         say("No store is managed: nothing was archived yet, and no run has begun.")
     for store in stores:
-        print_table(
-            f"Store {store.name}",
-            ("what", "value"),
-            _facts(store, found.is_known),
-        )
+        print_table(f"Store {store.name}", ("what", "value"), _facts(store, overview.is_known))
 
 
 def _facts(store: ManagedOverview, lakes_known: bool) -> Iterator[tuple[str, str]]:
@@ -320,21 +307,16 @@ def _facts(store: ManagedOverview, lakes_known: bool) -> Iterator[tuple[str, str
     if not store.archived:
         yield "in lake", "nothing" if lakes_known else "not known"
     for part in store.archived:
-        yield (
-            "in lake",
-            f"{count_text(part.segments, 'segment')}, {bytes_text(part.size_bytes)}, in {part.lake}",
-        )
-        for log, lineage, start, end in part.ranges:
-            yield "", f"{log} [{start}, {end}), lineage {lineage}"
-        for log, lineage, start, end in part.expired:
-            yield "", f"{log} [{start}, {end}), lineage {lineage}: EXPIRED"
-        for log, lineage, start, end in part.in_part:
-            yield "", f"{log} [{start}, {end}), lineage {lineage}: in part NOT ARCHIVED"
+        size = f"{count_text(part.segments, 'segment')}, {bytes_text(part.size_bytes)}"
+        yield "in lake", f"{size}, in {part.lake}"
+        states = ((part.ranges, ""), (part.expired, ": EXPIRED"), (part.in_part, ": in part NOT ARCHIVED"))
+        for ranges, state in states:
+            for log, lineage, start, end in ranges:
+                yield "", f"{log} [{start}, {end}), lineage {lineage}{state}"
     if store.standing is None:
         yield "last run", "not known"
     else:
-        yield "last run", "none" if store.last_run is None else _run(store.last_run)
-    if store.standing is not None:
+        yield "last run", "none" if store.last_run is None else _run_text(store.last_run)
         yield from _standing(store.standing)
     for look in store.quarantines:
         until = f"until {time_text(look.until_ms)}" if look.until_ms is not None else "no window known"
@@ -347,25 +329,22 @@ def _disk_lines(store: ManagedOverview) -> Iterator[tuple[str, str]]:
         yield "on disk", f"not seen: {store.not_seen}"
         return
     for at, span in enumerate(store.on_disk):
-        where = f"{span.log} [{span.start_offset}, {span.end_offset})"
-        yield (
-            "" if at else "on disk",
-            f"{where}, {count_text(span.segments, 'segment')}, {bytes_text(span.size_bytes)}",
-        )
+        size = f"{count_text(span.segments, 'segment')}, {bytes_text(span.size_bytes)}"
+        yield "" if at else "on disk", f"{span.log} [{span.start_offset}, {span.end_offset}), {size}"
 
 
-def _run(run: RunRow) -> str:
-    deletions = "" if run.deleted_segments is None else f", {_deletion_text(run)}"
-    return f"{run.run_key}, {time_text(run.created_at_ms)}: {_outcome(run)}{deletions}"
+def _run_text(run: RunRow) -> str:
+    text = f"{run.run_key}, {time_text(run.created_at_ms)}: {_outcome(run)}"
+    if run.deleted_segments is None:
+        return text
+    return (
+        f"{text}, {count_text(run.deleted_segments, 'segment')} deleted, {bytes_text(run.freed_bytes)} freed"
+    )
 
 
 def _outcome(run: RunRow) -> str:
     """Return how a run ended or, if it has no report, its last step."""
     return run.outcome or ("no cleanup" if run.state == RunState.OPEN else run.state)
-
-
-def _deletion_text(run: RunRow) -> str:
-    return f"{count_text(run.deleted_segments or 0, 'segment')} deleted, {bytes_text(run.freed_bytes)} freed"
 
 
 def _standing(standing: Standing) -> Iterator[tuple[str, str]]:
@@ -375,11 +354,8 @@ def _standing(standing: Standing) -> Iterator[tuple[str, str]]:
     else:
         coverage = standing.verified
         fault = f"; {count_text(coverage.faulty, 'receipt')} at fault" if coverage.faulty else ""
-        receipts = count_text(coverage.receipts or 0, "receipt")
-        yield (
-            "verified",
-            f"{time_text(coverage.newest_ms)}; {receipts} since {time_text(coverage.oldest_ms)}{fault}",
-        )
+        receipts = f"{count_text(coverage.receipts or 0, 'receipt')} since {time_text(coverage.oldest_ms)}"
+        yield "verified", f"{time_text(coverage.newest_ms)}; {receipts}{fault}"
     if standing.hold is not None:
         by = f"by run {standing.hold.run_key}, {time_text(standing.hold.at_ms)}"
         ends_ms = standing.hold.ends_at_ms
@@ -401,13 +377,12 @@ def _standing(standing: Standing) -> Iterator[tuple[str, str]]:
         yield "loss", f"{loss.log} [{loss.start_offset}, {loss.end_offset}), lineage {loss.lineage}: {text}"
 
 
-def print_runs(called: str, found: Sequence[RunRow], reports: Mapping[str, str | None]) -> None:
-    """Print a store's runs, one row for each."""
-    if not found:
-        say(f"Store {called}: no run has begun.")
+def print_runs(store_name: str, run_rows: Sequence[RunRow], reports: Mapping[str, str | None]) -> None:
+    if not run_rows:
+        say(f"Store {store_name}: no run has begun.")
         return
     print_table(
-        f"Runs of {called}",
+        f"Runs of {store_name}",
         ("run", "began", "took", "outcome", "why", "deleted#", "freed#", "report"),
         (
             (
@@ -420,7 +395,7 @@ def print_runs(called: str, found: Sequence[RunRow], reports: Mapping[str, str |
                 bytes_text(run.freed_bytes),
                 f"as {run.unchanged_since}" if run.unchanged_since else reports[run.run_key] or "",
             )
-            for run in found
+            for run in run_rows
         ),
     )
 

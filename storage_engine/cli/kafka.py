@@ -7,25 +7,19 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from storage_engine import cycle
-from storage_engine.cli.clean import (
-    archive_with_progress,
-    show_dry_run,
-    show_report,
-    take_steps,
-)
+from storage_engine.cli.clean import show_dry_run, show_report, take_steps
 from storage_engine.cli.options.options import REPLICAS_STOPPED
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.lag import LagOfPlan
 from storage_engine.cli.output.next_line import say_next
-from storage_engine.cli.output.output import print_json, say
+from storage_engine.cli.output.output import print_json, say, say_notes
 from storage_engine.cli.output.plan_output import print_plan
-from storage_engine.cli.output.progress import waiting
+from storage_engine.cli.output.progress import archive_with_progress, waiting
 from storage_engine.cli.shell.command import Group, command, json_option, wants_json
 from storage_engine.cli.shell.values import key_value_pairs, reason_text, size_bytes
 from storage_engine.commands import Command
@@ -41,7 +35,6 @@ from storage_engine.model.settings.store_settings import BROKER_DELETES
 
 if TYPE_CHECKING:
     from storage_engine.model.broker.broker_store import BrokerStore
-    from storage_engine.retention.plan.deciding import Decided
     from storage_engine.retention.steps import LagQuestion, TaskResult
     from storage_engine.retention.store.managed_store import ManagedStore
     from storage_engine.spark.consumer_lag import ConsumerLagResult
@@ -68,16 +61,11 @@ _POLICY = ("lag_policy", "minimum_retention_hours", "approval", "archive_bytes_p
     "--force",
     callback=reason_text,
     metavar="REASON",
-    help=(
-        "Also delete segments that have not expired, as far as needed for the requested space; with the "
-        "reason."
-    ),
+    help="Also delete unexpired segments, as far as needed for the requested space; with the reason.",
 )
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Show the planned deletions and the consumers' losses; change nothing.",
+    "--dry-run", is_flag=True, help="Show the planned deletions and the consumers' losses; change nothing."
 )
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @click.option("--run-key", help="Continue this interrupted run; default: a new one.")
@@ -98,8 +86,8 @@ def make_room(
     records first, through the cluster at --broker. Then the file is deleted here. Nothing is written to the
     node's disks, so the command works when they are full.
 
-    Without --broker, segments are deleted only if no other node has a replica, or if you state that all such
-    nodes are stopped.
+    Without --broker, segments are deleted only if no other node has a replica, or you say that such nodes are
+    stopped.
     """
     if force and free_bytes is None and free_percent is None:
         raise click.UsageError("--force: expected --bytes or --free-percent with it, found neither.")
@@ -110,12 +98,18 @@ def make_room(
         replicas_stopped=replicas_stopped or "",
         free_bytes=free_bytes,
     )
-    with closing(_open(managed, _memory(managed))) as store:
+    from storage_engine.model.broker.broker_store import check_manageable
+    from storage_engine.retention.plan.deciding import decide
+    from storage_engine.retention.store.brokers import open_to_make_room
+
+    with closing(open_to_make_room(managed, _memory(managed))) as store:
+        check_manageable(store)
         _check_place(managed, store)
         with waiting("Asking the cluster" if managed.is_live else "Looking at the node"):
             lag = LagOfPlan(_for_readers(managed))
-            holds_back = dry_run or managed.policy.lag_policy is LagPolicy.BLOCK
-            decided = _decide(managed, store, request, lag if holds_back else None)
+            hold_back = lag if dry_run or managed.policy.lag_policy is LagPolicy.BLOCK else None
+            kind, policy = managed.broker, managed.policy
+            decided = decide(store, request, clock_ms(), kind=kind, policy=policy, hold_back=hold_back)
         if dry_run:
             return show_dry_run("kafka make-room", managed, decided, lag)
         if not wants_json():
@@ -123,15 +117,6 @@ def make_room(
         if decided.plan.to_delete and not yes:
             _confirm()
         return _run(managed, store, run_key or f"make-room-{clock_ms()}", request)
-
-
-def _open(managed: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
-    from storage_engine.model.broker.broker_store import check_manageable
-    from storage_engine.retention.store.brokers import open_to_make_room
-
-    store = open_to_make_room(managed, memory)
-    check_manageable(store)
-    return store
 
 
 def _memory(managed: ManagedStore) -> HoldMemory | None:
@@ -163,16 +148,8 @@ def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
         )
 
 
-def _decide(
-    managed: ManagedStore, store: BrokerStore, request: PlanRequest, lag: LagOfPlan | None
-) -> Decided:
-    from storage_engine.retention.plan.deciding import decide
-
-    return decide(store, request, clock_ms(), kind=managed.broker, policy=managed.policy, hold_back=lag)
-
-
 def _for_readers(managed: ManagedStore) -> ManagedStore:
-    """Return the store for readers only: its cluster tells the groups' positions."""
+    """Return the store with settings for readers only, who ask its cluster for the groups' positions."""
     if managed.live is None:
         return managed
     return replace(managed, live=replace(managed.live, deletes=BROKER_DELETES))
@@ -189,9 +166,9 @@ def _run(managed: ManagedStore, store: BrokerStore, run_key: str, request: PlanR
     from storage_engine.retention.report.report import build_report
     from storage_engine.retention.store.context import opened
 
-    # The node itself is stopped, and changed under its own broker's locks.
+    # The node itself is stopped, and is changed while its broker's locks are held.
     with opened(replace(managed, live=None), store) as context:
-        before = _disks(store.data_paths)
+        before = tuple(map(DiskUsage.of, store.data_paths))
         cleanup = cycle.Cleanup(
             context,
             run_key,
@@ -204,13 +181,13 @@ def _run(managed: ManagedStore, store: BrokerStore, run_key: str, request: PlanR
         report = build_report(context, run_key)
         room = tuple(
             DiskRoom(then.path, then.usable_bytes, now.usable_bytes, wanted_bytes(now, request))
-            for then, now in zip(before, _disks(store.data_paths), strict=True)
+            for then, now in zip(before, map(DiskUsage.of, store.data_paths), strict=True)
         )
-        is_there = _is_there(room, request, deleted=bool(report.freed_bytes))
+        is_enough = _is_enough(room, request, deleted=bool(report.freed_bytes))
         show_report("kafka make-room", cleanup, report, finished, room=room)
         if not wants_json():
-            _say_room(room, is_there=is_there, deleted=bool(report.freed_bytes))
-        return 0 if finished.ok and is_there else 1
+            _say_room(room, is_enough=is_enough, deleted=bool(report.freed_bytes))
+        return 0 if finished.ok and is_enough else 1
 
 
 def _lag(managed: ManagedStore, cleanup: cycle.Cleanup, question: LagQuestion) -> ConsumerLagResult:
@@ -223,8 +200,8 @@ def _lag(managed: ManagedStore, cleanup: cycle.Cleanup, question: LagQuestion) -
 class DiskRoom:
     """Free bytes of a disk, before and after a run.
 
-    :param free_bytes_before: free bytes before the run, and ``free_bytes`` after it; None: not known.
-    :param wanted_bytes: bytes that should be free; None: the disk's size isn't known.
+    :param free_bytes_before: free bytes before the run, and ``free_bytes`` after it; None if not known.
+    :param wanted_bytes: bytes that should be free; None if the disk's size isn't known.
     """
 
     path: str
@@ -234,30 +211,27 @@ class DiskRoom:
 
     @property
     def is_enough(self) -> bool:
-        is_known = self.free_bytes is not None and self.wanted_bytes is not None
-        return is_known and (self.free_bytes or 0) >= (self.wanted_bytes or 0)
+        if self.free_bytes is None or self.wanted_bytes is None:
+            return False
+        return self.free_bytes >= self.wanted_bytes
 
 
-def _disks(paths: Sequence[Path]) -> tuple[DiskUsage, ...]:
-    return tuple(DiskUsage.of(path) for path in paths)
-
-
-def _is_there(room: Sequence[DiskRoom], request: PlanRequest, *, deleted: bool) -> bool:
+def _is_enough(room: Sequence[DiskRoom], request: PlanRequest, *, deleted: bool) -> bool:
     """Return whether the requested space is free. If no space was requested, return whether any was freed."""
     is_bounded = request.free_bytes is not None or request.target_used_percent is not None
     return all(disk.is_enough for disk in room) and (is_bounded or deleted)
 
 
-def _say_room(room: Sequence[DiskRoom], *, is_there: bool, deleted: bool) -> None:
+def _say_room(room: Sequence[DiskRoom], *, is_enough: bool, deleted: bool) -> None:
     say()
     for disk in room:
         target = f", {bytes_text(disk.wanted_bytes)} were asked for" if disk.wanted_bytes else ""
         free = "unknown" if disk.free_bytes is None else bytes_text(disk.free_bytes)
         say(f"Disk {disk.path}: {free} free, {bytes_text(disk.free_bytes_before)} before{target}")
-    if is_there:
+    if is_enough:
         say_next(None, "start the node's broker. It follows its leaders from its logs' present starts")
         return
-    outcome = "the requested space isn't free" if deleted else "nothing went"
+    outcome = "the requested space isn't free" if deleted else "nothing was deleted"
     say_next(
         None,
         f"{outcome}, and the report says why each segment stays. With --bytes or --free-percent, --force "
@@ -282,10 +256,7 @@ def _say_room(room: Sequence[DiskRoom], *, is_there: bool, deleted: bool) -> Non
 @click.option("--run-key", help="Continue this interrupted run; default: a new one.")
 @json_option
 def run_tasks(
-    managed: ManagedStore,
-    replicas_stopped: str | None,
-    deleted_topics: dict[str, str],
-    run_key: str | None,
+    managed: ManagedStore, replicas_stopped: str | None, deleted_topics: dict[str, str], run_key: str | None
 ) -> int:
     """Do the five background tasks of STORE's stopped broker. If the broker runs, show their state.
 
@@ -314,17 +285,13 @@ def run_tasks(
             "kafka run-tasks", {"run_key": run_key, "cleanup": done, "tasks": rows, "notices": notices}
         )
     else:
-        _say(results, done)
-        for notice in notices:
-            say("Note: ", notice)
+        _say_tasks(results, done)
+        say_notes(notices)
     return 1 if not ok or any(result.alarms for result in results) else 0
 
 
 def _clean(cleanup: cycle.Cleanup) -> tuple[str, bool]:
-    """Take every step of a cleanup.
-
-    :return: its result as a clause, and whether it ended well.
-    """
+    """Take every step of a cleanup. Return its result as a clause, and whether it ended well."""
     for step in cycle.CLEANUP[:-1]:
         step(cleanup)
     finished = cycle.report(cleanup)
@@ -334,7 +301,7 @@ def _clean(cleanup: cycle.Cleanup) -> tuple[str, bool]:
     return f"{deleted} deleted, {bytes_text(released.freed_bytes)} freed", finished.ok
 
 
-def _say(results: tuple[TaskResult, ...], done: str) -> None:
+def _say_tasks(results: tuple[TaskResult, ...], done: str) -> None:
     for number, result in enumerate(results):
         say(result.text.replace(": ", f": {done}; ", 1) if done and not number else result.text)
     if any(result.alarms for result in results):

@@ -118,9 +118,9 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line and exit.
 
-    :param arguments: the words after the program's name; None: they come from ``sys.argv``.
+    :param arguments: the words after the program's name; None if they come from ``sys.argv``.
     """
-    # Else the interpreter ends with a look at every object for garbage: 0.4 s where a lake was opened.
+    # Otherwise a last garbage collection takes 0.4 s if a lake was opened.
     atexit.register(gc.freeze)
     words = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in words
@@ -150,7 +150,7 @@ def main(arguments: list[str] | None = None) -> Any:
         print_error(StorageEngineError(no_memory), Arguments(), as_json=as_json)
         code = 1
     except Exception as error:
-        # Imported where it is needed: no help fails so.
+        # Imported late: --help never fails like this.
         from storage_engine.cli.shell.command import storage_failure
 
         call = parameters_of(cli, words)

@@ -100,10 +100,7 @@ def _readers(lake_dir: Path | None, conn_id: str | None) -> tuple[JournalReader,
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Answers Prometheus' library at each scrape.
-
-    :param stores: names; empty: all stores of the journals.
-    """
+    """Answers Prometheus' library at each scrape, for the named stores, or for all if none is named."""
 
     readers: tuple[JournalReader, ...]
     stores: tuple[str, ...]
@@ -125,7 +122,7 @@ class Collector:
                 names_text = ", ".join(sorted({*names})) or "none"
                 raise BadInputError(
                     f"store {name}: expected one of this name in the journals, found {names.count(name)} "
-                    f"(they know {names_text}). Nothing was started. Name others, or rename one of them: ",
+                    f"(they have {names_text}). Nothing was started. Name others, or rename one of them: ",
                     Command("move"),
                     ".",
                 )
@@ -153,7 +150,7 @@ class Collector:
             for values in samples.values()
             for sample in values or ()
         )
-        # One that came after the start: which of the two a figure is of, nobody could say.
+        # Since the start a second store may have got the same name. Then it is unknown whose a figure is.
         twice = {store for (_, store, _), count in counts.items() if count > 1}
         for name in sorted(twice):
             say(
@@ -191,7 +188,7 @@ def _write(collector: Collector, file: Path) -> int:
     try:
         collector.check()
     except JournalUnavailableError:
-        # Whoever collects says why, of each journal.
+        # collect() prints the reason for each journal.
         code = 1
     write_to_textfile(str(file), registry)
     return code

@@ -37,7 +37,7 @@ from storage_engine.project.init import (
 from storage_engine.project.into_airflow import PAGE, parsed
 
 _CONN_ID = re.compile(r"[\w.-]{1,200}")
-"""Ids that Airflow's REST API accepts."""
+"""An id that Airflow's REST API accepts."""
 _QUEUE = re.compile(r"[^\s,]+")
 """Name of a single queue. A worker takes several queues, separated by commas."""
 _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
@@ -54,9 +54,7 @@ _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
     help="The broker's storePathRootDir, for the connection; with --name also a node's server.properties.",
 )
 @click.option(
-    "--broker-conf",
-    type=NamedPath(dir_okay=False),
-    help="The broker's own config file, for the connection.",
+    "--broker-conf", type=NamedPath(dir_okay=False), help="The broker's own config file, for the connection."
 )
 @click.option(
     "--time-zone",
@@ -73,11 +71,7 @@ _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
     show_default=True,
     help="The store's connection, whose id is its name.",
 )
-@_of_airflow(
-    "--broker",
-    metavar="HOST:PORT",
-    help="The running broker's listen port, for the connection.",
-)
+@_of_airflow("--broker", metavar="HOST:PORT", help="The running broker's listen port, for the connection.")
 @_of_airflow(
     "--lake",
     "lake_dir",
@@ -88,10 +82,7 @@ _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
 @_of_airflow(
     "--spark-conn-id",
     metavar="ID",
-    help=(
-        "Connection for submitting Spark jobs, '' for none; default: an existing one, else a new one with "
-        "local[*]."
-    ),
+    help="Connection for Spark jobs, '' for none; default: an existing one, or a new one with local[*].",
 )
 @_of_airflow(
     "--dags",
@@ -99,37 +90,21 @@ _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
     type=NamedPath(file_okay=False),
     help="Directory for DAG files; default: this Airflow's dags_folder.",
 )
-@_of_airflow(
-    "--env",
-    is_flag=True,
-    help="Print the option as an environment variable; edit no airflow.cfg.",
-)
+@_of_airflow("--env", is_flag=True, help="Print the option as an environment variable; edit no airflow.cfg.")
 @_of_airflow(
     "--edge",
     metavar="QUEUE",
     help="Queue of an edge worker on the host of the store's disk, if that is another host.",
 )
-@_of_airflow(
-    "--add-connection",
-    is_flag=True,
-    help="Add the connection instead of printing the command.",
-)
-@_of_airflow(
-    "--yes",
-    is_flag=True,
-    help="Make the changes without asking.",
-)
-@click.option(
-    "--name",
-    metavar="NAME",
-    help="Only write STORE into the file of stores, under this name.",
-)
+@_of_airflow("--add-connection", is_flag=True, help="Add the connection instead of printing the command.")
+@_of_airflow("--yes", is_flag=True, help="Make the changes without asking.")
+@click.option("--name", metavar="NAME", help="Only write STORE into the file of stores, under this name.")
 @click.option(
     "--older-dag-ids",
     is_flag=True,
     help="Add the DAGs of older releases, which had one DAG for all stores, so that their runs can end.",
 )
-def init(directory: Path | None, into_airflow: bool, name: str | None, **said: Any) -> None:
+def init(directory: Path | None, into_airflow: bool, name: str | None, **given: Any) -> None:
     """Write DAGs, Spark jobs, expectations, Airflow's settings and the connections into DIRECTORY.
 
     With --airflow it sets up your own Airflow: it writes DAG files into its DAGs folder, and the store's id
@@ -137,17 +112,17 @@ def init(directory: Path | None, into_airflow: bool, name: str | None, **said: A
 
     With --name it writes --store, --lake, --broker-conf and --broker into stores.toml, and nothing else.
     """
-    if said["edge"] is None or not into_airflow:
-        _check_paths(said["store"], said["broker_conf"])
+    if given["edge"] is None or not into_airflow:
+        _check_paths(given["store"], given["broker_conf"])
     if name is not None:
-        _write_name(name, directory is not None or into_airflow, **said)
+        _write_name(name, directory is not None or into_airflow, **given)
         return
-    if said["store"] is not None and said["store"].is_file():
-        raise click.BadParameter(f"Directory '{said['store']}' is a file.", param_hint="--store")
+    if given["store"] is not None and given["store"].is_file():
+        raise click.BadParameter(f"Directory '{given['store']}' is a file.", param_hint="--store")
     if into_airflow == (directory is not None):
         raise click.UsageError("Expected either DIRECTORY, for a project of its own, or --airflow.")
     if into_airflow:
-        _set_up(**said)
+        _set_up(**given)
         return
     context = click.get_current_context()
     for option in context.command.params:
@@ -157,12 +132,12 @@ def init(directory: Path | None, into_airflow: bool, name: str | None, **said: A
     assert directory is not None
     project = project_files.init_project(
         directory,
-        store_root=said["store"],
-        broker_conf=said["broker_conf"],
-        time_zone=said["time_zone"],
-        older_dag_ids=said["older_dag_ids"],
+        store_root=given["store"],
+        broker_conf=given["broker_conf"],
+        time_zone=given["time_zone"],
+        older_dag_ids=given["older_dag_ids"],
     )
-    say(project_files.next_steps(project, store_is_known=said["store"] is not None))
+    say(project_files.next_steps(project, store_is_known=given["store"] is not None))
 
 
 def _check_paths(*paths: Path | None) -> None:
@@ -172,7 +147,7 @@ def _check_paths(*paths: Path | None) -> None:
             raise click.BadParameter(f"Path '{path}' does not exist.", param_hint=option)
 
 
-def _write_name(name: str, is_more: bool, store: Path | None, lake_dir: Path | None, **said: Any) -> None:
+def _write_name(name: str, is_more: bool, store: Path | None, lake_dir: Path | None, **given: Any) -> None:
     from storage_engine.brokers import broker_of, default_broker
 
     if is_more or store is None or lake_dir is None:
@@ -186,14 +161,14 @@ def _write_name(name: str, is_more: bool, store: Path | None, lake_dir: Path | N
     fields = {"root": str(store.resolve()), "lake": str(lake_dir.absolute())}
     if (broker := broker_of(store)) != default_broker():
         fields["broker_type"] = broker
-    if said["broker_conf"]:
-        fields["broker_conf"] = str(said["broker_conf"].resolve())
-    if said["broker"]:
-        fields |= {"mode": "live", "broker_address": said["broker"]}
+    if given["broker_conf"]:
+        fields["broker_conf"] = str(given["broker_conf"].resolve())
+    if given["broker"]:
+        fields |= {"mode": "live", "broker_address": given["broker"]}
     if context.get_parameter_source("time_zone") is click.core.ParameterSource.COMMANDLINE:
-        fields["time_zone"] = said["time_zone"]
+        fields["time_zone"] = given["time_zone"]
     say(f"{add_store(name, fields)}: {name} is {store}")
-    # From here on the name says all, and no connection is meant.
+    # The next command needs only the name, and no option of this call.
     context.params.clear()
     context.meta[NAMED] = named_stores()[name]
     say("\nNext: ", Command("doctor"))
@@ -239,7 +214,7 @@ def _set_up(
     changes = own.settings_change(airflow, *(option for option in options if option not in by_variable))
     changes += own.dag_changes(airflow.dags_folder, older_dag_ids=older_dag_ids)
     adds = add_connection and conn_id not in airflow.connections
-    # One that a person names is theirs to make.
+    # A person who names a Spark connection makes it.
     adds_spark = add_connection and spark.is_new and spark_conn_id is None
     say(f"Airflow in {airflow.home}")
     for change in changes:
@@ -339,11 +314,7 @@ def _queue_step(conn_id: str, queue: str) -> str:
 
 def _edge_steps(queue: str, listed: own.Option, address: str) -> list[str]:
     url = f"{address.rstrip('/') or 'https://AIRFLOW'}/edge_worker/v1/rpcapi"
-    options = (
-        own.Option("core", "executor", own.EDGE_EXECUTOR),
-        own.Option("edge", "api_url", url),
-        listed,
-    )
+    options = (own.Option("core", "executor", own.EDGE_EXECUTOR), own.Option("edge", "api_url", url), listed)
     lines = [f"   export {option.variable}={shlex.quote(option.value)}" for option in options]
     lines += [
         "   export AIRFLOW__API_AUTH__JWT_SECRET=…       # of [api_auth], as all parts of Airflow have it",
@@ -387,10 +358,7 @@ def _lake_step(conn_id: str, hook: Any, lake_dir: Path | None, *, is_here: bool)
 
 
 def _try_steps(conn_id: str, hook: Any, lake_dir: Path | None, *, may_test: bool, is_here: bool) -> list[str]:
-    """Return the steps that try the store.
-
-    They include the connection's test only if the store's disk is on this host.
-    """
+    """Return the steps that try the store. The connection is tested only on the host of the store's disk."""
     named = shlex.quote(conn_id)
     forced = f"storage_forced_cleanup__{named}"
     off = (

@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 _POSITIONS = "consumer-positions.json"
 
 
-def _addresses(
+def _parse_addresses(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[tuple[str, int], ...]:
-    """Return brokers' addresses, from a text with commas; a click callback."""
     addresses = (
         host_and_port(context, parameter, word.strip()) for word in (text.split(",") if text else ())
     )
@@ -56,11 +55,8 @@ def _addresses(
 @click.option(
     "--upstream",
     metavar="BROKERS",
-    callback=_addresses,
-    help=(
-        "Brokers of the lake's cluster, as HOST:PORT separated by commas: consumers continue with its "
-        "records."
-    ),
+    callback=_parse_addresses,
+    help="Brokers of the lake's cluster, HOST:PORT separated by commas: consumers go on with its records.",
 )
 @click.option(
     "--upstream-ca",
@@ -115,7 +111,7 @@ def _addresses(
 @click.option(
     "--topics",
     metavar="NAMES",
-    help=("Topics that this user may read: names separated by commas; * stands for any text."),
+    help="Topics that this user may read: names separated by commas; * stands for any text.",
 )
 @click.option("--insecure", is_flag=True, help="Let other hosts connect without TLS.")
 def serve_lake(
@@ -166,7 +162,7 @@ def serve_lake(
     upstream_tls = trusting(upstream_ca) if upstream_ca else None
     login = read_login(upstream_login) if upstream_login else None
     if "jemalloc" in pa.supported_memory_backends():
-        # It gives back what is free, but not so soon that the next row group's memory is cleared once more.
+        # jemalloc returns free memory so late that the next row group uses it without clearing it again.
         pa.set_memory_pool(pa.jemalloc_memory_pool())
     lake = open_lake(LakeConfig.local(lake_dir))
     reader = LakeReader(lake, cluster, cache_bytes=cache_bytes, skip_holes=holes == "skip")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST_DAYS = 366
-# By the words of ``IngestFrom``, whose module needs brokers and their packages, as no help does.
+# The keys are values of ``IngestFrom``. Its module imports brokers' packages, which --help must not wait for.
 _TOLD_BY = {
     "samples": "by the journal's samples",
     "segments": "by the times of its segments",
@@ -41,7 +41,7 @@ _TOLD_BY = {
 }
 
 
-def _factor(context: click.Context, parameter: click.Parameter, factor: float | None) -> float | None:
+def _check_factor(context: click.Context, parameter: click.Parameter, factor: float | None) -> float | None:
     if factor is not None and not (math.isfinite(factor) and 0 <= factor <= 1_000_000):
         raise click.BadParameter(f"expected 0 to 1,000,000, found {factor:g}", context, parameter)
     return factor
@@ -62,8 +62,8 @@ def _factor(context: click.Context, parameter: click.Parameter, factor: float | 
     "--ingest-factor",
     metavar="FACTOR",
     type=float,
-    callback=_factor,
-    help=("This many times the present ingest."),
+    callback=_check_factor,
+    help="This many times the present ingest.",
 )
 @click.option("--ingest-per-day", metavar="SIZE", callback=size_bytes, help="Ingest a day, such as 500GB.")
 @click.option(
@@ -71,7 +71,7 @@ def _factor(context: click.Context, parameter: click.Parameter, factor: float | 
     type=click.IntRange(1, _LONGEST_DAYS),
     default=14,
     show_default=True,
-    help=("Number of days to simulate."),
+    help="Number of days to simulate.",
 )
 @click.option(
     "--svg", "svg_file", metavar="FILE", type=TargetPath(), help="Draw both courses into this new file."
@@ -81,7 +81,7 @@ def _factor(context: click.Context, parameter: click.Parameter, factor: float | 
     "png_file",
     metavar="FILE",
     type=TargetPath(),
-    help=("The same picture as PNG; needs the extra charts."),
+    help="The same picture as PNG; needs the extra charts.",
 )
 @json_option
 def simulate(
@@ -174,14 +174,14 @@ def _write_new(path: Path, data: bytes) -> None:
         os.close(directory)
 
 
-def print_simulation(found: Simulation, days: int) -> None:
+def print_simulation(simulation: Simulation, days: int) -> None:
     """Print both forecasts: their results, each day, and the advice."""
-    today, changed = found.today, found.changed
+    today, changed = simulation.today, simulation.changed
     say(
-        f"{bytes_text(found.log_bytes)} of log on a disk of "
+        f"{bytes_text(simulation.log_bytes)} of log on a disk of "
         f"{bytes_text(today.disk_bytes)}, {today.course.used_percent[0]:g} % used"
     )
-    say(f"Ingest: {bytes_text(today.ingest.day_bytes)} a day, {_TOLD_BY[found.ingest_from]}")
+    say(f"Ingest: {bytes_text(today.ingest.day_bytes)} a day, {_TOLD_BY[simulation.ingest_from]}")
     if changed is not None:
         say(f"Changed: {changes_text(today, changed) or 'no setting in effect'}")
     courses = [today] if changed is None else [today, changed]
@@ -194,15 +194,14 @@ def print_simulation(found: Simulation, days: int) -> None:
     headings = ["day"]
     for name in names:
         headings += [f"{name}: level", "messages stay", "deleted"]
-    zone = ZoneInfo(found.time_zone)
-    print_table(f"Day by day, in {found.time_zone}", headings, _days(found, courses, zone))
+    zone = ZoneInfo(simulation.time_zone)
+    print_table(f"Day by day, in {simulation.time_zone}", headings, _days(simulation, courses, zone))
     for name, forecast in zip(names, courses, strict=True):
         for advice in forecast.advice:
             print_lines(f"{name.capitalize()}: ", advice_text(advice))
 
 
 def changes_text(today: Simulated, changed: Simulated) -> str:
-    """Return the changed settings in a few words."""
     changes = [
         f"{name} {value}" for name, value in changed.settings.items() if today.settings.get(name) != value
     ]
@@ -275,10 +274,7 @@ def _span(least: str, most: str) -> str:
 
 
 def advice_text(advice: Advice) -> str:
-    """Return the advice as a sentence.
-
-    For an unknown kind, from another broker's package, return its figures.
-    """
+    """Return the advice as a sentence or, for an unknown kind of another broker's package, its figures."""
     tell = _ADVICE.get(advice.kind)
     if tell is None:
         return f"{advice.kind}: " + ", ".join(f"{name} {value}" for name, value in advice.numbers.items())

@@ -49,11 +49,7 @@ if TYPE_CHECKING:
 @click.option("--messages", is_flag=True, help="Read every segment: messages, last timestamps, damage.")
 @click.option("--queues", is_flag=True, help="List every consume queue with its bounds.")
 @json_option
-def inspect(
-    managed: ManagedStore,
-    messages: bool,
-    queues: bool,
-) -> int:
+def inspect(managed: ManagedStore, messages: bool, queues: bool) -> int:
     """Describe STORE and its contents: segments, queues, index, checkpoint, topics, settings in effect.
 
     Beside a running broker, also show the broker's own description, and whether the store is held.
@@ -94,7 +90,7 @@ def inspect(
 
 
 def _archive_lag(managed: ManagedStore) -> ArchiveLag:
-    # The lake's libraries, which inspect needs for nothing else.
+    # Imports the lake's libraries, which inspect needs only for this.
     from storage_engine.retention.archive.sealed import archive_lag
 
     return archive_lag(managed)
@@ -117,11 +113,7 @@ def _archive_lag(managed: ManagedStore) -> ArchiveLag:
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @json_option
 def plan(
-    managed: ManagedStore,
-    at: str | None,
-    disks: dict[str, str],
-    manual: bool,
-    replicas_stopped: str | None,
+    managed: ManagedStore, at: str | None, disks: dict[str, str], manual: bool, replicas_stopped: str | None
 ) -> int:
     """Show the segments that a cleanup of STORE would delete or keep, each with a reason, and the files that
     would be deleted with them.
@@ -166,23 +158,16 @@ def _touch_notices(managed: ManagedStore) -> tuple[str, ...]:
 @takes_store(lake=False)
 @click.option("--group", help="Only this consumer group.")
 @json_option
-def lag(
-    managed: ManagedStore,
-    group: str | None,
-) -> int:
-    """Show how far each consumer group of STORE is behind, and how many of its messages a cleanup would
-    delete now.
+def lag(managed: ManagedStore, group: str | None) -> int:
+    """Show how far each consumer group of STORE is behind, and how much of that a cleanup would delete now.
 
-    Then show messages that the broker itself still has to deliver or to decide: timers, delayed and half
-    messages.
+    Then show messages that the broker still has to deliver or to decide: timers, delayed and half messages.
 
     Positions are those that a stopped broker last wrote to its config directory, or a running broker's
     answers. The position of a group that never committed one is unknown, not zero.
     """
     from storage_engine.brokers import find_broker
-
-    # Arrow's compute functions, which no other command here needs.
-    from storage_engine.cli.output.lag import in_process_lag, only_group, print_lag
+    from storage_engine.cli.output.lag import in_process_lag, print_lag
     from storage_engine.retention.plan.preview import preview
 
     rows: list[dict[str, Any]] = []
@@ -190,11 +175,15 @@ def lag(
     with waiting("Measuring lag"):
         decided = preview(managed, PlanRequest(manual=True))
         tables = in_process_lag(managed, tuple(segment.id for segment in decided.plan.to_delete))
+        # Only this command imports Arrow's compute functions.
+        from pyarrow import compute as pc
+
         for table in tables:
-            here = set(map(str, table["group"].unique().to_pylist()))
-            groups |= here
-            if group is None or group in here:
-                rows += only_group(table, group).to_pylist()
+            table_groups = set(map(str, table["group"].unique().to_pylist()))
+            groups |= table_groups
+            if group is None or group in table_groups:
+                chosen = table if group is None else table.filter(pc.field("group") == group)
+                rows += chosen.to_pylist()
     if group is not None and group not in groups:
         raise BadInputError(
             f"{managed.root}: expected a consumer group of this store "
@@ -204,7 +193,7 @@ def lag(
     if wants_json():
         print_json("lag", {"rows": rows, "source": tables.source, "pending": decided.pending})
     else:
-        # What a person may ask for goes now only if the broker's own rules say so, too.
+        # The plan above is one by hand. By the broker's own rules, its segments may not be deleted now.
         by_hand = not preview(managed, PlanRequest()).plan.to_delete
         by_broker = not managed.cleans_up
         unit = find_broker(managed.broker).words.queue
@@ -225,12 +214,7 @@ def lag(
     help="Show this many of the newest at most; default: maxMsgsNumBatch.",
 )
 @json_option
-def index_lookup(
-    managed: ManagedStore,
-    topic: str,
-    key: str,
-    max_count: int | None,
-) -> int:
+def index_lookup(managed: ManagedStore, topic: str, key: str, max_count: int | None) -> int:
     """List the physical offsets of TOPIC's messages that have KEY.
 
     The broker's index finds them by a hash, and each entry is compared with the message in the log. KEY is
@@ -290,9 +274,8 @@ def _not_found(topic: str, key: str, unindexed: Sequence[tuple[int, int | None]]
     )
 
 
-def print_inspection(found: Inspection) -> None:
-    """Print a broker's description of its store, section by section."""
-    for section in found.sections:
+def print_inspection(inspection: Inspection) -> None:
+    for section in inspection.sections:
         match section:
             case Paragraph(text):
                 say(text)
@@ -304,9 +287,9 @@ def print_inspection(found: Inspection) -> None:
                 _print_names(title, names)
 
 
-def print_quarantines(found: Sequence[QuarantineLook]) -> None:
+def print_quarantines(quarantines: Sequence[QuarantineLook]) -> None:
     """Print the files that runs have moved into quarantines, if there are any."""
-    if not found:
+    if not quarantines:
         return
     print_table(
         f"Quarantine: uses space until it is emptied; {Command('undo', 'RUN')} restores a run's files",
@@ -319,10 +302,10 @@ def print_quarantines(found: Sequence[QuarantineLook]) -> None:
                 time_text(row.until_ms),
                 row.directory,
             )
-            for row in found
+            for row in quarantines
         ),
     )
-    for row in found:
+    for row in quarantines:
         if row.error:
             say(f"{row.directory}: ", row.error)
 

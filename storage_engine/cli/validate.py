@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from storage_engine.cli.options.store_argument import has_lake, takes_store
-from storage_engine.cli.output.output import print_json, print_table, say, say_notes
+from storage_engine.cli.output.output import print_json, print_ranges, print_table, say, say_notes
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command, json_option, wants_json
 from storage_engine.cli.shell.values import NamedPath
@@ -39,11 +39,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def validate(
-    managed: ManagedStore,
-    full: bool,
-    rows: bool,
-    spark_master: str | None,
-    output_dir: Path | None,
+    managed: ManagedStore, full: bool, rows: bool, spark_master: str | None, output_dir: Path | None
 ) -> int:
     """Check that STORE has every byte once and in order; with --lake, check store and lake together."""
     from storage_engine.brokers import find_broker
@@ -77,16 +73,13 @@ def _validate_rows(
     """Check the rows of a store's lakes in a Spark session that is started for this."""
     from storage_engine.spark.job_io import run_in_session
     from storage_engine.spark.session import LOCAL_MASTER, spark_session
-    from storage_engine.spark.validate_rows import (
-        ValidateRowsRequest,
-        ValidateRowsResult,
-        validate_rows,
-        validate_rows_of,
-    )
+    from storage_engine.spark.validate_rows import ValidateRowsRequest as Request
+    from storage_engine.spark.validate_rows import ValidateRowsResult as Result
+    from storage_engine.spark.validate_rows import validate_rows, validate_rows_of
 
-    def run(request: ValidateRowsRequest) -> ValidateRowsResult:
+    def run(request: Request) -> Result:
         with spark_session(str(Command("validate", "rows")), spark_master or LOCAL_MASTER) as session:
-            result: ValidateRowsResult = run_in_session(validate_rows, session, request)
+            result: Result = run_in_session(validate_rows, session, request)
             return result
 
     return validate_rows_of(managed, None, run, output_dir=output_dir)
@@ -94,14 +87,7 @@ def _validate_rows(
 
 def _print_result(result: ValidationResult, words: BrokerWords) -> None:
     say(f"Validation ({result.scope}): {result.overall.value}")
-    print_table(
-        "Ranges",
-        ("log~", "from#", "to#", "where", "status", "why"),
-        (
-            (row.log, row.start_offset, row.end_offset, row.where.value, row.status.value, row.detail)
-            for row in result.ranges
-        ),
-    )
+    print_ranges("Ranges", result.ranges)
     print_table(
         "Expectations",
         ("suite", "expectation", "checked#", "wrong#", "status"),

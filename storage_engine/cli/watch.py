@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -90,7 +91,7 @@ def _print(result: MonitorResult) -> None:
 @with_live_broker
 @with_option(policy_option("shield_give_up_percent"))
 @click.option(
-    "--no-shield", is_flag=True, help=("Keep no shield, that is no second names of unproven segments.")
+    "--no-shield", is_flag=True, help="Give unproven segments no second names, which are the shield."
 )
 @notify_option
 def watch(
@@ -122,7 +123,8 @@ def watch(
     mode = ShieldMode.OFF if no_shield else ShieldMode.AUTO
     managed = _managed_stores(stores, lake_dir, conn_ids, live)
     if live or no_shield:
-        managed = [_with_shield(store, mode, shield_give_up_percent) for store in managed]
+        change = partial(replace, shield=mode, shield_give_up_percent=shield_give_up_percent)
+        managed = [replace(store, policy=change(store.policy)) for store in managed]
     ends = ended_by_signal()
     teller = Teller(notify, say, doctor_of)
     host = HostWatch(say, teller.add if notify else None)
@@ -145,10 +147,6 @@ def watch(
     if dead:
         raise error
     return 0
-
-
-def _with_shield(store: ManagedStore, mode: ShieldMode, give_up_percent: int) -> ManagedStore:
-    return replace(store, policy=replace(store.policy, shield=mode, shield_give_up_percent=give_up_percent))
 
 
 def _managed_stores(

@@ -1,5 +1,5 @@
-"""Levels of disks, the free bytes below a level, and the time until a disk is full. Standard library
-only. An unknown level is neither full nor empty.
+"""Levels of disks, the free bytes below a level, and the time until a disk is full. Standard library only. An
+unknown level is neither full nor empty.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from storage_engine.core.wording import reason_text
 
 
 def percent_rounded_up(part: int, whole: int) -> int:
-    """Return ``part`` as a whole percentage of ``whole``, rounded up. Integers are used so that no float
-    rounds it down.
+    """Return ``part`` as a percentage of ``whole``, rounded up. Integers, since a float may round down.
 
     :param whole: > 0, same unit as ``part``.
     """
@@ -31,9 +30,9 @@ def room_below(percent: int, total_bytes: int, usable_bytes: int) -> int:
 class DiskUsage:
     """The level of the disk under ``path``.
 
-    ``used_percent`` is a whole percentage, rounded up as the broker does. None: unknown (missing path, failed
-    call), which is neither full nor empty; ``error`` then says why. ``total_bytes`` is 100 %: used and usable
-    bytes, without the file system's reserve for root. Two paths with the same ``device`` are on one disk.
+    ``used_percent`` is a whole percentage, rounded up as the broker does. None if unknown (missing path,
+    failed call), which is neither full nor empty; ``error`` says why. ``total_bytes`` is 100 %: used and
+    usable bytes, without the file system's reserve for root. Paths with the same ``device`` are on one disk.
     """
 
     path: str
@@ -66,10 +65,7 @@ class DiskUsage:
 
 
 def smallest_and_fullest(disks: Iterable[DiskUsage]) -> tuple[int | None, int | None]:
-    """Return the size in bytes of the smallest disk, and the level in percent of the fullest disk.
-
-    :return: None for a value that can't be measured.
-    """
+    """Return the smallest disk's size in bytes and the fullest disk's level in percent; None if unknown."""
     all_disks = tuple(disks)
     sizes = [disk.total_bytes for disk in all_disks if disk.total_bytes is not None]
     levels = [disk.used_percent for disk in all_disks if disk.used_percent is not None]
@@ -77,7 +73,7 @@ def smallest_and_fullest(disks: Iterable[DiskUsage]) -> tuple[int | None, int | 
 
 
 def room_of_disks(disks: Sequence[DiskUsage], percent: int) -> int | None:
-    """Return the number of bytes that can be written before all disks are above a level. None: unknown.
+    """Return the number of bytes that can be written before all disks are above a level. None if unknown.
 
     :param disks: paths on one device count as one disk.
     """
@@ -97,13 +93,12 @@ def fills_in_ms(
     *,
     goes_after_ms: int | None = None,
 ) -> int | None:
-    """Return the time in ms until the free bytes are used up at the recent rate. None: never.
+    """Return the time in ms until the free bytes are used up at the recent rate, or None if never.
 
-    :param grown_bytes: bytes written within ``within_ms``, less bytes deleted meanwhile that aren't in
-        ``leaving``.
+    :param grown_bytes: bytes written within ``within_ms``, less deletions in that time outside ``leaving``.
     :param leaving: known future deletions, by time: pairs of the ms until then and the bytes.
     :param goes_after_ms: new bytes are deleted this long after they were written. If the free bytes last
-        until then, they last for ever. None: new bytes are kept.
+        until then, they last for ever. None if new bytes are kept.
     """
     if room_bytes <= 0:
         return 0

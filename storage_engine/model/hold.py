@@ -14,12 +14,11 @@ from storage_engine.exceptions import BadInputError, GateRefusedError
 
 @dataclass(frozen=True, slots=True)
 class ShieldNeed:
-    """:param batch_segments: how many segments the broker deletes in a pass; None: no broker runs, so that
-        only a shield of the whole backlog is of use.
-    :param pass_interval_ms: from one pass to the next; None: no broker runs.
-    :param disk_bytes: size of the smallest disk of the log; None: it can't be measured.
-    :param used_percent: the level of the fullest of these disks, as the broker computes it; None: it can't be
-        measured.
+    """:param batch_segments: how many segments the broker deletes in a pass; None if no broker runs. Then
+        only a shield of all unproven segments is of use.
+    :param pass_interval_ms: from one pass to the next; None if no broker runs.
+    :param disk_bytes: size of the smallest disk of the log; None if it can't be measured.
+    :param used_percent: level of the fullest of these disks, by the broker's formula; None if it is unknown.
     :param is_tended: a live watch acts on deletions.
     :param refusal: why no shield is permitted now; "" where one is.
     """
@@ -36,33 +35,30 @@ T = TypeVar("T")
 
 
 class HoldMemory(Protocol):
-    """Stores a hold's state, which a broker package needs after a kill. Durable when a call returns."""
+    """Stores the state of a hold, which a broker package needs again after a kill. Durable on return."""
 
     def load(self) -> Mapping[str, Any] | None:
-        """Return the last saved value; None: there is none, or it was dropped."""
+        """Return the last saved value; None if there is none, or it was dropped."""
 
     def save(self, state: Mapping[str, Any] | None) -> None:
         """Replace the saved value; None drops it."""
 
     def of_others(self) -> Sequence[Mapping[str, Any]]:
-        """Return the memory that other stores of the same kind of broker share in the same journal."""
+        """Return the memories of other stores of the same kind of broker in the same journal."""
 
     def alone(self, cluster: str) -> AbstractContextManager[Callable[[], None]]:
         """Wait for and take the exclusive right to change the memory that a cluster's stores share.
 
-        :return: the check to call right before each change: it makes sure that no other store has taken the
-            right meanwhile.
+        :return: a check to call right before each change: no other store has taken the right meanwhile.
         :raises StoreBusyError: another store has the right, or had it meanwhile.
         """
 
     def record_drift(self, found: Sequence[Drift]) -> None:
-        """Record drift, before the remembered state is replaced by one without it. Drift that is on
-        record already is not recorded again.
-        """
+        """Record drift before the remembered state changes. Drift that is recorded already is skipped."""
 
 
 def load_hold(memory: HoldMemory | None, kind: type[T]) -> T | None:
-    """Return the remembered state of a hold; None: there is none.
+    """Return the remembered state of a hold; None if there is none.
 
     :param kind: dataclass of the state of a broker's hold.
     :raises GateRefusedError: the remembered state isn't in this release's form.
@@ -80,7 +76,7 @@ def load_hold(memory: HoldMemory | None, kind: type[T]) -> T | None:
 
 
 def save_hold(memory: HoldMemory, state: object | None) -> None:
-    """Save the state of a hold, or that there is none. Durable when it returns."""
+    """Save the state of a hold; None records that there is none. Durable on return."""
     memory.save(None if state is None else to_jsonable(state))
 
 
@@ -119,7 +115,7 @@ class DriftKind(StrEnum):
 
 
 UNPROVEN = "no lake proves them"
-"""Words in a deleted range's record, after the lakes were asked and none had all of it. Persisted."""
+"""Words in the record of a deleted range that no lake has as a whole. Persisted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +127,7 @@ class Drift:
     :param topics: topics of the messages in that range, as far as they are still known.
     :param log_id: identity of the range's log, as in receipts. "" where it isn't known, and for a deleted log
         once the detail names the part of the range that no lake has.
-    :param unarchived: the rule by which the range did not have to be archived; "": none.
+    :param unarchived: the rule by which the range did not have to be archived; "" if there is none.
     """
 
     kind: DriftKind
@@ -169,11 +165,10 @@ class DueRange:
 class WatchLook:
     """Result of a watch's last look at its store.
 
-    :param looked_at_ms: when the watch last checked everything that the hold depends on; 0: never, or
-        unknown.
+    :param looked_at_ms: when the watch last checked all that the hold depends on; 0 if never or unknown.
     :param fenced: how many segments of the fence were in place after that look.
     :param mended: how many files the watch has repaired or replaced since it began.
-    :param runs_out_at_ms: when the hold ends by itself, given once half of its time is over; 0: it was
+    :param runs_out_at_ms: when the hold ends by itself, given once half of its time is over; 0 if it was
         renewed in time, or there is no hold.
     """
 
@@ -185,26 +180,25 @@ class WatchLook:
 
 @dataclass(frozen=True, slots=True)
 class HoldStatus:
-    """:param held: as far as is known, the broker can now delete only segments that we released on purpose,
-        and segments of logs in ``unheld``.
-    :param fence_offset: base offset of the segment that protects itself and all younger ones; -1: no such
+    """:param held: as far as is known, the broker can now delete only segments that a run has released, and
+        segments of logs in ``unheld``.
+    :param fence_offset: base offset of the segment that protects itself and all younger ones; -1 if no such
         segment is needed, since only the active segment exists.
-    :param ends_at_ms: when the hold ends by itself without a renewal, whatever the settings are then; None:
-        it doesn't end by itself, or the store isn't held.
+    :param ends_at_ms: when the hold ends without a renewal, whatever the settings are then; None if it never
+        ends by itself, or the store isn't held.
     :param disturbances: drift that this look found and that was not reported before.
     :param notices: notices for a person, and checks that could not be made.
-    :param described: the held part in words, where the hold uses no fence; "": ``fence_offset`` says it.
+    :param described: the held logs or segments in words, if the hold uses no fence; "" if it uses one.
     :param deletes_from_ms: when the broker's present rules begin to delete held segments without a renewal;
-        None: unknown, or the store isn't held.
-    :param left_to_broker: the broker deletes by its own rules. Only those segments are held that no lake has
-        and that the broker would soon delete: ``described`` names them.
+        None if unknown, or the store isn't held.
+    :param left_to_broker: the broker deletes by its own rules. Only segments that no lake has and that it
+        would soon delete are held; ``described`` names them.
     :param due: segments that will be deleted soon although no lake has them.
     :param alarms: other problems that need a person, such as a hold that can't be ended.
     :param unheld: logs that aren't held now although other logs of the store are, each with the reason. We
         delete nothing of these logs.
-    :param watch: the last look of the store's watch; None: no watch looks, and a notice says so, or no watch
-        is needed.
-    :param lasts_ms: how long the hold lasts from a renewal; None: for ever, or not known.
+    :param watch: the last look of the store's watch; None if none is needed, or none looks (see ``notices``).
+    :param lasts_ms: how long the hold lasts from a renewal; None if for ever, or if not known.
     """
 
     held: bool
@@ -222,30 +216,27 @@ class HoldStatus:
     lasts_ms: int | None = None
 
     def is_half_over(self, now_ms: int) -> bool:
-        """Return whether less than half of the hold's time is left: then a renewal was missed."""
+        """Return whether less than half of the hold's time is left, so that a renewal was missed."""
         if self.ends_at_ms is None or self.lasts_ms is None:
             return False
         return self.ends_at_ms - now_ms < self.lasts_ms // 2
 
     @property
     def is_well(self) -> bool:
-        """Return whether no alarm stands, and all segments that have to be held are held, if any has to."""
+        """Return whether there is no alarm, and every segment that has to be held is held."""
         return (self.held or self.left_to_broker) and not (self.unheld or self.due or self.alarms)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerProgress:
-    """A running broker's progress with its own work. A field of None: the broker doesn't say.
+    """A running broker's progress with its own work. A field is None if the broker doesn't say.
 
     :param flush_behind_bytes: bytes that are in the log and not on disk yet.
     :param dispatch_behind_bytes: bytes that are in the log and not in consume queues and index yet.
-    :param checkpoint_behind_ms: how much older each checkpoint value is than the newest message, by the
-        value's name.
+    :param checkpoint_behind_ms: how much older than the newest message each checkpoint value is, by its name.
     :param timer_behind_messages: messages that are in the log and not in the timers yet.
-    :param commit_behind_bytes: bytes that are in a pool of buffers and not in the log yet; 0 where there is
-        no pool.
-    :param put_p99_ms: 99th percentile of a put's duration, over the last whole minute for which the broker
-        has it.
+    :param commit_behind_bytes: bytes in a pool of buffers that are not in the log yet; 0 without a pool.
+    :param put_p99_ms: 99th percentile of a put's duration in the last whole minute that the broker reports.
     """
 
     sampled_at_ms: int

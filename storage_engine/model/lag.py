@@ -14,12 +14,10 @@ from storage_engine.model.store import Segment
 @dataclass(frozen=True, slots=True)
 class ArchiveLag:
     """:param segments: number of sealed segments without a proof.
-    :param oldest_base_offset: base offset of the segment whose last write was longest ago; None: there is no
-        such segment.
-    :param oldest_age_seconds: time since its last write; 0: there is no such segment.
+    :param oldest_base_offset: base offset of the segment with the oldest last write; None if there is none.
+    :param oldest_age_seconds: time since that write; 0 if there is none.
     :param notes: lakes that could not be asked; for them the journal's records were used.
-    :param touched: number of segments that a lake has, but whose files were touched since. They don't count
-        as lag.
+    :param touched: number of archived segments whose files were touched since. They don't count as lag.
     """
 
     measured_at_ms: int
@@ -35,7 +33,7 @@ class ArchiveLag:
         """Return the lag as a sentence."""
         touched = f"; {touched_text(self.touched)}" if self.touched else ""
         if self.oldest_base_offset is None:
-            return f"everything that is sealed is {'archived' if touched else 'proven in the lake'}{touched}"
+            return f"all sealed segments are {'archived' if touched else 'proven in the lake'}{touched}"
         age = duration_text(self.oldest_age_seconds * 1000)
         segments, size = count_text(self.segments, "segment"), exact_bytes_text(self.size_bytes)
         return (
@@ -102,7 +100,7 @@ class LagSource:
     """Source of groups' positions.
 
     :param written_at_ms: when the files with the positions were last written, if a running broker keeps
-        writing them. None: the positions are as old as the computed lag, or the broker is stopped.
+        writing them. None if the positions are as old as the computed lag, or the broker is stopped.
     :param notices: notices about the positions for a person.
     """
 
@@ -122,16 +120,14 @@ class QueueLag:
     :param lag_ms: store timestamp of the queue's newest message minus that of the group's next one; 0 when
         caught up; None when unknown.
     :param next_physical_offset: commitlog offset of the group's next message; None when caught up or unknown.
-    :param next_segment_base_offset: base offset of the segment that has that message; None when caught up or
-        unknown.
+    :param next_segment_base_offset: base offset of that message's segment; None when caught up or unknown.
     :param at_risk: whether the plan deletes that segment. If the group's position is not known: whether the
         plan deletes the segment of the queue's oldest readable message, which the group may need.
     :param lost_messages: messages the group can no longer read (min_offset - committed_offset, ≥ 0).
     :param time_to_loss_ms: time until that segment may be deleted by age in the next window; 0 when it may be
         deleted now; None when caught up or unknown.
-    :param log: the log with the queue's messages; None: not given, as in tables of older versions.
-    :param lag_bytes: bytes of the log from the group's next message on; None: unknown, or not known for each
-        queue.
+    :param log: the log with the queue's messages; None if not given, as in tables of older versions.
+    :param lag_bytes: bytes of the log from the group's next message on; None if not known for each queue.
     """
 
     group: str
@@ -157,10 +153,8 @@ class GroupLag:
 
     :param lag_messages: messages that the group has not read, in the queues where its position is known.
     :param unknown_queues: number of queues where its position is not known.
-    :param first_unread_offset: physical offset of the group's first unread message; None: it has read all
-        messages.
-    :param time_to_loss_ms: time until its first unread message may be deleted by age; None: it has read all
-        messages.
+    :param first_unread_offset: physical offset of the group's first unread message; None if it has read all.
+    :param time_to_loss_ms: time until its first unread message may be deleted by age; None if there is none.
     """
 
     group: str
@@ -174,10 +168,10 @@ class GroupLag:
 class UnreadMessages:
     """Messages of a topic that a group has not read, and that no broker has after a deletion.
 
-    :param messages: number of messages in queues where the group's position is known; None: it is known in no
-        queue, so that the group may need any message there.
+    :param messages: number of messages in queues where the group's position is known; None if it is known in
+        no queue, so that the group may need any message there.
     :param queues: number of the topic's queues with such messages.
-    :param from_ms: store timestamp of the first such message; None: unknown.
+    :param from_ms: store timestamp of the first such message; None if unknown.
     """
 
     group: str
@@ -197,9 +191,8 @@ class Unread:
     :param notices: notices about the groups' positions for a person.
     :param shielded: unread messages that the broker has lost already, because another program deleted them.
         Only the store's shield has them.
-    :param shielded_error: why the ``shielded`` messages are not known, or only in part; "" where they are
-        known.
-    :param logs: the logs that this is about; None: all logs that lose segments.
+    :param shielded_error: why the ``shielded`` messages are not known, or only in part; "" if they are known.
+    :param logs: the logs that this is about; None means all logs that lose segments.
     """
 
     rows: tuple[UnreadMessages, ...] = ()
@@ -225,15 +218,12 @@ class LagSummary:
     """Lag for XCom and the report's head; its size is bounded, whatever the number of queues.
 
     :param unknown: number of unknown positions of groups in queues.
-    :param at_risk_groups: groups that still have to read messages of the plan's segments; only the first ones
-        by name.
-    :param more_at_risk_groups: number of further such groups.
+    :param at_risk_groups: groups with unread messages in the plan's segments; only the first ones by name.
     :param lost_messages: messages that groups can no longer read, over all groups.
-    :param soonest_loss_ms: time until the first unread message of any group may be deleted; None: there is
+    :param soonest_loss_ms: time until the first unread message of any group may be deleted; None if there is
         none, or the time is unknown.
     :param worst: the queues and groups that are furthest behind, in messages.
-    :param source: the source of the groups' positions.
-    :param logs: number of measured logs; None: all logs of the store. The journal has their names.
+    :param logs: number of measured logs; None means all logs of the store. The journal has their names.
     """
 
     groups: int
@@ -257,7 +247,7 @@ class Lag:
 
     :param at_risk: rows of groups that still have to read messages of the plan's segments. Among them is the
         row that decides for each log.
-    :param logs: the measured logs; None: all logs of the store.
+    :param logs: the measured logs; None means all logs of the store.
     """
 
     summary: LagSummary
@@ -266,7 +256,7 @@ class Lag:
 
     @property
     def measured(self) -> frozenset[str] | None:
-        """Return the logs whose lag is known. None: all logs. Empty: the names don't fit the summary."""
+        """Return the logs whose lag is known; None for all logs, empty if the names don't fit the summary."""
         if self.summary.logs is None and self.logs is None:
             return None
         names = frozenset(self.logs or ())

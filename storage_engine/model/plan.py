@@ -21,7 +21,7 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.disk import DiskUsage, percent_rounded_up
 from storage_engine.model.settings.policy import ApprovalPolicy
-from storage_engine.model.store import FileFacts, Segment, SegmentId
+from storage_engine.model.store import FileFacts, Segment
 
 T = TypeVar("T")
 
@@ -86,17 +86,17 @@ DELETING = frozenset({Reason.EXPIRED, Reason.FORCED})
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A caller's request beyond the store's own settings.
+    """A caller's request for one plan, in addition to the store's settings.
 
     :param manual: a person (or ``clean --manual``) triggers the pass: the cause holds at any hour.
     :param forced: a person asks to ignore age; only honoured where cleanFileForciblyEnable is true.
-    :param max_segments: the most segments to delete in this pass; None: the broker's batch size.
+    :param max_segments: the most segments to delete in this pass; None means the broker's batch size.
     :param target_used_percent: stop once the fullest known disk would be at or below this level.
     :param dry_run: only plan, measure consumer lag and report: nothing is archived or deleted.
     :param replicas_stopped: a person's statement that every other node with a replica is stopped, and how the
-        person knows; "": no such statement.
-    :param free_bytes: stop once each disk with deleted segments has this many bytes free; None: no such
-        limit. Some brokers' plans ignore it.
+        person knows; "" if there is no such statement.
+    :param free_bytes: stop once each disk with deleted segments has this many bytes free; None if there is no
+        such limit. Some brokers' plans ignore it.
     """
 
     manual: bool = False
@@ -110,7 +110,7 @@ class PlanRequest:
 
 
 def wanted_bytes(disk: DiskUsage, request: PlanRequest) -> int | None:
-    """Return how many bytes of a disk a request wants to be free. None: the disk's size isn't known."""
+    """Return how many bytes of a disk a request wants to be free. None if the disk's size isn't known."""
     if disk.total_bytes is None:
         return None
     free_bytes = request.free_bytes or 0
@@ -120,9 +120,7 @@ def wanted_bytes(disk: DiskUsage, request: PlanRequest) -> int | None:
 
 
 class Release(Protocol):
-    """Deletes in place of a broker's own rules: the segments that one pass may delete and that are
-    proven. All other segments are kept.
-    """
+    """Deletes in place of a broker's own rules: only proven segments that one pass may delete."""
 
     def __call__(self, request: PlanRequest) -> object: ...
 
@@ -134,8 +132,7 @@ class Release(Protocol):
 class Trigger:
     """A cause that holds now for every log of the store, with the sentence that explains it.
 
-    :param at_once: for a cause of space: the disk is at the level where a broker deletes segments of any age,
-        or refuses writes.
+    :param at_once: the disk is so full that the broker deletes segments of any age, or refuses writes.
     """
 
     cause: Cause
@@ -146,7 +143,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The verdict on one segment; ``detail`` is a sentence with the figures behind it."""
+    """The verdict on one segment. ``detail`` is a sentence with the figures that decided."""
 
     segment: Segment
     reason: Reason
@@ -218,8 +215,8 @@ class Plan:
     :param logs: in the order of their names, each once. A decision on one log never depends on another log.
     :param notices: sentences that a person should read and that change nothing (notice level reached, an
         unknown disk level, a mtime in the future).
-    :param store_id: the store's id; None: it has no identity yet, or the plan is older than this field.
-    :param lineage: the store's lineage; None: as for ``store_id``.
+    :param store_id: the store's id; None if it has no identity yet, or the plan is older than this field.
+    :param lineage: the store's lineage; None for the reasons of ``store_id``.
     :param log_lineages: lineages of the logs that have their own, by the log's name.
     """
 
@@ -239,7 +236,6 @@ class Plan:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """The decisions on all logs, log by log."""
         return tuple(decision for log in self.logs for decision in log.decisions)
 
     @property
@@ -291,7 +287,7 @@ class Plan:
 
 
 def of_only_log(by_log: Mapping[str, T]) -> T | None:
-    """Return the value of the only log; None where there are several logs, or none."""
+    """Return the value of the only log; None if there are several logs, or none."""
     return next(iter(by_log.values())) if len(by_log) == 1 else None
 
 
@@ -308,10 +304,7 @@ def _list_facts(facts: FileFacts) -> tuple[int | str, ...]:
 
 
 def check_limits(request: PlanRequest) -> None:
-    """Make sure that a request's number of segments and its level in percent are possible values.
-
-    :raises BadInputError: one of them isn't.
-    """
+    """:raises BadInputError: the request's number of segments or its level in percent is impossible."""
     if request.max_segments is not None and request.max_segments < 0:
         raise BadInputError(
             f"max_segments: expected 0 or more, found {request.max_segments}. Nothing was "
@@ -329,14 +322,13 @@ def limit_plans(
 ) -> tuple[LogPlan, ...]:
     """Limit the plans of a store's logs to a person's request: the oldest segments of all logs first.
 
-    :param disks: the logs' disks.
     :param disk_name: the name for such a disk in messages.
     :raises BadInputError: as :func:`check_limits`.
     """
     check_limits(request)
     if request.max_segments is None and request.target_used_percent is None:
         return tuple(logs)
-    # Of each log its first one that isn't chosen yet: what goes of a log is a prefix.
+    # Of each log, the first segment that isn't chosen yet: a plan deletes a prefix of a log.
     heap = [(log.to_delete[0].mtime_ns, number, 0) for number, log in enumerate(logs) if log.to_delete]
     heapq.heapify(heap)
     going: list[Segment] = []
@@ -352,18 +344,16 @@ def limit_plans(
         if place + 1 < len(segments):
             heapq.heappush(heap, (segments[place + 1].mtime_ns, number, place + 1))
     chosen = {segment.id for segment in going}
-    return tuple(LogPlan(log.log, tuple(_keep(old, chosen, why) for old in log.decisions)) for log in logs)
-
-
-def _keep(decision: Decision, chosen: set[SegmentId], why: tuple[Reason, str]) -> Decision:
-    is_same = not decision.deletes or decision.segment.id in chosen
-    return decision if is_same else Decision(decision.segment, *why)
+    return tuple(
+        log.with_going(lambda old: old if old.segment.id in chosen else Decision(old.segment, *why))
+        for log in logs
+    )
 
 
 def target_reached(
     disks: Sequence[DiskUsage], going: Sequence[Segment], target: int | None, disk_name: str
 ) -> str:
-    """Return why the target is reached once ``going`` is deleted. Empty: it isn't, or there is no target.
+    """Return why the target is reached once ``going`` is deleted. Empty if it isn't, or there is no target.
 
     The fullest disk with known figures decides. If no disk is known, the target counts as reached, because
     nothing shows that it isn't.
@@ -407,9 +397,7 @@ class Realm(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Person:
     """:param uid: real user id of an account at a shell.
-    :param behind: the user who took the account by sudo, by the environment; "": no user, or not known.
-    :param host: the machine that the account is on.
-    :param user_id: id of a user of Airflow.
+    :param behind: the user who took the account by sudo, by the environment; "" if there is none or unknown.
     """
 
     realm: Realm
@@ -436,10 +424,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """The starter of a run.
-
-    :param person: the person; None: a schedule or an asset started the run in Airflow.
-    """
+    """The starter of a run; ``person`` is None for a schedule or an asset of Airflow."""
 
     realm: Realm
     person: Person | None
@@ -457,7 +442,7 @@ class Said(StrEnum):
 class Reply:
     """Answer about a plan.
 
-    :param person: the person who answered; None: nobody did.
+    :param person: the person who answered; None if nobody did.
     :param at_ms: time of the answer, by the clock of the machine that received it.
     :param detail: why an answer doesn't count.
     """
@@ -470,7 +455,7 @@ class Reply:
 
     @property
     def approver(self) -> Person | None:
-        """Return the person who approved the plan; None: this is no approval."""
+        """Return the person who approved the plan; None if this is no approval."""
         return self.person if self.said is Said.APPROVED else None
 
 
@@ -479,7 +464,7 @@ class PlanQuestion:
     """Question about a plan, while it is open.
 
     :param why: why a second person has to approve the plan, as a clause.
-    :param until_ms: an answer from this time on doesn't count; None: there is no time limit, as at a shell.
+    :param until_ms: an answer from this time on doesn't count; None if there is no time limit, as at a shell.
     :param link: address of the page for the answer.
     """
 
@@ -494,13 +479,11 @@ class PlanQuestion:
 class RecordedPolicy:
     """The strictest policy that a store has had since two persons last lowered it.
 
-    :param minimum_retention_hours: the longest minimum retention since then; a run with less counts as
-        forced.
+    :param minimum_retention_hours: the longest minimum retention since; a run with less counts as forced.
     :param persons: the two persons who lowered it: the one who asked and the one who approved.
     :param at_ms: when it was lowered last, by the journal or the stamp: the later time counts.
-    :param kept_ms: the longest retention by settings since then; a run with less counts as forced. None: none
-        was known.
-    :param archived: True: proof has been required since then; a run with ``archive: off`` counts as forced.
+    :param kept_ms: the longest retention by settings since, if known; a run with less counts as forced.
+    :param archived: whether proof has been required since; a run with ``archive: off`` counts as forced.
     """
 
     approval: ApprovalPolicy
@@ -537,7 +520,7 @@ _PLACE = "\N{NULL}"
 
 @dataclass(frozen=True, slots=True)
 class DecisionRun:
-    """Decisions on neighbouring segments of a log, whose texts differ only in times.
+    """Decisions on neighbouring segments of a log whose texts are equal except for times.
 
     :param decisions: the decisions, oldest segment first.
     :param detail: one text for all of them. Where times differ, it has the first and the last.
@@ -567,7 +550,7 @@ class DecisionRun:
 
 
 def runs_of(
-    decisions: Sequence[Decision], detail: Callable[[Decision], str] = lambda one: one.detail
+    decisions: Sequence[Decision], detail: Callable[[Decision], str] = lambda decision: decision.detail
 ) -> Iterator[DecisionRun]:
     """Yield runs of neighbouring decisions whose texts differ only in times.
 
@@ -579,7 +562,7 @@ def runs_of(
 
 
 def without_moments(detail: str) -> str:
-    """Return a decision's text without its times. Neighbours with the same remaining text are shown once."""
+    """Return a decision's text without its times. Neighbours whose texts are then equal are shown once."""
     return _MOMENT.sub(_PLACE, detail)
 
 

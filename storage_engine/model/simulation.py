@@ -40,8 +40,8 @@ class RuleSetting:
     """A setting of the broker that a simulation can change.
 
     :param name: the broker's own name of the setting.
-    :param minimum: the least value that a person may type; None: no minimum. The broker may clamp the value.
-    :param unit: the value's unit, such as h, %, ms; "": none.
+    :param minimum: the least value that a person may type; None if any. The broker may clamp the value.
+    :param unit: the value's unit, such as h, %, ms; "" if there is none.
     """
 
     name: str
@@ -56,11 +56,8 @@ class RuleSetting:
 class RuleLevels:
     """The effective levels above which a broker acts.
 
-    :param notice_percent: above it a person gets a notice.
     :param cleans_percent: above it the broker deletes expired segments at any hour.
-    :param forces_percent: above it the broker deletes segments of any age; None: by its settings it never
-        does.
-    :param refuses_percent: above it the broker refuses writes.
+    :param forces_percent: above it the broker deletes segments of any age; None if it never does.
     :param accepts_percent: at this level or below, the broker accepts writes again.
     """
 
@@ -77,7 +74,6 @@ class Ingest:
 
     :param bytes_per_day: bytes of the logs alone.
     :param profile: the weight of each hour of the day, in the store's time zone; only their ratios count.
-    :param factor: factor on all bytes.
     :param growth_per_day: growth of each day over the day before, such as 0.05 for 5 %.
     """
 
@@ -103,10 +99,7 @@ class Ingest:
         return int(self.bytes_per_day * self.factor)
 
     def hour_bytes(self, day: int) -> tuple[int, ...]:
-        """Return the ingest of each hour of a day.
-
-        :param day: counted from the start of the course, which is day 0.
-        """
+        """Return the ingest of each hour of a day. The course starts at day 0."""
         whole, weights = self.day_bytes * (1 + self.growth_per_day) ** day, sum(self.profile)
         return tuple(int(min(whole, _MOST_BYTES) * weight / weights) for weight in self.profile)
 
@@ -115,7 +108,6 @@ class Ingest:
 class SegmentRun:
     """Consecutive sealed segments of the same size, with equal times between their last writes.
 
-    :param size_bytes: bytes of each segment.
     :param first_written_ms: time of the last write to the first segment.
     :param last_written_ms: time of the last write to the last segment.
     """
@@ -126,10 +118,7 @@ class SegmentRun:
     last_written_ms: int
 
     def written_ms(self, index: int) -> int:
-        """Return the time of the last write to one of the segments.
-
-        :param index: 0 is the oldest segment.
-        """
+        """Return the time of the last write to one of the segments. Index 0 is the oldest."""
         if self.segments == 1:
             return self.first_written_ms
         spread_ms = self.last_written_ms - self.first_written_ms
@@ -138,7 +127,7 @@ class SegmentRun:
 
 @dataclass(frozen=True, slots=True)
 class CourseStart:
-    """The start of a course: one disk, and the log on it.
+    """The start of a simulated course: one disk, and the log on it.
 
     :param disk_bytes: used and usable bytes, without the file system's reserve for root.
     :param other_bytes: bytes used on it by neither the log nor its dependents.
@@ -146,8 +135,7 @@ class CourseStart:
     :param runs: the sealed segments, oldest first.
     :param active_bytes: bytes written to the active segment, which isn't full.
     :param oldest_message_ms: store time of the oldest message in the log.
-    :param dependents_share: bytes of queues and indexes for each byte of the log; 0.0: not known, or on
-        another disk.
+    :param dependents_share: bytes of queues and indexes per byte of log; 0.0 if unknown or on another disk.
     :param time_zone: IANA name of the time zone for the hours of settings and of the ingest.
     :param topic_bytes: bytes of the log by topic, where known.
     """
@@ -184,16 +172,15 @@ class CourseStart:
 
     @property
     def used_bytes(self) -> int:
-        """Return the bytes used on the disk."""
         return self.other_bytes + self.log_bytes + int(self.log_bytes * self.dependents_share)
 
     def changed(self, *, disk_bytes: int | None = None, ingest: Ingest | None = None) -> CourseStart:
-        """Return the same store on a disk of another size, or with another ingest.
+        """Return this start on a disk of another size, or with another ingest.
 
         :raises BadInputError: an impossible size or ingest, such as a disk too small for its content.
         """
         if disk_bytes is not None:
-            # A disk as it is may be a little smaller than what is estimated to be on it.
+            # The estimated bytes may exceed the real disk by a little.
             _require_bytes("disk_bytes", disk_bytes, least=min(self.used_bytes, self.disk_bytes))
         return replace(
             self,
@@ -204,7 +191,7 @@ class CourseStart:
 
 @dataclass(frozen=True, slots=True)
 class CourseDeletion:
-    """Deletions of passes that followed each other closely and had the same causes.
+    """The deletions of consecutive passes that had the same causes and followed each other closely.
 
     :param at_ms: time of the first pass.
     :param until_ms: time of the last pass.
@@ -227,9 +214,7 @@ class CourseDeletion:
 @dataclass(frozen=True, slots=True)
 class CourseSummary:
     """:param highest_percent: highest level as a whole percentage, rounded up, as brokers compare levels.
-    :param end_percent: level at the end of the course.
-    :param refused_ms: how long writes were refused.
-    :param refused_bytes: bytes that would have been written meanwhile.
+    :param refused_bytes: bytes that would have been written while writes were refused.
     :param unexpired_segments: segments that were deleted before they expired.
     """
 
@@ -250,8 +235,7 @@ class Course:
 
     Two points at the same time are before and after a deletion.
 
-    :param used_percent: level of the disk, rounded up to two decimals, so that a value above a limit stays
-        above it.
+    :param used_percent: level of the disk, rounded up to two decimals: a value above a limit stays above it.
     :param retention_ms: age of the oldest message.
     :param refused: start and length of each time in which writes are refused.
     """
@@ -279,6 +263,7 @@ class BrokerRules(ABC):
     """A broker's deletion rules, without a store. Pure. The code and imports use the standard library only.
 
     Settings are texts by the broker's names, as in its configuration. Missing settings have its defaults.
+    Each method but :meth:`unsupported` raises BadInputError if the broker would not work with a value.
     """
 
     @property
@@ -291,35 +276,28 @@ class BrokerRules(ABC):
         """Return the values in effect of all ``settings``, with the broker's defaults and clamps.
 
         :param config: any settings of the broker. Only those in ``settings`` are returned.
-        :raises BadInputError: the broker would not work with a value.
         """
 
     def unsupported(self, config: Mapping[str, str]) -> str:
-        """Return why a store with this configuration can't be simulated. "": it can."""
+        """Return why a store with this configuration can't be simulated. "" if it can."""
         return ""
 
     @abstractmethod
     def levels(self, values: Mapping[str, str]) -> RuleLevels:
-        """Return the levels in effect.
-
-        :raises BadInputError: the broker would not work with a value.
-        """
+        """Return the levels in effect."""
 
     @abstractmethod
     def hours(self, values: Mapping[str, str]) -> tuple[int, ...]:
-        """Return the hours of the day at which the broker deletes because of age alone.
-
-        :raises BadInputError: the broker would not work with a value.
-        """
+        """Return the hours of the day at which the broker deletes because of age alone."""
 
     @abstractmethod
     def windows(
         self, values: Mapping[str, str], time_zone: str, start_ms: int, end_ms: int
     ) -> tuple[tuple[int, int], ...]:
-        """Return the spans of these hours between two moments, as begin and end in milliseconds.
+        """Return the spans of :meth:`hours` between two moments, as begin and end in milliseconds.
 
         :param time_zone: IANA name.
-        :raises BadInputError: the broker would not work with a value, or there is no such time zone.
+        :raises BadInputError: there is no such time zone.
         """
 
     @abstractmethod
@@ -334,7 +312,7 @@ class BrokerRules(ABC):
         """Compute the course from its start.
 
         :param limit_seconds: the most processor time.
-        :raises BadInputError: the broker would not work with a value, or the horizon is too long.
+        :raises BadInputError: the horizon is too long.
         :raises SimulationTooLongError: the computation takes longer than the limit.
         """
 
@@ -342,19 +320,17 @@ class BrokerRules(ABC):
     def advice(
         self, values: Mapping[str, str], start: CourseStart, *, wished_hours: int | None = None
     ) -> tuple[Advice, ...]:
-        """Compute advice for a person at this ingest.
+        """Return advice to a person on these settings, with the start's ingest.
 
-        :param wished_hours: how long messages should be kept; None: as long as the settings say.
-        :raises BadInputError: the broker would not work with a value.
+        :param wished_hours: how long messages should be kept; None means as long as the settings say.
         """
 
 
 def condensed(segments: Sequence[tuple[int, int]], most_runs: int = 200) -> tuple[SegmentRun, ...]:
-    """Return sealed segments as a few runs, for a record that has to be small.
+    """Merge sealed segments into a few runs, for a record that has to be small.
 
     :param segments: size and time of the last write of each segment, oldest first.
-    :param most_runs: the approximate number of runs. Segments of different sizes are always in different
-        runs.
+    :param most_runs: the approximate number of runs. Segments of different sizes are never in one run.
     """
     longest = max(1, -(-len(segments) // most_runs))
     runs: list[list[tuple[int, int]]] = []
@@ -376,13 +352,13 @@ def _require_bytes(subject: str, value: int, *, least: int = 1) -> None:
 
 
 _BUCKETS = 330
-"""Each group keeps six points: the first, the last, and the extremes of level and retention time."""
+"""Number of groups of points. A group keeps its first and last point, and the extremes of level and age."""
 _SPANS = 1_000
 _UNSET = -1
 
 
 class CourseRecord:
-    """Records the events of a simulation in their order, and makes the course of them."""
+    """Records the events of a simulation in their order, and makes a course from them."""
 
     def __init__(self, start: CourseStart, horizon_ms: int) -> None:
         self._disk_bytes = start.disk_bytes
@@ -421,7 +397,7 @@ class CourseRecord:
         forced: bool,
         unexpired: int,
     ) -> None:
-        """Record a pass's deletions, merged with those shortly before for the same causes."""
+        """Record a pass's deletions, merged with those of the same causes shortly before."""
         index = self._open.get((causes, forced))
         if index is not None:
             run = self._runs[index]
@@ -482,16 +458,9 @@ class CourseRecord:
     def _close_bucket(self) -> None:
         points, self._bucket = self._bucket, []
         if len(points) > 6:
-            by_used = [used for _, used, _ in points]
-            by_age = [retention for _, _, retention in points]
-            extremes = (min(by_used), max(by_used), min(by_age), max(by_age))
-            indexes = (
-                by_used.index(extremes[0]),
-                by_used.index(extremes[1]),
-                by_age.index(extremes[2]),
-                by_age.index(extremes[3]),
-            )
-            points = [points[index] for index in sorted({0, *indexes, len(points) - 1})]
+            _, by_used, by_age = zip(*points, strict=True)
+            extremes = {values.index(limit(values)) for values in (by_used, by_age) for limit in (min, max)}
+            points = [points[index] for index in sorted({0, *extremes, len(points) - 1})]
         self._points += points
 
 
@@ -505,8 +474,7 @@ def is_in_hours(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
 
 
 def hour_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo) -> Iterator[int]:
-    """Yield the times at which the hours begin and end, in turn. The first time is a beginning. If the hours
-    began before the start, they begin at the start.
+    """Yield the times at which the hours begin and end, in turn. Hours under way at the start begin there.
 
     :param end_ms: no later time is yielded.
     """
@@ -522,17 +490,14 @@ def hour_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: Zo
 def hour_spans_ms(
     start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo
 ) -> tuple[tuple[int, int], ...]:
-    """Return the spans of the hours between two moments, in order, as begin and end in milliseconds.
-
-    Spans that reach beyond one of the moments are cut there.
-    """
+    """Return the spans of the hours between two moments, as begin and end in ms, cut at the moments."""
     changes = tuple(hour_changes_ms(start_ms, end_ms, hours, zone))
     spans = zip(changes[::2], (*changes[1::2], end_ms), strict=False)
     return tuple((begin_ms, until_ms) for begin_ms, until_ms in spans if begin_ms < until_ms)
 
 
 class Inflow:
-    """The bytes that arrive from a moment on, while they are accepted.
+    """The bytes that arrive from a moment on, if the broker accepts all of them.
 
     :param zone: time zone of the hours in the ingest's profile.
     """
@@ -542,7 +507,7 @@ class Inflow:
         self._times: list[int] = []
         self._sums: list[int] = []
         self._rates: list[int] = []
-        """Bytes per hour in each slice."""
+        """Bytes per hour, from the time at the same index on."""
         sum_bytes, by_day = 0, dict[int, tuple[int, ...]]()
         for time_ms in range(first_ms, end_ms + _STEP_MS, _STEP_MS):
             day = max(time_ms - start_ms, 0) // DAY_MS
@@ -556,14 +521,14 @@ class Inflow:
         self._end_bytes = sum_bytes
 
     def until(self, time_ms: int) -> int:
-        """Return the bytes that have arrived by a moment between start and end."""
+        """Return how many bytes have arrived by a moment, which must be between start and end."""
         index = bisect_right(self._times, time_ms) - 1
         return self._sums[index] + self._rates[index] * (time_ms - self._times[index]) // HOUR_MS
 
     def when(self, sum_bytes: int) -> int | None:
-        """Return the first moment by which this many bytes have arrived. None: not before the end.
+        """Return the first moment by which this many bytes have arrived. None if they don't by the end.
 
-        :param sum_bytes: bytes from the start, as ``until`` counts; above 0.
+        :param sum_bytes: > 0, counted as by :meth:`until`.
         """
         if sum_bytes > self._end_bytes:
             return None
@@ -576,7 +541,7 @@ def ingest_from(points: Sequence[tuple[int, int]], zone: ZoneInfo) -> Ingest | N
 
     :param points: moments and the log's max offset at each, oldest first.
     :param zone: time zone of the profile's hours.
-    :return: None: fewer than two moments are known, or no bytes arrived between them.
+    :return: None if fewer than two moments are known, or no bytes arrived between them.
     """
     arrived, covered_ms = [0.0] * HOURS_A_DAY, [0.0] * HOURS_A_DAY
     for (start_ms, start), (end_ms, end) in pairwise(points):

@@ -23,7 +23,7 @@ from storage_engine.model.disk import DiskUsage
 class TopicDay:
     """Messages of a topic whose store time is within a UTC day.
 
-    :param topic: the topic's name; "": several topics without their own rows.
+    :param topic: the topic's name; "" means several topics without their own rows.
     :param day: days since 1970-01-01.
     :param size_bytes: bytes as the broker stores them, with their framing.
     """
@@ -59,10 +59,7 @@ def grouped(items: Iterable[Item], key_of: Callable[[Item], Key]) -> dict[Key, l
 def group_by_log(
     items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log")
 ) -> dict[str, list[One]]:
-    """Return items grouped by log, each group in its given order.
-
-    :param name_of: returns the name of an item's log.
-    """
+    """Return items grouped by log, each group in its given order."""
     return grouped(items, name_of)
 
 
@@ -103,7 +100,6 @@ class FileFacts:
 
     @classmethod
     def of_stat(cls, path: str | os.PathLike[str], stat: os.stat_result) -> FileFacts:
-        """Return the facts of ``path`` from a stat result."""
         times = (stat.st_mtime_ns, stat.st_ctime_ns)
         return cls(str(path), stat.st_dev, stat.st_ino, stat.st_size, *times)
 
@@ -126,9 +122,8 @@ class SegmentState(StrEnum):
 class Segment:
     """One file of a log with its companion files. It covers the offsets [base_offset, end_offset).
 
-    :param original_mtime_ns: the file's mtime before a hold changed it; None: no hold has.
-    :param end: offset behind the last one; None: ``base_offset`` + size of the file, because offsets count
-        bytes.
+    :param original_mtime_ns: the file's mtime before a hold changed it; None if no hold has.
+    :param end: offset behind the last one; None if offsets count bytes: ``base_offset`` + size of the file.
     :param companions: further files in its directory, by name, that its broker can't make again. They are
         proven and deleted with the segment.
     """
@@ -150,7 +145,7 @@ class Segment:
                 "package."
             )
         if self.companions:
-            object.__setattr__(self, "companions", _beside(self.facts, self.companions))
+            object.__setattr__(self, "companions", _sort_companions(self.facts, self.companions))
 
     @property
     def id(self) -> SegmentId:
@@ -197,7 +192,7 @@ class SegmentContext:
 _path_of = attrgetter("path")
 
 
-def _beside(own: FileFacts, companions: Iterable[FileFacts]) -> tuple[FileFacts, ...]:
+def _sort_companions(own: FileFacts, companions: Iterable[FileFacts]) -> tuple[FileFacts, ...]:
     """Return companions in the order of their paths.
 
     :raises StoreLayoutError: a companion is in another directory than the segment's file, or given twice.
@@ -205,7 +200,7 @@ def _beside(own: FileFacts, companions: Iterable[FileFacts]) -> tuple[FileFacts,
     ordered = tuple(sorted(companions, key=_path_of))
     paths = [file.path for file in ordered]
     directory = own.path.rpartition("/")[0]
-    # Plans of many logs make 100,000 segments, and a Path takes as long as a segment.
+    # Plans of many logs make 100,000 segments, and to make a Path takes as long as to make a segment.
     suspects = [path for path in paths if path.rpartition("/")[0] != directory or path.endswith(("/", "/."))]
     wrong = [path for path in suspects if Path(path).parent != Path(own.path).parent]
     if wrong or len({own.path, *paths}) <= len(paths):
@@ -224,10 +219,9 @@ class LogSnapshot:
     ``max_offset`` is the logical end. Every message below ``dispatched_offset`` is in its consume queue. A
     segment that ends above ``dispatched_offset`` must be kept.
 
-    :param unread: why its active segment can't be read, as a clause: the segment ends at ``max_offset`` or
-        behind.
+    :param unread: why its active segment can't be read, so that ``max_offset`` is the least possible end.
     :param confirmed_offset: behind this offset the log may be cut off and written again, because not all
-        required replicas have it; None: no other broker decides on the log's bytes.
+        required replicas have it; None if no other broker decides on the log's bytes.
     """
 
     name: str
@@ -274,7 +268,7 @@ class StoreSnapshot:
         return tuple({disk.path: disk for disk in (*self.log_disks, self.dependents_disk)}.values())
 
 
-WENT: Final = "files of it vanished while it was looked at: the next look knows"
+WENT: Final = "files of it vanished while it was read: the next run reads it again"
 """The reason why a log that the broker is deleting from isn't archived now."""
 
 
@@ -283,10 +277,8 @@ class Archivable:
     """Segments of a store that may be archived by now.
 
     :param segments: sealed segments, oldest first in each log.
-    :param kept_out: why other sealed segments of a log aren't archived, for now or for ever, by the log's
-        name.
-    :param refused: the fault or the unknown fact of a log, by the log's name. Nothing of the log is archived
-        until it is corrected.
+    :param kept_out: why other sealed segments of a log aren't archived, now or ever, by the log's name.
+    :param refused: the fault or unknown fact that keeps all of a log from the lake, by the log's name.
     :param is_all: all sealed segments may be archived, because this broker never excludes any.
     """
 
@@ -315,14 +307,13 @@ class Lineages:
         as the store's, so that no receipt of an older lineage proves anything.
 
         :param newest: the newest lineage of each log that has archived segments.
-        :param stamped: lineages in the store's stamp; None: it has none.
+        :param stamped: lineages in the store's stamp; None if it has none.
         """
         if stamped is None:
             return Lineages(max(newest.values(), default=1))
-        return _above(min(newest.values(), default=1), newest).merged(stamped)
+        return _lineages_above(min(newest.values(), default=1), newest).merged(stamped)
 
     def of(self, log: str) -> int:
-        """Return the lineage of a log."""
         return self.of_logs.get(log, self.whole)
 
     @property
@@ -333,7 +324,7 @@ class Lineages:
     def merged(self, other: Lineages) -> Lineages:
         """Return the newer of both lineages for each log: no log returns to an older lineage."""
         names = {*self.of_logs, *other.of_logs}
-        return _above(
+        return _lineages_above(
             max(self.whole, other.whole), {name: max(self.of(name), other.of(name)) for name in names}
         )
 
@@ -345,14 +336,12 @@ class Lineages:
         return groups
 
 
-def _above(whole: int, of_logs: Mapping[str, int]) -> Lineages:
+def _lineages_above(whole: int, of_logs: Mapping[str, int]) -> Lineages:
     return Lineages(whole, {log: lineage for log, lineage in sorted(of_logs.items()) if lineage > whole})
 
 
 MAX_NAME_BYTES = 260
-"""A name of 249 bytes, a hyphen and a number of 32 bits. In file names such a name is shortened; see
-:func:`in_file_name`.
-"""
+"""A name of 249 bytes, a hyphen and a number of 32 bits. :func:`in_file_name` shortens it."""
 
 _DIGITS = 32
 _SHORTENED = re.compile(f"~[0-9a-f]{{{_DIGITS}}}$")
@@ -361,7 +350,7 @@ _SEPARATORS = frozenset("/\\")
 
 
 def log_name_fault(name: object) -> str:
-    """Return the fault of a log's name, in words. "": the name may be stored and printed."""
+    """Return the fault of a log's name, in words. "" if the name may be stored and printed."""
     if type(name) is not str:
         return f"text, found {type(name).__name__}"
     if not name or name.isspace():
@@ -397,9 +386,8 @@ def in_file_name(log: str, max_bytes: int) -> str:
 class LogIdentity:
     """A log's identity, which doesn't depend on its name.
 
-    :param log_id: identity as in receipts; "": unknown.
-    :param told_at: how far the broker's metadata reached when the identity was read. Older metadata says
-        nothing about it.
+    :param log_id: identity as in receipts; "" if unknown.
+    :param told_at: how far the broker's metadata reached when the identity was read; older metadata lacks it.
     """
 
     log_id: str = ""
@@ -426,7 +414,7 @@ def log_label(log: str, log_id: str) -> str:
 
 
 def name_in_label(called: str, log_id: str) -> str:
-    """Return a log's name from its name or its :func:`log_label`."""
+    """Return the name in a log's :func:`log_label`, or the name itself."""
     return called.removesuffix(f" ({log_id})")
 
 
@@ -439,11 +427,11 @@ class IdentifiedRange(Protocol):
 
     @property
     def lineage(self) -> int:
-        """Return the log's lineage; 0: not known."""
+        """Return the log's lineage; 0 if not known."""
 
     @property
     def log_id(self) -> str | None:
-        """Return the log's identity, as in receipts. None or "": unknown."""
+        """Return the log's identity, as in receipts. None or "" if unknown."""
 
 
 _NO_LOG = "none"
@@ -457,7 +445,7 @@ class LogNames:
     Only this class compares two identities. An item without an identity belongs to the log of its lineage's
     receipts. Without such receipts it belongs to the present log of its name.
 
-    :param present: for each name, the identity of the log that has the name or had it last; "": unknown.
+    :param present: for each name, the identity of the log that has the name or had it last; "" if unknown.
     :param of_lineages: for each name and lineage, the identity of the log that was archived in it.
     :param ids: identities by the logs' names and labels.
     """
@@ -500,12 +488,12 @@ class LogNames:
         """Return whether a log has a label, because another log has its name."""
         return called in self.ids and called not in self.present
 
-    def name_of(self, one: IdentifiedRange) -> str:
+    def name_of(self, item: IdentifiedRange) -> str:
         """Return the name of the log that an item belongs to."""
-        log_id = one.log_id or self.of_lineages.get((one.log, one.lineage), "")
-        if may_be_one(log_id, self.present.get(one.log, "")):
-            return one.log
-        return log_label(one.log, log_id)
+        log_id = item.log_id or self.of_lineages.get((item.log, item.lineage), "")
+        if may_be_one(log_id, self.present.get(item.log, "")):
+            return item.log
+        return log_label(item.log, log_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -514,8 +502,7 @@ class Absence:
 
     :param is_right: the log was deleted, or belongs elsewhere by now.
     :param why: the reason as a clause.
-    :param is_unknown: it is unknown whether the log should be here, or it may be in a directory that isn't
-        served.
+    :param is_unknown: whether the log should be here is unknown, or its directory may not be served.
     """
 
     is_right: bool

@@ -175,8 +175,8 @@ def test_each_task_tells_its_story_in_at_most_five_lines(
     assert {kind: said for kind, said in lines.items() if len(said) > 5 and said is not flush} == {}
     assert len(flush) <= 2 * 5
     assert lines["PlanOperator"][-2:] == [
-        "2 segments go, 2.0 MiB: commitlog up to 2097152",
-        "6 segments stay: 5 not-expired, 1 active",
+        "2 segments to delete, 2.0 MiB: commitlog up to 2097152",
+        "6 segments to keep: 5 not-expired, 1 active",
     ]
     for kind, told in {
         "ConsumerLagOperator": "5 groups, ",

@@ -154,7 +154,7 @@ def test_a_second_account_approves_and_the_first_one_goes_on(store, lake, tmp_pa
     done = shell(ANN, go_on)
     assert done.returncode == 0, done.stderr
     assert len(list((store / "commitlog").iterdir())) == len(before) - 2
-    assert "Another account has to say the same" in shell(ANN, lower).stdout
+    assert "another account has to give the same command" in shell(ANN, lower).stdout
     assert shell(ANN, lower).returncode == 3
     assert f"by uid {ANN} (uid {ANN}) and uid {BOB} (uid {BOB})" in shell(BOB, lower).stdout
 

@@ -112,4 +112,4 @@ def test_what_is_here_alone_goes_and_it_says_what_to_do_next(cli: Any, node: Mad
     assert "Next: start the node's broker" in done.out
     again = cli("kafka", "make-room", node.properties, "--lake", lake, "--yes")
     assert again.exit_code == 1
-    assert "nothing went, and the report says why each segment stays" in again.out
+    assert "nothing was deleted, and the report says why each segment stays" in again.out

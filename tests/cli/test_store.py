@@ -311,12 +311,12 @@ def test_an_archived_segment_that_was_touched_is_told_as_that_until_it_is_hashed
     assert f"Note: {said}" in cli("plan", *asked).out
     assert said in cli("plan", *asked, "--json").json["notices"]
     assert said not in cli("plan", store).out
-    assert f"Archive lag: everything that is sealed is archived; {said}\n" in cli("inspect", *asked).out
+    assert f"Archive lag: all sealed segments are archived; {said}\n" in cli("inspect", *asked).out
     assert said in cli("doctor", *asked).out
     again = cli("archive", *asked).out
     assert "Hashed again, unchanged" in again
     assert "Archived and proven" not in again
-    assert "Archive lag: everything that is sealed is proven in the lake\n" in cli("inspect", *asked).out
+    assert "Archive lag: all sealed segments are proven in the lake\n" in cli("inspect", *asked).out
 
 
 def test_plan_goes_on_where_its_lake_cannot_be_asked(cli, store: Path, lake: Path) -> None:

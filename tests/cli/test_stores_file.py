@@ -286,7 +286,10 @@ def test_init_writes_a_store_into_the_file_and_leaves_the_others(
     assert "--lake: expected a directory, found s3:/bucket/lake" in cli(*away).err
     odd = store.with_name("del\x7f")
     odd.symlink_to(store)
-    assert "a text that TOML takes" in cli("init", "--store", store, "--lake", odd, "--name", "other").err
+    assert (
+        "printable text, as TOML requires"
+        in cli("init", "--store", store, "--lake", odd, "--name", "other").err
+    )
     assert "expected --store and --lake with it" in cli("init", "--name", "other", "--store", store).err
     assert config.read_text() == before
 

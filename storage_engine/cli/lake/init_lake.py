@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     help="Directory for the lake, or a directory whose lake.json names catalog and warehouse.",
 )
 @of_lake(
-    "--conn-id",
-    environment=True,
-    help="Airflow connection of a store. Its lake and second lake are made.",
+    "--conn-id", environment=True, help="Airflow connection of a store. Its lake and second lake are made."
 )
 @click.option(
     "--broker-type",
@@ -49,10 +47,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def init_lake(
-    lake_dir: Path | None,
-    conn_id: str | None,
-    broker_type: str | None,
-    allow_same_disk: bool,
+    lake_dir: Path | None, conn_id: str | None, broker_type: str | None, allow_same_disk: bool
 ) -> int:
     """Make a lake where there is none. An existing lake is left as it is.
 
@@ -75,11 +70,14 @@ def init_lake(
         state = "made" if lake["made"] else "is there already"
         say(f"Lake {lake['lake_id']} {state}: {lake['location']}")
     if lake_dir is not None and not any(lake["copy_of"] for lake in made):
+        from storage_engine.brokers import find_broker
+
         broker = made[0]["broker"]
+        title = f" ({find_broker(broker).words.title})" if broker else ""
         kept = "" if broker else "; from then on it is for stores of that kind"
         say_next(
             archive_command(broker, lake_dir),
-            f"It takes the sealed segments of STORE{_title_of(broker)}, with proof{kept}",
+            f"It takes the sealed segments of STORE{title}, with proof{kept}",
         )
     elif lake_dir is not None:
         say_next(
@@ -134,12 +132,6 @@ def _is_missing(config: LakeConfig) -> bool:
     except LakeMissingError:
         return True
     return False
-
-
-def _title_of(broker: str) -> str:
-    from storage_engine.brokers import find_broker
-
-    return f" ({find_broker(broker).words.title})" if broker else ""
 
 
 def _make(config: LakeConfig, broker: str) -> dict[str, Any]:

@@ -10,10 +10,7 @@ from pathlib import Path
 import click
 
 from storage_engine.cli.lake.witnesses import WitnessedLake, witness_options
-from storage_engine.cli.options.options import (
-    lake_option,
-    second_lake_option,
-)
+from storage_engine.cli.options.options import lake_option, second_lake_option
 from storage_engine.cli.output.output import print_json, print_table, say, say_notes
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command, json_option, wants_json
@@ -43,8 +40,7 @@ _DEFAULT = "default"
 Decide = Callable[[tuple[RecordedAct, ...]], KeepDecision | None]
 
 
-def _keep_text(_context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
-    """Make sure that a text is a retention time; a click callback."""
+def _check_keep(_context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
     if text not in (None, _DEFAULT):
         try:
             keep_days(text)
@@ -77,7 +73,7 @@ def _keep_text(_context: click.Context, parameter: click.Parameter, text: str | 
     "--keep",
     "keep_text",
     metavar="TIME",
-    callback=_keep_text,
+    callback=_check_keep,
     help=f"Record a rule: {FOREVER}, 'N days' or 'N years'; '{_DEFAULT}' removes the rule of these patterns.",
 )
 @click.option(
@@ -91,10 +87,7 @@ def _keep_text(_context: click.Context, parameter: click.Parameter, text: str | 
     "--archive",
     "archive_text",
     type=click.Choice([YES, NO]),
-    help=(
-        "Record whether messages enter the lake; no: these topics are not archived, from 24 hours after "
-        "their store's journal has the rule."
-    ),
+    help="Record whether messages enter the lake; 'no' takes effect 24 hours after the journal has the rule.",
 )
 @click.option(
     "--lift",
@@ -126,9 +119,8 @@ def keep(
     """Show how long a lake keeps each topic, how much expires on which day, and the holds; or record a rule
     or a hold. This command removes nothing. Without rules, everything is archived and nothing expires.
 
-    The most specific rule applies to a topic: first by topic, then by log, then by store. Of two equally
-    specific rules, the one that keeps longer applies. A rule takes effect 24 hours after it is recorded, a
-    hold at once.
+    The most specific rule applies to a topic: first by topic, then by log, then by store. Of two equal ones,
+    the one that keeps longer applies. A rule takes effect after 24 hours, a hold at once.
     """
     patterns = {"topic": topic, "log": log, "store": store_pattern}
     scope = Scope(**{name: pattern for name, pattern in patterns.items() if pattern is not None})
@@ -201,7 +193,7 @@ def _keep(
 ) -> tuple[KeepForecast, tuple[str, ...]]:
     """Record the decision. Return the lake's forecast after it, and notes.
 
-    :param archive: patterns of a decision whether topics are archived; None: it is another decision.
+    :param archive: patterns of a decision on what is archived; None if it is another decision.
     """
     from storage_engine.lake.acts.act_files import read_acts, record_act
     from storage_engine.lake.catalog.catalog import open_lake
@@ -231,14 +223,14 @@ def _keep(
 
 
 def _notes(journal_url: str | None, lakes: tuple[LakeConfig, ...], kind: str) -> list[str]:
-    """Return notes about other lakes that have segments of the journal's stores and lack the recorded act."""
+    """Return notes on other lakes with segments of the journal's stores: they lack the recorded act."""
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of
     from storage_engine.retention.housekeeping.keeping import other_lakes
 
     named: list[str | None] = []
     for config in lakes:
-        # One that can't be opened is told of already.
+        # The failure to open this lake is among the faults already.
         with suppress(StorageEngineError):
             segments = open_lake(config).segments()
             named += (lake_id_of(segments), *ancestors_of(segments))
@@ -249,48 +241,30 @@ def _notes(journal_url: str | None, lakes: tuple[LakeConfig, ...], kind: str) ->
     ]
 
 
-def print_forecast(found: KeepForecast) -> None:
+def print_forecast(forecast: KeepForecast) -> None:
     """Print a lake's rules and holds, and the forecast for each topic."""
-    if found.rules:
+    if forecast.rules:
         print_table(
             "Rules",
             ("topic~", "log~", "store~", "keep"),
-            ((rule.scope.topic, rule.scope.log, rule.scope.store, rule.keep) for rule in found.rules),
+            ((rule.scope.topic, rule.scope.log, rule.scope.store, rule.keep) for rule in forecast.rules),
         )
     else:
-        say(f"{found.location}: no rules, everything is kept for ever.")
-    if found.archive_rules:
-        print_table(
-            "Archive",
-            ("id", "since", "by", "of", "archive"),
-            (
+        say(f"{forecast.location}: no rules, everything is kept for ever.")
+    rules = [(rule.rule_id, rule, archive_text(rule)) for rule in forecast.archive_rules]
+    holds = [(hold.hold_id, hold, hold.reason) for hold in forecast.holds]
+    for title, heading, acts in (("Archive", "archive", rules), ("Holds", "reason", holds)):
+        if acts:
+            print_table(
+                title,
+                ("id", "since", "by", "of", heading),
                 (
-                    _id_text(act.rule_id),
-                    time_text(act.at_ms),
-                    act.person,
-                    act.scope.text,
-                    archive_text(act),
-                )
-                for act in found.archive_rules
-            ),
-        )
-    if found.holds:
-        print_table(
-            "Holds",
-            ("id", "since", "by", "of", "reason"),
-            (
-                (
-                    _id_text(hold.hold_id),
-                    time_text(hold.at_ms),
-                    hold.person,
-                    hold.scope.text,
-                    hold.reason,
-                )
-                for hold in found.holds
-            ),
-        )
-    if found.topics:
-        priced = any(topic.month_cost is not None for topic in found.topics)
+                    (_id_text(act_id), time_text(act.at_ms), act.person, act.scope.text, text)
+                    for act_id, act, text in acts
+                ),
+            )
+    if forecast.topics:
+        priced = any(topic.month_cost is not None for topic in forecast.topics)
         print_table(
             "Topics",
             ("topic~", "store~", "size#", "in the lake#", *(("a month#",) if priced else ()), "keep", "goes"),
@@ -302,22 +276,20 @@ def print_forecast(found: KeepForecast) -> None:
                     bytes_text(topic.lake_bytes),
                     *((f"{topic.month_cost:.4g}",) if topic.month_cost is not None else ()),
                     topic.keep,
-                    _goes(topic),
+                    _expiry_text(topic),
                 )
-                for topic in found.topics
+                for topic in forecast.topics
             ),
         )
-    if found.uncounted_bytes:
-        say(f"Note: {bytes_text(found.uncounted_bytes)} have no topic, or no journal here knows it.")
+    if forecast.uncounted_bytes:
+        say(f"Note: {bytes_text(forecast.uncounted_bytes)} have no topic, or no journal here knows it.")
 
 
 def archive_text(rule: ArchiveRule) -> str:
-    """Return the value of ``--archive`` that says whether messages enter the lake."""
     return YES if rule.archives else NO
 
 
-def _goes(topic: TopicForecast) -> str:
-    """Return how much of a topic expires, and when."""
+def _expiry_text(topic: TopicForecast) -> str:
     if topic.held_by:
         return f"held: {', '.join(map(_id_text, topic.held_by))}"
     if not topic.goes:
@@ -329,8 +301,8 @@ def _goes(topic: TopicForecast) -> str:
     return text
 
 
-def _id_text(hold_id: str) -> str:
-    return hold_id[:SHOWN_CHARACTERS] or "new"
+def _id_text(act_id: str) -> str:
+    return act_id[:SHOWN_CHARACTERS] or "new"
 
 
 def _day_text(day: int) -> str:

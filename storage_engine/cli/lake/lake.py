@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -18,11 +19,12 @@ from storage_engine.cli.output.output import (
     error_json,
     findings_json,
     print_json,
+    print_ranges,
     print_table,
     say,
     say_notes,
 )
-from storage_engine.cli.output.progress import progress, waiting
+from storage_engine.cli.output.progress import archive_with_progress, waiting
 from storage_engine.cli.shell.command import command, json_option, said_by, wants_json
 from storage_engine.cli.shell.values import NamedPath, size_bytes
 from storage_engine.commands import Command
@@ -114,8 +116,7 @@ def archive(
         _check_spark_directories(managed, spark_master)
     run_key = f"archive-{clock_ms()}"
 
-    def archive_with(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
-        return _archive(jobs, spark_master, access)
+    archive_with = partial(_archive, spark_master=spark_master, agent=access)
 
     def where(jobs: Sequence[SegmentJob]) -> str:
         return in_spark(spark_master) if spark_master else steps.where_here(jobs)
@@ -165,8 +166,8 @@ def _print_archived(run_key: str, done: ArchiveResult, error: StorageEngineError
     say_notes(done.notices, err=True)
     if not receipts and not done.hashed_again and not done.refused:
         nothing = (
-            "Nothing to archive: by lakes and journal, each segment that may be archived is in a lake, or "
-            "none is sealed."
+            "Nothing to archive: no segment is sealed, or each one that may be archived is in a lake, by "
+            "lakes and journal."
         )
         count = sum(entry.segments for entry in done.kept_out)
         say(f"{nothing} {count_text(count, 'sealed segment')} may not be archived yet:" if count else nothing)
@@ -224,17 +225,13 @@ def _check_spark_directories(managed: ManagedStore, spark_master: str) -> None:
 def _archive(
     jobs: Sequence[SegmentJob], spark_master: str | None, agent: AgentAccess | None
 ) -> tuple[Receipt, ...]:
-    from storage_engine.lake.archive.archive import archive_all
-    from storage_engine.lake.catalog.catalog import open_lake
-
     if spark_master:
         from storage_engine.spark.archive_segments import archive_segments
         from storage_engine.spark.session import spark_session
 
         with spark_session(str(Command("archive")), spark_master) as session:
             return archive_segments(session, jobs, agent)
-    with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
-        return archive_all(open_lake(jobs[0].lake), jobs, advance)
+    return archive_with_progress(jobs)
 
 
 @command()
@@ -256,18 +253,11 @@ def _archive(
 @click.option(
     "--renew",
     is_flag=True,
-    help=(
-        "From level bytes on: add a receipt for a segment whose rows another engine has moved into other "
-        "files, if they still prove it."
-    ),
+    help="From level bytes on: add receipts for segments whose rows another engine moved, if they prove it.",
 )
 @json_option
 def verify(
-    managed: ManagedStore | None,
-    lake_dir: Path,
-    level: str,
-    max_bytes: int | None,
-    renew: bool,
+    managed: ManagedStore | None, lake_dir: Path, level: str, max_bytes: int | None, renew: bool
 ) -> int:
     """Check the lake's contents; with STORE, also check that lake and store together have every byte.
 
@@ -313,45 +303,41 @@ def verify(
 
 def print_verification(result: StoreVerification) -> None:
     """Print one store's result: ranges, findings, and how much of the lake was verified since when."""
-    print_table(
+    print_ranges(
         f"Store {result.name or result.store_id}: {result.overall.value}, "
         f"{count_text(result.receipt_count, 'receipt')}, {_credit_text(result)}{_check_text(result)}",
-        ("log~", "from#", "to#", "where", "status", "why"),
-        (
-            (row.log, row.start_offset, row.end_offset, row.where.value, row.status.value, row.detail)
-            for row in result.ranges
-        ),
+        result.ranges,
     )
     for finding in result.findings:
         say(f"\n{finding.status.value} {finding.subject}: ", finding.detail, ".")
         say("  ", finding.advice)
     for log, offset in sorted(result.begins.items()):
         if offset > 0:
-            say(f"\n{log}: nothing here tells which records were before offset {offset}.")
+            say(f"\n{log}: it is unknown which records were before offset {offset}.")
     if result.level is not VerifyLevel.RECEIPTS:
         say(f"\n{coverage_text(result.coverage)}")
 
 
 def say_next_step(
-    found: Sequence[StoreVerification], managed: ManagedStore | None, lake_dir: Path, level: VerifyLevel
+    results: Sequence[StoreVerification], managed: ManagedStore | None, lake_dir: Path, level: VerifyLevel
 ) -> None:
     """Print the next command after a verification, by its result.
 
-    :param managed: the store that the lake was compared with; None: there was none.
+    :param managed: the store that the lake was compared with; None if there was none.
     """
     from storage_engine.lake.catalog.catalog import open_lake
 
     lake = f"--lake {quote(str(lake_dir))}"
-    has_receipts = any(result.receipt_count or result.credited_count for result in found)
-    if not has_receipts and not any(result.overall is Status.FAILURE for result in found):
+    has_receipts = any(result.receipt_count or result.credited_count for result in results)
+    if not has_receipts and not any(result.overall is Status.FAILURE for result in results):
         step = Command("archive")
         if managed is None:
             step = archive_command(open_lake(LakeConfig.local(lake_dir)).broker, lake_dir)
         say_next(step, "It takes the sealed segments of a store, with proof")
-    elif any(result.overall is Status.FAILURE for result in found):
+    elif any(result.overall is Status.FAILURE for result in results):
         again = Command("verify", "" if managed is not None else lake)
         say_next(again, "Follow the advice at each finding first, then look again", f"--level {level.value}")
-    elif any(result.coverage.never_count for result in found) or not level.includes(VerifyLevel.BYTES):
+    elif any(result.coverage.never_count for result in results) or not level.includes(VerifyLevel.BYTES):
         deeper = level if level.includes(VerifyLevel.BYTES) else VerifyLevel.BYTES
         again = Command("verify", "" if managed is not None else lake)
         say_next(again, "It reads every row that was not verified yet", f"--level {deeper.value}")

@@ -13,12 +13,7 @@ import click
 
 from storage_engine.cli.lake.keep import keep
 from storage_engine.cli.lake.witnesses import WitnessedLake, part_journal, witness_options
-from storage_engine.cli.options.options import (
-    journal_of,
-    lake_and_journal,
-    lake_option,
-    of_lake,
-)
+from storage_engine.cli.options.options import journal_of, lake_and_journal, lake_option, of_lake
 from storage_engine.cli.output.output import answer, print_json, print_table, say
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import Group, command, json_option, said_by, wants_json
@@ -75,10 +70,7 @@ _conn_id_option = of_lake(
     default=REWRITE_RULE.at_percent,
     show_default=True,
     metavar="PERCENT",
-    help=(
-        "If only some topics of a segment have expired, rewrite its data file without them once they have "
-        "PERCENT of its bytes."
-    ),
+    help="Rewrite a data file without its expired topics once they have PERCENT of a segment's bytes.",
 )
 @click.option(
     "--rewrite-within-days",
@@ -86,7 +78,7 @@ _conn_id_option = of_lake(
     default=REWRITE_RULE.within_days,
     show_default=True,
     metavar="DAYS",
-    help="Rewrite such a data file also once one of these topics has been expired for DAYS.",
+    help="Also rewrite a data file once one of its topics has been expired for DAYS.",
 )
 @click.option(
     "--dry-run", is_flag=True, help=("Show which segments would leave the lake, and why the others stay.")
@@ -145,7 +137,7 @@ def _print(done: LakeExpiry, target: WitnessedLake, trash_days: float) -> None:
         print_table(
             "Segments",
             ("log~", "segments#", "size#", "what", "why of the first"),
-            (_line(group) for group in _groups(done.verdicts)),
+            map(_verdict_row, _group_verdicts(done.verdicts)),
         )
     say(f"{done.text[:1].upper()}{done.text[1:]}." if done.text else "Nothing expires.")
     if done.dry_run:
@@ -155,7 +147,7 @@ def _print(done: LakeExpiry, target: WitnessedLake, trash_days: float) -> None:
         say("Next: within ", f"{trash_days:g} days, ", undo, " brings them back.")
 
 
-def _groups(verdicts: Sequence[ExpiryVerdict]) -> list[list[ExpiryVerdict]]:
+def _group_verdicts(verdicts: Sequence[ExpiryVerdict]) -> list[list[ExpiryVerdict]]:
     def key(verdict: ExpiryVerdict) -> tuple[str, str, str]:
         identity = verdict.segment.identity
         return identity.store_id, identity.log, verdict.reason.value
@@ -163,7 +155,7 @@ def _groups(verdicts: Sequence[ExpiryVerdict]) -> list[list[ExpiryVerdict]]:
     return [list(group) for _, group in groupby(sorted(verdicts, key=key), key=key)]
 
 
-def _line(group: Sequence[ExpiryVerdict]) -> tuple[str, ...]:
+def _verdict_row(group: Sequence[ExpiryVerdict]) -> tuple[str, ...]:
     first = group[0]
     size_bytes = sum(
         verdict.gone_bytes if verdict.is_thinned else verdict.segment.size_bytes for verdict in group
@@ -226,8 +218,7 @@ lake.add_command(compact)
 @_conn_id_option
 @json_option
 def info(lake_dir: Path | None, conn_id: str | None) -> int:
-    """Describe a lake: identity, tables, marks and stores. If other commands refuse the lake, show why.
-    Nothing is changed."""
+    """Describe a lake: identity, tables, marks, stores, and why commands refuse it. Changes nothing."""
     from storage_engine.lake.move.describing import describe
 
     facts = describe(lake_and_journal(lake_dir, conn_id)[0])
@@ -252,7 +243,7 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool) -> int
     from storage_engine.lake.move.moving import relocate as relocate_lake
 
     config, journal_url = lake_and_journal(lake_dir, conn_id)
-    # First: once the lake can be opened, a run may write into a journal that a copy still shares.
+    # First, since once the lake can be opened, a run may write into a journal that a copy still shares.
     part_journal(journal_url)
     with waiting("Checking"):
         done = relocate_lake(config, take_over=take_over)
@@ -385,8 +376,7 @@ def rebuild(target: WitnessedLake, take_over: bool, dry_run: bool) -> int:
     """Make or mend a lake's catalog from its warehouse: the catalog is lost, is older than the warehouse, or
     is one of two catalogs that were both written.
 
-    If only another state of the lake has a segment, the segment is proven again and gets a new receipt. No
-    file is removed.
+    A segment that only another state of the lake has is proven again, with a new receipt. No file is removed.
     """
     from storage_engine.lake.move.rebuilding import rebuild as rebuild_lake
     from storage_engine.retention.store.known_heads import rebuild_heads
@@ -400,30 +390,26 @@ def rebuild(target: WitnessedLake, take_over: bool, dry_run: bool) -> int:
     return 1 if done.refused or done.conflicting or done.missing or done.unknown_heads else 0
 
 
-def print_info(found: LakeInfo) -> None:
-    """Print the description of a lake."""
+def print_info(lake_info: LakeInfo) -> None:
     facts = [
-        ("lake", found.lake_id or "no UUID"),
-        ("warehouse", found.location),
-        ("catalog", found.catalog or "none that answers"),
-        ("namespace", found.namespace),
-        ("segments of", "the first store's kind" if found.broker == "" else found.broker or "nobody knows"),
+        ("lake", lake_info.lake_id or "no UUID"),
+        ("warehouse", lake_info.location),
+        ("catalog", lake_info.catalog or "none that answers"),
+        ("namespace", lake_info.namespace),
+        (
+            "segments of",
+            "the first store's kind" if lake_info.broker == "" else lake_info.broker or "nobody knows",
+        ),
     ]
-    if found.copy_of is not None:
-        facts.append(("copy of", f"{found.copy_of}, read-only"))
-    if found.promoted is not None:
-        act = found.promoted
-        facts.append(
-            (
-                "promoted",
-                f"by {act['person']}: {act['reason']}; was a copy of {act['copy_of']}",
-            )
-        )
-    if found.acts:
-        facts.append(("acts", f"{found.acts} of what it keeps: {Command('lake keep')} shows what holds"))
-    for table in found.tables:
-        for former in table.former_locations:
-            facts.append((f"{table.name} was at", former))
+    if lake_info.copy_of is not None:
+        facts.append(("copy of", f"{lake_info.copy_of}, read-only"))
+    if lake_info.promoted is not None:
+        act = lake_info.promoted
+        facts.append(("promoted", f"by {act['person']}: {act['reason']}; was a copy of {act['copy_of']}"))
+    if lake_info.acts:
+        acts = f"{lake_info.acts} on what it keeps; {Command('lake keep')} shows those in force"
+        facts.append(("acts", acts))
+    facts += [(f"{table.name} was at", at) for table in lake_info.tables for at in table.former_locations]
     print_table("Lake", ("what", "value"), facts)
     print_table(
         "Tables",
@@ -438,9 +424,9 @@ def print_info(found: LakeInfo) -> None:
                 table.snapshot_count,
                 table.metadata_count,
                 table.metadata,
-                table.fault or _mark(table, found),
+                table.fault or _mark(table, lake_info),
             )
-            for table in found.tables
+            for table in lake_info.tables
         ),
     )
     print_table(
@@ -457,7 +443,7 @@ def print_info(found: LakeInfo) -> None:
                 lineage,
                 f"[{start}, {end}){state}",
             )
-            for store in found.stores
+            for store in lake_info.stores
             for ranges, state in (
                 (store.ranges, ""),
                 (store.expired, " EXPIRED"),
@@ -466,20 +452,20 @@ def print_info(found: LakeInfo) -> None:
             for log, lineage, start, end in ranges
         ),
     )
-    if found.acts_fault:
-        say("\nActs: ", found.acts_fault)
-    if found.refused:
-        say("\nRefused: ", found.refused)
+    if lake_info.acts_fault:
+        say("\nActs: ", lake_info.acts_fault)
+    if lake_info.refused:
+        say("\nRefused: ", lake_info.refused)
 
 
-def _mark(table: TableInfo, found: LakeInfo) -> str:
+def _mark(table: TableInfo, lake_info: LakeInfo) -> str:
     """Return the faults of a table's mark."""
     if table.mark is None:
         return "none"
     faults = []
-    if table.mark.lake_id != found.lake_id:
+    if table.mark.lake_id != lake_info.lake_id:
         faults.append(f"lake {table.mark.lake_id}")
-    if table.mark.catalog != found.catalog:
+    if table.mark.catalog != lake_info.catalog:
         faults.append(f"catalog {table.mark.catalog}")
     if table.mark.metadata != table.metadata:
         faults.append(f"metadata {table.mark.metadata}")
@@ -487,7 +473,6 @@ def _mark(table: TableInfo, found: LakeInfo) -> str:
 
 
 def print_rebuilt(done: Rebuilt) -> None:
-    """Print the result of a rebuild, or of its dry run."""
     print_table(
         "The lake's present state",
         (

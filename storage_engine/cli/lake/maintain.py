@@ -71,7 +71,7 @@ def _maintain_lake(lake_dir: Path, *, dry_run: bool, compact: bool) -> LakeMaint
     try:
         lake = open_lake(target.config)
     except LakeMissingError:
-        # A journal and reports may lie beside no lake.
+        # A directory may have a journal and reports, but no lake.
         return None
     expired = maintain_expiry(lake, target.journal_url, dry_run=dry_run)
     compacted = maintain_compaction(lake, dry_run=dry_run) if compact else ()
@@ -126,10 +126,7 @@ def _print_history(done: MaintainResult) -> None:
     default=24.0,
     show_default=True,
     metavar="HOURS",
-    help=(
-        "Skip files that were modified in the last HOURS, at least 1; at least 24 on an object store, and "
-        "for files of other programs."
-    ),
+    help="Skip files modified in the last HOURS: at least 1, or 24 on an object store or for foreign files.",
 )
 @click.option(
     "--trash-days",
@@ -137,9 +134,7 @@ def _print_history(done: MaintainResult) -> None:
     default=TRASH_MS / DAY_MS,
     show_default=True,
     metavar="DAYS",
-    help=(
-        "Permanently remove files that were in the trash for DAYS; on an object store at least for the grace."
-    ),
+    help="Permanently remove files in the trash for DAYS; on an object store at least for the grace.",
 )
 @click.option(
     "--delete", is_flag=True, help="Move the listed files into the trash; remove files that are due there."
@@ -154,18 +149,13 @@ def _print_history(done: MaintainResult) -> None:
 )
 @json_option
 def gc(
-    target: WitnessedLake,
-    grace_hours: float,
-    trash_days: float,
-    delete: bool,
-    undo_moment: str | None,
+    target: WitnessedLake, grace_hours: float, trash_days: float, delete: bool, undo_moment: str | None
 ) -> int:
     """List files that may be removed from the lake, because a live file provably has the same content: second
     copies of a segment, superseded files, and metadata of failed commits and expired snapshots. Files are
     moved into the trash only with --delete, and can be moved back.
 
-    Files whose content no live file has are kept and listed as orphans; storage-engine lake rebuild adds them
-    to the lake.
+    Files whose content no live file has are kept and listed as orphans; lake rebuild adds them to the lake.
     """
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.gc.garbage import collect
@@ -189,7 +179,7 @@ def gc(
 
 
 def known_heads_of(lake: Lake, journal_url: str | None) -> dict[str, tuple[ChainHead, ...]]:
-    """Return the receipts that the lake must have, by a journal and the stamps of its stores."""
+    """Return the receipts that a lake must have, by a journal and the stamps of its stores."""
     from storage_engine.journal.journal import Journal
     from storage_engine.retention.store.known_heads import known_heads
 
@@ -233,7 +223,7 @@ def _print(
     if not collection.garbage and not collection.due:
         say("No garbage.")
     elif not delete:
-        say("Nothing was taken.")
+        say("Nothing was moved.")
         say("Next: ", Command("gc", f"{words} --delete"))
     if delete and collection.deleted:
         say(f"Permanently removed {_sum(collection.deleted)}.")

@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from storage_engine.lake.restore.restore_span import LineageRange
 
 
-def _segments(
+def _parse_offsets(
     _context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[int, ...] | None:
-    """Return segments from their files' names or base offsets, separated by commas; a click callback."""
     if text is None:
         return None
     try:
@@ -46,8 +45,7 @@ def _segments(
         ) from None
 
 
-def _stored_ms(_context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """Return a time in milliseconds since the epoch; a click callback."""
+def _parse_time_ms(_context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
     return None if text is None else moment_ms(text, None, option=parameter.opts[0])
 
 
@@ -55,11 +53,11 @@ from_time_option = click.option(
     "--from-time",
     "from_ms",
     metavar="TIME",
-    callback=_stored_ms,
+    callback=_parse_time_ms,
     help="Messages stored at or after TIME.",
 )
 to_time_option = click.option(
-    "--to-time", "to_ms", metavar="TIME", callback=_stored_ms, help="Messages stored before TIME."
+    "--to-time", "to_ms", metavar="TIME", callback=_parse_time_ms, help="Messages stored before TIME."
 )
 
 
@@ -73,7 +71,7 @@ to_time_option = click.option(
 @click.option(
     "--segments",
     metavar="NAMES",
-    callback=_segments,
+    callback=_parse_offsets,
     help="Only these segments, by file name or base offset, separated by commas.",
 )
 @click.option("--from-offset", type=int, help="First offset.")
@@ -98,9 +96,7 @@ to_time_option = click.option(
 @click.option(
     "--with-filler",
     is_flag=True,
-    help=(
-        "Also segments whose topics have partly expired, with empty frames in place of the expired messages."
-    ),
+    help="Also restore partly expired segments, with empty frames in place of the expired messages.",
 )
 @click.option(
     "--keep-mtime",
@@ -165,10 +161,7 @@ def restore(
 def _print_restored(
     chosen: ChosenSegments, restored: Sequence[RestoredSegment], to_dir: Path, is_named: bool
 ) -> None:
-    """Print the restored files, their settings, missing ranges, and the next command.
-
-    :param is_named: see ``_print_settings``.
-    """
+    """Print the restored files, their settings, missing ranges, and the next command."""
     from storage_engine.brokers import find_broker, kind_option
     from storage_engine.lake.restore.restore_span import expired_line, read_filled
 
@@ -181,12 +174,8 @@ def _print_restored(
                 bytes_text(row.size_bytes),
                 row.sha256[:16],
                 ", ".join(
-                    text
-                    for text, is_so in (
-                        ("with filler", row.sha256 != row.archived_sha256),
-                        ("was there already", row.existed),
-                    )
-                    if is_so
+                    ["with filler"] * (row.sha256 != row.archived_sha256)
+                    + ["was there already"] * row.existed
                 ),
             )
             for row in restored
@@ -254,10 +243,7 @@ def _print_others(lineage: int, others: Sequence[LineageRange]) -> None:
 
 
 def _open_either(lake_dir: Path, second_dir: Path | None) -> tuple[Lake, Lake | None]:
-    """Open both lakes or, if one can't be opened, only the other.
-
-    Then everything is restored from that lake.
-    """
+    """Open both lakes or, if one can't be opened, only the other, from which then everything is restored."""
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.retention.proof.proofs import unreachable_error
 
@@ -359,19 +345,11 @@ def _format_of(target: Path, option: str | None) -> ExportFormat:
     "--format",
     "file_format",
     type=click.Choice([file_format.value for file_format in ExportFormat]),
-    help=(
-        "parquet: typed columns; jsonl: one JSON object a line; default: by the name's ending, else parquet."
-    ),
+    help="parquet: typed columns; jsonl: a JSON object a line; default: by the name's ending, or parquet.",
 )
 @click.option("--decompress", is_flag=True, help="Decompress bodies that producers have compressed.")
 @json_option
-def export(
-    lake_dir: Path,
-    to_file: Path,
-    file_format: str | None,
-    decompress: bool,
-    **selected: Any,
-) -> int:
+def export(lake_dir: Path, to_file: Path, file_format: str | None, decompress: bool, **selected: Any) -> int:
     """Write archived messages into a new file, selected by topic, key, queue and time.
 
     Only files and row groups that may contain them are read. An existing file is never overwritten.

@@ -26,10 +26,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class WitnessedLake:
     """A lake, and the journal that names the receipts that it must have.
 
-    :param journal_url: the journal's URL; None: there is no journal.
+    :param journal_url: the journal's URL; None if there is no journal.
     :param words: the options that name both, for the next command.
-    :param directory: the directory after --lake; None: a connection names the lake.
-    :param second: the second lake of the store that a connection names; None: there is none.
+    :param directory: the directory after --lake; None if a connection names the lake.
+    :param second: the second lake of the store that a connection names; None if there is none.
     """
 
     config: LakeConfig
@@ -40,38 +40,29 @@ class WitnessedLake:
 
 
 def witness_options(command: Function) -> Callable[..., Any]:
-    """Give a command with --lake the options --journal and --conn-id for a journal elsewhere.
+    """Give a command with --lake the options --journal and --conn-id. It receives all three as ``target``."""
 
-    The command gets lake and journal as ``target``.
-    """
-
+    @of_lake(
+        "--journal",
+        "journal_url",
+        metavar="URL",
+        help=(
+            "The journal with the receipts that the lake must have, such as sqlite:////var/journal.db; "
+            "default: the journal in the lake's directory."
+        ),
+    )
+    @of_lake(
+        "--conn-id",
+        environment=True,
+        metavar="ID",
+        help="Airflow connection with the journal of the lake's receipts and, without --lake, the lake.",
+    )
     @wraps(command)
     def called(
         *arguments: Any, lake_dir: Path | None, journal_url: str | None, conn_id: str | None, **values: Any
     ) -> Any:
         return command(*arguments, target=witnessed_lake(lake_dir, journal_url, conn_id), **values)
 
-    for decorate in (
-        of_lake(
-            "--conn-id",
-            environment=True,
-            metavar="ID",
-            help=(
-                "Airflow connection whose journal names the receipts that the lake must have; without "
-                "--lake also the connection's lake."
-            ),
-        ),
-        of_lake(
-            "--journal",
-            "journal_url",
-            metavar="URL",
-            help=(
-                "The journal with the receipts that the lake must have, such as "
-                "sqlite:////var/journal.db; default: the journal in the lake's directory."
-            ),
-        ),
-    ):
-        called = decorate(called)
     return called
 
 
@@ -102,7 +93,7 @@ def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str 
     beside = journal_of(lake_dir)
     file = Path(make_url(beside).database or "")
     if not file.is_file() and os.path.lexists(file):
-        # A link whose disk isn't mounted is no journal that was never made.
+        # A broken link means that a disk isn't mounted, not that there is no journal.
         raise JournalUnavailableError(
             f"{file}: expected the lake's journal, found no file that can be read. Nothing was changed. "
             "Mount its disk. If the journal no longer exists, remove the file of that name."
@@ -111,7 +102,7 @@ def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str 
 
 
 def part_journal(url: str) -> None:
-    """Give a journal its own file, if a copy made of hard links shares the file.
+    """Give a journal its own file, if a copy of it is a hard link to the same file.
 
     :raises JournalUnavailableError: it shares its file and can't get another one.
     """
@@ -133,14 +124,14 @@ def part_journal(url: str) -> None:
 
 
 def _check_there(journal_url: str, option: str) -> None:
-    """Refuse a journal whose file doesn't exist: to open it would make an empty journal."""
+    """Refuse a journal whose file doesn't exist. To open it would make an empty journal."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
     try:
         url = make_url(journal_url)
     except (ArgumentError, ValueError):
-        # Its text is not shown: what can't be parsed may hold a password anywhere.
+        # The text isn't shown: one that can't be parsed may contain a password.
         raise click.BadParameter(
             "expected an SQLAlchemy URL such as sqlite:////var/journal.db", param_hint=option
         ) from None

@@ -88,7 +88,7 @@ def lake_of(*, required: bool) -> click.Option:
         environment=True,
         type=LakePath(),
         required=required,
-        callback=_lake_that_is_there,
+        callback=_check_lake,
         help="Directory of the lake, with its catalog, warehouse, journal and reports.",
     )
 
@@ -117,7 +117,7 @@ def is_lake_there(lake: Path) -> bool:
     return any(os.path.lexists(lake / name) for name in (CATALOG_FILE, DESCRIPTION, _JOURNAL))
 
 
-def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake: Path | None) -> Path | None:
+def _check_lake(context: click.Context, parameter: click.Parameter, lake: Path | None) -> Path | None:
     """Refuse a directory without a lake before anything is written: perhaps its disk isn't mounted.
 
     doctor needs only the store, and reports such a directory as a finding.
@@ -136,25 +136,25 @@ def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake
 
 
 def _kind_of_call(context: click.Context) -> str:
-    """Return the kind of broker that a call names, as far as the call has been read; "": not known."""
+    """Return the kind of broker that a call names, as far as the call has been read; "" if not known."""
     from storage_engine.brokers import broker_of
 
     broker, store = context.params.get("broker_type"), context.params.get("store")
     if broker is None and store is not None:
-        # What several brokers take for theirs is an error of its own.
+        # A later check reports a store that several brokers could have written.
         with suppress(BadInputError):
             broker = broker_of(store)
     return str(broker or "")
 
 
 def make_commands(lake: Path, broker: str) -> str:
-    """Return a clause about where the missing lake may be made, and by which command.
+    """Return a clause on where the missing lake may be made, and by which command.
 
-    :param broker: the kind of broker whose segments it is for; "": not known.
+    :param broker: the kind of broker whose segments it is for; "" if not known.
     """
     from storage_engine.brokers import kind_option
 
-    # Opens what no command needs that finds its lake.
+    # Imports libraries that only a call without its lake needs.
     from storage_engine.lake.catalog.nesting import place_around
 
     kind = kind_option(broker) if broker else ""
@@ -170,16 +170,12 @@ SECOND_LAKE = GroupedOption(
     group="Lake",
     environment=True,
     type=NamedPath(file_okay=False),
-    help=(
-        "Directory of a second lake, which is used while the lake can't be reached; receipts in either "
-        "lake count."
-    ),
+    help="Directory of a second lake, used while the lake can't be reached; receipts in either one count.",
 )
 second_lake_option = with_option(SECOND_LAKE)
 
 
 def journal_of(lake_dir: Path) -> str:
-    """Return the URL of the journal in a lake's directory."""
     return f"sqlite:///{lake_dir.absolute() / _JOURNAL}"
 
 
@@ -198,7 +194,6 @@ def check_store(managed: ManagedStore) -> None:
 
 
 def policy_option(name: str) -> click.Option:
-    """Return the option for a setting of the policy."""
     setting = POLICY_SETTINGS[name]
     flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
     more: dict[str, Any] = {"help": setting.help}
@@ -241,7 +236,7 @@ def store_of_connection(conn_id: str) -> ManagedStore:
     """
     AIRFLOW.require("--conn-id")
     before_airflow()
-    # What Airflow logs must not stand among a command's results.
+    # Lines that Airflow logs must not be among a command's results.
     with redirect_stdout(sys.stderr):
         # Airflow takes seconds to import, and only this option needs it.
         from storage_engine.hooks.storage_engine import managed_store_of
@@ -278,7 +273,7 @@ def places_of(conn_id: str, store: ManagedStore) -> str:
 
 def before_airflow() -> None:
     """Set up the environment before Airflow's import: connections as for a server, only errors in the log."""
-    # As Airflow's own commands do: without it, it looks for connections in the environment alone.
+    # As Airflow's own commands do. Otherwise it looks for connections only in the environment.
     os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
     os.environ.setdefault("AIRFLOW__LOGGING__LOGGING_LEVEL", "ERROR")
 

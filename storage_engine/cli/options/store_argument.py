@@ -46,11 +46,11 @@ Function = Callable[..., Any]
 DecoratedFunction = TypeVar("DecoratedFunction", bound=Function)
 
 _UNVERIFIED = "tls_unverified"
-_NAMES = tuple(setting.name for setting in STORE_SETTINGS if setting.live)
+_LIVE_NAMES = tuple(setting.name for setting in STORE_SETTINGS if setting.live)
 _FLAGGED = ("deletes", "hold")
-"""Settings with two choices. Their option stands for the second choice."""
+"""Settings with two choices. Their option chooses the second one."""
 LIVE_OPTIONS = (
-    *map(setting_option, _NAMES),
+    *map(setting_option, _LIVE_NAMES),
     GroupedOption(
         ["--tls-unverified", _UNVERIFIED],
         group="Running broker",
@@ -74,14 +74,14 @@ def with_live_broker(command: DecoratedFunction) -> DecoratedFunction:
 
 
 def _add_parameters(command: Function, parameters: Sequence[click.Parameter]) -> None:
-    """Add parameters, as click.option does before a function is a command: the first comes last."""
+    """Add parameters as click.option does: a decorated function has them in reverse order."""
     command.__dict__.setdefault("__click_params__", []).extend(reversed(parameters))
 
 
 def address_options(broker: str | None) -> str:
     """Return the options that name a running broker, for a message.
 
-    :param broker: name of the broker's kind; None: any kind.
+    :param broker: name of the broker's kind; None means any kind.
     """
     from storage_engine.brokers import broker_names, find_broker
 
@@ -94,20 +94,22 @@ def address_options(broker: str | None) -> str:
 def live_broker(
     values: Mapping[str, Any], kind: Callable[[], str | None] = lambda: None
 ) -> LiveBroker | None:
-    """Return the broker that runs on the store; None: it is stopped.
+    """Return the broker that runs on the store; None if it is stopped.
 
     :param values: the options' values by their names.
-    :param kind: returns the name of the store's kind of broker, for a message; None: any kind.
+    :param kind: returns the name of the store's kind of broker, for a message; None means any kind.
     :raises click.UsageError: options contradict each other, or an option is missing.
     """
-    settings = {name: values[SETTINGS[name].own_field] for name in _NAMES}
+    settings = {name: values[SETTINGS[name].own_field] for name in _LIVE_NAMES}
     if values[_UNVERIFIED] and not settings["tls"]:
         raise click.UsageError(f"--tls-unverified: expected {_shown_option('tls')} with it, found none.")
     if not (settings["broker_address"] or settings["name_servers"] or settings["client_config"]):
+        # Options from the environment have no effect without a typed broker.
         if typed := [
             _shown_option(name)
-            for name, value in settings.items()
-            if value and _is_typed(SETTINGS[name].own_field)
+            for name in filter(settings.get, settings)
+            if click.get_current_context().get_parameter_source(SETTINGS[name].own_field)
+            is not ParameterSource.ENVIRONMENT
         ]:
             expected = address_options(kind())
             raise click.UsageError(f"{', '.join(typed)}: expected {expected} with it, found none.")
@@ -122,14 +124,6 @@ def live_broker(
             f"{_shown_option('conn_id')}: expected the secret key in {SECRET_KEY}, found none."
         )
     return replace(broker, access_key=access_key, secret_key=secret_key)
-
-
-def _is_typed(parameter: str) -> bool:
-    """Return whether an option was typed in this call.
-
-    Without a typed broker, options from the environment don't count.
-    """
-    return click.get_current_context().get_parameter_source(parameter) is not ParameterSource.ENVIRONMENT
 
 
 def _shown_option(name: str) -> str:
@@ -151,7 +145,7 @@ def installed_broker(context: click.Context, parameter: click.Parameter, name: s
     return name
 
 
-def _name(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+def _check_name(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
     if name is not None and not name.strip():
         raise click.BadParameter("expected a name, found an empty one", context, parameter)
     return name
@@ -161,7 +155,7 @@ NAME = GroupedOption(
     ["--name"],
     group="Store",
     metavar="NAME",
-    callback=_name,
+    callback=_check_name,
     help="The name of STORE; default: its known name, else the last part of its path.",
 )
 """Option of commands that find a store in its journal."""
@@ -187,10 +181,7 @@ _STORE_OR_CONNECTION = "Expected STORE, or --conn-id ID"
 
 
 class StoreArgument(NamedPath):
-    """The argument STORE: a path, or a store's name in the file of stores.
-
-    A name stands for the store's path.
-    """
+    """The argument STORE: a path, or a store's name in the file of stores, which stands for the path."""
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
@@ -218,12 +209,10 @@ def takes_store(
 ) -> Callable[[Function], Function]:
     """Give a command the argument STORE with all options to manage a store, which it receives as ``managed``.
 
-    :param required: whether STORE must be given. A command that works without STORE then receives None, and
-        also ``lake_dir``.
-    :param lake: whether the store has a lake; None: only if --lake is given.
+    :param required: whether STORE must be given. Otherwise the command may receive None, and ``lake_dir``.
+    :param lake: whether the store has a lake; None if that depends on --lake.
     :param connection: whether --conn-id may be given instead of all these options.
-    :param each: whether a call without arguments means each store in the file of stores. Then the command
-        receives None.
+    :param each: whether a call without arguments means each store in the file of stores, passed as None.
     :param named: whether a store that has a lake may be named by --name.
     :param settings: whether --set is a setting of the store. Otherwise the command has its own option --set.
     :param looks: whether the command reads the store. Otherwise this account needs no right to read it.
@@ -241,7 +230,7 @@ def takes_store(
                 for name in (*live_names, *policy, "conn_id"):
                     values.pop(name, None)
                 return command(*arguments, managed=of_file, **values)
-            live = live_broker({name: values.pop(name) for name in live_names}, lambda: _kind(given))
+            live = live_broker({name: values.pop(name) for name in live_names}, lambda: _broker_of(given))
             chosen = Policy(**policy_values({name: values.pop(name) for name in policy}))
             conn_id = values.pop("conn_id", None)
             if conn_id is not None:
@@ -251,14 +240,16 @@ def takes_store(
                 if connection and lake and given["lake_dir"] is None:
                     raise click.UsageError(f"{_EITHER}; found no --lake.")
                 if not looks:
-                    given["broker_type"] = given["broker_type"] or _kind_if_readable(given["store"])
+                    given["broker_type"] = given["broker_type"] or _broker_if_readable(given["store"])
                 managed = managed_store(**given, live=live, policy=chosen)
             elif each and not (wants_json() or any(values.values())) and named_stores():
                 managed = None
             elif connection:
                 raise click.UsageError(f"{_EITHER if lake else _STORE_OR_CONNECTION}; found no STORE.")
             else:
-                _check_needs_no_store({**given, "live": live})
+                useless = {name: value for name, value in given.items() if name != "lake_dir"}
+                if names := _option_names({**useless, "live": live}):
+                    raise click.UsageError(f"{names}: expected STORE, found none.")
                 managed = None
             return command(*arguments, managed=managed, **values)
 
@@ -281,33 +272,26 @@ def takes_store(
 
 
 def _check_no_fields(given: Mapping[str, object], policy: tuple[str, ...]) -> None:
-    """Refuse options beside --conn-id that stand for fields of its connection.
+    """Refuse options beside --conn-id that have a field in its connection.
 
     :raises click.UsageError: there is such an option.
     """
-    if names := ", ".join(filter(None, (_option_names(given), *_policy_options(policy)))):
+    source_of = click.get_current_context().get_parameter_source
+    typed = [policy_option(name) for name in policy if source_of(name) is ParameterSource.COMMANDLINE]
+    if names := ", ".join(filter(None, (_option_names(given), *(option.opts[0] for option in typed)))):
         raise click.UsageError(f"--conn-id: expected no option for a field of the connection, found {names}.")
 
 
-def _check_needs_no_store(given: Mapping[str, object]) -> None:
-    """Refuse options that have no effect without STORE.
-
-    :raises click.UsageError: there is such an option.
-    """
-    if names := _option_names({name: value for name, value in given.items() if name != "lake_dir"}):
-        raise click.UsageError(f"{names}: expected STORE, found none.")
-
-
-def _kind(given: Mapping[str, Any]) -> str | None:
-    """Return the name of the given store's kind of broker; None: no store is given."""
+def _broker_of(given: Mapping[str, Any]) -> str | None:
+    """Return the name of the given store's broker, or None if no store is given."""
     from storage_engine.brokers import broker_of
 
     broker: str | None = given["broker_type"]
     return broker_of(given["store"]) if broker is None and given["store"] is not None else broker
 
 
-def _kind_if_readable(store: Path) -> str:
-    """Return the kind of a store's broker; the default kind if the directory doesn't tell it."""
+def _broker_if_readable(store: Path) -> str:
+    """Return the name of a store's broker, or of the default broker if the directory doesn't tell it."""
     from storage_engine.brokers import broker_of, default_broker
 
     try:
@@ -330,7 +314,7 @@ def managed_store(
     live: LiveBroker | None = None,
     policy: Policy | None = None,
 ) -> ManagedStore:
-    """Return the store that a command line names. Without a lake it has no journal (:func:`has_lake`).
+    """Return the store that a command line names. Without a lake it has no journal; see :func:`has_lake`.
 
     A person at a shell names a path on this host, so the store gets no host.
     """
@@ -417,11 +401,7 @@ def _with_options(named: NamedStore, policy: Policy, chosen: Mapping[str, Any]) 
 
 
 def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:
-    """Refuse a typed setting that has no effect. broker.conf may contain such settings, but nobody types one
-    without a purpose.
-
-    :raises click.BadParameter: a setting has no effect.
-    """
+    """:raises click.BadParameter: a typed setting has no effect. In broker.conf it would be ignored."""
     from storage_engine.brokers import find_broker
 
     names = find_broker(broker).settings.known if overrides else None
@@ -442,13 +422,6 @@ def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:
 def has_lake(managed: ManagedStore) -> bool:
     """Return whether a command line named a lake. The journal is in the lake's directory."""
     return bool(managed.journal_url)
-
-
-def _policy_options(policy: tuple[str, ...]) -> list[str]:
-    """Return the policy's options that a call gives."""
-    source = click.get_current_context().get_parameter_source
-    names = [name for name in policy if source(name) is ParameterSource.COMMANDLINE]
-    return [policy_option(name).opts[0] for name in names]
 
 
 def _option_names(given: Mapping[str, object]) -> str:

@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
 
 VARIABLE = "STORAGE_ENGINE_STORES"
-"""Environment variable with the file's path, instead of the usual places; empty: there is none."""
+"""Environment variable with the file's path instead of the usual places; empty for no file."""
 FILE = Path("storage-engine") / "stores.toml"
 SECRET_KEY = "STORAGE_ENGINE_SECRET_KEY"
-"""Environment variable with a broker's secret key. It is no option, because all users of the machine can see
-a command line."""
+"""Environment variable with a broker's secret key. It is no option: other users can see a command line."""
 _ACCESS_KEY = "access_key"
 _OF_AIRFLOW = {"agent", "broker_conn_id", "queue", "spark_conn_id", "spark_from"}
 """Keys of a connection that have no meaning at a shell."""
@@ -38,11 +37,7 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class NamedStore:
-    """A store in the file of stores.
-
-    :param file: the file that contains it.
-    :param fields: its fields, by a connection's keys.
-    """
+    """A store in the file of stores, with its fields by a connection's keys."""
 
     name: str
     file: Path
@@ -50,11 +45,10 @@ class NamedStore:
 
     @property
     def source(self) -> str:
-        """Return the name of a field's source, for messages."""
         return f"{self.file}: store {self.name}"
 
     def path(self, key: str) -> Path | None:
-        """Return a directory that the file names; None: it names none.
+        """Return a directory that the file names; None if it names none.
 
         :raises BadInputError: the value is no absolute path.
         """
@@ -112,9 +106,9 @@ class NamedStore:
 
 
 def stores_file() -> Path | None:
-    """Return the path of the file of stores: from the variable, the user's own, or the machine's; None: none.
+    """Return the path of the file of stores, or None: from the variable, the user's own, or the machine's.
 
-    It is never looked for in the working directory.
+    The working directory is never searched.
 
     :raises BadInputError: the variable names a missing file, or a relative path.
     """
@@ -141,12 +135,9 @@ def _own_file() -> Path:
 
 
 def add_store(name: str, fields: Mapping[str, str]) -> Path:
-    """Add a store to the file of stores. If there is none, make the user's own. Its other content stays.
+    """Add a store to the file of stores, or make the user's own file. Return the file's path.
 
-    :param fields: by a connection's keys.
-    :return: the file.
-    :raises BadInputError: the name isn't allowed or already used, a field can't be used, or the file can't be
-        written.
+    :raises BadInputError: the name is invalid or in use, a field is unusable, or the file can't be written.
     """
     from storage_engine.core.durable import make_dirs, write_file
 
@@ -156,7 +147,7 @@ def add_store(name: str, fields: Mapping[str, str]) -> Path:
             f"{name}: expected a file of stores to add it to, found {VARIABLE} empty, or no home "
             f"directory of this user. Nothing was changed. Set {VARIABLE} to the path of a file."
         )
-    # A command takes what begins with a hyphen for an option; and one bad table is no store's any more.
+    # A command reads a word with a leading hyphen as an option. A bad table makes the whole file unusable.
     is_word = not ("/" in name or name.startswith("-")) and name.isprintable() and bool(name.strip())
     if not is_word or name in (".", "..") or name in named_stores():
         raise BadInputError(
@@ -166,12 +157,12 @@ def add_store(name: str, fields: Mapping[str, str]) -> Path:
     for key, value in fields.items():
         if not value.isprintable():
             raise BadInputError(
-                f"{file}: {name}: {key}: expected a text that TOML takes, found {value!r}. Nothing was "
-                "changed. Name it by a link without such characters."
+                f"{file}: {name}: {key}: expected printable text, as TOML requires, found {value!r}. Nothing "
+                "was changed. Make a link with a printable name, and use that."
             )
     NamedStore(name, file, fields).managed(Path(fields["lake"]), None)
     before = file.read_text() if file.exists() else ""
-    # A text in JSON is one in TOML.
+    # A string in JSON is also a string in TOML.
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]
     table = "\n".join([f"[{json.dumps(name, ensure_ascii=False)}]", *lines, ""])
     make_dirs(file.parent)
@@ -180,14 +171,14 @@ def add_store(name: str, fields: Mapping[str, str]) -> Path:
 
 
 def named_stores() -> dict[str, NamedStore]:
-    """Return the stores of the file by their names; empty: there is no file.
+    """Return the stores of the file by their names; empty if there is no file.
 
     :raises BadInputError: others may write the file, it is no TOML, or a store is no table or has no root.
     """
     file = stores_file()
     if file is None:
         return {}
-    # What a call without the file has no use for.
+    # Imported only if there is a file.
     import tomllib
 
     from storage_engine.core.untrusted import read_file
@@ -212,11 +203,10 @@ def named_stores() -> dict[str, NamedStore]:
 
 
 def find_named(word: str) -> NamedStore | None:
-    """Return the store that a word on a command line names; None: the word is a path.
+    """Return the store that a word on a command line names; None if the word is a path.
 
     :param word: the word as it was typed. A word with a slash is a path, and so are "." and "..".
-    :raises BadInputError: the word is both a name and an existing path; or it is neither, and the file has
-        other names.
+    :raises BadInputError: the word is both a name and an existing path, or neither while there are names.
     """
     if "/" in word or word in ("", ".", ".."):
         return None
@@ -237,8 +227,8 @@ def find_named(word: str) -> NamedStore | None:
 
 
 def _check_owner(file: Path) -> None:
-    """:raises BadInputError: others than this user and root may write the file, or replace it."""
-    # Whoever may write one of the directories above can put another file in its place, or another link.
+    """:raises BadInputError: a user other than this one and root may write or replace the file."""
+    # Whoever may write a parent directory can replace the file, or a link to it.
     for path in dict.fromkeys((file, *file.parents, *file.resolve().parents)):
         try:
             status = path.stat()

@@ -35,13 +35,6 @@ def in_process_lag(managed: ManagedStore, going: Sequence[SegmentId]) -> LagInPr
     return LagInProcess(*prepare(ConsumerLagRequest.of(managed, "", going)))
 
 
-def only_group(table: pa.Table, group: str | None) -> pa.Table:
-    """Return the rows of one group; None: all rows."""
-    from pyarrow import compute as pc
-
-    return table if group is None else table.filter(pc.field("group") == group)
-
-
 @dataclass(frozen=True, slots=True)
 class GroupAtRisk:
     """A consumer group, and the effect of a deletion on it.
@@ -58,10 +51,7 @@ class GroupAtRisk:
 
 
 def groups_at_risk(tables: Iterable[pa.Table]) -> tuple[GroupAtRisk, ...]:
-    """Sum up the groups that are behind or whose position is unknown.
-
-    Groups that lose messages come first.
-    """
+    """Sum up the groups that are behind or have an unknown position. Those that lose messages come first."""
     groups: dict[str, GroupAtRisk] = {}
     for row in (row for table in tables for row in table.to_pylist()):
         group = groups.get(row["group"], GroupAtRisk(row["group"], 0, 0, 0))
@@ -72,14 +62,12 @@ def groups_at_risk(tables: Iterable[pa.Table]) -> tuple[GroupAtRisk, ...]:
             group.losing_queues + bool(row["at_risk"]),
         )
     behind = (group for group in groups.values() if group.lag_messages or group.unknown_queues)
-    return tuple(sorted(behind, key=lambda one: (-one.losing_queues, one.group)))
+    return tuple(sorted(behind, key=lambda group: (-group.losing_queues, group.group)))
 
 
 class LagOfPlan:
-    """Lag for a plan that is only shown. It measures the groups that are behind, and keeps the segments that
-    a run would keep.
-
-    The store's lag policy decides which segments a run would keep.
+    """Lag for a plan that is only shown. It is called with a plan, and measures the groups that are behind.
+    It returns the plan without the deletions that the store's lag policy forbids.
 
     :ivar groups: groups that are behind or unknown, with their losses by the plan.
     :ivar source: the source of their positions.
@@ -149,8 +137,8 @@ def print_lag(
     """Print consumer groups' positions and possible losses.
 
     :param unit: parts of a topic that have its messages, such as queues.
-    :param by_hand: these segments are deleted only by hand.
-    :param by_broker: only the store's broker deletes them.
+    :param by_hand: whether only a run by hand deletes these segments.
+    :param by_broker: whether only the store's broker deletes them.
     """
     lost = any(row["lost_messages"] for row in rows)
     sized = any(row["lag_bytes"] is not None for row in rows)
@@ -173,7 +161,7 @@ def print_lag(
                 *([_bytes(row["lag_bytes"])] if sized else []),
                 duration_text(row["lag_ms"]) if row["lag_messages"] else "",
                 *([row["lost_messages"]] if lost else []),
-                now if row["at_risk"] else _goes(row),
+                now if row["at_risk"] else _loss_text(row),
             )
             for row in rows
         ),
@@ -182,11 +170,9 @@ def print_lag(
     behind = sum(row["lag_messages"] or 0 for row in rows)
     groups = len({row["group"] for row in rows})
     risky = sum(row["at_risk"] for row in rows)
-    actor = (
-        "a cleanup by hand (--manual) deletes; none is deleted now" if by_hand else "a cleanup deletes now"
-    )
-    if by_broker:
-        actor = "the broker deletes now"
+    actor = "the broker deletes now" if by_broker else "a cleanup deletes now"
+    if by_hand and not by_broker:
+        actor = "a cleanup by hand (--manual) deletes; none is deleted now"
     say(
         f"{count_text(groups, 'group')}, {count_text(behind, 'message')} behind; in "
         f"{count_text(risky, unit)} the next message is in a segment that {actor}."
@@ -205,6 +191,5 @@ def _bytes(size: int | None) -> str:
     return "unknown" if size is None else bytes_text(size)
 
 
-def _goes(row: Mapping[str, Any]) -> str:
-    """Return the time at which the group's next message may be deleted, as a text."""
+def _loss_text(row: Mapping[str, Any]) -> str:
     return f"in {duration_text(row['time_to_loss_ms'])}" if row["time_to_loss_ms"] is not None else ""

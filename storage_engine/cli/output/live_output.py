@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LiveLook:
-    """Result of a look at a store beside its running broker.
-
-    :param hold: None: the hold can't be read. Then ``refusal`` contains the reason and the remedy.
-    """
+    """A look at a store and its broker. ``hold`` is None if it can't be read, and ``refusal`` says why."""
 
     broker: RunningBroker
     snapshot: StoreSnapshot
@@ -34,7 +31,7 @@ class LiveLook:
 
 
 def look_live(managed: ManagedStore, now_ms: int) -> LiveLook | None:
-    """Return a look at the store and its running broker. Change nothing. None: no broker runs.
+    """Return a look at the store and its running broker. Change nothing. None if no broker runs.
 
     :raises BrokerError: the broker doesn't answer.
     """

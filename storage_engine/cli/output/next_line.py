@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def archive_command(broker: str, lake_dir: Path) -> Command:
     """Return the command that archives a store into a lake.
 
-    :param broker: name of the lake's kind of broker; "": the first store will decide it.
+    :param broker: name of the lake's kind of broker; "" if the first store will decide it.
     """
     from storage_engine.brokers import find_broker
 
@@ -35,8 +35,7 @@ def archive_command(broker: str, lake_dir: Path) -> Command:
 def say_next(command: Command | None, why: str, options: str = "") -> None:
     """Print the next command and the reason for it.
 
-    :param command: the command without arguments; those of this call are added. None: there is no command to
-        type now.
+    :param command: the command, to which this call's arguments are added; None if there is none to type.
     :param options: further options, after those of this call.
     """
     say()
@@ -49,10 +48,10 @@ def say_next(command: Command | None, why: str, options: str = "") -> None:
     say_styled(f"Next: {click.style(printable(line), bold=True)}")
 
 
-def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None:
+def say_cleanup(managed: ManagedStore, previous: PlanRequest | None = None) -> None:
     """Print the cleanup command that would delete segments now, with the consumers' losses.
 
-    :param asked: the cleanup that was just requested and deleted nothing.
+    :param previous: the cleanup that was just requested and deleted nothing.
     """
     from storage_engine.brokers import find_broker
     from storage_engine.retention.lag.unread_losses import unread_lines
@@ -61,17 +60,14 @@ def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None
 
     if not may_clean_now(managed):
         return
-    requests = [
-        (Command("clean"), PlanRequest()),
-        (Command("clean --manual"), PlanRequest(manual=True)),
-    ]
-    if asked is not None:
-        requests = [] if asked.manual else requests[1:]
+    requests = [(Command("clean"), PlanRequest()), (Command("clean --manual"), PlanRequest(manual=True))]
+    if previous is not None:
+        requests = [] if previous.manual else requests[1:]
     for command, request in requests:
         try:
             decided = preview(managed, request)
         except StorageEngineError as error:
-            # What was asked for is done: a cleanup is told about its error when somebody asks for one.
+            # The requested work is done. The error belongs to the next cleanup.
             say_next(Command("doctor"), Text("No cleanup can be planned now: ", error).removesuffix("."))
             return
         if going := decided.plan.to_delete:

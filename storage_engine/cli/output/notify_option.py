@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
 
 
-def _means(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[Means, ...]:
+def _parse_means(
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+) -> tuple[Means, ...]:
     if not texts:
         return ()
     from storage_engine.retention.monitor.notifying import means_of
@@ -34,7 +36,7 @@ notify_option = click.option(
     "--notify",
     metavar="COMMAND|URL",
     multiple=True,
-    callback=_means,
+    callback=_parse_means,
     help=(
         "Run this command for an alarm that begins or ends, with JSON on its stdin, or POST the JSON to "
         "this URL; repeatable."
@@ -56,10 +58,7 @@ AlarmsTold = Callable[..., None]
 
 @contextmanager
 def alarms_told(managed: ManagedStore, source: str, all_means: tuple[Means, ...]) -> Iterator[AlarmsTold]:
-    """Send a command's alarms when it ends: those passed to the yielded function, or the raised error.
-
-    :param source: the command's name.
-    """
+    """Send a command's alarms when it ends: those passed to the yielded function, or the raised error."""
     is_told = not all_means
 
     def tell(*alarms: str, link: str = "", has_failed: bool = False) -> None:
@@ -74,7 +73,7 @@ def alarms_told(managed: ManagedStore, source: str, all_means: tuple[Means, ...]
             subject = Subject.of(managed, source, advice=doctor_of(managed), link=link)
             notices = tell_means(subject, alarms, all_means, has_failed=has_failed)
         except Exception as error:
-            # What the command did stands.
+            # A failure to notify must not fail the command.
             notices = (Text("alarms could not be sent: ", unexpected_text(error)),)
         say_notes(notices, err=True)
 

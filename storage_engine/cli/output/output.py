@@ -26,6 +26,7 @@ from storage_engine.core.long_work import no_collection
 from storage_engine.core.wording import printable, printable_json, shorten, store_text
 
 if TYPE_CHECKING:
+    from storage_engine.model.report.validation import RangeStatus
     from storage_engine.retention.store.managed_store import ManagedStore
 
 T = TypeVar("T")
@@ -72,10 +73,7 @@ class Layout:
 
 
 def layout(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Layout:
-    """Choose the columns and their widths.
-
-    The last column, if it is text, takes the remaining width, and its text may be wrapped.
-    """
+    """Choose the columns and their widths. A last column of text takes the rest, and may be wrapped."""
     widths = [
         max([len(column.title), *(cell_width(row[at]) for row in rows)]) for at, column in enumerate(columns)
     ]
@@ -117,7 +115,7 @@ def table_lines(
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Wrap a text into lines that aren't wider than this, as far as its characters have the same width."""
+    """Wrap a text into lines of at most this width, if its characters have the same width."""
     cells = cell_width(text)
     if cells <= width:
         return [text]
@@ -125,7 +123,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def cell_width(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
+    """Return the number of a terminal's columns that a text takes."""
     return len(text) if text.isascii() else cell_len(text)
 
 
@@ -140,8 +138,7 @@ def _needed_width(
 
 
 JSON_VERSION = 1
-"""Version of all JSON output. It grows when a key is removed or changes its meaning, not when a key is added.
-"""
+"""Version of all JSON output. It grows when a key is removed or changes its meaning, not for a new key."""
 
 _UNWRAPPED_WIDTH = 100_000
 _INDENT = "  "
@@ -154,7 +151,7 @@ _TONES = {
 
 
 def terminal_width() -> int | None:
-    """Return the number of columns of the terminal on stdout; None: stdout is no terminal."""
+    """Return the number of columns of the terminal on stdout; None if stdout is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -173,13 +170,13 @@ def print_json(kind: str, value: Any) -> None:
 
 
 def _indent(document: Mapping[str, Any]) -> str:
-    # It takes a tenth of the time, and isn't loaded by what prints no JSON.
+    # Takes a tenth of json's time, and is imported only to print JSON.
     from pydantic_core import to_json
 
     try:
         return to_json(document, indent=2).decode()
     except ValueError:
-        # The name of a file that is no text in any encoding.
+        # A file's name need not be text in any encoding.
         return json.dumps(document, ensure_ascii=False, indent=2)
 
 
@@ -196,22 +193,18 @@ def say(*parts: object, err: bool = False) -> None:
 
 
 def say_notes(notices: Iterable[str], *, err: bool = False) -> None:
-    """Print notices for a person, one on each line."""
     for notice in notices:
         say("Note: ", notice, err=err)
 
 
-def answer(kind: str, value: T, said: str | Callable[[T], object]) -> int:
-    """Print a command's result, as :func:`print_json` or :func:`say` does.
-
-    :return: the exit code of the result.
-    """
+def answer(kind: str, value: T, shown: str | Callable[[T], object]) -> int:
+    """Print a command's result as :func:`print_json` or :func:`say` does, and return the exit code 0."""
     if wants_json():
         print_json(kind, value)
-    elif isinstance(said, str):
-        say(said)
+    elif isinstance(shown, str):
+        say(shown)
     else:
-        said(value)
+        shown(value)
     return 0
 
 
@@ -221,10 +214,7 @@ def say_styled(text: str = "") -> None:
 
 
 def put(data: object) -> None:
-    """Print text for another program, such as versions for pip.
-
-    It is printed even if the command is quiet.
-    """
+    """Print text for another program, such as versions for pip, even if the command is quiet."""
     _write(printable(str(data), keep="\n"))
 
 
@@ -239,36 +229,32 @@ def _echo(text: str, *, err: bool = False) -> None:
 def _write(text: str, *, err: bool = False) -> None:
     """Write lines. End the process if nobody reads them any more, as ``head`` does after ten lines."""
     try:
-        # None: as the stream is; click takes a terminal's colours for wanted.
+        # None lets click decide: it keeps colours for a terminal only.
         click.echo(text, err=err, color=False if os.environ.get("NO_COLOR") else None)
     except BrokenPipeError:
-        # What is left in the buffer must not fail again at exit.
+        # The rest of the buffer must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
         sys.exit(128 + signal.SIGPIPE)
 
 
-def print_error(error: Exception, said: Arguments, *, as_json: bool) -> None:
-    """Print an error: to stderr for a person, as a JSON document on stdout for a program.
-
-    :param said: this call's arguments.
-    """
+def print_error(error: Exception, arguments: Arguments, *, as_json: bool) -> None:
+    """Print an error: to stderr for a person, as a JSON document on stdout for a program."""
     if as_json:
-        print_json("error", {"error": error_json(error, said)})
+        print_json("error", {"error": error_json(error, arguments)})
     else:
-        text = printable(_message(error, said), keep="\n")
+        text = printable(_message(error, arguments), keep="\n")
         _write(f"{click.style('Error', fg='red', bold=True)}: {text}", err=True)
 
 
-def error_json(error: Exception, said: Arguments) -> dict[str, Any]:
-    """Return an error for programs. ``then`` contains the commands that help, as they are typed.
-
-    :param said: this call's arguments.
-    """
-    message = _message(error, said)
-    return {"type": type(error).__name__, "message": message, "then": then(Text(error), said)}
+def error_json(error: Exception, arguments: Arguments) -> dict[str, Any]:
+    """Return an error for programs. ``then`` contains the commands that help, as they are typed."""
+    message = _message(error, arguments)
+    return {"type": type(error).__name__, "message": message, "then": then(Text(error), arguments)}
 
 
-def findings_json(findings: Iterable[Any], sentences: Sequence[str], said: Arguments) -> list[dict[str, Any]]:
+def findings_json(
+    findings: Iterable[Any], sentences: Sequence[str], arguments: Arguments
+) -> list[dict[str, Any]]:
     """Return findings for programs, each with ``then`` as in :func:`error_json`.
 
     :param sentences: names of the fields whose texts may name commands.
@@ -276,8 +262,8 @@ def findings_json(findings: Iterable[Any], sentences: Sequence[str], said: Argum
     return [
         {
             **to_jsonable(finding),
-            **{name: with_arguments(getattr(finding, name), said) for name in sentences},
-            "then": [command for name in sentences for command in then(getattr(finding, name), said)],
+            **{name: with_arguments(getattr(finding, name), arguments) for name in sentences},
+            "then": [command for name in sentences for command in then(getattr(finding, name), arguments)],
         }
         for finding in findings
     ]
@@ -318,6 +304,17 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[obj
         )
 
 
+def print_ranges(title: str, ranges: Iterable[RangeStatus]) -> None:
+    print_table(
+        title,
+        ("log~", "from#", "to#", "where", "status", "why"),
+        (
+            (row.log, row.start_offset, row.end_offset, row.where.value, row.status.value, row.detail)
+            for row in ranges
+        ),
+    )
+
+
 def print_lines(lead: str, text: str) -> None:
     """Print a text after a lead. In a terminal, its further lines are indented by the lead's width."""
     screen = terminal_width()
@@ -348,7 +345,6 @@ def store_head(managed: ManagedStore) -> str:
 
 
 def store_name(managed: ManagedStore) -> str:
-    """Return the store's name."""
     from storage_engine.retention.store.managed_store import store_name
 
     return store_name(managed)

@@ -23,12 +23,12 @@ ASSUMED = "Note: the broker's default settings are assumed; for its own settings
 """Note for stores for which :func:`~storage_engine.retention.store.brokers.assumes_defaults` holds."""
 
 
-def plan_json(store: ManagedStore, seen: Decided) -> dict[str, Any]:
+def plan_json(store: ManagedStore, decided: Decided) -> dict[str, Any]:
     """Return a previewed plan and its consequences for ``print_json``."""
     from storage_engine.retention.plan.preview import places_lines
     from storage_engine.retention.store.brokers import assumes_defaults
 
-    plan = seen.plan
+    plan = decided.plan
     offsets = {log.log: log.new_min_offset for log in plan.logs}
     return {
         "name": store_name(store),
@@ -38,25 +38,25 @@ def plan_json(store: ManagedStore, seen: Decided) -> dict[str, Any]:
         "digest": _digest(plan),
         "new_min_offset": of_only_log(offsets),
         "delete_offsets": [segment.base_offset for segment in plan.to_delete if len(offsets) == 1],
-        "dependents": seen.dependents,
-        "owed": seen.pending,
-        "unread": seen.unread,
-        "disks": seen.disks,
+        "dependents": decided.dependents,
+        "owed": decided.pending,
+        "unread": decided.unread,
+        "disks": decided.disks,
         "assumes_defaults": assumes_defaults(store),
         "places": next(places_lines(plan, store, None), None),
     }
 
 
-def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
+def print_plan(store: ManagedStore, decided: Decided, manual_plan: Plan | None) -> None:
     """Print a previewed plan, and at the end the consumers' losses.
 
-    :param asked: the plan of :func:`by_hand`.
+    :param manual_plan: the plan of :func:`by_hand`.
     """
     from storage_engine.retention.lag.unread_losses import unread_lines
     from storage_engine.retention.plan.preview import places_lines
     from storage_engine.retention.store.brokers import assumes_defaults
 
-    plan = seen.plan
+    plan = decided.plan
     say(store_head(store))
     for line in places_lines(plan, store, None):
         say(line)
@@ -66,63 +66,60 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
         say(f"Cause: {trigger.cause.value} ({trigger.urgency.value}): ", trigger.detail)
     if not plan.triggers:
         say(f"Cause: none holds. {_no_cause(plan)}".rstrip())
-    print_disks(seen.disks)
+    print_disks(decided.disks)
     say_notes(plan.notices)
     for log in plan.logs:
         say(f"\n{log.log}: {count_text(len(log.decisions), 'segment')}")
         for run in runs_of(log.decisions, _own_detail):
-            verdict = "delete" if run.deletes else "keep"
-            print_lines(f"  {verdict:<6}  ", f"{run.names}, {bytes_text(run.disk_bytes)}")
+            print_lines(
+                "  delete  " if run.deletes else "  keep    ", f"{run.names}, {bytes_text(run.disk_bytes)}"
+            )
             print_lines(" " * 10, f"{run.reason.value}: {run.detail}")
-    if seen.dependents:
+    if decided.dependents:
         print_table(
             "To delete with them: files whose last entry points below the log's new start",
             ("kind", "files#", "size#", "in"),
-            _group_by_directory(seen.dependents, plan.store_root),
+            _group_by_directory(decided.dependents, plan.store_root),
         )
-    print_pending(seen.pending)
+    print_pending(decided.pending)
     say()
     to_delete, digest = plan.to_delete, _digest(plan)
     if not to_delete:
-        _print_nothing(asked)
+        _print_nothing(manual_plan)
         return
     freed = sum(segment.disk_bytes for segment in to_delete)
-    freed += sum(file.facts.size_bytes for file in seen.dependents)
+    freed += sum(file.facts.size_bytes for file in decided.dependents)
     say(
-        f"{count_text(len(to_delete), 'segment')} and {count_text(len(seen.dependents), 'file')} that "
-        f"point into them would be deleted, {bytes_text(freed)} in "
-        f"all.\n{_begins(plan)}.{f' Plan {digest}' if digest else ''}"
+        f"{count_text(len(to_delete), 'segment')} and {count_text(len(decided.dependents), 'file')} that "
+        f"point into them would be deleted, {bytes_text(freed)} in all.\n"
+        f"{_begin_text(plan)}.{f' Plan {digest}' if digest else ''}"
     )
-    for line in unread_lines(store, seen.unread, done=False):
+    for line in unread_lines(store, decided.unread, done=False):
         say("WARNING ", line)
 
 
 def by_hand(
     store: ManagedStore,
     request: PlanRequest,
-    seen: Decided,
+    decided: Decided,
     used_percents: Mapping[str, int] | None = None,
     hold_back: HoldBack | None = None,
 ) -> Plan | None:
-    """Return the plan of a run by hand, if only such a run would delete segments; None: the shown plan is one
-    by hand, or deletes segments itself.
+    """Return the plan of a run by hand. None if the shown plan is one by hand, or deletes segments itself.
 
     :param hold_back: see :func:`preview`.
     """
     from storage_engine.retention.plan.preview import preview
 
-    if request.manual or seen.plan.to_delete:
+    if request.manual or decided.plan.to_delete:
         return None
     manual_request = replace(request, manual=True)
-    at_ms = seen.plan.decided_at_ms
+    at_ms = decided.plan.decided_at_ms
     return preview(store, manual_request, now_ms=at_ms, used_percents=used_percents, hold_back=hold_back).plan
 
 
 def _print_nothing(manual_plan: Plan | None) -> None:
-    """Say that nothing would be deleted, and how much a run by hand would delete.
-
-    The shown losses are those of that run.
-    """
+    """Print that nothing would be deleted, and how much a run by hand would delete."""
     if manual_plan is None or not manual_plan.to_delete:
         say("Nothing would be deleted now.")
         return
@@ -133,7 +130,7 @@ def _print_nothing(manual_plan: Plan | None) -> None:
     )
 
 
-def _begins(plan: Plan) -> str:
+def _begin_text(plan: Plan) -> str:
     if len(plan.logs) == 1:
         return f"The log would begin at {plan.logs[0].new_min_offset}"
     begins = (f"{log} at {offset}" for log, offset in plan.new_min_offsets.items())
@@ -141,7 +138,7 @@ def _begins(plan: Plan) -> str:
 
 
 def _digest(plan: Plan) -> str | None:
-    """Return the digest of a run with this plan; None: it is unknown until the store's identity is known."""
+    """Return the digest of a run with this plan, or None until the store's identity is known."""
     return plan.digest if len(plan.logs) == 1 or plan.store_id is not None else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,24 +13,33 @@ from storage_engine.core.long_work import Advance, LongWork, listening
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from storage_engine.lake.archive.archive import SegmentJob
+    from storage_engine.model.proof.receipt import Receipt
+
 
 @contextmanager
 def progress(description: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     """Show a bar with rate and remaining time during the work. If stderr is no terminal, show nothing.
 
-    :param total_bytes: size of the work; 0: there is nothing to show.
+    :param total_bytes: size of the work; 0 if there is nothing to show.
     :return: a function to call with the number of bytes done since its last call.
     """
     with _bar() as bar, _show(bar, LongWork(description, total_bytes)) as advance:
         yield advance
 
 
+def archive_with_progress(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
+    """Archive in this process, and show the progress."""
+    from storage_engine.lake.archive.archive import archive_all
+    from storage_engine.lake.catalog.catalog import open_lake
+
+    with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
+        return archive_all(open_lake(jobs[0].lake), jobs, advance)
+
+
 @contextmanager
 def waiting(description: str) -> Iterator[None]:
-    """Show that work goes on.
-
-    For each part that reports its progress, show its rate and the remaining time.
-    """
+    """Show that work continues, with rate and remaining time for each part that reports its progress."""
     with _bar() as bar:
         whole = bar.add_task(description, total=None, unit="")
 
@@ -66,7 +75,7 @@ def _show(bar: Progress, work: LongWork) -> Iterator[Advance]:
 
 
 def _bar() -> Progress:
-    # Rich's bars, which a command's help doesn't need.
+    # Imports rich's bars, which --help must not wait for.
     from storage_engine.cli.output.progress_bar import progress_bar
 
     return progress_bar(quiet=held_back() is not None or wants_json() or not sys.stderr.isatty())

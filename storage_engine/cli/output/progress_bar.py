@@ -21,16 +21,9 @@ _BAR_WIDTH = 20
 
 
 class _Figures(ProgressColumn):
-    """Progress figures: the work done, the whole, the rate, and the remaining time.
+    """Progress figures: done, whole, rate, remaining time. If the whole is unknown, only the elapsed time."""
 
-    If the whole is unknown, only the elapsed time.
-    """
-
-    _bytes = (
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(compact=True),
-    )
+    _bytes = (DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn(compact=True))
     _counted = TimeRemainingColumn(compact=True)
     _elapsed = TimeElapsedColumn()
 
@@ -46,7 +39,7 @@ class _Figures(ProgressColumn):
 
 
 def progress_bar(*, quiet: bool) -> Progress:
-    """Return a bar on stderr. :param quiet: it shows nothing."""
+    """Return a bar on stderr. A quiet one shows nothing."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=_BAR_WIDTH),

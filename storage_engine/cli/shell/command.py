@@ -38,8 +38,7 @@ AIRFLOW_GROUP = "With --airflow"
 GROUPS = (_OWN, AIRFLOW_GROUP, "Lake", "Store", "Policy", "Running broker", _OUTPUT)
 """Headings in the order of a command's help."""
 SHARED_GROUPS = ("Store", "Running broker")
-"""Groups of which a command's help only tells the number of options. The command ``options`` lists them."""
-_OF_THE_STORE = ("Store", "Running broker")
+"""Groups of which a command's help only has the number of options. The command ``options`` lists them."""
 
 
 class GroupedOption(click.Option):
@@ -64,16 +63,16 @@ class GroupedOption(click.Option):
         return super().consume_value(ctx, opts)
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
-        # What has the store's name has its lake as well.
+        # A store's name also gives its lake.
         return None if value is None and NAMED in ctx.meta else super().process_value(ctx, value)
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """Return the environment's value; None: a typed option excludes it."""
+        """Return the environment's value; None if a typed option excludes it."""
         typed = ctx.meta.get(_TYPED, set())
         beside = {"store", "lake_dir"} if self.name == "conn_id" else {"conn_id", "conn_ids"}
         stores = {"store", "stores"} & {str(parameter.name) for parameter in ctx.command.params}
-        of_no_store = self.group in ("Store", "Running broker") and stores and not stores & typed
-        is_in_file = NAMED in ctx.meta and self.group in ("Lake", "Store", "Running broker")
+        of_no_store = self.group in SHARED_GROUPS and stores and not stores & typed
+        is_in_file = NAMED in ctx.meta and self.group in ("Lake", *SHARED_GROUPS)
         if of_no_store or beside & typed or is_in_file:
             return None
         return super().resolve_envvar_value(ctx)
@@ -108,7 +107,6 @@ json_option = click.option(
 
 
 def wants_json() -> bool:
-    """Return whether this call prints JSON for a program instead of text."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.find_root().meta.get(_JSON))
 
@@ -133,7 +131,7 @@ _SHARED = {"store", "stores", "lake", "lake_dir", "lake_dirs", "conn_id", "conn_
 
 
 def held_back() -> deque[str] | None:
-    """Return the lines that a quiet command prints only if it fails; None: the command isn't quiet."""
+    """Return the lines that a quiet command prints only if it fails. None if the command isn't quiet."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.find_root().meta.get(_QUIET)
 
@@ -185,7 +183,7 @@ def records_of(shown: click.Command, ctx: click.Context) -> dict[str, list[tuple
     groups: dict[str, list[tuple[str, str]]] = {name: [] for name in GROUPS}
     for parameter in shown.get_params(ctx):
         record = parameter.get_help_record(ctx)
-        # Arguments are told of in the command's own words.
+        # The command's own text describes its arguments.
         if record is not None and isinstance(parameter, click.Option):
             groups[_group_of(parameter)].append(record)
     return groups
@@ -217,15 +215,15 @@ def _group_of(parameter: click.Parameter) -> str:
 
 
 def said_by(context: click.Context) -> Arguments:
-    """Return a call's options that name a store and its lakes. The next command needs them, too."""
+    """Return a call's arguments that name a store and its lakes. The next command needs them, too."""
     typed = {
         name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
     options: list[str] = []
     for option in context.command.params:
         is_typed = option.name in typed
-        if is_typed and isinstance(option, GroupedOption) and option.group in _OF_THE_STORE:
-            options += _words(option, context.params[str(option.name)])
+        if is_typed and isinstance(option, GroupedOption) and option.group in SHARED_GROUPS:
+            options += _option_words(option, context.params[str(option.name)])
     store, first, second, conn_id = (
         os.fspath(value) if isinstance(value := context.params.get(name), (str, os.PathLike)) else None
         for name in ("store", "lake_dir", "second_lake_dir", "conn_id")
@@ -236,21 +234,18 @@ def said_by(context: click.Context) -> Arguments:
         lake_dir=first,
         second_lake_dir=second,
         conn_id=conn_id,
-        places=() if first is None or second is None else (_place(first), _place(second)),
+        places=()
+        if not (first and second)
+        else tuple(f"{os.path.realpath(lake)}/" for lake in (first, second)),
         store_options=tuple(options),
         is_named=named is not None,
         has_own_lake=bool(typed & {"lake_dir", "second_lake_dir"}),
     )
 
 
-def _place(lake_dir: str) -> str:
-    return f"{os.path.realpath(lake_dir)}/"
-
-
-def with_store_of_connection(said: Arguments, store: ManagedStore) -> Arguments:
-    """Return a call's arguments with its connection's store and the options for that store's broker.
-
-    So commands that take no connection can be pasted, too. Secrets aren't included.
+def with_store_of_connection(arguments: Arguments, store: ManagedStore) -> Arguments:
+    """Return a call's arguments with its connection's store and the options for that store's broker. They
+    complete commands that take no connection. They include no secrets.
     """
     from storage_engine.brokers import default_broker
 
@@ -262,10 +257,10 @@ def with_store_of_connection(said: Arguments, store: ManagedStore) -> Arguments:
         words += ["--broker", store.live.address] if store.live.address else []
         words += ["--name-servers", store.live.name_servers] if store.live.name_servers else []
         words += ["--broker-name", store.live.broker_name] if store.live.broker_name else []
-    return replace(said, store=store.root, store_options=tuple(words))
+    return replace(arguments, store=store.root, store_options=tuple(words))
 
 
-def _words(option: click.Option, value: Any) -> list[str]:
+def _option_words(option: click.Option, value: Any) -> list[str]:
     if option.is_flag:
         return [option.opts[0]]
     if isinstance(value, dict):
@@ -274,7 +269,7 @@ def _words(option: click.Option, value: Any) -> list[str]:
 
 
 def parameters_of(group: click.Group, arguments: Sequence[str]) -> Arguments:
-    """Return a call's parameters, as :func:`said_by` does. They are empty if the call names no command."""
+    """Return a call's arguments, as :func:`said_by` does. They are empty if the call names no command."""
     command: click.Command = group
     context: click.Context | None = None
     name, rest = "storage-engine", list(arguments)
@@ -311,18 +306,17 @@ _MOST_LINES: Final = 2
 _MOST_CHARACTERS: Final = 500
 
 
-def storage_failure(error: Exception, said: Arguments) -> StorageUnavailableError | None:
-    """Return our error to report instead of a library's or the system's error; None: it is neither.
-
-    :param said: the call's arguments.
-    """
+def storage_failure(error: Exception, arguments: Arguments) -> StorageUnavailableError | None:
+    """Return our error to report instead of a library's or the system's, or None if it is neither."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         return StorageUnavailableError(
             f"{error.filename}: {error.strerror}. Check the path, its permissions and its disk."
         )
     if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _LIBRARIES:
         return None
-    named = [f"{word} {getattr(said, name)}" for name, word in _PLACES.items() if getattr(said, name)]
+    named = [
+        f"{word} {getattr(arguments, name)}" for name, word in _PLACES.items() if getattr(arguments, name)
+    ]
     return StorageUnavailableError(
         f"{', '.join(named) or 'this call'}: expected disk, object store and catalog to work, found "
         f"{type(error).__name__}: {_reason(error)}. Check that they are reachable and writable and have "
@@ -332,6 +326,6 @@ def storage_failure(error: Exception, said: Arguments) -> StorageUnavailableErro
 
 
 def _reason(error: Exception) -> str:
-    # SQLAlchemy's own text goes on with the statement.
+    # SQLAlchemy's own text also has the statement.
     lines = reason_text(getattr(error, "orig", None) or error).splitlines()
     return " ".join(lines[:_MOST_LINES])[:_MOST_CHARACTERS].rstrip(".")

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a command within a second, whatever its threads do."""
+"""Ends a command within a second after Ctrl-C or SIGTERM, whatever its threads do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 _GRACE_SECONDS: Final = 0.5
-"""Seconds for a command to end by itself. After that it is killed, which is as harmless for the lake."""
+"""Seconds for a command to end by itself. Then it is killed, which doesn't harm the lake either."""
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR: Final = "\x1b[?25h"
@@ -29,7 +29,7 @@ INTERRUPTED: Final = "Interrupted. Nothing is half done: the same command contin
 class Interruption:
     """The signal that ended a command.
 
-    :param signal_number: number of the signal; None: no signal came.
+    :param signal_number: number of the signal; None if no signal came.
     """
 
     signal_number: int | None = None
@@ -56,7 +56,7 @@ def interruptible() -> Iterator[Interruption]:
         raise KeyboardInterrupt
 
     def tell(unraisable: UnraisableHookArgs) -> None:
-        # A callback of compiled code has nobody to raise to. The thread below ends the process then.
+        # A callback of compiled code can't raise. Then the thread below ends the process.
         if not (interruption.signal_number and issubclass(unraisable.exc_type, KeyboardInterrupt)):
             tell_before(unraisable)
 
@@ -74,7 +74,7 @@ def interruptible() -> Iterator[Interruption]:
         signal.set_wakeup_fd(before)
         for number, handler in previous.items():
             signal.signal(number, handler)
-        # Ends the thread, unless a signal came: then the process has its grace and no more.
+        # Ends the thread, unless a signal came. Then the process is killed after its grace.
         os.close(waker)
 
 

@@ -16,10 +16,7 @@ from storage_engine.core.wording import meant_zone, parse_size
 
 
 class NamedPath(click.Path):
-    """A path.
-
-    An empty text, mostly from an unset shell variable, is refused: it doesn't mean the working directory.
-    """
+    """A path. An empty text, as from an unset shell variable, is refused: it isn't the present directory."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**{"path_type": Path, **more})
@@ -33,8 +30,6 @@ class NamedPath(click.Path):
 
 
 class TargetPath(NamedPath):
-    """A path to write to."""
-
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
@@ -49,8 +44,6 @@ class TargetPath(NamedPath):
 
 
 class LakePath(NamedPath):
-    """The directory of a lake."""
-
     def __init__(self) -> None:
         super().__init__(file_okay=False)
 
@@ -63,7 +56,6 @@ class LakePath(NamedPath):
 def absolute_paths(
     _context: click.Context, _parameter: click.Parameter, values: tuple[Path, ...]
 ) -> tuple[str, ...]:
-    """Return absolute paths; a click callback."""
     return tuple(str(path.absolute()) for path in values)
 
 
@@ -81,10 +73,7 @@ def key_value_pairs(
 
 
 def reason_text(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Return a person's reason for a decision.
-
-    A blank text, mostly from an unset shell variable, is refused.
-    """
+    """Return a person's reason; a click callback. A blank text, as from an unset variable, is refused."""
     if value is None:
         return None
     if not value.strip():
@@ -118,7 +107,6 @@ def _bytes(parameter: click.Parameter, text: str) -> int:
 
 
 def time_zone(_context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
-    """Make sure that a time zone is known; a click callback."""
     try:
         return name if name is None else ZoneInfo(name).key
     except (KeyError, ValueError) as error:
@@ -131,7 +119,6 @@ def time_zone(_context: click.Context, parameter: click.Parameter, name: str | N
 def host_and_port(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[str, int] | None:
-    """Return the host and the port of HOST:PORT; a click callback."""
     if text is None:
         return None
     address = parse_address(text)
@@ -141,9 +128,9 @@ def host_and_port(
 
 
 def moment_ms(text: str, time_zone: str | None, *, option: str) -> int:
-    """Return the milliseconds since the epoch of a time.
+    """Return a time in milliseconds since the epoch.
 
-    :param time_zone: zone for a time without a zone; None: this machine's zone.
+    :param time_zone: zone for a time without a zone; None means this machine's zone.
     :param option: name of the option with the time, for a message.
     """
     try:
@@ -154,7 +141,7 @@ def moment_ms(text: str, time_zone: str | None, *, option: str) -> int:
             param_hint=option,
         ) from error
     if not 1970 <= moment.year < 9999:
-        # A day more, as of another zone, has to be a time as well; none is stored before 1970.
+        # The same moment in any zone has to be valid, and no message is stored before 1970.
         raise click.BadParameter(f"expected a year from 1970 to 9998, found {text!r}", param_hint=option)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=ZoneInfo(time_zone)) if time_zone else moment.astimezone()
@@ -162,10 +149,8 @@ def moment_ms(text: str, time_zone: str | None, *, option: str) -> int:
 
 
 def disk_percents(pairs: dict[str, str]) -> dict[str, int]:
-    """Return levels of ``--disk PATH=RATIO``: a fraction such as 0.86, or a percentage such as 86%.
-
-    :return: levels by absolute path, as the store's own paths are. A relative path starts in the working
-        directory, as STORE does.
+    """Return levels of ``--disk PATH=RATIO`` in percent, by absolute path. A ratio is a fraction such as
+    0.86, or a percentage such as 86%. A relative path begins in the working directory.
     """
     levels = {}
     for path, text in pairs.items():

@@ -1,4 +1,7 @@
-"""An open store of a broker: what a broker package implements for retention, with its promises."""
+"""An open store of a broker: what a broker package implements for retention, with its promises.
+
+Each function that reads files raises OSError if one can't be read.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_tasks import BackgroundTasks
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.disk import DiskUsage
-from storage_engine.model.hold import (
-    BrokerProgress,
-    Drift,
-    HoldMemory,
-    HoldStatus,
-    ShieldNeed,
-    WatchLook,
-)
+from storage_engine.model.hold import BrokerProgress, Drift, HoldMemory, HoldStatus, ShieldNeed, WatchLook
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan import Cause, DependentFile, Plan, PlanRequest, Trigger, Urgency
 from storage_engine.model.proof.receipt import Receipt
@@ -43,9 +39,7 @@ from storage_engine.model.store import (
 
 
 class FenceWatch(Protocol):
-    """Checks the files and settings that a store's hold depends on, and repairs them. It asks neither the
-    broker nor the journal.
-    """
+    """Checks and repairs what a store's hold depends on, without a request to the broker or the journal."""
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -56,18 +50,17 @@ class FenceWatch(Protocol):
         """Return the result of the last look that saw everything that the hold depends on."""
 
     def watching(self) -> AbstractContextManager[Beating | None]:
-        """Be the store's only watch until the block ends. None: another process is its watch.
+        """Be the store's only watch until the block ends. None if another process is its watch.
 
         :raises OSError: the store can't be written.
         """
 
     def silent(self) -> str:
-        """Return the process that is the store's watch but doesn't look. Empty: no watch, or it looks."""
+        """Return the process that is the store's watch but doesn't look. "" if there is none, or it looks."""
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
-        """Repair what somebody changed of the hold.
+        """Repair changes to what the hold needs, and return the findings and repairs.
 
-        :return: the findings and the repairs.
         :raises StorageEngineError: something can't be repaired; the error says why.
         :raises OSError: the store can't be read or written.
         """
@@ -83,9 +76,8 @@ class Beating(Protocol):
         """Record that the watch is alive. Called after each look.
 
         :param look: the last look that saw everything.
-        :param tends_shield: the watch acts when a file is deleted, and is able to, so that no other process
-            has to.
-        :param tended_at_ms: when the watch last looked at the whole shield; 0: it hasn't yet.
+        :param tends_shield: the watch reacts to each deleted file, so that no other process has to.
+        :param tended_at_ms: when the watch last looked at the whole shield; 0 if it hasn't yet.
         :raises OSError: the store can't be written.
         """
 
@@ -97,11 +89,9 @@ class Watch:
     :param levels: every disk of the log, then the dependents' disk.
     :param deciding_percent: the highest of the levels that the broker's rules compare with its thresholds;
         None when all of them are unknown.
-    :param ordinary_percent: above this level the broker cleans because of space; None: not known.
-    :param next_window_ms: when the time of day is next a cause; the present time while it is one; None:
-        never.
-    :param known: False: the broker couldn't be asked, and a notice says so. Causes then count neither as
-        holding nor as ended.
+    :param ordinary_percent: above this level the broker cleans because of space; None if not known.
+    :param next_window_ms: when the time of day is next a cause: now while it is one, None if never.
+    :param known: False if the broker couldn't be asked (see ``notices``), so that the causes are unknown.
     """
 
     watched_at_ms: int
@@ -127,14 +117,14 @@ class PendingKind(StrEnum):
 class Pending:
     """Pending messages of one kind. If the broker's files are behind it, they show too many, never too few.
 
-    :param count: messages that are still there; None: unknown, and then any segment may hold some.
-    :param first_offset: the smallest physical offset among them; None: there is none, or unknown.
-    :param first_due_ms: when the first message is due; None: unknown, or the messages have no due time.
-    :param last_due_ms: when the last message is due; None: as above.
+    :param count: messages that are still there; None if unknown, and then any segment may hold some.
+    :param first_offset: the smallest physical offset among them; None if there is none, or unknown.
+    :param first_due_ms: when the first message is due; None if unknown, or the messages have no due time.
+    :param last_due_ms: when the last message is due; None for the same reasons.
     :param lost: messages that the broker waits for, and whose segments are gone already.
     :param consequence: further losses if segments with its messages are deleted; "" for none.
     :param error: why the count is unknown; "" when it is known.
-    :param log: the log that has the messages; None: any log of the store may have them.
+    :param log: the log that has the messages; None if any log of the store may have them.
     """
 
     kind: PendingKind
@@ -150,12 +140,11 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class StorePositions:
-    """Offsets of the log up to which each step is done. Each is at most the one before it, except
-    ``dispatched``.
+    """Offsets of the log up to which each step is done. Each but ``dispatched`` is at most the one before it.
 
     :param wrote: bytes below it are in memory at least.
     :param committed: bytes below it are in the files, where readers see them.
-    :param flushed: bytes below it are on disk; None: not known.
+    :param flushed: bytes below it are on disk; None if not known.
     :param dispatched: messages below it are in consume queues and index.
     :param checkpoint: the checkpoint file's values by name.
     """
@@ -207,17 +196,14 @@ class UnheldSegments:
 
 
 class StoreHold:
-    """A hold: it keeps a running broker from deleting. This class itself stands for a kind without a hold:
-    its stores aren't held, and it is unknown what their broker deletes.
-    """
+    """A hold: it keeps a running broker from deleting. Default: none; the broker's deletions are unknown."""
 
     __slots__ = ()
 
     def renew(self, now_ms: int) -> HoldStatus:
         """Begin or renew a hold that outlives this process, and report the drift found on it.
 
-        :raises GateRefusedError: the store can't be held; the error names the reason and the remedy. Nothing
-            was changed.
+        :raises GateRefusedError: the store can't be held, for the named reason. Nothing was changed.
         """
         return NO_HOLD
 
@@ -230,8 +216,7 @@ class StoreHold:
         :param proven: segments that a lake proves, with the state of the proven files.
         :param margin_ms: a segment is held from this time before its broker's deletion on.
         :return: ``due`` are segments that will be deleted within the margin and can't be held.
-        :raises GateRefusedError: nothing can be held; the error names the reason and the remedy. Nothing was
-            changed.
+        :raises GateRefusedError: nothing can be held, for the named reason. Nothing was changed.
         """
         return NO_HOLD
 
@@ -240,10 +225,9 @@ class StoreHold:
         return NO_HOLD
 
     def held_until_ms(self) -> int | None:
-        """Return when the store's hold ends, by the copy of the hold inside the store. Any journal may have
-        begun that hold.
+        """Return when the store's hold ends, by its copy in the store. None if the store has no copy of a
+        hold. Any journal may have begun that hold.
 
-        :return: None: the store has no copy of a hold.
         :raises StorageEngineError: its copy in the store can't be read.
         """
         return None
@@ -258,11 +242,9 @@ class StoreHold:
     def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
         """Return the segments that the broker deletes by a moment if the hold ends now.
 
-        The broker's rules of age, size and disk level decide, with the settings as they are after the hold
-        has restored them.
+        The broker's rules of age, size and disk level decide, with the settings that the hold restores.
 
         :raises StorageEngineError: the store can't be looked at, or its broker can't be asked.
-        :raises OSError: a file can't be read.
         """
         return UnheldSegments(
             (), ("its broker doesn't say which segments it deletes of a store that isn't held",)
@@ -274,44 +256,32 @@ class StoreHold:
 
 
 class IdentifiedLogs(ABC):
-    """The logs that a store is known to have, by identity, whatever their names. This class itself remembers
-    no logs, and can't distinguish two logs of the same name.
-    """
+    """The logs that a store is known to have, by identity. Without this part no logs are remembered."""
 
     __slots__ = ()
 
     @abstractmethod
     def read(self, snapshot: StoreSnapshot) -> Mapping[str, LogIdentity]:
-        """Return the logs of a snapshot, by name.
-
-        :raises OSError: a file can't be read.
-        """
+        """Return the logs of a snapshot, by name."""
 
     @abstractmethod
     def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
-        """Return why logs that were seen before are missing now.
-
-        :raises OSError: a file can't be read.
-        """
+        """Return why logs that were seen before are missing now."""
 
     def is_present(self, directory: Path) -> bool:
         """Return whether a directory of the store exists and isn't an empty mount point of a missing disk."""
         return directory.is_dir()
 
     def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
-        """Return the ends of sealed segments that are followed by a gap before the next segment.
-
-        :raises OSError: a file can't be read.
-        """
+        """Return the ends of sealed segments that are followed by a gap before the next segment."""
         return {}
 
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
         """Return the contradiction between a log and the receipts of that name: the receipts may be of
-        another log with the same name and offsets. "": there is none.
+        another log with the same name and offsets. "" if there is none.
 
         :param receipts: receipts of this log's name, of any offsets.
         :raises StorageEngineError: it can't be decided.
-        :raises OSError: a file can't be read.
         """
         return ""
 
@@ -323,27 +293,22 @@ class StoreReplicas(ABC):
 
     @abstractmethod
     def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        """Return facts about segments that aren't in the segments' files. Called with segments that are about
-        to be archived.
+        """Return facts about segments that their files don't have. Called before the segments are archived.
 
         :raises StorageEngineError: the facts of a log are unknown; the error names the log.
-        :raises OSError: a file can't be read.
         """
 
     @abstractmethod
     def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
         """Return the SHA-256, in hex, of a log's bytes at the offsets [first, end), whichever files contain
-        them. None: the log lacks these bytes, or this broker's offsets can't be found in files.
+        them. None if the log lacks these bytes, or this broker's offsets can't be found in files.
 
         :param segments: of one log, oldest first.
-        :raises OSError: a file can't be read.
         """
 
 
 class StoreConsumers:
-    """The store's consumers, and the messages that its broker still has to deliver. This class itself answers
-    that consumers' unread messages are unknown.
-    """
+    """The store's consumers, and the messages that its broker still has to deliver. Default: unknown."""
 
     __slots__ = ()
 
@@ -370,8 +335,8 @@ class StoreConsumers:
     def unread_by_log(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
     ) -> Mapping[str, Unread]:
-        """Return the answer of :meth:`unread` for each log alone. By default :meth:`unread` is called log by
-        log. A store of many logs reads its consumers' positions only once.
+        """Return the answer of :meth:`unread` for each log alone. By default it is called log by log. A store
+        of many logs reads its consumers' positions only once.
 
         :raises StorageEngineError: as :meth:`unread`, if its error concerns all logs.
         """
@@ -379,28 +344,23 @@ class StoreConsumers:
 
 
 class StoreCourse:
-    """Future deletions by the broker's own rules, and the start of a simulation. This class itself answers
-    that both are unknown.
-    """
+    """Future deletions by the broker's own rules, and the start of a simulation. Default: unknown."""
 
     __slots__ = ()
 
     def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
-        """Return the last write time of sealed segments, read from the segments themselves. Only segments for
-        which that is cheap are in it.
-
-        :raises OSError: a file can't be read.
-        """
+        """Return the last write time of sealed segments, read from the segments. Slow ones are left out."""
         return {}
 
     def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
         """Return when the broker's rules may delete each sealed segment because of its age, from now on.
-        Older segments of its log are assumed deleted by then. None: never. A missing segment: unknown.
+        Older segments of its log are assumed deleted by then. None if they never do. A segment is missing
+        from the result if the time is unknown.
         """
         return {}
 
     def kept_ms(self) -> int | None:
-        """Return the age, in ms, from which segments are expired by the settings in force. None: not known.
+        """Return the age, in ms, from which segments are expired by the settings in force. None if not known.
 
         Called for kinds whose age setting a person may give beside the store's files
         (:attr:`SettingNames.of_age`).
@@ -414,26 +374,20 @@ class StoreCourse:
         return {}
 
     def start(self, snapshot: StoreSnapshot) -> CourseStart | None:
-        """Return the start of a simulation of this store. None: unknown, or it can't be simulated.
+        """Return the start of a simulation of this store. None if unknown, or it can't be simulated.
 
-        The ingest is estimated from the segments' last write times. A caller that has samples of the store
-        knows it better.
-
-        :raises OSError: a file can't be read.
+        The ingest is estimated from the segments' last write times. Samples of the store give a better one.
         """
         return None
 
     def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
-        """Return when the oldest message was stored, in milliseconds since the epoch. None: unknown.
-
-        :raises OSError: a file can't be read.
-        """
+        """Return when the oldest message was stored, in milliseconds since the epoch. None if unknown."""
         return None
 
 
 class StoreCauses(ABC):
-    """Causes for a cleanup. This class deletes nothing: a plan has its own causes. This class itself answers
-    that a cause always holds: expired segments may be deleted at any time.
+    """Causes for a cleanup. Deletes nothing: a plan has its own causes. For a store without this part a cause
+    always holds: expired segments may be deleted at any time.
     """
 
     __slots__ = ()
@@ -454,15 +408,13 @@ ALWAYS: Final = Trigger(Cause.TIME_UP, Urgency.ORDINARY, "expired segments are d
 
 
 class StoreProcess:
-    """The broker's process: which process has the store, and how far its writes are. This class itself
-    answers that nothing of this is known.
-    """
+    """The broker's process: which process has the store, and how far its writes are. Default: unknown."""
 
     __slots__ = ()
 
     def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...] | None:
         """Return the files and directories that a broker needs in a durable state when it starts after a
-        cleanup. None: the active segments and the directories that the broker writes to.
+        cleanup. None means: the active segments, and the directories that the broker writes to.
         """
         return None
 
@@ -470,42 +422,35 @@ class StoreProcess:
         """Return the files that show whether the broker has run since a deletion. They change, appear or
         vanish as soon as the broker starts.
 
-        They are needed where a deletion can be undone only before the next start. (), as by default: it can
-        be undone afterwards, too.
+        They are needed where a deletion can be undone only before the next start. By default it can be undone
+        afterwards, too.
 
         :param directories: the directories that files are deleted from.
-        :raises OSError: a directory can't be read.
         """
         return ()
 
     def user(self) -> str:
         """Return the other process that has the store's lock, as a clause on the lock and its owner.
 
-        :return: "": no process has the lock, by the store's files. Only :meth:`BrokerStore.lock` decides for
-            certain.
-        :raises OSError: a file can't be read.
+        :return: "" if no process has it, by the store's files. Only :meth:`BrokerStore.lock` is certain.
         """
         return ""
 
     def is_user_ours(self) -> bool:
-        """Return whether the lock's owner is another of our runs, which releases the lock by itself.
-
-        :return: False: it is none of our runs, or unknown.
-        :raises OSError: a file can't be read.
-        """
+        """Return whether the lock's owner is another of our runs, which will release it. False if unknown."""
         return False
 
     def running_pid(self) -> int | None:
-        """The running broker's process, which maps the store's files. None: no broker runs on this host."""
+        """The running broker's process, which maps the store's files. None if no broker runs on this host."""
         return None
 
     def progress(self, now_ms: int) -> BrokerProgress | None:
-        """Return a running broker's progress: flush, dispatch, index, checkpoint. None: no broker runs."""
+        """Return a running broker's progress: flush, dispatch, index, checkpoint. None if no broker runs."""
         return None
 
     def flush_now(self) -> FlushedStore | None:
-        """Flush log, queues and checkpoint of a store that our own engine writes. None, as by default: a
-        broker writes the store and flushes by itself, or is stopped.
+        """Flush log, queues and checkpoint of a store that our own engine writes. By default None: a broker
+        writes the store and flushes by itself, or is stopped.
 
         :raises StoreBusyError: another process has the store.
         :raises BrokerError: the process that writes it can't be asked.
@@ -518,20 +463,17 @@ class StoreProcess:
 
 
 class StoreShield(ABC):
-    """The disk space that second names (hard links) of the store's segments need, and the running broker's
-    treatment of these disks.
-    """
+    """The disks for second names (hard links) of segments, and the running broker's rules for these disks."""
 
     __slots__ = ()
 
     @abstractmethod
     def need(self) -> ShieldNeed:
-        """Return how large this broker's shield must be, and if it is permitted. Measures the disks."""
+        """Return how large this broker's shield must be, and whether it is permitted. Measures the disks."""
 
     @abstractmethod
     def sealed_files(self) -> tuple[Segment, ...]:
-        """Return the sealed segments that exist, even if segments between them are missing. Not to be used
-        for a deletion.
+        """Return the sealed segments that exist, even if others between them don't. Never used to delete.
 
         :raises StoreLayoutError: a symbolic link is among them.
         :raises BrokerError: a running broker can't be asked.
@@ -542,16 +484,14 @@ class StoreShield(ABC):
         """Turn off the setting by which a running broker deletes segments of any age. Done only where we may
         change settings and the disk is in no emergency.
 
-        :return: the finding and the change made; None: the setting may not be changed, or no broker runs.
+        :return: the finding and the change made; None if the setting may not be changed, or no broker runs.
         :raises BrokerError: the broker can't be asked, or doesn't accept the setting.
         """
         return None
 
 
 class StoreDependents(ABC):
-    """Files of a store that are of no use without their segments. This class itself stands for a kind of
-    which only segments are deleted.
-    """
+    """Files of a store that are of no use without their segments. Default: only segments are deleted."""
 
     __slots__ = ()
 
@@ -578,8 +518,7 @@ class StoreDependents(ABC):
     ) -> None:
         """Delete these files, in an order that is safe to interrupt, and flush their directories.
 
-        A running broker deletes them by itself: then this waits for the broker, for a bounded time. Some
-        files may remain.
+        A running broker deletes them by itself: this waits for it, but not for ever. Files may remain.
 
         :param meanwhile: called now and then during a wait for a broker.
         :param remove: as for ``delete_segments``.
@@ -606,7 +545,7 @@ class StoreSettings:
 
 
 Remove = Callable[[Path, int], bool]
-"""Removes a file from this descriptor's directory, which the caller flushes. False: it was gone already."""
+"""Removes a file from this descriptor's directory, which the caller flushes. False if it was gone already."""
 
 
 def former_members(**parts: str) -> Mapping[str, str]:
@@ -650,7 +589,7 @@ def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
     for cls in package.__mro__ if isinstance(package, type) else (package, *type(package).__mro__):
         members = getattr(cls, "__dict__", {})
         for name in former.keys() & {*members, *members.get("__annotations__", ())}:
-            # What has kept its name was a method, and is an object.
+            # A member that has kept its name was a method, and is an object now.
             if former[name].partition(".")[0] != name or isfunction(members.get(name)):
                 owner = cls if isinstance(cls, type) else type(cls)
                 raise TypeError(f"{owner.__qualname__} defines {name}, which is {former[name]} since 0.2")
@@ -658,32 +597,31 @@ def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LockedStore:
-    """A store no other process changes: locked, or held while its broker runs. It says what may be deleted.
+    """A store that no other process changes: locked, or held while its broker runs.
 
     :param notices: checks that could not be made when the store was locked.
-    :param max_delete_batch: the most segments that one call of ``delete_segments`` accepts; None: any number.
+    :param max_delete_batch: the most segments that one call of ``delete_segments`` accepts; None if any.
     """
 
     notices: tuple[str, ...] = ()
     max_delete_batch: int | None = None
 
     def check(self) -> None:
-        """Make sure that the lock or hold still keeps the broker from changing the store. By default it does.
+        """Make sure that the lock or hold still keeps the broker from changing the store. Default: it does.
 
         :raises ChangedUnderUsError: it no longer does.
         """
 
     def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
-        """Make sure that nothing outside the store, such as its cluster, forbids a deletion. By default
-        nothing does.
+        """Make sure that nothing outside the store, such as its cluster, forbids a deletion.
 
         :param is_replicated: whether a lake has receipts of another store with a log of the same identity.
         :raises GateRefusedError: a deletion is forbidden, or it is unknown.
         """
 
     def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId] | None:
-        """Return the given segments that count as deleted, for a broker that removes their files later. None,
-        as by default: the segments whose files are gone count as deleted.
+        """Return the given segments that count as deleted, for a broker that removes their files later. By
+        default None: the segments whose files are gone count as deleted.
 
         :raises BrokerError: the broker can't be asked.
         """
@@ -696,8 +634,8 @@ class StoreLimit:
 
     :param why: why nothing of the store is deleted. Its plans keep everything, and every action that would
         change it raises an error.
-    :param may_archive: the store's log can be archived nevertheless. False: it is only a part of a store, and
-        ``why`` is the text for a person.
+    :param may_archive: the store's log can be archived nevertheless. False if it is only a part of a store,
+        and ``why`` is the text for a person.
     """
 
     why: str
@@ -705,9 +643,7 @@ class StoreLimit:
 
 
 class Contract(ABC):
-    """Base of the classes that a package implements. Python refuses to define a subclass that is written for
-    an older contract.
-    """
+    """Base of the classes that a package implements. A subclass for an older contract can't be defined."""
 
     __slots__ = ()
     _former: ClassVar[Mapping[str, str]]
@@ -721,8 +657,8 @@ class BrokerStore(Contract):
     """One store, with the broker's own settings and rules.
 
     The store is changed only by ``delete_segments``, ``dependents.delete``, ``tasks.delete_left_over`` and,
-    beside a running broker, ``hold``. A part that only some stores have is an object of its own. None: this
-    store lacks the part.
+    beside a running broker, ``hold``. A part that only some stores have is an object of its own. A part is
+    None if this store lacks it.
     """
 
     __slots__ = ()
@@ -730,57 +666,47 @@ class BrokerStore(Contract):
 
     @property
     def hold(self) -> StoreHold | None:
-        """Return the hold, which keeps the store's running broker from deleting."""
         return None
 
     @property
     def identities(self) -> IdentifiedLogs | None:
-        """Return the logs that the store is known to have."""
         return None
 
     @property
     def consumers(self) -> StoreConsumers | None:
-        """Return the store's consumers."""
         return None
 
     @property
     def course(self) -> StoreCourse | None:
-        """Return the part that forecasts the deletions of its broker's rules."""
         return None
 
     @property
     def causes(self) -> StoreCauses | None:
-        """Return the part that knows the causes of a cleanup."""
         return None
 
     @property
     def process(self) -> StoreProcess | None:
-        """Return the description of its broker's process."""
         return None
 
     @property
     def shield(self) -> StoreShield | None:
-        """Return the part that measures the disks for second names of the store's segments."""
         return None
 
     @property
     def dependents(self) -> StoreDependents | None:
-        """Return the files that are of no use without their segments."""
         return None
 
     @property
     def replicas(self) -> StoreReplicas | None:
-        """Return the part that compares its logs with their replicas."""
         return None
 
     @property
     def tasks(self) -> BackgroundTasks | None:
-        """Return the broker's background tasks."""
         return None
 
     def renewed(self, memory: HoldMemory) -> BrokerStore | None:
         """Return this store with the present settings of its files and its broker. Called before each step.
-        None, as by default: the caller has to open the store again.
+        By default None: the caller has to open the store again.
 
         :param memory: the remembered state of a hold beside a running broker.
         :raises BadInputError: the settings are unusable.
@@ -802,9 +728,7 @@ class BrokerStore(Contract):
 
     @property
     def limit(self) -> StoreLimit | None:
-        """Return the actions that are never done with this store, although it can be inspected. None: its
-        files exclude no action.
-        """
+        """Return which actions are never done with this store. None if its files exclude none."""
         return None
 
     @property
@@ -821,17 +745,11 @@ class BrokerStore(Contract):
         """
 
     def glance(self, now_ms: int) -> StoreSnapshot:
-        """Return the store's present state for readers only, from as few reads as possible. Not to be used
-        for a deletion. The errors are those of :meth:`snapshot`.
-        """
+        """Return the state as :meth:`snapshot` does, from as few reads as possible. Never used to delete."""
         return self.snapshot(now_ms)
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
-        """Return the segments that may be archived by now, and the reasons why other segments may not. By
-        default all sealed segments may.
-
-        :raises OSError: a file can't be read.
-        """
+        """Return the segments that may be archived now, and why others may not. Default: all sealed ones."""
         sealed = tuple(segment for log in snapshot.logs for segment in log.sealed)
         return Archivable(sealed, is_all=True)
 
@@ -852,14 +770,12 @@ class BrokerStore(Contract):
     ) -> None:
         """Delete exactly these segments, the oldest of their logs, and their companions. Durable on return.
 
-        Called while the store is locked or held. After a kill it is safe to repeat with the remaining
-        segments. A segment's own file is deleted durably before its companions: the engine removes companions
-        that a kill left.
+        Called while the store is locked or held. Safe to repeat with the remaining segments after a kill. A
+        segment's own file is durably deleted before its companions. The engine removes the companions left.
 
         :param segments: the first segments of each log, oldest first, as in the snapshot of this lock.
         :param meanwhile: called now and then during a wait for a broker.
-        :param remove: the function that removes a file. It isn't called where a running broker deletes by
-            itself.
+        :param remove: removes a file. It isn't called where a running broker deletes by itself.
         :raises ChangedUnderUsError: a file changed a moment ago; it was not deleted. If the error's ``path``
             names that file, this call deleted the other files that are gone, and the caller repeats it for
             the remaining segments of other logs.
@@ -869,17 +785,15 @@ class BrokerStore(Contract):
 
 
 def hold_of(store: BrokerStore) -> StoreHold:
-    """Return a store's hold, or the value for a kind that has none."""
+    """Return a store's hold, or the default for a kind without one, as the functions below do."""
     return store.hold or StoreHold()
 
 
 def consumers_of(store: BrokerStore) -> StoreConsumers:
-    """Return a store's consumers, or the value for a kind that has none."""
     return store.consumers or StoreConsumers()
 
 
 def course_of(store: BrokerStore) -> StoreCourse:
-    """Return the forecast of a store's deletions, or the value for a kind that has none."""
     return store.course or StoreCourse()
 
 
@@ -916,7 +830,6 @@ def flush_paths(store: BrokerStore, snapshot: StoreSnapshot) -> tuple[Path, ...]
 
 
 def process_of(store: BrokerStore) -> StoreProcess:
-    """Return the description of a store's broker process, or the value for a kind that has none."""
     return store.process or StoreProcess()
 
 
@@ -926,7 +839,7 @@ def is_present(store: BrokerStore, directory: Path) -> bool:
 
 
 def contradiction(store: BrokerStore, log: str, receipts: Sequence[Receipt]) -> str:
-    """Return how a log contradicts the receipts of its name. "": it doesn't, or the kind can't know."""
+    """Return how a log contradicts the receipts of its name. "" if it doesn't, or the kind can't know."""
     return "" if store.identities is None else store.identities.contradiction(log, receipts)
 
 

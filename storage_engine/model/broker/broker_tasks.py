@@ -13,9 +13,8 @@ from storage_engine.model.store import FileFacts, SegmentId
 class LeftFile:
     """A file that a broker was about to remove.
 
-    :param segment: the segment that the file belonged to; None: the file has nothing that doesn't also exist
-        elsewhere.
-    :param companion: the file's name while it was in use; "": it is the segment's own file.
+    :param segment: the segment that the file belonged to; None if all of the file also exists elsewhere.
+    :param companion: the file's name while it was in use; "" if it is the segment's own file.
     """
 
     facts: FileFacts
@@ -29,10 +28,9 @@ class LeftOver:
 
     :param what: the deletion's name, such as the path of the directory.
     :param files: the files in the order in which they are deleted; all are in one directory.
-    :param directory: deleted after the files, once it is empty; "": it is kept.
-    :param purpose: why a person may permit the deletion of files that no lake has; "": nobody may.
-    :param topic: the topic that the files belong to. A person names it to permit the deletion; "" where
-        nobody may.
+    :param directory: deleted after the files, once it is empty; "" if it is kept.
+    :param purpose: why a person may permit the deletion of files that no lake has; "" if nobody may.
+    :param topic: the files' topic, which a person names to permit the deletion; "" if nobody may.
     """
 
     what: str
@@ -53,8 +51,7 @@ class BrokerTask:
     :param name: the broker's own name of the task.
     :param found: findings, as clauses.
     :param overdue: sentences on work that the task should have done by now.
-    :param left: files that the task would remove, and that we may delete in its place while the broker is
-        stopped.
+    :param left: files that the task would remove, and that we may delete while the broker is stopped.
     :param kept: clauses on files that are kept, with the reason.
     """
 

@@ -1,6 +1,4 @@
-"""Words of one kind of broker for texts that the engine writes, and the places where deleted files of its
-stores can be kept.
-"""
+"""Words of one kind of broker for the engine's texts, and the places for deleted files of its stores."""
 
 from __future__ import annotations
 
@@ -13,10 +11,8 @@ from enum import Enum, auto
 class BrokerWords:
     """The defaults fit any kind.
 
-    :param title: the name of this kind.
     :param address_options: options of a command; each of them names a running broker.
-    :param by_hand: how a cleanup by a person goes beyond the rules, as a sentence without its full stop; "":
-        it doesn't.
+    :param by_hand: how a cleanup by a person goes beyond the rules, as a sentence without full stop, or "".
     :param causes: the words for each cause of a run.
     :param errors: remedies by the name of an error's class.
     :param checks: remedies by the name of an expectation that rows break.

@@ -42,32 +42,28 @@ class Columns:
     """Purposes of a codec's columns. Each purpose may be empty.
 
     :param stored_at: the column with the time when the broker stored the message, a timestamp of any unit;
-        None: no column has it.
-    :param streams: columns that together name a message's stream, such as topic and queue. Bytes are counted
-        by the first column.
-    :param bounds: columns by which people select. Files and the table's manifests have their minima and
-        maxima.
+        None if no column has it.
+    :param streams: columns that name a message's stream, such as topic and queue. The first one counts bytes.
+    :param bounds: columns by which people select. Files and the table's manifests have their minima, maxima.
     :param file_bounds: columns whose minima and maxima only the files have.
     :param dictionary: columns that may have few distinct values; nested columns as Parquet paths.
     :param delta: columns of numbers that grow slowly.
     :param export: columns in the export of a message, in this order; none: messages aren't exported.
     :param keys: columns whose whole value, a text or binary, is one key of the message.
     :param key_lists: columns of texts that have several keys, with blanks between them.
-    :param topic_id_of: returns the topic's id that a log's identity (``Receipt.log_id``) names; None: topics
-        have none.
-    :param offset: the column with a message's offset in its stream; None: there is no such column.
-    :param steps: returns for each row by how much the message advances its stream's offset. 0: the message is
-        in no stream; null: unknown. None: unknown for every row.
+    :param topic_id_of: returns the topic's id in a log's identity (``Receipt.log_id``); None without ids.
+    :param offset: the column with a message's offset in its stream; None if there is no such column.
+    :param steps: returns for each row by how much the message advances its stream's offset. 0 if the message
+        is in no stream, null if unknown. The function itself is None if it is unknown for every row.
     :param step_columns: the columns that ``steps`` reads.
     :param log_offsets: columns with a row's offset in the log: the first one that isn't null has it. Empty:
         the position is the offset.
-    :param producer: the column with the address of the message's sender; None: the broker doesn't store it.
+    :param producer: the column with the address of the message's sender; None if the broker doesn't store it.
     :param views: columns to fill for readers of messages. Each is named with another column and a function,
         which computes the missing values from that other column.
     :param comments: each column's meaning, for people who query the table in another engine.
     :param not_of_raw: encoded columns that aren't needed for a row that has its bytes as ``raw``.
-    :param filler: the stream of filler that a restore puts in place of missing messages: no broker counts or
-        serves it.
+    :param filler: the stream of the filler that replaces missing messages in a restore. No broker serves it.
     """
 
     stored_at: str | None = None
@@ -131,7 +127,7 @@ class SegmentCodec(Protocol):
 
         The rows of a range are sorted so that those of one topic are together.
 
-        :param context: the context in the ``SegmentContext`` that the segment's store returned.
+        :param context: ``SegmentContext.codec``, as the segment's store returned it.
         """
 
     def decode_groups(
@@ -142,7 +138,6 @@ class SegmentCodec(Protocol):
         By default the whole segment is loaded, and decoded a range at a time.
 
         :param data: a buffer for the whole segment.
-        :param load: makes parts of the buffer readable.
         """
         from storage_engine.arrow.row_groups import cut_rows
 
@@ -208,7 +203,7 @@ class RestoredSetting:
     """A broker's setting that decided how files beside restored segments were made.
 
     :param source: where the value is from: a file, the lake or the broker's default.
-    :param note: the data that the broker doesn't serve in spite of this setting; "": none.
+    :param note: the data that the broker doesn't serve in spite of this setting; "" if there is none.
     """
 
     name: str
@@ -257,7 +252,7 @@ class RestoredConfig(Protocol):
         """Return the queue positions with one row for each queue."""
 
     def unfinished(self, queues: pa.Table) -> str:
-        """Return why a restored log may not end behind these queue positions' segments. "": it may."""
+        """Return why a restored log may not end behind these queue positions' segments. "" if it may."""
 
     def config_files(self, queues: pa.Table, receipts: Sequence[Receipt]) -> Mapping[str, bytes]:
         """Return the files' contents by name, in the order in which they are written.

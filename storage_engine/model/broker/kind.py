@@ -50,9 +50,8 @@ class RowTraits:
 
     :param table: name of the lakes' table that has the rows; never changes.
     :param task_modules: modules of the broker's package that a Spark task needs, loaded before workers fork.
-    :param offsets_count_bytes: offsets count bytes, as positions do. False: sizes don't follow from offsets.
-    :param sets_times: the broker itself writes the time when it stored a message. False: producers may write
-        it.
+    :param offsets_count_bytes: offsets count bytes, as positions do, so that sizes follow from offsets.
+    :param sets_times: the broker itself writes a message's store time. Otherwise producers may write it.
     """
 
     table: str = "messages"
@@ -70,7 +69,6 @@ class BrokerEngine(ABC):
     ) -> StoreRecovery:
         """Recover a store whose broker did not stop cleanly, as the broker itself would at its start.
 
-        :param dry_run: only describe the changes.
         :param cut_messages: recover even if whole messages are lost.
         :param whole_index: rebuild an index of keys even if much of the log has to be read for it.
         :raises BadInputError: this can't be done without the broker.
@@ -105,9 +103,9 @@ class BrokerEngine(ABC):
     ) -> None:
         """Write a store in place of a broker, and serve clients, until asked to stop.
 
-        :param topic: each input line becomes a message of this topic; None: no input is read.
-        :param release: called when the broker's rules permit deletions, to delete in their place; None:
-            nothing is deleted then.
+        :param topic: each input line becomes a message of this topic; None if no input is read.
+        :param release: called when the broker's rules permit deletions, to delete in their place; None if
+            nothing is deleted.
         :raises BadInputError: this package has no engine for it.
         :raises StoreBusyError: another process has the store.
         """
@@ -117,7 +115,7 @@ class RunningKind(ABC):
     """Questions to a running broker, and the hold on its store.
 
     :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
-        client; "": a connection has its access key and its secret key.
+        client; "" if a connection has its access key and its secret key.
     """
 
     client_connection: ClassVar[str] = ""
@@ -130,22 +128,21 @@ class RunningKind(ABC):
         """
 
     def watch_fence(self, settings: StoreSettings) -> FenceWatch | None:
-        """Return a watch of the files that a hold needs. None: no files. The store need not exist yet."""
+        """Return a watch of the files that a hold needs, or None. The store need not exist yet."""
         return None
 
     def watch_store(self, settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch | None:
         """Return the causes of a cleanup as ``StoreCauses.watch`` does, on a host that reaches the store's
         running broker but not its files.
 
-        None: the store itself has to be opened. It is no error if the broker can't be asked: the watch isn't
-        ``known`` then.
+        None if the store itself has to be opened. If the broker can't be asked, the watch isn't ``known``.
         """
         return None
 
     def open_to_make_room(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore | None:
         """Open the store of a stopped broker whose disk is full, to delete data that cluster replicas have.
 
-        None: this kind has no replicas that could be asked.
+        None if this kind has no replicas that could be asked.
 
         :param settings: address and settings of the cluster, if one runs; the store's own broker is stopped.
         :param memory: as of :meth:`Broker.open_store`.
@@ -171,14 +168,14 @@ class Inspecting(ABC):
 
         :param messages: also read every segment.
         :param queues: also list the queues by which consumers find messages.
-        :param snapshot: the snapshot of a running broker's store; None: take a new one.
+        :param snapshot: the snapshot of a running broker's store; None if a new one is to be taken.
         """
 
     def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
         """Return findings on a store that only this kind of broker can make, even if the store can't be
         opened. Reads only. By default there are none.
 
-        :param memory: a journal's memory of a hold; None: no journal was named.
+        :param memory: a journal's memory of a hold; None if no journal was named.
         :raises StoreNotFoundError: there is no such store.
         :raises BadInputError: settings given in addition to the broker's own are wrong.
         :raises BrokerError: the store's broker runs by its settings, and can't be asked.
@@ -188,14 +185,12 @@ class Inspecting(ABC):
     def look_up(
         self, settings: StoreSettings, topic: str, key: str, max_count: int | None
     ) -> KeyLookup | None:
-        """Find messages by one of their keys in the broker's own index, and read them from the log. None:
-        the broker has no such index.
-        """
+        """Find messages by a key in the broker's own index, and read them. None if it has no such index."""
         return None
 
     def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
         """Return the ranges of physical offsets whose messages may be missing from the broker's index. An end
-        of None: up to the log's end.
+        of None means up to the log's end.
 
         :raises BadInputError: there is no log.
         """
@@ -203,12 +198,10 @@ class Inspecting(ABC):
 
 
 class Topics:
-    """Facts that a kind of broker knows about topics by their names. This class itself knows nothing."""
+    """Facts that a kind of broker knows about topics by their names. By default it knows none."""
 
     def is_system(self, topic: str) -> bool:
-        """Return whether a topic is the broker's own. An unknown topic counts as the broker's own:
-        wildcards don't match such topics.
-        """
+        """Return whether a topic is the broker's own, or unknown. Wildcards don't match such topics."""
         return True
 
     @property
@@ -217,7 +210,7 @@ class Topics:
         return type(self).of_log is not Topics.of_log
 
     def of_log(self, log: str) -> str | None:
-        """Return the only topic of a log's messages. None: the log may have several topics."""
+        """Return the only topic of a log's messages. None if the log may have several topics."""
         return None
 
 
@@ -253,14 +246,13 @@ class SettingNames:
 
     @property
     def known(self) -> frozenset[str] | None:
-        """Names of the kind's settings that the engine uses, to check typed names. None: any may be one."""
+        """Names of the kind's settings that the engine uses, to check typed names. None if any may be one."""
         return None
 
     @property
     def of_age(self) -> frozenset[str] | None:
-        """The kind's own names of the settings that say how long segments are kept. None: any may be one.
-
-        Empty: a store's own files have these settings, and a person can't give them in addition.
+        """The kind's names of the settings that say how long segments are kept. None if any may be one. Empty
+        if only a store's own files have these settings, so that a person can't give them.
         """
         return None
 
@@ -272,11 +264,11 @@ class Places(ABC):
     def store_around(self, path: Path) -> Path | None:
         """Return the root of the store that contains ``path``, or that ``path`` is.
 
-        ``path`` itself need not exist: the existing files around it decide. None: no store contains it.
+        ``path`` itself need not exist: the existing files around it decide. None if no store contains it.
         """
 
     def stamped_directories(self, root: Path) -> tuple[Path, ...]:
-        """Return the directories with a copy of a store's stamp as a plain file. (): only the root has one.
+        """Return the directories with a copy of a store's stamp as a plain file. () if only the root has one.
 
         Called for a store whose root is a file.
 
@@ -318,8 +310,8 @@ PARTS: Final[Mapping[str, tuple[type, ...]]] = {
     "topics": (Topics,),
     "words": (BrokerWords,),
 }
-"""The class of each part of a kind. A check with these classes refuses a class given in place of an
-object, which would answer some questions by chance.
+"""The class of each part. A package that gives a class in place of an object is refused, since some calls
+would work by chance.
 """
 FORMER_MEMBERS: Final = former_members(
     aside="has_shield= has_undo= undo_outside=",
@@ -340,7 +332,7 @@ FORMER_MEMBERS: Final = former_members(
 
 
 class Broker(Contract):
-    """A kind of broker. A part that only some kinds have is an object of its own. None: this kind lacks it.
+    """A kind of broker. A part that only some kinds have is an object of its own. None if this kind lacks it.
 
     :cvar name: in connections, receipts, lakes and journals; never changes.
     :cvar words: words on this kind and its stores in texts that the engine writes.
@@ -349,11 +341,10 @@ class Broker(Contract):
     :cvar topics: facts about topics that follow from their names.
     :cvar receipts: rules that say when a receipt also proves other files.
     :cvar settings: names of its own settings.
-    :cvar aside: the place where deleted files of its stores can be kept for a while; None: nowhere.
-    :cvar engine: the engine that writes stores in place of a broker; None: only the broker writes them.
+    :cvar aside: the place where deleted files of its stores can be kept for a while; None means nowhere.
+    :cvar engine: the engine that writes stores in place of a broker; None if only the broker writes them.
     :cvar inspection: a store's description beside its logs, segments and disks.
-    :cvar running: questions to its running brokers; None: its stores are managed only while their broker is
-        stopped.
+    :cvar running: questions to its running brokers; None if its stores are managed only while it is stopped.
     :cvar is_default: stores and lakes that name no broker are of this kind, as all once were. Only a broker
         of this package may be the default.
     """
@@ -381,8 +372,7 @@ class Broker(Contract):
         """Turns segments into rows and back."""
 
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
-        """Return the object that derives the files that a broker needs beside restored segments. None: only
-        segments are restored.
+        """Return what derives the files that a broker needs beside restored segments. None if there are none.
 
         :param serving: stores of the stopped brokers that are to serve the segments. The first broker will
             serve from the restored directory. None given: any broker may serve them.
@@ -399,26 +389,25 @@ class Broker(Contract):
     # Stores
 
     def cleanups(self, live: LiveBroker | None) -> Cleanups:
-        """Return when segments of a store are held and deleted. Otherwise its segments are only archived,
-        proven and restored.
+        """Return when segments of a store are held and deleted. If never, they are only archived.
 
         If a kind's stopped stores aren't cleaned when a cleanup is due, segments are archived once they are
         sealed, whatever a policy says.
 
-        :param live: the running broker of the store; None: it is stopped.
+        :param live: the running broker of the store; None if it is stopped.
         """
         return Cleanups.WHEN_DUE
 
     @property
     def rules(self) -> BrokerRules | None:
-        """The kind's deletion rules, for simulation without a store. None: it can't be simulated."""
+        """The kind's deletion rules, for simulation without a store. None if it can't be simulated."""
         return None
 
     @abstractmethod
     def open_store(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
         """Open a store with the broker's own settings.
 
-        :param memory: the remembered state of a hold beside a running broker; None: there is none.
+        :param memory: the remembered state of a hold beside a running broker; None if there is none.
         :raises BadInputError: the broker would not work with these settings.
         :raises StoreNotFoundError: a directory of the store is missing.
         :raises BrokerError: the store's broker runs by its settings, and can't be asked.
@@ -435,7 +424,7 @@ class Broker(Contract):
     # Consumers
 
     def lag(self, request: LagRequest) -> LagJob | None:
-        """Prepare the computation of consumer lag, in Spark or in this process. None: lag is unknown.
+        """Prepare the computation of consumer lag, in Spark or in this process. None if lag is unknown.
 
         :raises BadInputError: the store or its settings can't be read, or the plan is for another store.
         """
@@ -484,17 +473,14 @@ class SampleStore:
 
 
 Place = Callable[["pa.Table"], "pa.Table"]
-"""Finds the segment of each group's position in the store's files (``name_columns.PLACES_SCHEMA``). It is
-sent to executors.
-"""
+"""Finds the segment of each group's position (``name_columns.PLACES_SCHEMA``). It is sent to executors."""
 
 
 @dataclass(frozen=True, slots=True)
 class LagRequest:
     """Data that lag is measured against.
 
-    :param plan_segments: the segments that a plan deletes; empty: there is no plan. They put no position in
-        another log at risk.
+    :param plan_segments: the segments that a plan deletes; empty without a plan. No other log is at risk.
     :param now_ms: the present time, in milliseconds since the epoch.
     """
 
@@ -532,7 +518,7 @@ class LagJob(Protocol):
 
     @property
     def logs(self) -> tuple[str, ...] | None:
-        """The logs whose consumers are measured. None: all of the store. The lag in others is unknown."""
+        """The logs whose consumers are measured; None for all. The lag in other logs is unknown."""
 
     @property
     def positions(self) -> pa.Table:
@@ -544,7 +530,7 @@ class LagJob(Protocol):
 
     @property
     def newest(self) -> FileFacts | None:
-        """A file that each process that measures lag has to see. None: the store has no such file."""
+        """A file that each process that measures lag has to see. None if the store has no such file."""
 
     @property
     def place(self) -> Place: ...

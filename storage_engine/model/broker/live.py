@@ -21,8 +21,8 @@ class RunningBroker:
     :param role: the broker's own word for its role, such as ASYNC_MASTER.
     :param version: the broker's own word for its release.
     :param dispatch_behind_bytes: bytes that are in the log and not in consume queues and index yet.
-    :param described: a description in one line, for a kind whose brokers give no other fields; "": the other
-        fields describe it.
+    :param described: a description in one line, for a kind whose brokers give no other fields; "" if the
+        other fields describe it.
     """
 
     address: str
@@ -41,28 +41,22 @@ class LiveBroker:
     """The address and settings of a store's running broker. The store's settings, state and deletions are
     requested from that broker.
 
-    :param address: ``host:port`` of the broker's listen port; empty: name servers know it.
-    :param name_servers: ``host:port``, several separated by ``;``. They are asked for the master of
-        ``broker_name``.
+    :param address: ``host:port`` of the broker's listen port; empty if name servers know it.
+    :param name_servers: ``host:port``, separated by ``;``. They are asked for the master of ``broker_name``.
     :param broker_name: the broker's name; with an address it has to be the name of the broker there.
-    :param access_key: user name at a broker with authentication; empty: requests are not signed.
-    :param client_config: file with settings of the broker's own client library; empty: there is none.
+    :param access_key: user name at a broker with authentication; empty if requests are not signed.
+    :param client_config: file with settings of the broker's own client library; empty if there is none.
     :param client: settings of the client library, secrets among them. They take precedence over the file.
-    :param tls: speak TLS.
-    :param tls_ca_file: PEM file of the authority that signed the broker's certificate; empty: the system's
-        authorities.
-    :param tls_server_name: name that the certificate must have; empty: the host of the address.
+    :param tls_ca_file: PEM file of the authority of the broker's certificate; empty for the system's.
+    :param tls_server_name: name that the certificate must have; empty means the host of the address.
     :param tls_certificate_file: PEM file of our own certificate and key, for a broker that requires one.
     :param tls_verify: False trusts any certificate.
     :param may_change_settings: whether we may set cleanFileForciblyEnable=false while the store is held.
     :param hold_hours: a hold ends by itself if it isn't renewed for this many hours.
     :param allow_same_disk: whether lake and journal may be on a disk of the broker.
-    :param deletes: who deletes, for a kind whose broker can delete by its own rules: the broker, or we (only
-        proven segments).
-    :param hold: how such a broker is kept from deleting: a bounded hold ends by itself, a strict hold
-        doesn't.
-    :param accept_version: a release of the broker that was not tested, and beside which we may delete
-        nevertheless.
+    :param deletes: who deletes, if the broker can delete by its own rules: it, or we (only proven segments).
+    :param hold: how that broker is kept from deleting: a bounded hold ends by itself, a strict one doesn't.
+    :param accept_version: an untested release of the broker, beside which we may delete nevertheless.
     """
 
     address: str = ""
@@ -90,8 +84,7 @@ def live_broker(
 ) -> LiveBroker:
     """Return the address of a running broker and the settings for requests to it.
 
-    :param values: the value of each live setting by its name, without access keys. A setting that nobody gave
-        is None or empty.
+    :param values: the live settings by name, without access keys. A missing setting is None or empty.
     :param shown: returns a person's name for a setting.
     :param address_elsewhere: the address is in settings of the broker's client, which are not read here.
     :raises Exception: settings contradict each other, or one is missing; ``refuse`` makes the error.

@@ -125,11 +125,9 @@ class Act:
 
     :param number: of the act in its chain, from 0.
     :param previous: SHA-256 of the act before it; "" for the first act.
-    :param lake_id: id of the lake in which the act was recorded. A copy of a lake has the acts of its
-        original.
+    :param lake_id: id of the lake that recorded the act. A copy of a lake has the acts of its original.
     :param host: the person's machine.
-    :param at_ms: time of the act by the lake's clock, in milliseconds since the epoch; never before the
-        previous act.
+    :param at_ms: time of the act by the lake's clock, in ms since the epoch; never before the previous act.
     """
 
     number: int
@@ -178,7 +176,7 @@ def order_acts(acts: Mapping[str, Act], named: str) -> tuple[RecordedAct, ...]:
     recorded as the newest.
 
     :param acts: by the SHA-256 of their bytes.
-    :param named: the act that was recorded as the newest; "": none was. Newer acts may exist.
+    :param named: the act that was recorded as the newest; "" if none was. Newer acts may exist.
     :raises ValueError: the acts form no single chain, or the chain lacks the named act. The error has the
         expected and the found act.
     """
@@ -230,7 +228,6 @@ def policies_of(acts: Sequence[RecordedAct]) -> tuple[KeepPolicy, ...]:
 
 
 def policy_of(acts: Sequence[RecordedAct]) -> KeepPolicy:
-    """Return the policy that is in force."""
     return (NO_POLICY, *policies_of(acts))[-1]
 
 
@@ -240,10 +237,9 @@ def not_archived_text(rule: ArchiveRule) -> str:
 
 
 def decide_rule(acts: Sequence[RecordedAct], scope: Scope, keep: str | None) -> KeepDecision | None:
-    """Return the act that records a rule for a scope, and keeps the rules for other scopes. None: the rule is
-    in force already.
+    """Return the act that records a rule for a scope beside all others. None if it is in force already.
 
-    :param keep: a value of ``KeepRule.keep``; None: from then on the scope has no rule of its own.
+    :param keep: a value of ``KeepRule.keep``; None to leave the scope without a rule of its own.
     """
     before = policy_of(acts).rules
     rules = with_rule(before, scope, keep)
@@ -251,24 +247,24 @@ def decide_rule(acts: Sequence[RecordedAct], scope: Scope, keep: str | None) -> 
 
 
 def decide_archive(acts: Sequence[RecordedAct], scope: Scope, *, archives: bool) -> KeepDecision | None:
-    """Return the act that records whether messages enter the lake. None: the same rule is in force
-    already. Without a rule messages enter the lake.
+    """Return the act that records whether messages enter the lake. None if the same rule is in force already.
+    Without a rule messages enter the lake.
     """
-    stands = {rule.scope: rule.archives for rule in policy_of(acts).archive_rules}
-    if stands.get(scope) is archives:
+    in_force = {rule.scope: rule.archives for rule in policy_of(acts).archive_rules}
+    if in_force.get(scope) is archives:
         return None
     return KeepDecision(ActKind.ARCHIVE, scope=scope, archive=YES if archives else NO)
 
 
 def decide_hold(acts: Sequence[RecordedAct], scope: Scope, reason: str) -> KeepDecision | None:
-    """Return the act that records a hold; None: the same hold is in force already."""
+    """Return the act that records a hold; None if the same hold is in force already."""
     if any((hold.scope, hold.reason) == (scope, reason) for hold in policy_of(acts).holds):
         return None
     return KeepDecision(ActKind.HOLD, scope=scope, reason=reason)
 
 
 def decide_lift(acts: Sequence[RecordedAct], hold_id: str) -> KeepDecision | None:
-    """Return the act that ends a hold. None: the hold was lifted before.
+    """Return the act that ends a hold. None if the hold was lifted before.
 
     :param hold_id: the first digits of the SHA-256 of the hold's act.
     :raises BadInputError: the ids of no hold, or of several, begin with these digits.
@@ -292,7 +288,6 @@ def decide_lift(acts: Sequence[RecordedAct], hold_id: str) -> KeepDecision | Non
 class RecordedExpiry:
     """Result of an ``expire`` so far.
 
-    :param is_undone: whether an ``undo`` has undone it.
     :param files: the files that aren't deleted for good yet, with their SHA-256. Replaced files come first,
         since they are deleted first.
     """

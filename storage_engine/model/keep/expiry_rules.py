@@ -1,10 +1,6 @@
-"""Segments that leave a lake now, and a forecast by day. Pure.
-
-Anything unknown keeps a segment. Each kept segment has a reason. A whole segment leaves once all of its
-streams are past their retention and its store no longer has it.
-
-A segment with some streams past and some not is thinned. That happens once enough of its bytes are past, or
-once they have waited long enough.
+"""Segments that leave a lake now, and a forecast by day. Pure. Anything unknown keeps a segment. A segment
+leaves once all of its streams are past their retention and its store no longer has it. If only some are past,
+the segment is thinned once enough of its bytes are past, or have been for long enough.
 """
 
 from __future__ import annotations
@@ -71,9 +67,7 @@ REWRITE_RULE = RewriteRule()
 
 @dataclass(frozen=True, slots=True)
 class SegmentStream:
-    """:param newest_ms: the time from which its age counts; None: not known.
-    :param size_bytes: as the broker stored them.
-    """
+    """:param newest_ms: the time from which its age counts; None if not known."""
 
     stream: Stream
     newest_ms: int | None
@@ -85,7 +79,7 @@ class ExpirySegment:
     """A segment's content in a lake, by the valid receipt.
 
     :param file: its data file, by its name in the receipt.
-    :param streams: the streams that are still in the lake; None: neither the receipt nor a journal says.
+    :param streams: the streams that are still in the lake; None if neither the receipt nor a journal says.
     :param is_alone: the data file has the segment's rows as they were archived. It has no other rows, except
         those of segments that name the same ``file``: these leave together, or none of them leaves.
     """
@@ -103,7 +97,7 @@ class ExpirySegment:
 class StoreContent:
     """A store's present content, by the last plan in its journal, or by a person's statement.
 
-    :param unknown: why the content is unknown, as a clause; "": it is known.
+    :param unknown: why the content is unknown, as a clause; "" if it is known.
     :param is_gone: a person says that the store no longer exists.
     :param planned_at_ms: when that plan was made.
     :param logs: the plan's logs, each with the ranges of offsets that its segments cover.
@@ -156,8 +150,7 @@ def judge_segments(
 
     :param segments: all segments of which the lake has rows, by valid receipts.
     :param stores: the present content of each store. The segments of a missing store are kept.
-    :param policies: all policies that the lake has had. The last one is in force, and also has the holds of
-        the store's other lakes.
+    :param policies: all policies that the lake has had. The last, in force, also has holds of other lakes.
     :param now_ms: the time by the lake's clock.
     :param fault: why no segment at all may leave the lake.
     :param elsewhere: for each other lake of the stores, all policies that it has had.
@@ -174,8 +167,8 @@ def judge_segments(
             or next(
                 filter(None, (_find_hold(segment, lake, now_ms) for lake in (policies, *elsewhere))), None
             )
-            or _doubt(segment, overlapping)
-            or _presence(segment, content)
+            or _find_fault(segment, overlapping)
+            or _find_in_store(segment, content)
         )
         return verdict if why is None else ExpiryVerdict(segment, *why)
 
@@ -183,9 +176,7 @@ def judge_segments(
 
 
 def _keep_shared(verdicts: Sequence[ExpiryVerdict]) -> Iterator[ExpiryVerdict]:
-    """Keep segments whose data file also has rows of a kept segment: a shared file is never rewritten
-    without some of its segments.
-    """
+    """Keep segments that share their data file with a kept segment: a shared file leaves whole or stays."""
     sharing: dict[StoredFile, list[ExpiryVerdict]] = {}
     for verdict in verdicts:
         sharing.setdefault(verdict.segment.file, []).append(verdict)
@@ -216,14 +207,14 @@ def _judge_by_policies(
     if holds := [hold for row in streams for policy in policies[-1:] for hold in policy.holds_of(row.stream)]:
         detail = f"the hold {holds[0].hold_id[:SHOWN_CHARACTERS]} covers it: {holds[0].reason}"
         return ExpiryVerdict(segment, ExpiryReason.HELD, detail)
-    # What has no topic goes with the last of the others.
+    # Rows without a topic leave with the last topic of the segment.
     rows = [row for row in streams if row.stream.topic] or list(streams)
     past: list[tuple[int, SegmentStream]] = []
     reasons: list[tuple[ExpiryReason, str]] = []
     for row in rows:
-        subject = f"topic {row.stream.topic}" if row.stream.topic else "what has no topic"
+        subject = f"topic {row.stream.topic}" if row.stream.topic else "the part without a topic"
         if row.newest_ms is None:
-            detail = f"it is unknown how old {subject} is in it"
+            detail = f"the age of {subject} in it is unknown"
             return ExpiryVerdict(segment, ExpiryReason.STREAMS_UNKNOWN, detail)
         goes_ms = goes_at_ms(policies, row.stream, row.newest_ms)
         if goes_ms is None:
@@ -249,10 +240,7 @@ def _judge_by_policies(
 def _find_hold(
     segment: ExpirySegment, policies: Sequence[KeepPolicy], now_ms: int
 ) -> tuple[ExpiryReason, str] | None:
-    """Return why a hold that was lifted within the last day still keeps a segment. None: no such hold does.
-
-    The hold also kept the segment's other streams, so that they wait as well.
-    """
+    """Return why a hold that was lifted within the last day still keeps all of a segment, or None."""
     for policy, following in pairwise(policies):
         goes_ms = following.since_ms + GRACE_MS
         streams = segment.streams if goes_ms > now_ms else None
@@ -262,7 +250,7 @@ def _find_hold(
     return None
 
 
-def _doubt(
+def _find_fault(
     segment: ExpirySegment, overlapping: frozenset[SegmentIdentity]
 ) -> tuple[ExpiryReason, str] | None:
     if not segment.is_alone:
@@ -275,8 +263,8 @@ def _doubt(
     return None
 
 
-def _presence(segment: ExpirySegment, store: StoreContent) -> tuple[ExpiryReason, str] | None:
-    """Return why the store may still have a segment. None: the store no longer has it."""
+def _find_in_store(segment: ExpirySegment, store: StoreContent) -> tuple[ExpiryReason, str] | None:
+    """Return why the store may still have a segment. None if the store no longer has it."""
     if store.unknown:
         return ExpiryReason.STORE_UNKNOWN, store.unknown
     if store.is_gone:
@@ -321,8 +309,7 @@ class ArchivedStream:
 
     :param size_bytes: bytes as the broker stores them.
     :param lake_bytes: the topic's share of the data file.
-    :param newest_ms: the time from which its age counts. It may be up to a day too late, where it is from a
-        journal's daily counts.
+    :param newest_ms: the time from which its age counts. From a journal's counts, it is up to a day late.
     """
 
     stream: Stream
@@ -343,10 +330,10 @@ class GoingBytes:
 @dataclass(frozen=True, slots=True)
 class TopicForecast:
     """:param keep: the retention by the rule that applies; ``forever`` where no rule does.
-    :param rule: the streams that the rule applies to, in words; "": no rule applies.
+    :param rule: the streams that the rule applies to, in words; "" if no rule applies.
     :param held_by: ids of the holds that cover the topic.
     :param goes: the bytes that may leave from each day on. The remaining bytes never leave.
-    :param month_cost: monthly cost of the present bytes at the given price; None: no price was given.
+    :param month_cost: monthly cost of the present bytes at the given price; None if no price was given.
     """
 
     store_id: str
@@ -363,8 +350,7 @@ class TopicForecast:
 
 @dataclass(frozen=True, slots=True)
 class KeepForecast:
-    """:param version: SHA-256 of the act that began the policy; "": the lake has no policy, or it is not
-        recorded yet.
+    """:param version: SHA-256 of the act that began the policy; "" if none did, or it isn't recorded yet.
     :param uncounted_bytes: bytes of segments whose topics no journal knows.
     """
 
@@ -416,10 +402,7 @@ def forecast_topics(
 
 
 def month_cost(lake_bytes: int, price: float) -> float:
-    """Return the cost of bytes for a month.
-
-    :param price: the price of 10⁹ bytes.
-    """
+    """Return the cost of bytes for a month, at a price for 10⁹ bytes."""
     return lake_bytes / GB_BYTES * price
 
 
@@ -430,7 +413,7 @@ def _forecast_days(
     for entry in streams:
         goes_ms = goes_at_ms(policies, entry.stream, entry.newest_ms)
         if goes_ms is not None:
-            # On the first day at whose beginning it is past.
+            # The first day that begins after the stream is past.
             days[-(-max(goes_ms, now_ms) // DAY_MS)].append(entry)
     return tuple(
         GoingBytes(day, sum(entry.size_bytes for entry in going), sum(entry.lake_bytes for entry in going))

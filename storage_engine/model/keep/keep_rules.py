@@ -1,6 +1,4 @@
-"""Rules on how long a lake keeps messages, holds, and the time from which messages may leave. Pure.
-Anything unknown keeps messages.
-"""
+"""Rules on how long a lake keeps messages, and holds. Pure. Anything unknown keeps messages."""
 
 from __future__ import annotations
 
@@ -28,8 +26,8 @@ _WILDCARDS = "*?"
 class Stream:
     """The messages of one topic in one log of a store.
 
-    :param store_names: names that people have given the store, the newest last; (): it has none.
-    :param topic: the topic's name; "": rows without a topic. Only rules for all topics apply to them.
+    :param store_names: names that people have given the store, the newest last; () if it has none.
+    :param topic: the topic's name; "" for rows without a topic. Only rules for all topics apply to them.
     :param is_system: whether the topic is the broker's own.
     """
 
@@ -98,11 +96,10 @@ class KeepRule:
 
     @property
     def days(self) -> int | None:
-        """Return the number of days that the rule keeps messages. None: for ever."""
+        """Return the number of days that the rule keeps messages, or None if for ever."""
         return keep_days(self.keep)
 
     def applies_to(self, stream: Stream) -> bool:
-        """Return whether the rule applies to a stream."""
         return self.scope.applies_to(stream)
 
 
@@ -110,8 +107,8 @@ class KeepRule:
 class ArchiveRule:
     """A person's decision on whether messages enter the lake.
 
-    :param rule_id: SHA-256 of the act that records the rule; "": it is not recorded yet.
-    :param archives: True: messages enter the lake, as they do without a rule.
+    :param rule_id: SHA-256 of the act that records the rule; "" if it is not recorded yet.
+    :param archives: whether messages enter the lake, as they do without a rule.
     """
 
     rule_id: str
@@ -156,7 +153,7 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def keep_days(keep: str) -> int | None:
-    """Return the number of days in a rule's ``keep``. None: for ever.
+    """Return the number of days in a rule's ``keep``, or None for ``forever``.
 
     :raises BadInputError: it is neither ``forever`` nor ``N days`` nor ``N years``, or it is too long.
     """
@@ -173,21 +170,22 @@ def keep_days(keep: str) -> int | None:
 
 
 def rule_for(rules: Iterable[KeepRule], stream: Stream) -> KeepRule | None:
-    """Return the most specific rule that applies to a stream. Of two equally specific rules, return the rule
-    that keeps longer.
-
-    :return: None: no rule applies, so that the stream is kept for ever.
+    """Return the most specific rule that applies to a stream. Of equal ones, return the one that keeps
+    longer. None if no rule applies, so that the stream is kept for ever.
     """
     applying = [rule for rule in rules if rule.applies_to(stream)]
-    return max(applying, key=lambda rule: (rule.scope.specificity, _longest(rule)), default=None)
+
+    def rank(rule: KeepRule) -> tuple[tuple[tuple[bool, int], ...], float]:
+        return rule.scope.specificity, float("inf") if rule.days is None else rule.days
+
+    return max(applying, key=rank, default=None)
 
 
 def archive_rule_for(rules: Iterable[ArchiveRule], stream: Stream) -> ArchiveRule | None:
     """Return the most specific rule that applies to a stream; of equal ones, one that archives.
 
-    An archiving rule applies to a store by each name that it ever had: a new name ends no exception.
-
-    :return: None: no rule applies, so that the stream is archived.
+    A rule that archives applies by each name that the store ever had, so that it outlasts a renaming. None if
+    no rule applies, so that the stream is archived.
     """
     by_name = [replace(stream, store_names=(name,)) for name in stream.store_names]
     applying = [
@@ -199,16 +197,9 @@ def archive_rule_for(rules: Iterable[ArchiveRule], stream: Stream) -> ArchiveRul
 
 
 def with_rule(rules: Sequence[KeepRule], scope: Scope, keep: str | None) -> tuple[KeepRule, ...]:
-    """Return the rules with a new rule for a scope.
-
-    :param keep: None: the scope's rule is removed.
-    """
+    """Return the rules with a new rule for a scope. A ``keep`` of None removes the scope's rule."""
     others = tuple(rule for rule in rules if rule.scope != scope)
     return others if keep is None else (*others, KeepRule(scope, keep))
-
-
-def _longest(rule: KeepRule) -> float:
-    return float("inf") if rule.days is None else rule.days
 
 
 def _specificity(pattern: str) -> tuple[bool, int]:
@@ -224,7 +215,7 @@ GRACE_MS = DAY_MS
 class KeepPolicy:
     """A lake's keep rules from one act until the next.
 
-    :param version: SHA-256 of the act that begins the policy; "": no act began it.
+    :param version: SHA-256 of the act that begins the policy; "" if no act began it.
     :param since_ms: when the policy began, by the lake's clock; never before the previous policy.
     :param rules: the keep rules. A stream without a rule is kept for ever.
     :param archive_rules: the archive rules. A stream without a rule is archived.
@@ -237,11 +228,10 @@ class KeepPolicy:
     archive_rules: tuple[ArchiveRule, ...] = ()
 
     def holds_of(self, stream: Stream) -> tuple[Hold, ...]:
-        """Return the holds that cover a stream."""
         return tuple(hold for hold in self.holds if hold.covers(stream))
 
     def due_ms(self, stream: Stream, newest_ms: int) -> int | None:
-        """Return when a stream's retention ends, in milliseconds since the epoch. None: never by this policy.
+        """Return when a stream's retention ends, in ms since the epoch. None if it never does.
 
         :param newest_ms: when its newest message was stored, by :func:`age_begins_ms`.
         """
@@ -269,11 +259,10 @@ NO_POLICY = KeepPolicy("", 0)
 def age_begins_ms(
     *, broker_sets_times: bool, last_ms: int | None, first_proven_at_ms: int | None
 ) -> int | None:
-    """Return the time from which a stream's age counts, in milliseconds since the epoch. None: not known.
-
+    """Return the time from which a stream's age counts, in milliseconds since the epoch. None if not known.
     If the broker sets the times, this is the store time of the newest message. A producer of Kafka may write
-    any timestamp. One that is too old would end the retention too early, and one in the future too late: so
-    the age counts from the lake's first proof of the message.
+    any timestamp. Too old a timestamp would end the retention too early, and a future one too late. So the
+    age counts from the lake's first proof of the message.
 
     :param broker_sets_times: whether the broker itself writes when it stored a message.
     :param last_ms: store time of the newest message.
@@ -283,12 +272,12 @@ def age_begins_ms(
 
 
 def goes_at_ms(policies: Sequence[KeepPolicy], stream: Stream, newest_ms: int | None) -> int | None:
-    """Return the time from which a stream may leave the lake, if the policy isn't changed. None: never.
+    """Return the time from which a stream may leave the lake, if the policy isn't changed, or None if never.
 
     At that time the stream's retention has ended by each policy that was in force in the 24 hours before.
 
     :param policies: all policies that the lake has had; the last one is in force.
-    :param newest_ms: as in :meth:`KeepPolicy.due_ms`; None: not known.
+    :param newest_ms: as in :meth:`KeepPolicy.due_ms`; None if not known.
     """
     if newest_ms is None or not policies:
         return None

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 DELETION = "deletion"
-"""Field of a receipt's evidence: the :class:`RunDigest` of the last deletion before the receipt, taken
-from the store's stamp.
-"""
+"""Field of a receipt's evidence: :class:`RunDigest` of the last deletion before it, by the store's stamp."""
 
 
 class What(StrEnum):
@@ -46,15 +44,12 @@ class DeletedRange:
     """Offsets [start_offset, end_offset) of a log that one run deleted or found deleted, for one cause.
 
     :param run_begun_at_ms: see :class:`RunDigest`; so are ``event_id`` and ``events_sha256``.
-    :param what: one of :class:`What`.
     :param cause: the cause in one word, as in the journal.
-    :param at_ms: when the journal recorded that the last part of the range was gone, in milliseconds since
-        the epoch.
+    :param at_ms: when the journal recorded the last part of the range as gone, in ms since the epoch.
     :param store_name: the store's name when the row was written.
-    :param topic_id: id of the topic that the log belonged to then; None: not known, or the broker has no
-        topic ids.
+    :param topic_id: id of the log's topic at that time; None if unknown, or the broker has no topic ids.
     :param first_store_timestamp_ms: store time of the first message in the range, by the lake's receipts, in
-        milliseconds since the epoch; None: no receipt of the store has it. ``last_store_timestamp_ms`` is
+        milliseconds since the epoch; None if no receipt of the store has it. ``last_store_timestamp_ms`` is
         that of the last message.
     """
 
@@ -83,5 +78,4 @@ class DeletedRange:
 
     @property
     def name(self) -> str:
-        """Return the range's name for messages."""
         return f"{self.log} [{self.start_offset}, {self.end_offset})"

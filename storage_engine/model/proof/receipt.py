@@ -29,7 +29,7 @@ _LONGEST_NAME_BYTES: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _CompanionFacts:
     """A companion file's name, size, hash, times, device and inode, without its content.
 
     :param name: name within the segment's directory.
@@ -45,14 +45,13 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Companion(_Known):
+class Companion(_CompanionFacts):
     """A companion file of a segment, as it was when it was proven."""
 
     content: bytes = field(repr=False)
 
     @classmethod
     def of(cls, facts: FileFacts, content: bytes) -> Companion:
-        """Return the companion with these facts and bytes."""
         return cls(
             name=Path(facts.path).name,
             size_bytes=len(content),
@@ -71,7 +70,7 @@ class Companion(_Known):
 
 
 def companions_text(companions: Iterable[Companion]) -> str | None:
-    """Return a receipt's record of a segment's companions; None: there are none."""
+    """Return a receipt's record of a segment's companions; None if there are none."""
     rows = [
         {**asdict(companion), "content": base64.b64encode(zlib.compress(companion.content)).decode()}
         for companion in sorted(companions, key=lambda item: item.name)
@@ -90,7 +89,7 @@ def read_companions(text: str | None) -> tuple[Companion, ...]:
         rows = json.loads(text, object_pairs_hook=_each_key_once)
         if not isinstance(rows, list) or not rows:
             raise ValueError(f"expected a list of files, found {_show(rows)}")
-        companions = tuple(_read(row) for row in rows)
+        companions = tuple(_read_companion(row) for row in rows)
         names = [companion.name for companion in companions]
         if sorted(set(names)) != names:
             raise ValueError(f"expected each file once and by name, found {', '.join(map(repr, names))}")
@@ -102,7 +101,7 @@ def read_companions(text: str | None) -> tuple[Companion, ...]:
 
 
 def files_fault(text: str | None) -> str:
-    """Return the fault in a receipt's record of its segment's companions. "": there is none."""
+    """Return the fault in a receipt's record of its segment's companions. "" if there is none."""
     try:
         read_companions(text)
     except ReceiptError as error:
@@ -113,7 +112,6 @@ def files_fault(text: str | None) -> str:
 def check_size(own: FileFacts, companions: Iterable[FileFacts]) -> None:
     """Make sure that a segment's companions fit into a receipt.
 
-    :param own: the segment's own file.
     :raises StoreLayoutError: the files are too long.
     """
     files = list(companions)
@@ -127,8 +125,8 @@ def check_size(own: FileFacts, companions: Iterable[FileFacts]) -> None:
         )
 
 
-def _read(row: Any) -> Companion:
-    file = from_jsonable(_Said, row, "file")
+def _read_companion(row: Any) -> Companion:
+    file = from_jsonable(_CompanionRecord, row, "file")
     if not _is_name(file.name):
         raise ValueError(f"expected the name of a file in the segment's directory, found {_show(file.name)}")
     if not 0 <= file.size_bytes <= MAX_COMPANION_BYTES:
@@ -140,16 +138,14 @@ def _read(row: Any) -> Companion:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said(_Known):
+class _CompanionRecord(_CompanionFacts):
     """A companion as its JSON object describes it."""
 
     content: str
 
 
-def _decompress(file: _Said) -> bytes:
-    """Return the decompressed content. It never takes more memory than the recorded size, whatever the
-    compressed bytes contain.
-    """
+def _decompress(file: _CompanionRecord) -> bytes:
+    """Return the decompressed content. It never takes more memory than the recorded size."""
     inflate = zlib.decompressobj()
     try:
         content = inflate.decompress(base64.b64decode(file.content, validate=True), file.size_bytes + 1)
@@ -186,15 +182,15 @@ def _show(value: Any) -> str:
 
 PROOF_VERSION = 3
 """Increased when the meaning of "proven" changes, or when receipts get another field. Older code doesn't
-trust a receipt with a higher version. Version 1 names data files by their whole locations, and has no
-field after ``row_hash``. Version 3 has a root.
+trust a receipt with a higher version. Version 1 names data files by their whole locations, and has no field
+after ``row_hash``. Version 3 has a root.
 """
 
 _VERSION_WITHOUT_ROOT = 2
 
 
 def proof_version_of(root: str | None) -> int:
-    """Return the version of a proof with this root. None: the proof has no root."""
+    """Return the version of a proof with this root. None if the proof has no root."""
     return _VERSION_WITHOUT_ROOT if root is None else PROOF_VERSION
 
 
@@ -222,15 +218,13 @@ SETTLED = json.dumps({"settled": True})
 
 
 def settled_with(evidence: Mapping[str, Any]) -> str:
-    """Return :data:`SETTLED` with further known facts of the proof."""
+    """Return :data:`SETTLED` with further facts of the proof."""
     return json.dumps({**evidence, **json.loads(SETTLED)}, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentIdentity:
-    """These five values identify a segment. If all are equal, it is archived already. If only the SHA-256
-    differs, there is a conflict.
-    """
+    """Identifies a segment in receipts. Two identities that differ only in the SHA-256 are a conflict."""
 
     store_id: str
     lineage: int
@@ -249,9 +243,7 @@ class StoredFile:
 
 
 def files_text(files: Iterable[StoredFile]) -> str:
-    """Return files as JSON text. It is text because some engines that read the table don't distinguish a
-    null list from an empty list.
-    """
+    """Return files as JSON text. As lists, some engines wouldn't tell null from an empty list."""
     return json.dumps([[file.location, file.size_bytes, file.sha256] for file in files])
 
 
@@ -289,7 +281,7 @@ class ProvenRows:
 
     @property
     def slot(self) -> SegmentIdentity:
-        """Return the segment's identity without its bytes' SHA-256."""
+        """Return the identity without the SHA-256 of the segment's bytes."""
         return SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, "")
 
 
@@ -306,25 +298,21 @@ class Receipt(ProvenRows):
     row's hash as it was without it.
 
     :param data_file: relative to the location of the table of rows; the whole location in rows of version 1.
-    :param moved_to: the files into which another engine has moved the segment's rows, and the delete files
-        that apply to them, as text of :func:`files_text`; None while the rows are in ``data_file``, as they
-        were written.
-    :param end_offset: offset behind the segment's last; None: ``base_offset`` + ``size_bytes``.
-    :param files: the segment's companion files, as text of :func:`companions_text`; None: the segment is one
-        file.
+    :param moved_to: the files into which another engine has moved the segment's rows, and their delete files,
+        as text of :func:`files_text`; None while the rows are in ``data_file`` as written.
+    :param end_offset: offset behind the segment's last; None means ``base_offset`` + ``size_bytes``.
+    :param files: the segment's companion files, as text of :func:`companions_text`; None if there are none.
     :param store_name: the store's name when the segment was proven.
     :param store_host: the machine that the store was on then.
     :param log_id: the broker's own identity of the log, where the name doesn't identify it.
-    :param digest: the broker's digest of the segment's content; None: ``sha256`` is.
+    :param digest: the broker's digest of the segment's content; None if ``sha256`` is that digest.
     :param evidence: further known facts of the proof, as JSON; see :data:`SETTLED`.
-    :param root: root of the hash tree over the segment's rows, in hex; None: there is no root yet.
-    :param streams: JSON list of the streams below the root; None: there is one stream, and the lake has all
-        of it.
+    :param root: root of the hash tree over the segment's rows, in hex; None if there is no root yet.
+    :param streams: JSON list of the streams below the root; None if there is one stream and the lake has it.
     :param row_groups: the row groups of ``data_file`` that have the segment's rows, as ``FIRST-END``, END
-        exclusive; None: all row groups.
-    :param state: ``partial`` or ``expired``; None: the segment is whole.
-    :param act: JSON object of the act that caused the row; None: the row is from archiving or from a new
-        proof.
+        exclusive; None means all row groups.
+    :param state: ``partial`` or ``expired``; None if the segment is whole.
+    :param act: JSON object of the act that caused the row; None if archiving or a new proof did.
     """
 
     moved_to: str | None
@@ -357,7 +345,7 @@ class Receipt(ProvenRows):
     @property
     def groups(self) -> range | None:
         """Return the row groups of ``data_file`` that have the segment's rows. They may also have rows of
-        other segments. None: all row groups.
+        other segments. None means all row groups.
 
         :raises ReceiptError: the row's ``row_groups`` is invalid.
         """
@@ -384,7 +372,7 @@ class Receipt(ProvenRows):
 
     @property
     def act_sha256(self) -> str:
-        """Return the SHA-256 of the act that caused the row. "": the row names no act."""
+        """Return the SHA-256 of the act that caused the row. "" if the row names no act."""
         return act_sha256(self.act)
 
     @property
@@ -402,14 +390,8 @@ class Receipt(ProvenRows):
     @property
     def source_facts(self) -> FileFacts:
         """Facts of the file that was archived. The mtime is the one before a hold changed it."""
-        return FileFacts(
-            path=self.source_path,
-            device=self.source_device,
-            inode=self.source_inode,
-            size_bytes=self.size_bytes,
-            mtime_ns=self.source_mtime_ns,
-            ctime_ns=self.source_ctime_ns,
-        )
+        times = (self.source_mtime_ns, self.source_ctime_ns)
+        return FileFacts(self.source_path, self.source_device, self.source_inode, self.size_bytes, *times)
 
     @property
     def was_settled(self) -> bool:
@@ -418,7 +400,7 @@ class Receipt(ProvenRows):
 
     @property
     def known(self) -> Mapping[str, Any]:
-        """Return the values of ``evidence``. Empty: there is no evidence."""
+        """Return the values of ``evidence``. Empty if there is no evidence."""
         return _json_object(self.evidence)
 
     @property
@@ -428,8 +410,7 @@ class Receipt(ProvenRows):
 
     @property
     def content(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
-        """Return the values that all receipts of one segment must have in common: SHA-256, end, and the names
-        and hashes of its companions.
+        """Return what all receipts of a segment share: SHA-256, end, names and hashes of its companions.
 
         :raises ReceiptError: the row's record of companions is invalid.
         """
@@ -445,7 +426,7 @@ class Receipt(ProvenRows):
 
 
 def read_row_groups(text: str | None) -> range | None:
-    """Return a receipt's ``row_groups`` as a range. None: it has none.
+    """Return a receipt's ``row_groups`` as a range. None if it has none.
 
     :raises ReceiptError: the text is invalid.
     """
@@ -459,17 +440,16 @@ def read_row_groups(text: str | None) -> range | None:
 
 
 def row_groups_text(groups: range) -> str:
-    """Return row groups as text for a receipt's ``row_groups``."""
     return f"{groups.start}-{groups.stop}"
 
 
 def act_sha256(act: str | None) -> str:
-    """Return the SHA-256 in a receipt's ``act``. "": it has none."""
+    """Return the SHA-256 in a receipt's ``act``. "" if it has none."""
     return str(_json_object(act).get("sha256") or "")
 
 
 def end_text(state: str | None, act: str | None, expiries: Mapping[str, str] = NO_EXPIRIES) -> str:
-    """Return the state of a segment whose receipt has these fields, as a clause. "": the segment is whole.
+    """Return the state of a segment whose receipt has these fields, as a clause. "" if the segment is whole.
 
     :param expiries: a clause on the policy and time of each expiry, by its act's SHA-256. For an act that is
         missing here, the clause names the act.
@@ -490,30 +470,22 @@ def end_word(text: str) -> str:
 
 
 def act_text(sha256: str, kind: str, *others: str) -> str:
-    """Return a receipt's record of the act that caused it.
-
-    :param others: SHA-256 of further acts that caused it.
-    """
+    """Return a receipt's record of the act that caused it. ``others`` are SHA-256 of further such acts."""
     act_id = " and ".join(digest[:_SHOWN_CHARACTERS] for digest in (sha256, *others))
     return json.dumps({"id": act_id, "kind": kind, "sha256": sha256})
 
 
 def rules_text(rules: Iterable[str]) -> str:
-    """Return the ``act`` of a receipt whose segment has streams that never entered the lake.
-
-    :param rules: SHA-256 of the acts that record the archive rules.
-    """
+    """Return the ``act`` of a receipt with streams that never entered the lake, by the rules' SHA-256."""
     first, *others = sorted(set(rules))
     return act_text(first, _ARCHIVE_RULE, *others)
 
 
 def gone_by(streams: str | None, act_id: str, names: Collection[str] | None = None) -> str | None:
-    """Return a receipt's streams after an act has removed some of them. Streams that were removed before
-    remain removed.
+    """Return a receipt's streams after an act has removed some of them. Streams removed earlier stay removed.
+    None for a receipt of a single stream, which has no list of streams.
 
-    A receipt of a single stream has no list of streams.
-
-    :param names: the removed streams; None: all streams.
+    :param names: the removed streams; None means all streams.
     """
     return _mark_gone(
         streams, lambda row: row["gone"] is None and (names is None or row["name"] in names), act_id
@@ -521,7 +493,7 @@ def gone_by(streams: str | None, act_id: str, names: Collection[str] | None = No
 
 
 def back_from(streams: str | None, act_id: str) -> str | None:
-    """Return a receipt's streams after the streams that an act removed are back."""
+    """Return a receipt's streams after an act's removal is undone."""
     return _mark_gone(streams, lambda row: row["gone"] == act_id, None)
 
 

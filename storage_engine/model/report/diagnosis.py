@@ -67,7 +67,6 @@ class SettingFrom(StrEnum):
 class SettingInEffect:
     """A setting with the value that the broker uses.
 
-    :param name: the broker's name of the setting.
     :param note: its difference from the configured value; "" where there is none.
     """
 
@@ -79,18 +78,17 @@ class SettingInEffect:
 
 @dataclass(frozen=True, slots=True)
 class BrokerDiagnosis:
-    """A broker package's findings about a store, also about one that can't be opened.
+    """A broker package's findings about a store, even if the store can't be opened.
 
     :param version: the broker's version, as far as it is known; "" where it is unknown.
     :param layout: clauses of a few words on the store's layout on disk.
-    :param running: whether a broker runs on the store; None: unknown.
+    :param running: whether a broker runs on the store; None if unknown.
     :param running_text: the broker's process, or why a broker is believed to run; "" where that is unknown.
-    :param live_option: the option, as typed, with which a command asks that broker; "" where no broker can be
-        asked.
+    :param live_option: the option, as typed, with which a command asks that broker; "" if none can be asked.
     :param settings: the settings that decide when segments are deleted.
     :param age_setting: the setting for how long segments are kept, and its value; "" where there is none.
-    :param full_percent: above this level of its disk the broker refuses messages; None: it never does.
-    :param newest_message_ms: when the newest message was stored; None: unknown.
+    :param full_percent: above this level of its disk the broker refuses messages; None if it never does.
+    :param newest_message_ms: when the newest message was stored; None if unknown.
     :param findings: findings that only this kind of broker has.
     :param faulty_logs: names of logs that can't be archived until a finding is corrected.
     :param refused: whether no command works with the store until a finding is corrected.

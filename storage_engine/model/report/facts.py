@@ -20,8 +20,7 @@ class SegmentFact:
 
     :param name: the file's name, without an ending that all such files have.
     :param base_offset: base offset in the file's name; -1 where the name is no offset.
-    :param first_frame_offset: physical offset in the first frame's header; -1 where the file doesn't begin
-        with a message.
+    :param first_frame_offset: physical offset in the first frame's header; -1 if there is no such frame.
     :param expected_size_bytes: the configured size, or the size of most files.
     """
 
@@ -64,16 +63,13 @@ class QueueFact:
     """A queue's live part.
 
     :param floor: the smallest offset that any entry may have (0).
-    :param first_live_offset: physical offset of the first entry at or above the log's min offset; -1: none.
+    :param first_live_offset: physical offset of the first entry at or above the log's min offset, or -1.
     :param lowest_live_offset: lowest physical offset among that entry and the entries read after it.
-    :param first_offset: physical offset of the last entry; -1: none.
-    :param last_offset: the greatest end of a message, of the last entry and of all entries that were read;
-        -1: none.
+    :param first_offset: physical offset of the last entry; -1 if there is none.
+    :param last_offset: the greatest end of a message among the last entry and all entries read, or -1.
     :param expected_message: topic, queue and queue offset of the first live entry.
-    :param found_message: topic, queue and queue offset of the frame that the entry points to; "" where there
-        is nothing to compare.
-    :param left_over_files: files that point only below the log's min offset; the last such file isn't
-        counted.
+    :param found_message: topic, queue and queue offset of the frame that this entry points to, or "".
+    :param left_over_files: number of files that point only below the log's min offset, without the last one.
     """
 
     subject: str
@@ -128,8 +124,7 @@ class CheckpointFact:
 class LocalSegment:
     """A segment file with a valid name, and its part of the log up to the logical end.
 
-    :param companions: see ``Segment``.
-    :param unread: why the file can't be read, so that its content is unknown; "": it was read.
+    :param unread: why the file can't be read, so that its content is unknown; "" if it was read.
     """
 
     log: str
@@ -168,7 +163,7 @@ class FactsScope:
     """The part of a store to check.
 
     :param full: check every frame of every segment and every queue.
-    :param queues: streams that a run changed, as values of the codec's stream columns; None: all streams.
+    :param queues: streams that a run changed, as values of the codec's stream columns; None for all streams.
     :param files: dependent files that a run deleted; their queues count as changed.
     :param accepted_damage: the damaged bytes that receipts record, by (log, base offset).
     """

@@ -16,8 +16,6 @@ from storage_engine.model.store import StoreSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Lines of text."""
-
     text: str
 
 
@@ -32,16 +30,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """A list of names."""
-
     title: str
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Disks:
-    """Levels of disks."""
-
     levels: tuple[DiskUsage, ...]
 
 
@@ -92,15 +86,14 @@ class StoreRecovery:
 
     :param crashed: whether the broker did not stop cleanly.
     :param log_end: offset behind the last whole message.
-    :param cut_bytes: bytes behind ``log_end`` in the log's files. Most of them are space that was never
-        written.
+    :param cut_bytes: bytes behind ``log_end`` in the log's files; most of them were never written.
     :param cut_messages: whole messages among these bytes, behind a damaged message.
     :param deleted_files: the log's files that begin behind ``log_end``.
     :param dropped_index_files: index files that may lack entries, and are made again from the log.
     :param stray_entries: queue entries that point behind ``log_end``.
     :param missing_messages: messages that had no queue entry and get one.
-    :param done: False: this is only the result that a recovery would have.
-    :param unindexed: range [first, end) of offsets whose messages are no longer found by key; None: a
+    :param done: whether the recovery was done. Otherwise this is the result that it would have.
+    :param unindexed: range [first, end) of offsets whose messages are no longer found by key; None if a
         recovery takes no message out of the index.
     """
 
@@ -143,8 +136,8 @@ class StoreRecovery:
 def unindexed_text(first_offset: int, end_offset: int) -> str:
     """Return notes for a person on messages between these offsets that have no index entries."""
     return Text(
-        f"Keys of messages below offset {end_offset} aren't found, from {first_offset} on: a crash took "
-        "them out of the index. ",
+        f"Messages at offsets [{first_offset}, {end_offset}) aren't found by key: a crash removed them from "
+        "the index. ",
         Command("rebuild-queues"),
         ", while the store is stopped, completes the index again.",
     )

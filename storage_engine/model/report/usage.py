@@ -20,10 +20,7 @@ QUIET_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Number and bytes of the messages of one topic, host, hour or size class.
-
-    :param is_rest: this is the sum over all topics or hosts that aren't named.
-    """
+    """Messages of one topic, host, hour or size class. ``is_rest``: the sum over all that aren't named."""
 
     name: str
     messages: int
@@ -38,7 +35,7 @@ class TopicUsage:
     :param share: of all bytes in the span, 0 to 1.
     :param cost_hours_a_day: how many hours longer one day's disk space would last without the topic; None:
         without the topic there are no bytes.
-    :param advice: a better policy for the topic, as a clause; "": none.
+    :param advice: a better policy for the topic, as a clause; "" if there is none.
     """
 
     name: str
@@ -66,10 +63,7 @@ class QuietHour:
 
 @dataclass(frozen=True, slots=True)
 class DeletionHours:
-    """The hours at which a broker deletes by age.
-
-    :param setting: the broker's setting for these hours, by the broker's own name.
-    """
+    """The hours at which a broker deletes by age, with the broker's own name of that setting."""
 
     setting: str
     hours: tuple[int, ...]
@@ -77,10 +71,7 @@ class DeletionHours:
 
 @dataclass(frozen=True, slots=True)
 class HourAdvice:
-    """Advice on the hours at which a broker deletes, as part of a finding.
-
-    :param advice: "" where nothing is to be done.
-    """
+    """A finding on the hours at which a broker deletes. ``advice`` is "" where nothing is to be done."""
 
     what: str
     advice: str = ""
@@ -90,8 +81,8 @@ class HourAdvice:
 class RetentionReport:
     """Usage in the span. The largest topics and hosts have their own rows; all others share one row.
 
-    :param first_hour: hour since the epoch of the first counted message; None: there was no message.
-    :param quiet: the quiet hour; None: the span has no whole day.
+    :param first_hour: hour since the epoch of the first counted message; None if there was no message.
+    :param quiet: the quiet hour; None if the span has no whole day.
     """
 
     first_hour: int | None
@@ -113,7 +104,7 @@ class RetentionReport:
 
 
 def hour_means(bytes_by_hour: Mapping[int, int], zone: ZoneInfo) -> tuple[tuple[float, ...], int] | None:
-    """Return the mean bytes of each hour of the day, and the number of whole days. None: there is none.
+    """Return the mean bytes of each hour of the day, and the number of whole days. None if there is none.
 
     The first and the last hour don't count, because only a part of each may have been archived.
 
@@ -134,7 +125,7 @@ def hour_means(bytes_by_hour: Mapping[int, int], zone: ZoneInfo) -> tuple[tuple[
 
 
 def quiet_hour(bytes_by_hour: Mapping[int, int], time_zone: str) -> QuietHour | None:
-    """Return the quiet hour of the day; None: the span has no whole day, or no bytes in one."""
+    """Return the quiet hour of the day; None if the span has no whole day, or no bytes in one."""
     hourly = hour_means(bytes_by_hour, ZoneInfo(time_zone))
     if hourly is None or not sum(hourly[0]):
         return None
@@ -144,9 +135,9 @@ def quiet_hour(bytes_by_hour: Mapping[int, int], time_zone: str) -> QuietHour | 
 
 
 def hour_advice(quiet: QuietHour | None, deletion: DeletionHours | None) -> HourAdvice | None:
-    """Return advice on the hours of deletion from the quiet hour. None: there is no quiet hour.
+    """Return advice on the hours of deletion from the quiet hour. None if there is no quiet hour.
 
-    :param deletion: None: the broker deletes at any hour.
+    :param deletion: None if the broker deletes at any hour.
     """
     if quiet is None:
         return None
@@ -157,8 +148,8 @@ def hour_advice(quiet: QuietHour | None, deletion: DeletionHours | None) -> Hour
     )
     if deletion is None or deletion.hours == (quiet.hour,):
         return HourAdvice(text)
-    now = ";".join(f"{hour:02d}" for hour in deletion.hours)
-    return HourAdvice(f"{text}; {deletion.setting} is {now}", f"set {deletion.setting} to {quiet.hour:02d}")
+    hours = ";".join(f"{hour:02d}" for hour in deletion.hours)
+    return HourAdvice(f"{text}; {deletion.setting} is {hours}", f"set {deletion.setting} to {quiet.hour:02d}")
 
 
 def topic_usages(

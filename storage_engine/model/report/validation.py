@@ -83,7 +83,7 @@ class CheckResult:
     :param suite: suite that the expectation belongs to ("store", "lake", "across").
     :param expectation: class name, such as ``ExpectSegmentsToBeBackToBack``.
     :param description: the rule as a sentence.
-    :param checked_count: number of checked rows; 0: there was nothing to check.
+    :param checked_count: number of checked rows; 0 if there was nothing to check.
     :param unexpected_count: number of rows that break the rule.
     :param examples: sentences on the first few such rows, each with file and offset.
     """
@@ -103,10 +103,10 @@ class ValidationResult:
 
     :param scope: ``"boundaries"`` (what changed at this run) ``"full"`` (every frame and queue) or ``"rows"``
         (the rows of archived segments).
-    :param store_id: the store's id; None: it has no identity yet (no journal, no lake).
-    :param run_key: key of the run that asked for the validation; None: no run did.
+    :param store_id: the store's id; None if it has no identity yet (no journal, no lake).
+    :param run_key: key of the run that asked for the validation; None if no run did.
     :param notes: things that were not checked, with the reason, and persons' decisions.
-    :param name: the store's name; "": recorded by an older release.
+    :param name: the store's name; "" if recorded by an older release.
     """
 
     store_root: str
@@ -149,8 +149,8 @@ class VerifyLevel(StrEnum):
     FILES = "files"
     """Also every data file's SHA-256, and the table's statistics compared with the file's own."""
     BYTES = "bytes"
-    """Also the segment is made again from its rows and its SHA-256 is compared, even if another engine
-    has moved the rows into other files.
+    """Also the segment is made again from its rows and its SHA-256 is compared, even if another engine has
+    moved the rows into other files.
     """
     STORE = "store"
     """Also segments that are still on the broker's disk are compared with the lake, byte for byte."""
@@ -169,7 +169,6 @@ class Finding:
     :param status: FAILURE, or WARNING for a finding that proves no loss.
     :param subject: the segment (lineage, log, base offset), file or table that it is about.
     :param detail: the expected and the found state.
-    :param advice: the remedy.
     """
 
     status: Status
@@ -185,7 +184,7 @@ class Check:
 
     :param receipt_hash: ``row_hash`` of the receipt. The check counts only for this row.
     :param at_ms: time of the check, in milliseconds since the epoch.
-    :param fault: the found fault; "": there is none.
+    :param fault: the found fault; "" if there is none.
     """
 
     store_id: str
@@ -199,16 +198,8 @@ class Check:
 
     @classmethod
     def of(cls, receipt: Receipt, level: VerifyLevel, at_ms: int, fault: str = "") -> Check:
-        return cls(
-            store_id=receipt.store_id,
-            lineage=receipt.lineage,
-            log=receipt.log,
-            base_offset=receipt.base_offset,
-            receipt_hash=receipt.row_hash,
-            level=level,
-            at_ms=at_ms,
-            fault=fault,
-        )
+        place = (receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
+        return cls(*place, receipt.row_hash, level, at_ms, fault)
 
     @property
     def segment(self) -> str:
@@ -222,8 +213,7 @@ class Coverage:
     :param level: checks at this level or a deeper one count.
     :param total_bytes: bytes of all segments with a receipt.
     :param verified_bytes: bytes of the segments whose last check found no fault.
-    :param never_count: number of segments that were never checked.
-    :param since_ms: time of the oldest counted check; None: there is none.
+    :param since_ms: time of the oldest counted check; None if there is none.
     """
 
     level: VerifyLevel
@@ -240,12 +230,10 @@ class StoreVerification:
 
     :param receipt_count: number of receipts whose metadata was checked: always all receipts of the store.
     :param checked_count: number of segments that this verification checked more closely, as ``level`` says.
-    :param checked_bytes: bytes of these segments.
     :param ranges: the place of every byte of the logs.
-    :param renewed_count: number of receipts that were added beforehand for rows that another engine has
-        moved.
+    :param renewed_count: number of receipts that were added before for rows that another engine has moved.
     :param credited_count: number of sealed segments on disk that receipts of replicas prove.
-    :param name: the store's name, by the journal or its last receipt; "": neither knows it.
+    :param name: the store's name, by the journal or its last receipt; "" if neither knows it.
     """
 
     store_id: str

@@ -27,10 +27,9 @@ class Setting:
     """One setting.
 
     :param kind: ``int``, ``tuple`` of several paths, or the enum whose values may be chosen.
-    :param default: the default value; None: there is none, and ``help`` explains that.
-    :param minimum: the least value of a number.
-    :param maximum: the greatest value of a number; None: no limit.
-    :param label: label of its field in the connection's form; "": the form has no such field.
+    :param default: the default value; None if there is none, and ``help`` explains that.
+    :param maximum: the greatest value of a number; None means no limit.
+    :param label: label of its field in the connection's form; "" if the form has no such field.
     """
 
     name: str
@@ -43,7 +42,7 @@ class Setting:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values that may be chosen. Empty: the setting isn't a choice."""
+        """The values that may be chosen. Empty if the setting isn't a choice."""
         return tuple(member.value for member in self.kind) if issubclass(self.kind, Enum) else ()
 
     @property
@@ -59,7 +58,7 @@ class Setting:
 
     @property
     def default_text(self) -> str:
-        """The default as a text for a person. Empty: there is none."""
+        """The default as a text for a person. Empty if there is none."""
         if self.default is None or self.kind is tuple:
             return ""
         return str(self.default.value if isinstance(self.default, Enum) else self.default)
@@ -207,8 +206,7 @@ class Policy:
         label="When to archive",
     )
     archive_budget_bytes: int = setting(
-        16 << 30,
-        "With seal: the most that one run archives ahead of deletion; at least one segment.",
+        16 << 30, "With seal: the most that one run archives ahead of deletion; at least one segment."
     )
     archive_margin_hours: int = setting(
         24,
@@ -216,12 +214,10 @@ class Policy:
         "no lake has is held, or else an alarm is raised.",
     )
     archive_lag_alarm_bytes: int | None = setting(
-        None,
-        "Alarm when more than this is sealed and not proven in a lake; default: never.",
+        None, "Alarm when more than this is sealed and not proven in a lake; default: never."
     )
     archive_lag_alarm_seconds: int | None = setting(
-        None,
-        "Alarm when a sealed segment is older than this without a proof; default: never.",
+        None, "Alarm when a sealed segment is older than this without a proof; default: never."
     )
     archive_bytes_per_second: int | None = setting(
         None,
@@ -231,8 +227,7 @@ class Policy:
         minimum=0,
     )
     flush_alarm_bytes: int = setting(
-        1 << 30,
-        "Beside a running broker: alarm when more than this of its log is not on disk yet.",
+        1 << 30, "Beside a running broker: alarm when more than this of its log is not on disk yet."
     )
     dispatch_alarm_bytes: int = setting(
         256 << 20,
@@ -249,8 +244,7 @@ class Policy:
         "The same for the index, whose checkpoint changes only when an index file is full; default: never.",
     )
     lag_max_age_minutes: int = setting(
-        60,
-        "Consumer lag that was measured longer ago counts as unknown when segments are deleted.",
+        60, "Consumer lag that was measured longer ago counts as unknown when segments are deleted."
     )
     minimum_retention_hours: int | None = setting(
         None,
@@ -288,7 +282,7 @@ class Policy:
 
 
 def archive_limit(policy: Policy, *, beside: bool, emergency: bool) -> int | None:
-    """Return how many bytes per second one archive task may read and write. None: no limit.
+    """Return how many bytes per second one archive task may read and write. None means no limit.
 
     :param beside: whether the store's broker runs.
     :param emergency: whether the running broker's disk is at a level where it deletes by force or refuses
@@ -343,21 +337,16 @@ class SparkFrom:
 
     @property
     def of_archive(self) -> str:
-        """Return the limits of archiving in words."""
         return f"{bytes_text(self.size_bytes)} or {count_text(self.segments, 'segment')}"
 
     @property
     def of_lag(self) -> str:
-        """Return the limit of consumer lag in words."""
         return count_text(self.positions, "position")
 
 
 @dataclass(frozen=True, slots=True)
 class SparkUse:
-    """The Spark that a store's connection names.
-
-    :param master: the master that jobs are submitted to, in Spark's notation.
-    """
+    """The Spark that a store's connection names, with its master in Spark's notation."""
 
     master: str
     spark_from: SparkFrom
@@ -381,7 +370,7 @@ class WorkPlace:
 def archive_place(spark: SparkUse | None, threads: int, size_bytes: int, segments: int) -> WorkPlace:
     """Return the place where segments are archived; without any segment no Spark is started.
 
-    :param spark: None: the store has none.
+    :param spark: None if the store's connection names no Spark.
     :param threads: number of threads with which the task itself would archive them.
     :param size_bytes: bytes of all segments together.
     """
@@ -394,10 +383,7 @@ def archive_place(spark: SparkUse | None, threads: int, size_bytes: int, segment
 
 
 def lag_place(spark: SparkUse | None, positions: int) -> WorkPlace:
-    """Return the place where consumer lag is measured; without any position no Spark is started.
-
-    :param positions: number of positions of groups in queues.
-    """
+    """Return the place where consumer lag is measured; without any position no Spark is started."""
     if spark is None:
         return WorkPlace(False, process_text(1))
     limits = spark.spark_from
@@ -407,7 +393,6 @@ def lag_place(spark: SparkUse | None, positions: int) -> WorkPlace:
 
 
 def in_spark(master: str) -> str:
-    """Return words that say that a Spark job does the work."""
     return f"in Spark at {master}"
 
 

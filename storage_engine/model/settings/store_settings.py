@@ -61,21 +61,17 @@ class StoreSetting:
     """One setting of a store that a person gives.
 
     :param name: its key in a connection's extra fields, or in the JSON field ``inside``.
-    :param help: one or more sentences.
-    :param empty: the value that is used where none is given, as the end of a sentence; "": there is none.
-    :param label: label of its field in the connection's form; "": the form has no such field.
-    :param section: section of the form.
-    :param inside: the JSON field that has the setting as a key; "": the setting has its own field.
+    :param empty: the value that is used where none is given, as the end of a sentence; "" if there is none.
+    :param label: label of its field in the connection's form; "" if the form has no such field.
+    :param inside: the JSON field that has the setting as a key; "" if the setting has its own field.
     :param field: the separate field that may have the setting instead of the JSON field, as in the form and
-        in older connections; "": that field has the setting's name.
-    :param option: option at the shell; "": commands have no such option. A choice's further values are
-        ``OPTION-VALUE``.
+        in older connections; "" if that field has the setting's name.
+    :param option: option at the shell; "" if there is none. A choice's further values are ``OPTION-VALUE``.
     :param argument: the word for the option's argument.
     :param choices: the values of a choice; the first is the default.
     :param examples: values that the form proposes.
-    :param required: whether it has to be given.
     :param live: whether it is only for a running broker.
-    :param at_shell: the option's help, where the connection's help doesn't fit; "": it fits.
+    :param at_shell: the option's help, where the connection's help doesn't fit; "" if it fits.
     """
 
     name: str

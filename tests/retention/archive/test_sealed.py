@@ -230,7 +230,7 @@ class TestArchiveLag:
         assert lag is not None
         assert (lag.segments, lag.touched, lag.alarms(policy)) == (0, 1, ())
         assert lag.text == (
-            "everything that is sealed is archived; 1 archived segment was touched since, to be hashed again"
+            "all sealed segments are archived; 1 archived segment was touched since, to be hashed again"
         )
         found = diagnose(store, clock_ms(), has_lake=True)
         assert found.unproven == ()
@@ -245,7 +245,7 @@ class TestArchiveLag:
         assert "1 segment hashed again, unchanged" in report_text(report)
         lag = record_archive_lag(store, "t")
         assert lag is not None
-        assert (lag.touched, lag.text) == (0, "everything that is sealed is proven in the lake")
+        assert (lag.touched, lag.text) == (0, "all sealed segments are proven in the lake")
 
     def test_policy_archive_off_has_no_lag(self, managed: Make, lake_dir: Path) -> None:
         store = managed(policy=Policy(archive=ArchiveMode.OFF))

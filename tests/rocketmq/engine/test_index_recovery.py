@@ -73,7 +73,7 @@ def test_what_more_than_ten_segments_back_is_not_indexed_is_said(
     foreseen = recover_store(config, dry_run=True, cut_messages=False)
     done = recover_store(config, dry_run=False, cut_messages=False)
     assert done.unindexed == foreseen.unindexed == (0, 16 * A_FILE)
-    said = f"Keys of messages below offset {16 * A_FILE} aren't found, from 0 on"
+    said = f"Messages at offsets [0, {16 * A_FILE}) aren't found by key"
     assert said in " ".join(done.lines)
     assert said in caplog.text
     assert not_found(config, offsets) == {offset for offset in offsets.values() if offset < 16 * A_FILE}
