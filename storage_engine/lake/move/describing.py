@@ -1,6 +1,6 @@
-"""Description of a lake. If other commands refuse the lake, it has the reason and the command that helps.
+"""Description of a lake. If other commands refuse the lake, it says why, and which command helps.
 
-Nothing is changed.
+It never changes the lake.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class TableInfo:
 
     :param location: present location of the table's files.
     :param metadata: name of the metadata file that the catalog names.
-    :param named_location: location of the files according to the metadata.
-    :param former_locations: locations that the table had before.
+    :param named_location: location of the files by the metadata.
+    :param former_locations: earlier locations of the table.
     :param metadata_count: number of metadata files, by the metadata's log.
-    :param mark: the mark below the table's location; None: there is none that can be read.
-    :param fault: why the other fields aren't known; "": they are known.
+    :param mark: the mark below the table's location; None if none can be read.
+    :param fault: why the other fields aren't known; "" if they are.
     """
 
     name: str
@@ -82,8 +82,8 @@ class TableInfo:
 class StoreInfo:
     """Description of one store in a lake.
 
-    :param ranges: the ranges that the lake has without a hole, as (log, lineage, from, to).
-    :param expired: such ranges of expired segments, which no other field counts.
+    :param ranges: contiguous ranges in the lake, as (log, lineage, from, to).
+    :param expired: such ranges of expired segments. No other field counts these segments.
     :param in_part: such ranges of segments of which archive rules left topics out.
     :param head_sequence: number of the last receipt of the chain.
     :param root: path of the store when its last receipt was written.
@@ -105,18 +105,18 @@ class StoreInfo:
 class LakeInfo:
     """Description of a lake.
 
-    :param lake_id: the lake's UUID; None: a lake of version 1, or one whose tables can't be read.
-    :param refused: why other commands refuse the lake, and what to do; "": they open it.
-    :param copy_of: UUID of the lake that it is a read-only copy of.
+    :param lake_id: the lake's UUID; None for a lake of version 1, or if its tables can't be read.
+    :param refused: why other commands refuse the lake, and what to do; "" if they open it.
+    :param copy_of: UUID of the original, if this is a read-only copy.
     :param copied_heads: for each store, number and hash of the last receipt when the lake was copied.
     :param promoted: who made a copy writable, when and why.
-    :param broker: broker of its segments; "": it takes the first store of any broker; None: its tables can't
+    :param broker: broker of its segments; "" if the first archived store decides it; None if the tables can't
         be read.
-    :param acts: number of acts that it has recorded; None: they can't be read.
-    :param acts_fault: why they can't be read; "": they can.
+    :param acts: number of recorded acts; None if they can't be read.
+    :param acts_fault: why the acts can't be read; "" if they can, or if the table ``segments`` can't be read.
     :param archive_rules: rules by which messages aren't archived.
-    :param ignored: names of properties that aren't followed here, by their table; "" for a REST catalog's
-        own.
+    :param ignored: names of properties that have no effect here, by their table; "" stands for a REST
+        catalog's own properties.
     """
 
     location: str
@@ -149,17 +149,17 @@ def describe(config: LakeConfig) -> LakeInfo:
         lake = connect(config)
         catalog = lake.catalog_id
         with suppress(LakeUnavailableError):
-            placed, infos = _tables(lake)
+            placed, infos = _read_tables(lake)
         refused = _refusal(lake)
     except LakeUnavailableError as error:
         refused = Text(error)
     stores: tuple[StoreInfo, ...] = ()
-    acts, acts_fault = _acts(placed)
+    acts, acts_fault = _read_acts(placed)
     rules = policy_of(acts or ()).archive_rules
     properties = placed[SEGMENTS].metadata.properties if SEGMENTS in placed else {}
     if SEGMENTS in placed:
         try:
-            # Receipts of a newer version may mean something else.
+            # Receipts of a newer version may have another meaning.
             check_version_of(placed[SEGMENTS].location, properties)
             stores = tuple(_stores(all_receipts(placed[SEGMENTS])))
         except StorageEngineError as error:
@@ -184,7 +184,7 @@ def describe(config: LakeConfig) -> LakeInfo:
     )
 
 
-def _acts(placed: Mapping[str, PlacedTable]) -> tuple[Acts | None, str]:
+def _read_acts(placed: Mapping[str, PlacedTable]) -> tuple[Acts | None, str]:
     if SEGMENTS not in placed:
         return None, ""
     try:
@@ -222,27 +222,27 @@ def _refusal(lake: Lake) -> str:
     return ""
 
 
-def _tables(lake: Lake) -> tuple[dict[str, PlacedTable], tuple[TableInfo, ...]]:
+def _read_tables(lake: Lake) -> tuple[dict[str, PlacedTable], tuple[TableInfo, ...]]:
     """Return the tables that can be read, and a description of every table."""
     placed: dict[str, PlacedTable] = {}
     infos: list[TableInfo] = []
     places = _places(lake)
 
-    def look(name: str) -> None:
+    def read_table(name: str) -> None:
         if name not in places:
             return
         pointer, location = places[name]
         file = pointer.rpartition("/")[2]
         try:
             table = _read(lake, name, pointer, location)
-            infos.append(_table(table))
+            infos.append(_describe_table(table))
             placed[name] = table
         except StorageEngineError as error:
             infos.append(TableInfo(name, location, file, fault=Text(error)))
 
-    look(SEGMENTS)
-    look(_rows_table(placed, places))
-    look(DELETIONS)
+    read_table(SEGMENTS)
+    read_table(_rows_table(placed, places))
+    read_table(DELETIONS)
     return placed, tuple(infos)
 
 
@@ -272,7 +272,7 @@ def _places(lake: Lake) -> dict[str, tuple[str, str]]:
     }
 
 
-def _table(table: PlacedTable) -> TableInfo:
+def _describe_table(table: PlacedTable) -> TableInfo:
     files = live_files(table)
     metadata = table.metadata
     return TableInfo(
@@ -315,9 +315,6 @@ def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
 
 
 def _ranges(rows: Sequence[Receipt]) -> list[tuple[str, int, int, int]]:
-    """Return the ranges without a hole.
-
-    :param rows: receipts, in the order of log, lineage and offset.
-    """
+    """Return the contiguous ranges of receipts, which are sorted by log, lineage and offset."""
     of_logs = groupby(rows, key=lambda row: (row.log, row.lineage))
     return [(*log, *ends) for log, of_log in of_logs for ends in runs(list(of_log))]
