@@ -295,7 +295,11 @@ class LakeReader:
         except Exception:
             segment.pieces.pop(number, None)
             raise
-        self._make_room()
+        with self._segments_lock:
+            total = sum(segment.decoded_bytes for segment in self._segments.values())
+            while total > self._cache_bytes and len(self._segments) > 1:
+                # Its scratch file is closed when the last reader has finished.
+                total -= self._segments.popitem(last=False)[1].decoded_bytes
         return piece
 
     def _read_ahead(
@@ -319,10 +323,7 @@ class LakeReader:
                 self._opening[receipt.row_hash].add_done_callback(partial(self._begin_new, receipt.row_hash))
 
     def _begin_new(self, row_hash: str, opened: asyncio.Future[SegmentInLake]) -> None:
-        """Start decoding the first piece of an opened segment.
-
-        If the segment can't be opened, no error is logged, because no consumer asked for it.
-        """
+        """Start decoding an opened segment. An error isn't logged, because no consumer asked for it."""
         del self._opening[row_hash]
         if not opened.cancelled() and opened.exception() is None and self._waiting <= self._threads:
             self._begin(opened.result(), 0)
@@ -340,13 +341,6 @@ class LakeReader:
             segment.pieces[number] = asyncio.ensure_future(self._run_in_thread(segment.piece, number))
             segment.pieces[number].add_done_callback(end)
         return segment.pieces[number]
-
-    def _make_room(self) -> None:
-        with self._segments_lock:
-            total = sum(segment.decoded_bytes for segment in self._segments.values())
-            while total > self._cache_bytes and len(self._segments) > 1:
-                # Its scratch file is closed when the last reader has finished.
-                total -= self._segments.popitem(last=False)[1].decoded_bytes
 
     def _find_segment(self, receipt: Receipt) -> SegmentInLake | None:
         with self._segments_lock:

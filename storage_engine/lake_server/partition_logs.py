@@ -99,10 +99,7 @@ def next_step(partition: ArchivedPartition, offset: int, cluster: tuple[int, int
 
 
 def _contiguous_end(partition: ArchivedPartition, offset: int) -> int:
-    """Return the end of the lake's contiguous served offsets from an archived offset on.
-
-    If that offset isn't served, return the partition's end.
-    """
+    """Return the end of contiguous served offsets from an archived offset on, or else the partition's end."""
     end = offset
     for archived in partition.ranges_from(offset):
         if archived.first > end or archived.refused:
@@ -333,10 +330,7 @@ class Logs:
     async def _read_cluster(
         self, across: Sequence[tuple[ArchivedPartition, PartitionFetch]], limits: FetchLimits
     ) -> dict[PartitionKey, PartitionRecords]:
-        """Return the cluster's records. For an offset that it lacks, use the lake's newest commit.
-
-        :param across: partitions with their fetches.
-        """
+        """Return the cluster's records. For an offset that it lacks, use the lake's newest commit."""
         assert self._upstream is not None
         records: dict[PartitionKey, PartitionRecords] = {}
         fetches: list[tuple[ArchivedPartition, PartitionFetch, ClusterTopic | None]] = []
@@ -369,10 +363,7 @@ class Logs:
     def _pass_on(
         self, partition: ArchivedPartition, answer: Any, compared: ClusterTopic | None
     ) -> PartitionRecords:
-        """Return the cluster's records, or an error if the topic or its leaders changed.
-
-        :param compared: the topic when its log was compared with the archived log.
-        """
+        """Return the cluster's records, or an error if the topic isn't the compared one any more."""
         is_compared = self._topic(partition) == compared
         if answer is None or answer.error_code is not ErrorCode.none or not is_compared:
             return PartitionRecords(_AGAIN)
@@ -515,10 +506,7 @@ class Logs:
         return fault
 
     def _check_topic(self, partition: ArchivedPartition) -> None:
-        """Check that lake and cluster don't have different topics of this name.
-
-        :raises StorageEngineError: they have.
-        """
+        """Raise StorageEngineError if lake and cluster have different topics of this name."""
         if self._is_other(partition):
             assert self._upstream is not None
             raise StorageEngineError(

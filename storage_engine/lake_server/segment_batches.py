@@ -423,10 +423,7 @@ class SegmentInLake:
             self._decoded.add(number)
 
     def _decode_rows(self) -> None:
-        """Decode a whole segment that another engine has rewritten. Its bytes must be as archived.
-
-        :raises DamagedRangeError: they aren't.
-        """
+        """Decode a whole rewritten segment. Raise DamagedRangeError if its bytes aren't the archived ones."""
         with self._lock:
             if 0 in self._decoded:
                 return
@@ -480,10 +477,7 @@ class SegmentInLake:
         return int.from_bytes(bytes(self._scratch.kept(at, at + 8)), "big", signed=True) > offset
 
     def _highest(self, column: Sequence[pq.Statistics | None]) -> Longs:
-        """Return for each window the highest value of a column in it and in the windows before.
-
-        :param column: the column's statistics in each row group, or None where there may be any value.
-        """
+        """Return the highest value of a column up to each window. Without statistics it may be any value."""
         highest: list[int] = []
         for window in self._windows:
             statistics: Any = column[window.first_row_group : window.end_row_group]

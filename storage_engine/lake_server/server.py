@@ -103,11 +103,7 @@ class Answers(GroupAnswers):
         host, port = self._address
         broker = part(request, "DescribeClusterBroker", broker_id=NODE_ID, host=host, port=port, rack=None)
         return response(
-            request,
-            error_message=None,
-            cluster_id=self._cluster,
-            controller_id=NODE_ID,
-            brokers=(broker,),
+            request, error_message=None, cluster_id=self._cluster, controller_id=NODE_ID, brokers=(broker,)
         )
 
     async def _describe_configs(self, request: Request) -> Frame:
@@ -169,8 +165,24 @@ class Answers(GroupAnswers):
             answers = {place: self._without_zstd(request, place, it) for place, it in answers.items()}
 
         def answer_part(name: str, partition: Any) -> Any:
-            records = answers.get((name, partition.partition), PartitionRecords(UNKNOWN))
-            return _partition_data(request, partition.partition, records)
+            answer = answers.get((name, partition.partition), PartitionRecords(UNKNOWN))
+            aborted = None
+            if answer.aborted is not None:
+                aborted = tuple(
+                    part(request, "AbortedTransaction", producer_id=producer_id, first_offset=first_offset)
+                    for producer_id, first_offset in answer.aborted
+                )
+            return part(
+                request,
+                "PartitionData",
+                partition_index=partition.partition,
+                error_code=answer.error,
+                high_watermark=answer.end,
+                last_stable_offset=answer.stable,
+                log_start_offset=answer.start,
+                aborted_transactions=aborted,
+                records=answer.records,
+            )
 
         topics = parts_by_topic(request, "FetchableTopicResponse", body.topics, answer_part)
         return response(request, session_id=0, responses=topics)
@@ -248,26 +260,6 @@ def _topic_part(request: Request, name: str, partitions: Collection[int]) -> Any
             )
             for number in sorted(partitions)
         ),
-    )
-
-
-def _partition_data(request: Request, number: int, answer: PartitionRecords) -> Any:
-    aborted = answer.aborted
-    return part(
-        request,
-        "PartitionData",
-        partition_index=number,
-        error_code=answer.error,
-        high_watermark=answer.end,
-        last_stable_offset=answer.stable,
-        log_start_offset=answer.start,
-        aborted_transactions=None
-        if aborted is None
-        else tuple(
-            part(request, "AbortedTransaction", producer_id=producer_id, first_offset=first_offset)
-            for producer_id, first_offset in aborted
-        ),
-        records=answer.records,
     )
 
 
@@ -492,12 +484,7 @@ class Connections:
 
 
 async def _send(outgoing: asyncio.StreamWriter, data: bytearray | Batches) -> None:
-    """Send bytes to a client.
-
-    Bytes in a file are sent in parts, so that a slow client takes the memory of only one part.
-
-    :raises ProtocolError: the client has read nothing for too long. Its files are released.
-    """
+    """Send bytes. Those in a file are sent in parts, so that a slow client takes the memory of only one."""
     for piece in data.parts(_PART_BYTES) if isinstance(data, KeptBytes) else (data,):
         outgoing.write(piece)
         try:

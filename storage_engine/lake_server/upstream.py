@@ -284,10 +284,7 @@ class Upstream:
             return await connection.forward(data)
 
     async def _coordinator(self, group: str) -> Address:
-        """Return the address of a group's coordinator.
-
-        :raises UpstreamError: there is no coordinator yet.
-        """
+        """Return the address of a group's coordinator, or raise UpstreamError."""
         node = await self._ask_any("find_coordinator", key=group, key_type=0)
         self._check(node.error_code, f"the coordinator of group {group}")
         return node.host, node.port
@@ -432,10 +429,7 @@ class Upstream:
         raise UpstreamError("; ".join(failures))
 
     async def _ask(self, address: Address, name: str, *, seconds: float = 0.0, **values: Any) -> Any:
-        """Ask a broker, and wait for its answer.
-
-        :param seconds: how long the broker may wait before it answers.
-        """
+        """Return a broker's answer, for which the broker may wait ``seconds``."""
         if self._fault and name != "metadata":
             raise UpstreamError(self._fault)
         async with self._borrow(address, seconds) as connection:
@@ -497,10 +491,7 @@ class _Connection:
             return connection
 
     async def _log_in(self, login: UpstreamLogin) -> None:
-        """Log in to a broker.
-
-        :raises UpstreamError: the broker refuses the login, or can't show that it knows the password.
-        """
+        """Log in, or raise UpstreamError if the broker refuses or can't show that it knows the password."""
         whose = f"the login of {login.user} by {login.mechanism}: expected that a broker accepts it, found"
         answer = await self.ask("sasl_handshake", {"mechanism": login.mechanism})
         if answer.error_code is not ErrorCode.none:

@@ -164,7 +164,11 @@ def record_act(lake: Lake, decide: Callable[[Acts], KeepDecision | None]) -> Act
             decision = decide(acts)
             if decision is not None:
                 keeps = decision.kind in (ActKind.HOLD, ActKind.UNDO)
-                act = _next_act(acts, lake_id, _read_clock(segments.io, location, keeps=keeps), decision)
+                now_ms = _read_clock(segments.io, location, keeps=keeps)
+                # An act must not seem to be older than the act before it.
+                at_ms = max(now_ms, acts[-1].act.at_ms) if acts else now_ms
+                previous = acts[-1].sha256 if acts else ""
+                act = Act(len(acts), previous, lake_id, person(), this_host(), at_ms, decision)
                 data = act.encode()
                 check_turn()
                 replace_small_file(segments.io, _location_of(location, sha256_of_act(data)), data)
@@ -173,14 +177,6 @@ def record_act(lake: Lake, decide: Callable[[Acts], KeepDecision | None]) -> Act
                 # The mark may lack the newest act, because the act's writer was killed.
                 write_mark(segments.refresh(), lake_id, lake.catalog_id, act=acts[-1].sha256)
     return acts
-
-
-def _next_act(acts: Acts, lake_id: str, now_ms: int, decision: KeepDecision) -> Act:
-    last = acts[-1] if acts else None
-    # An act must not seem to be older than the act before it.
-    at_ms = max(now_ms, last.act.at_ms) if last else now_ms
-    previous = last.sha256 if last else ""
-    return Act(len(acts), previous, lake_id, person(), this_host(), at_ms, decision)
 
 
 def read_trusted_clock(lake: Lake) -> int:
@@ -203,10 +199,9 @@ def _read_clock(file_io: FileIO, location: str, *, keeps: bool) -> int:
     now_ms, here_ms = read_clock_at(file_io, location) // 1_000_000, clock_ms()
     if not keeps and abs(now_ms - here_ms) > JUMP_MS:
         raise LakeUnavailableError(
-            f"{location}: expected the time of this machine, {time_text(here_ms)}, found "
-            f"{time_text(now_ms)} as the time of a file that was just written: one of both clocks is "
-            "wrong, and messages could be deleted too early. Nothing was changed. Correct the wrong clock, "
-            "and run again."
+            f"{location}: expected the time of this machine, {time_text(here_ms)}, found {time_text(now_ms)} "
+            "as the time of a file that was just written: one of both clocks is wrong, and messages could be "
+            "deleted too early. Nothing was changed. Correct the wrong clock, and run again."
         )
     return now_ms
 

@@ -25,10 +25,7 @@ WAIT_MS = DAY_MS
 
 
 def permitting_rule(
-    stream: Stream,
-    lakes: Sequence[Sequence[ArchiveRule] | None],
-    recorded_ms: Mapping[str, int],
-    now_ms: int,
+    stream: Stream, lakes: Sequence[Sequence[ArchiveRule] | None], recorded_ms: Mapping[str, int], now_ms: int
 ) -> ArchiveRule | None:
     """Return the first lake's rule by which a stream's messages may be deleted without a copy.
 

@@ -231,10 +231,7 @@ def codec_errors(name: str) -> Iterator[None]:
 
 @contextmanager
 def _row_errors(name: str) -> Iterator[None]:
-    """Turn errors of writing a codec's rows into one error.
-
-    :raises ProofError: the rows don't match their schema.
-    """
+    """Turn errors of writing rows that don't match their schema into ProofError."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -243,9 +240,8 @@ def _row_errors(name: str) -> Iterator[None]:
 
 def _codec_error(name: str, error: BaseException) -> ProofError:
     return ProofError(
-        f"{name}: expected its broker's codec to turn the segment into rows of its schema and back, "
-        f"found {type(error).__name__}: {error}. Nothing was committed. Mend the package that brings the "
-        "broker."
+        f"{name}: expected its broker's codec to turn the segment into rows of its schema and back, found "
+        f"{type(error).__name__}: {error}. Nothing was committed. Mend the package that brings the broker."
     )
 
 
@@ -557,10 +553,7 @@ def segments_in(file_io: FileIO, location: str) -> Mapping[SegmentIdentity, rang
 def _read_segments(file_io: FileIO, location: str) -> Mapping[SegmentIdentity, range]:
     segments: dict[SegmentIdentity, range] = {}
     names = IDENTITY_COLUMNS.names
-    with (
-        lake_errors(location, "read a data file"),
-        opened_rows(file_io, location) as parquet,
-    ):
+    with lake_errors(location, "read a data file"), opened_rows(file_io, location) as parquet:
         for number in range(parquet.num_row_groups):
             rows = parquet.read_row_group(number, columns=names, use_threads=False)
             for slot in rows.group_by(names, use_threads=False).aggregate([]).to_pylist():

@@ -180,10 +180,7 @@ _POSITIONS = {field.name: at for at, field in enumerate(DATA_FILE_TYPE[2].fields
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entries:
-    """A manifest's live entries.
-
-    :param ranges: an array with a row for each entry and a column for each field of :class:`Range`.
-    """
+    """A manifest's live entries. ``ranges`` has a row for each and a column for each field of Range."""
 
     entries: Sequence[ManifestEntry]
     ranges: np.ndarray[Any, np.dtype[np.int64]]
@@ -505,11 +502,7 @@ def offsets_of(segments: Iterable[Segment | SegmentIdentity | ProvenRows]) -> Of
 
 
 def live_data_files(
-    table: Table,
-    store_id: str,
-    base_offsets: tuple[int, int] | None = None,
-    *,
-    statistics: bool = False,
+    table: Table, store_id: str, base_offsets: tuple[int, int] | None = None, *, statistics: bool = False
 ) -> tuple[LiveFile, ...]:
     """Return a store's data files in the table's loaded snapshot.
 

@@ -26,13 +26,7 @@ from storage_engine.commands import Command
 from storage_engine.exceptions import ProofError
 from storage_engine.lake.catalog.tables import LEAF_KEY, LEAF_SALT
 from storage_engine.lake.file.sha256_kernels import DIGEST_BYTES, sha256_engine
-from storage_engine.lake.file.tree_kernels import (
-    LEVELS,
-    NODE,
-    SALT_BYTES,
-    TREE_SCRATCH_BYTES,
-    push_leaves,
-)
+from storage_engine.lake.file.tree_kernels import LEVELS, NODE, SALT_BYTES, TREE_SCRATCH_BYTES, push_leaves
 from storage_engine.model.broker.codec import Columns
 
 RUN_LEAVES = 4096
@@ -334,10 +328,7 @@ def new_leaf_keys(rows: pa.Table, columns: Columns) -> pa.Array[Any]:
 
 
 def _runs_of(rows: pa.Table, topic: str | None) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Divide rows into runs of one stream each, and return the runs' ends and streams.
-
-    :param topic: column of the stream's name; None if all rows have one stream.
-    """
+    """Return the end and the stream of each run of rows of one stream. Without a topic, it is one run."""
     if topic is None:
         return np.array([rows.num_rows], np.int64), [""]
     column: Any = rows[topic]

@@ -324,10 +324,7 @@ def _check_unchanged(job: SegmentJob, chosen: FileFacts, source: Source) -> File
 
 
 def _as_chosen(chosen: FileFacts, facts: FileFacts) -> FileFacts:
-    """Return a file's facts with the device that the chosen file had.
-
-    :raises ProofError: the inode or size differs from the chosen file's.
-    """
+    """Return facts with the chosen file's device. Raise ProofError if the inode or size differs."""
     # A disk that several hosts mount has another device number on each.
     facts = replace(facts, device=chosen.device)
     if (facts.inode, facts.size_bytes) != (chosen.inode, chosen.size_bytes):

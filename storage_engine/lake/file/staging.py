@@ -61,10 +61,6 @@ def publish(segments: Iterable[ProvenSegment]) -> tuple[ProvenSegment, ...]:
 
 
 def _publish_file(segment: ProvenSegment) -> ProvenSegment:
-    """Give one segment's file its final name.
-
-    :raises OSError: the file can't be given a final name.
-    """
     staged, final = _paths(segment)
     if staged == final:
         return segment

@@ -336,10 +336,7 @@ def _is_as_archived(file: LiveFile, rows: Sequence[Receipt]) -> bool:
 def _kind_of(
     row: Receipt, names: tuple[str, ...], policy: KeepPolicy
 ) -> tuple[str, object, int | None, frozenset[str]] | None:
-    """Return a segment's topic, its rule, the rule's days, and its holds.
-
-    Return None if the segment may not share a file.
-    """
+    """Return a segment's topic, rule, the rule's days and holds, or None if it may not share a file."""
     topic, broker = topic_of(row.broker, row.log), find_broker(row.broker)
     if topic is None:
         return None
@@ -425,10 +422,7 @@ def _write_sound(table: Table, group: Sequence[SmallFile]) -> tuple[LargerFile |
 
 
 def _check(table: Table, file: SmallFile) -> None:
-    """Make sure that a small file proves its segments.
-
-    :raises ProofError: the file is lost, or doesn't prove a segment. The error names the segment.
-    """
+    """Raise ProofError, which names the segment, if a small file is lost or doesn't prove a segment."""
     for row in file.receipts:
         subject = f"the segment {row.log}/{row.base_offset:020d} in small files that become one"
         try:
@@ -442,13 +436,7 @@ def _check(table: Table, file: SmallFile) -> None:
 
 
 def _write(table: Table, group: Sequence[SmallFile]) -> LargerFile:
-    """Write small files as one larger file, prove each segment in it, and give it its final name.
-
-    Nothing refers to the larger file yet.
-
-    :raises ProofError: the rows read back differ from the small files' rows.
-    :raises LakeUnavailableError: the lake can't be read or written.
-    """
+    """Write small files as one larger file, prove it, and give it its final name. It isn't committed yet."""
     folder = group[0].location.rpartition("/")[0]
     location = f"{folder}/{shared_file_name(uuid.uuid4().hex, 0)}"
     path = local_path(location)
@@ -576,10 +564,7 @@ def _fault(receipt: Receipt, part: SegmentPart, location: str, memory: WindowMem
 
 
 def _commit(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile]:
-    """Replace small files by larger files of one store in the tables, or put the small files back.
-
-    :return: the larger files that don't count, because another process changed a receipt meanwhile.
-    """
+    """Replace small files by larger ones, or put them back. Return the larger files that don't count."""
     with CHANGE_LOCK:
         commit_steps(lake, partial(_next_step, lake, files))
     return _discard_changed(lake, files)
@@ -677,10 +662,7 @@ def _replacing_rows(
 
 
 def _finish(lake: Lake, store_id: str) -> list[str]:
-    """Finish killed compactions whose larger file is in the table, but not yet in all receipts.
-
-    :return: the faults of larger files that don't prove their segments.
-    """
+    """Finish killed compactions whose larger file is in the table. Return the faults of larger files."""
     faults: list[str] = []
     segments, messages = lake.segments(), lake.messages()
     rows = receipts_in(segments, store_id, with_ended=True)
@@ -715,10 +697,7 @@ def _finish(lake: Lake, store_id: str) -> list[str]:
 
 
 def _file_fault(error: ProofError | LakeUnavailableError) -> Text:
-    """Return an error as the fault of one data file.
-
-    :raises LakeUnavailableError: the lake can't be read. The error isn't about a missing or damaged file.
-    """
+    """Return an error about a missing or damaged file as text. Raise another LakeUnavailableError."""
     if isinstance(error, LakeUnavailableError) and not isinstance(error.__cause__, FileNotFoundError):
         raise error
     return Text(error)

@@ -204,7 +204,11 @@ def _read_names(table: Table, location: str, kind: GarbageKind, file: TableFile)
     try:
         with careful_avro():
             if kind is GarbageKind.METADATA:
-                return _named_by_metadata(table, location)
+                metadata = FromInputFile.table_metadata(table.io.new_input(location))
+                names = frozenset(key_of(snapshot.manifest_list) for snapshot in metadata.snapshots)
+                other = f"it is metadata of another table, {metadata.table_uuid}: another lake is or was here"
+                is_own = metadata.table_uuid == table.metadata.table_uuid
+                return GarbageContents(names=names, keep="" if is_own else other)
             if kind is GarbageKind.MANIFEST_LIST:
                 manifests = read_manifest_list(table.io.new_input(location))
                 return GarbageContents(
@@ -225,17 +229,6 @@ def _read_names(table: Table, location: str, kind: GarbageKind, file: TableFile)
     except Exception as error:
         # On damaged bytes the parsers raise any kind of error.
         return GarbageContents(fault=f"{_UNREADABLE}: {type(error).__name__}: {error}")
-
-
-def _named_by_metadata(table: Table, location: str) -> GarbageContents:
-    metadata = FromInputFile.table_metadata(table.io.new_input(location))
-    names = frozenset(key_of(snapshot.manifest_list) for snapshot in metadata.snapshots)
-    if metadata.table_uuid != table.metadata.table_uuid:
-        return GarbageContents(
-            names=names,
-            keep=f"it is metadata of another table, {metadata.table_uuid}: another lake is or was here",
-        )
-    return GarbageContents(names=names)
 
 
 FOREIGN_GRACE_MS = DAY_MS

@@ -30,16 +30,6 @@ _NAMED_BY = {
 _SMALL_TABLES = {SEGMENTS: GarbageKind.RECEIPTS, DELETIONS: GarbageKind.DELETIONS}
 """The kind of these two tables' data files. Data files of the third table have rows of segments."""
 
-_BOTTOM_UP = (
-    GarbageKind.STAGED,
-    GarbageKind.DATA_FILE,
-    GarbageKind.RECEIPTS,
-    GarbageKind.DELETIONS,
-    GarbageKind.MANIFEST,
-    GarbageKind.MANIFEST_LIST,
-    GarbageKind.METADATA,
-)
-
 
 class GarbageStanding(Enum):
     GARBAGE = auto()
@@ -155,7 +145,7 @@ def judge(candidates: Sequence[Candidate], needed: Set[str]) -> list[Verdict | N
                 return key
         return ""
 
-    for kind in _BOTTOM_UP:
+    for kind in GarbageKind:
         of_kind = [number for number, candidate in enumerate(candidates) if candidate.kind is kind]
         # Delete files name data files, and so come after them.
         for number in sorted(of_kind, key=lambda n: bool((c := candidates[n].contents) and c.names)):
@@ -219,10 +209,7 @@ class _Hidden:
                 self._named.setdefault(kind, set()).update(contents.names)
 
     def namer_of(self, candidate: Candidate) -> str:
-        """Return the key of an unreadable file that may lead to this file, if no readable file names it.
-
-        Otherwise return "".
-        """
+        """Return the key of an unreadable file that may name this file, or "" if a readable one names it."""
         kind = None if candidate.kind is None else _NAMED_BY.get(candidate.kind)
         if kind is None or candidate.key in self._named.get(kind, ()):
             return ""

@@ -242,10 +242,7 @@ def take_out_orphan(messages: PlacedTable, orphan: Orphan, proven: ProvenSegment
 
 
 def _identity(orphan: Orphan, parquet: SegmentRows) -> tuple[int, str, int, int]:
-    """Return the lineage, log, base offset and end position of a file's rows.
-
-    :raises ProofError: the rows belong to several segments, or to another store.
-    """
+    """Return lineage, log, base offset and end by the rows. Raise ProofError for several segments."""
     columns = [*IDENTITY_COLUMNS.names, "physical_offset", "size"]
     rows = parquet.read_row_groups(list(range(parquet.num_row_groups)), columns=columns)
     values: list[list[Any]] = [pc.unique(rows[name]).to_pylist() for name in IDENTITY_COLUMNS.names]

@@ -242,10 +242,7 @@ def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[Ea
 
 
 def _slots_in(messages: Table, location: str) -> list[tuple[str, str]]:
-    """Return the segments in a file that no receipt names, each as prefix and digits of a data file's name.
-
-    :raises LakeUnavailableError: the file can't be read.
-    """
+    """Return prefix and digits, as in data files' names, of each segment in a file without a receipt."""
     name = file_name(location)
     name = final_name(name) if name.endswith(PARTIAL_SUFFIX) else name
     if not is_shared_name(name):
@@ -308,10 +305,7 @@ def _is_of(act: RecordedAct, expiry: RecordedExpiry) -> bool:
 def _next_step(
     lake: Lake, expiry: RecordedExpiry, batch: Sequence[SegmentIdentity], kept: Set[SegmentIdentity] | None
 ) -> CommitStep | None:
-    """Return the next step of an expiry, or of its undo.
-
-    :param kept: segments that may not expire any more; None if no segment may.
-    """
+    """Return the next step of an expiry or of its undo. Without ``kept``, no segment may expire any more."""
     # While a commit waited for its turn, a hold or an undo may have been recorded.
     acts = read_acts(lake)
     now = _current_expiry(acts, expiry)
@@ -475,8 +469,7 @@ def _find_thinned(messages: Table, expiry: RecordedExpiry) -> dict[SegmentIdenti
     """Return an act's removals of some streams by segment, with the replaced files' present locations."""
     return {
         thinning.segment: replace(
-            thinning,
-            file=replace(thinning.file, location=location_of(messages, thinning.file.location)),
+            thinning, file=replace(thinning.file, location=location_of(messages, thinning.file.location))
         )
         for thinning in expiry.recorded.act.decision.thinned
     }
@@ -541,10 +534,7 @@ def data_step(
 
 
 def _rows(segments: Table, batch: Sequence[SegmentIdentity], *, superseded: bool = False) -> list[Receipt]:
-    """Return the receipts that count for a batch's segments, also those that say that a segment expired.
-
-    :param superseded: return all receipts of these segments, the newest last.
-    """
+    """Return the receipts that count for a batch, or all of its receipts, the newest last."""
     of_batch = set(batch)
     rows = receipts_in(
         segments, batch[0].store_id, base_offsets=offsets_of(batch), superseded=superseded, with_ended=True
@@ -564,10 +554,7 @@ def _act_text(act: RecordedAct) -> str:
 
 
 def _check_left(expiry: RecordedExpiry) -> None:
-    """Make sure that an expiry can be undone.
-
-    :raises BadInputError: all files of the expiry were removed for good.
-    """
+    """Raise BadInputError if all files of an expiry were removed for good."""
     if not expiry.returning:
         raise BadInputError(
             f"undo: expected an act whose files still exist, found {expiry.recorded.sha256}, whose "
@@ -577,10 +564,7 @@ def _check_left(expiry: RecordedExpiry) -> None:
 
 
 def _check_file(messages: Table, file: StoredFile) -> None:
-    """Make sure that a file has the size and SHA-256 of its act.
-
-    :raises ProofError: the file is missing or differs.
-    """
+    """Raise ProofError if a file is missing, or hasn't the size and SHA-256 of its act."""
     location = location_of(messages, file.location)
     try:
         with open_data_file(messages.io, location) as stored:

@@ -93,10 +93,7 @@ def _kept_groups(old: pq.ParquetFile, columns: Columns, removed: Collection[str]
 
 
 def _prove(table: Table, receipt: Receipt, names: Collection[str], new: str, old: pq.ParquetFile) -> Thinning:
-    """Prove that the new file is the old file without the rows of some streams.
-
-    :raises ProofError: the files differ in another way.
-    """
+    """Raise ProofError unless the new file is the old file without the rows of some streams."""
     codec = find_broker(receipt.broker).codec
     counter, leaves = RowCounter(codec.columns), SegmentTree(codec.columns, new)
     expected = _kept_groups(old, codec.columns, names)

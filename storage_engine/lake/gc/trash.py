@@ -138,10 +138,7 @@ class Listing:
 
 
 def key_of(location: str) -> str:
-    """Return the last two parts of a location.
-
-    They are unique within a table, and don't depend on the path to the warehouse.
-    """
+    """Return the last two parts of a location, which are unique and the same for each path to a warehouse."""
     return "/".join(location.rsplit("/", 2)[-2:])
 
 
@@ -290,12 +287,15 @@ def empty(place: Place, files: Iterable[tuple[TrashList, TableFile]]) -> list[Ta
     :raises LakeUnavailableError: the place can't be written.
     """
     _check_own(place)
-    removed = []
+    removed, get_info = [], place.file_system.get_file_info
     for taken, file in files:
         with lake_errors(file.path, "remove a file"):
             # If the list was removed, its files were put back.
-            listed = place.is_local or _exists(place, f"{place.root}/{TRASH}/{taken.moment}/{TAKEN_LIST}")
-            if listed and _is_as_listed(place, file):
+            taken_list = f"{place.root}/{TRASH}/{taken.moment}/{TAKEN_LIST}"
+            if not place.is_local and get_info(taken_list).type != pafs.FileType.File:
+                continue
+            info = get_info(file.path)
+            if (info.size, info.mtime_ns) == (file.size_bytes, file.modified_ns):
                 with suppress(FileNotFoundError):
                     place.file_system.delete_file(file.path)
                     removed.append(file)
@@ -399,15 +399,6 @@ def _link_back(target: Path, source: Path) -> bool:
         except FileNotFoundError:
             return target.exists()
     return True
-
-
-def _is_as_listed(place: Place, file: TableFile) -> bool:
-    info = place.file_system.get_file_info(file.path)
-    return (info.size, info.mtime_ns) == (file.size_bytes, file.modified_ns)
-
-
-def _exists(place: Place, path: str) -> bool:
-    return bool(place.file_system.get_file_info(path).type == pafs.FileType.File)
 
 
 def _list_location(place: Place, moment: str) -> str:

@@ -426,10 +426,7 @@ def _original_id(lake: Lake) -> str:
 
 
 def _check_apart(lake: Lake, to: LakeConfig) -> None:
-    """Make sure that neither lake nor copy has a part inside the other.
-
-    :raises BadInputError: a part of one is inside the other, or the copy's warehouse has no location.
-    """
+    """Raise BadInputError if a part of the copy would be inside the lake, or a part of the lake inside it."""
     warehouse = to.properties.get("warehouse", "")
     if "://" not in warehouse:
         raise BadInputError(
@@ -458,10 +455,7 @@ def _catalog_file(config: LakeConfig) -> tuple[Path, ...]:
 
 
 def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, Intent | None]:
-    """Return the tables of an existing copy, and the intent of a killed attempt.
-
-    :raises LakeIdentityError: files that aren't a copy of this lake are at the copy's place.
-    """
+    """Return an existing copy's tables and a killed attempt's intent, or raise LakeIdentityError."""
     location = own_location(to, SEGMENTS)
     file_io = load_file_io(to.file_io_properties, location)
     intent = read_intent(file_io, location)
@@ -506,10 +500,7 @@ def _target_error(to: LakeConfig, actual: str, original: str) -> LakeIdentityErr
 
 
 def _check_continues(tables: Tables | None, rows: Sequence[Receipt]) -> None:
-    """Make sure that a lake has every receipt of its copy: an older state must not replace the copy.
-
-    :raises ReceiptError: a receipt is missing or differs.
-    """
+    """Raise ReceiptError if a lake lacks a receipt of its copy: an older state must not replace the copy."""
     stores = by_store(rows)
     copied = by_store(all_receipts(tables[SEGMENTS])) if tables is not None else {}
     for store in {*stores, *copied}:
@@ -518,10 +509,8 @@ def _check_continues(tables: Tables | None, rows: Sequence[Receipt]) -> None:
 
 
 def _sweep(written: Iterable[PlacedTable], before: Tables | None) -> None:
-    """Remove metadata of older copies, and incomplete files of killed attempts.
-
-    The metadata of this copy and of the one before stays. No other program writes into a copy.
-    """
+    """Remove incomplete files and all metadata except that of this copy and the one before."""
+    # No other program writes into a copy.
     for table in written:
         earlier = (before or {}).get(table.name)
         kept = [table.file_name] if earlier is None else [table.file_name, earlier.file_name]

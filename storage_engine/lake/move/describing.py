@@ -145,12 +145,16 @@ def describe(config: LakeConfig) -> LakeInfo:
     lake: Lake | None = None
     placed: dict[str, PlacedTable] = {}
     infos: tuple[TableInfo, ...] = ()
+    refused = ""
     try:
         lake = connect(config)
         catalog = lake.catalog_id
         with suppress(LakeUnavailableError):
             placed, infos = _read_tables(lake)
-        refused = _refusal(lake)
+        try:
+            check_lake(lake)
+        except BadInputError as error:
+            refused = Text(error)
     except LakeUnavailableError as error:
         refused = Text(error)
     stores: tuple[StoreInfo, ...] = ()
@@ -212,14 +216,6 @@ def _list_ignored(lake: Lake | None, tables: Iterable[PlacedTable]) -> Iterator[
             yield table.name, names
     if lake is not None and isinstance(lake.catalog, OwnTables) and lake.catalog.ignored:
         yield "", tuple(sorted(lake.catalog.ignored))
-
-
-def _refusal(lake: Lake) -> str:
-    try:
-        check_lake(lake)
-    except (LakeUnavailableError, BadInputError) as error:
-        return Text(error)
-    return ""
 
 
 def _read_tables(lake: Lake) -> tuple[dict[str, PlacedTable], tuple[TableInfo, ...]]:

@@ -219,29 +219,21 @@ def _tables(lake: Lake, broker: str, lake_id: str, locations: dict[str, str]) ->
         # Creating would write metadata before the catalog refuses an existing table.
         if not catalog.table_exists((namespace, name)):
             if name == SEGMENTS:
-                is_new = _make_segments(catalog, (namespace, name), location, properties)
+                schema = segments_schema()
+                with suppress(TableAlreadyExistsError):
+                    catalog.create_table(
+                        (namespace, name),
+                        schema=schema,
+                        location=location,
+                        partition_spec=partition_by_store(schema),
+                        properties={**SEGMENTS_PROPERTIES, **properties},
+                    )
+                    is_new = True
             else:
                 is_new = make_rows_table(catalog, (namespace, name), kind.codec, location, properties)
         table = catalog.load_table((namespace, name))
         lake_id = lake_id_of(table) or lake_id
         yield table, is_new
-
-
-def _make_segments(
-    catalog: Catalog, name: tuple[str, str], location: str | None, properties: dict[str, str]
-) -> bool:
-    """Make the table of receipts unless it exists, and return whether it was made here."""
-    schema = segments_schema()
-    with suppress(TableAlreadyExistsError):
-        catalog.create_table(
-            name,
-            schema=schema,
-            location=location,
-            partition_spec=partition_by_store(schema),
-            properties={**SEGMENTS_PROPERTIES, **properties},
-        )
-        return True
-    return False
 
 
 def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> None:
@@ -338,10 +330,7 @@ def _fault(file_io: FileIO, catalog_id: str | None, location: str, file: ListedF
 
 
 def _has_rows(data: bytes, location: str) -> bool:
-    """Return whether a metadata file has snapshots. An incomplete first file of a table has none.
-
-    :raises LakeUnavailableError: the file can't be read.
-    """
+    """Return whether a metadata file has snapshots. An incomplete first file of a table has none."""
     with metadata_errors(location, "read the table's metadata"):
         if location.endswith(".gz.metadata.json"):
             # Unlike gzip, this returns the readable part of an incomplete file.
@@ -368,10 +357,7 @@ def _claim_name(catalog_id: str) -> str:
 
 @contextmanager
 def _claim_place(config: LakeConfig, catalog_id: str, locations: Iterable[str]) -> Iterator[None]:
-    """Keep processes with other catalogs from making a lake at the same place.
-
-    :raises LakeIdentityError: such a process is making a lake there, or was killed before it was done.
-    """
+    """Raise LakeIdentityError if another catalog is making a lake at the same place."""
     name = _claim_name(catalog_id)
     claims = []
     try:

@@ -228,11 +228,7 @@ def has_landed(intent: Intent, tables: Tables) -> bool:
 
 
 def move_tables(
-    lake: Lake,
-    tables: Tables,
-    pointers: Mapping[str, str | None],
-    rows: Sequence[Receipt],
-    command: str,
+    lake: Lake, tables: Tables, pointers: Mapping[str, str | None], rows: Sequence[Receipt], command: str
 ) -> Intent:
     """Write the tables' metadata for the present location of their files, and make the catalog name it.
 
@@ -419,10 +415,7 @@ def relocate(config: LakeConfig, *, take_over: bool = False) -> Relocated:
 
 
 def _check_marks(tables: Tables, marks: Mapping[str, Mark | None]) -> None:
-    """Make sure that marks agree with the tables.
-
-    :raises LakeIdentityError: a mark is of another lake, or of a later state than the catalog's.
-    """
+    """Raise LakeIdentityError if a mark is of another lake, or of a later state than the catalog's."""
     lake_id = lake_id_of_tables(tables)
     for name, table in tables.items():
         mark = marks[name]

@@ -189,10 +189,7 @@ class _Rebuild:
     def _state_of(
         self, name: str, skip: Sequence[str], worth: Callable[[PlacedTable], int | None]
     ) -> TableState:
-        """Return a table's right state by the files in the warehouse.
-
-        :param worth: rates a state: the higher, the better; None if it can't be read.
-        """
+        """Return a table's right state by the warehouse's files. ``worth`` is higher for a better state."""
         location = own_location(self._config, name, self._pointers.get(name))
         file_io = load_file_io(self._config.file_io_properties, location)
         files = find_metadata(file_io, name, location, skip)
@@ -372,10 +369,7 @@ def _count_rows(deletions: PlacedTable) -> int | None:
 
 
 def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
-    """Prove orphans and commit them with new receipts.
-
-    :return: the data files that were added, and the reasons why other files weren't.
-    """
+    """Prove orphans and commit them. Return the added data files, and why others weren't added."""
     every_receipt = work.earlier_receipts()
     earlier = {row.identity: row for row in every_receipt}
     expired = {

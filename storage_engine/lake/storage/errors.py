@@ -95,10 +95,9 @@ def parquet_errors(location: str) -> Iterator[None]:
         if is_file_failure(error):
             raise lake_unavailable(location, "read a data file", error) from error
         raise ProofError(
-            f"{location}: expected a whole Parquet file, found one that can't be read: "
-            f"{reason_text(error)}. Nothing was committed or deleted. If no receipt names the file, remove "
-            "it and archive again; otherwise run verify, and keep or restore the segment from another "
-            "place that still has it."
+            f"{location}: expected a whole Parquet file, found one that can't be read: {reason_text(error)}. "
+            "Nothing was committed or deleted. If no receipt names the file, remove it and archive again; "
+            "otherwise run verify, and keep or restore the segment from another place that still has it."
         ) from error
 
 

@@ -193,10 +193,7 @@ def forget_files() -> None:
 
 
 def _stamp(location: str) -> _Stamp:
-    """Return facts that distinguish a local file from later files of its name, or None for a remote file.
-
-    A missing file has the stamp of zeros.
-    """
+    """Return a local file's inode, size and times, zeros if it is missing, or None for a remote file."""
     path = local_path(location)
     try:
         status = None if path is None else path.stat()
