@@ -145,8 +145,7 @@ def read_archive(lake: Lake, cluster: str | None) -> Archive:
         if row.lineage == stores[row.store_id].log_lineages[row.log]
     )
     first_proven = first_proven_ms(row for history in histories for row in history)
-    expiries = merged_expiries([(lake, ended(rows))])
-    return archive_of(rows, cluster, lake.location, expiries, first_proven)
+    return archive_of(rows, cluster, lake.location, merged_expiries([(lake, ended(rows))]), first_proven)
 
 
 def archive_of(

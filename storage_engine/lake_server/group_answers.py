@@ -698,8 +698,7 @@ class GroupAnswers:
         def answer_part(name: str, partition: Any) -> Any:
             number = partition.partition_index
             code = error if (name, number) in kept else UNKNOWN
-            kind = "OffsetCommitResponsePartition"
-            return part(request, kind, partition_index=number, error_code=code)
+            return part(request, "OffsetCommitResponsePartition", partition_index=number, error_code=code)
 
         topics = parts_by_topic(request, "OffsetCommitResponseTopic", body.topics, answer_part)
         return response(request, topics=topics)

@@ -38,8 +38,6 @@ from storage_engine.lake_server.upstream import (
 
 
 class LogSource(Enum):
-    """The source of an answer."""
-
     LAKE = "lake"
     CLUSTER = "cluster"
     OUTSIDE = "outside"
@@ -77,8 +75,7 @@ def next_step(partition: ArchivedPartition, offset: int, cluster: tuple[int, int
     if cluster is None:
         return SeamStep(LogSource.CLUSTER, offset, offset)
     first, end = cluster
-    is_served = first <= offset <= end
-    if is_served and (offset < end or end >= partition.end):
+    if first <= offset <= end and (offset < end or end >= partition.end):
         return SeamStep(LogSource.CLUSTER, offset, offset)
     if is_archived:
         # Reading it raises the error with the reason.

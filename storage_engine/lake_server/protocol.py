@@ -149,8 +149,7 @@ class Frame:
 
 def response(request: Request, **values: Any) -> Frame:
     """Make a complete response to a request."""
-    version = max(request.version, 0)
-    schema = body_class(request.name, version, "response", None)
+    schema = body_class(request.name, max(request.version, 0), "response", None)
     fields = {"throttle_time": _NONE, "session_lifetime": _NONE, "error_code": ErrorCode.none, **values}
     out, head = Frame(), schema.__header_schema__
     # Any: kio's types expect a file.

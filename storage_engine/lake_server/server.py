@@ -67,8 +67,7 @@ class Answers(GroupAnswers):
             part(request, "ApiVersion", api_key=key, min_version=lowest, max_version=highest)
             for key, (_, lowest, highest) in APIS.items()
         )
-        is_known = request.version >= 0
-        error = ErrorCode.none if is_known else ErrorCode.unsupported_version
+        error = ErrorCode.none if request.version >= 0 else ErrorCode.unsupported_version
         return response(request, error_code=error, api_keys=keys)
 
     async def _sasl_handshake(self, request: Request) -> Frame:

@@ -79,7 +79,6 @@ class ClusterTopic:
 
     @property
     def id_text(self) -> str:
-        """Return the topic's id as Kafka writes it."""
         return text_of(self.id)
 
 
@@ -153,8 +152,7 @@ def read_login(path: Path) -> UpstreamLogin:
             f"{path}: expected client settings, found no file that can be read: {error}. Nothing was "
             "started. Correct the file or its path."
         ) from error
-    mechanism = settings.get(_LOGIN[0], "")
-    if set(settings) != set(_LOGIN) or mechanism not in _MECHANISMS:
+    if set(settings) != set(_LOGIN) or settings.get(_LOGIN[0], "") not in _MECHANISMS:
         raise BadInputError(
             f"{path}: expected {', '.join(_LOGIN)}, where the first is one of {', '.join(_MECHANISMS)}; "
             f"found {', '.join(sorted(settings)) or 'nothing'}. Nothing was started. Correct the file."
@@ -340,7 +338,6 @@ class Upstream:
                 self._check(partition.error_code, f"a commit of group {group} for {answered.name}")
 
     def close(self) -> None:
-        """Close the connections that aren't in use."""
         for connections in self._idle.values():
             for connection in connections:
                 connection.close()

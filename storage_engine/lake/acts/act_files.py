@@ -168,8 +168,7 @@ def record_act(lake: Lake, decide: Callable[[Acts], KeepDecision | None]) -> Act
                 # An act must not seem to be older than the act before it.
                 at_ms = max(now_ms, acts[-1].act.at_ms) if acts else now_ms
                 previous = acts[-1].sha256 if acts else ""
-                act = Act(len(acts), previous, lake_id, person(), this_host(), at_ms, decision)
-                data = act.encode()
+                data = Act(len(acts), previous, lake_id, person(), this_host(), at_ms, decision).encode()
                 check_turn()
                 replace_small_file(segments.io, _location_of(location, sha256_of_act(data)), data)
                 acts = read_acts_at(segments.io, location)
@@ -369,8 +368,7 @@ def read_store_names(lake: Lake) -> dict[str, tuple[str, ...]]:
     table = lake.segments()
     slot = ("store_id", "lineage", "log", "base_offset", "store_name")
     with metadata_errors(table.location(), "read receipts"):
-        columns = (*slot, "broker", "store_root", "sequence")
-        receipts = table.scan(selected_fields=columns).to_arrow()
+        receipts = table.scan(selected_fields=(*slot, "broker", "store_root", "sequence")).to_arrow()
     places = receipts.group_by(["store_id", "broker", "store_root"], use_threads=False).aggregate([])
     by_place = (
         (row["store_id"], store_text(None, row["broker"], row["store_root"])) for row in places.to_pylist()

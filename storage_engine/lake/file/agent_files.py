@@ -307,8 +307,7 @@ class AgentFiles:
                 on_part(block)
                 done += len(block)
             after = from_jsonable(FileFacts, agent.wire.receive()["facts"], path)
-        is_same = (after.inode, after.size_bytes) == (facts.inode, facts.size_bytes)
-        return done, facts if is_same else after
+        return done, facts if (after.inode, after.size_bytes) == (facts.inode, facts.size_bytes) else after
 
     def sha256(self, path: str, size_bytes: int) -> str:
         """Return the hash of a file whose times have changed, in hex."""
@@ -349,8 +348,7 @@ class _Agent:
             self.wire = _connect(address, authorities, certificate_file)
         try:
             nonce = secrets.token_hex(16)
-            greeting = {"protocol": PROTOCOL, "release": __version__, "who": who, "nonce": nonce}
-            answer = self.ask(greeting)
+            answer = self.ask({"protocol": PROTOCOL, "release": __version__, "who": who, "nonce": nonce})
             with self.understood():
                 others, proof = str(answer["nonce"]), str(answer["shown"])
             if not hmac.compare_digest(proof, shows(secret.encode(), "agent", nonce, others)):

@@ -456,7 +456,6 @@ class SegmentPart:
     def read_row_group(
         self, number: int, columns: Sequence[str] | None = None, *, use_threads: bool = False
     ) -> pa.Table:
-        """Return the segment's rows in a row group."""
         names = None if columns is None else list(dict.fromkeys((*columns, *self._values)))
         rows = self._parquet.read_row_group(self._groups[number], columns=names, use_threads=use_threads)
         are_own: Any = reduce(
@@ -469,7 +468,6 @@ class SegmentPart:
     def read_row_groups(
         self, numbers: Sequence[int], columns: Sequence[str], *, use_threads: bool = False
     ) -> pa.Table:
-        """Return the segment's rows in some row groups."""
         return pa.concat_tables(self.read_row_group(it, columns, use_threads=use_threads) for it in numbers)
 
     def statistics(self, column: str) -> list[pq.Statistics | None]:
@@ -499,8 +497,7 @@ class LastGroup:
         if self._last is None or self._last[0] != key:
             self._last = None
             names = None if columns is None else list(columns)
-            rows = self._parquet.read_row_group(number, columns=names, use_threads=use_threads)
-            self._last = key, rows
+            self._last = key, self._parquet.read_row_group(number, columns=names, use_threads=use_threads)
         return self._last[1]
 
 
@@ -628,8 +625,7 @@ def segment_bytes(
         columns = list(dict.fromkeys((*(columns or codec.encoded_columns), *tree_columns(codec.columns))))
     windows = plan_windows(parquet, origin, size_bytes, name)
     longest = max((w.end_position - w.start_position for w in windows), default=0)
-    buffers = (memory or WindowMemory()).buffers(longest)
-    for window, buffer in zip(windows, buffers, strict=False):
+    for window, buffer in zip(windows, (memory or WindowMemory()).buffers(longest), strict=False):
         out = buffer[: window.end_position - window.start_position]
         read_window(parquet, codec, window, out, name, columns, counter, tree)
         yield window.start_position, out

@@ -56,8 +56,7 @@ def _has_repeats(column: pa.ChunkedArray[Any]) -> bool:
     values: Any = column
     if pa.types.is_binary_view(values.type):
         values = values.cast(pa.large_binary())
-    distinct = pc.count_distinct(values).as_py()
-    return bool(distinct <= _MOST_DISTINCT * (len(values) - values.null_count))
+    return bool(pc.count_distinct(values).as_py() <= _MOST_DISTINCT * (len(values) - values.null_count))
 
 
 def _is_packed(column: pa.ChunkedArray[Any]) -> bool:

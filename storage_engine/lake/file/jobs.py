@@ -174,8 +174,7 @@ def with_attempt(location: str, attempt: str) -> str:
 
 def slot_prefix(identity: SegmentIdentity) -> str:
     """Return the beginning of all data files' names for one lineage, log and base offset."""
-    log = in_file_name(identity.log, _LOG_BYTES)
-    return f"{identity.lineage}-{log}-{identity.base_offset:020d}-"
+    return f"{identity.lineage}-{in_file_name(identity.log, _LOG_BYTES)}-{identity.base_offset:020d}-"
 
 
 def split_data_file_name(name: str) -> tuple[str, str]:

@@ -90,8 +90,7 @@ class Source:
         for number in range(position // _BLOCK_BYTES, -(-end // _BLOCK_BYTES)):
             at = number * _BLOCK_BYTES
             part = block[: len(self.data) - at]
-            is_last = at + len(part) >= end == len(self.data)
-            self.files.read_again(self.facts, at, part, forgets=is_last)
+            self.files.read_again(self.facts, at, part, forgets=at + len(part) >= end == len(self.data))
             if isal_zlib.crc32(part) != self.checksums[number]:
                 raise ProofError(
                     f"{self.facts.path}: expected at {at} the {len(part)} bytes that were read before, "
@@ -333,7 +332,6 @@ def _as_chosen(chosen: FileFacts, facts: FileFacts) -> FileFacts:
 
 
 def _check_read(chosen: FileFacts, size_bytes: int, inode: int) -> None:
-    """Make sure that the chosen file was read, and completely."""
     if (size_bytes, inode) != (chosen.size_bytes, chosen.inode):
         raise ProofError(
             f"{chosen.path}: expected {chosen.size_bytes} bytes of inode {chosen.inode}, read {size_bytes} "

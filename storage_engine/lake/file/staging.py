@@ -114,7 +114,6 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
 
 
 def final_name(staged: str) -> str:
-    """Return the final name of a staged file."""
     return staged.removesuffix(PARTIAL_SUFFIX).rpartition(".")[0]
 
 

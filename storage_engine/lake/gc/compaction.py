@@ -576,8 +576,7 @@ def _discard_changed(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile
         return []
     segments, messages = lake.segments(), lake.messages()
     rows = _rows(segments, files)
-    live = live_data_files(messages, files[0].old[0].store_id, _span(files))
-    needed = {file.location for file in live}
+    needed = {file.location for file in live_data_files(messages, files[0].old[0].store_id, _span(files))}
     needed |= {file.location for row in rows.values() for file in proven_files(messages, row)}
     changed = [
         it for it in files if not all(_names(messages, rows.get(row.identity), it.location) for row in it.old)
@@ -642,8 +641,7 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
             leaving += sources
             taking.append(file.new[0])
     if leaving or taking:
-        entries = [present[source].entry for source in leaving]
-        return data_step(messages, _WHY, entries, taking, live)
+        return data_step(messages, _WHY, [present[source].entry for source in leaving], taking, live)
     return receipts_step(segments, store_id, receipts, _WHY) if receipts else None
 
 

@@ -154,8 +154,7 @@ class Evidence:
         slots = self._once(file, lambda: self._slots(file))
         if isinstance(slots, GarbageContents):
             return slots
-        location = self._location(file)
-        return GarbageContents(tuple(twins.of_rows(table, location, slot) for slot in slots))
+        return GarbageContents(tuple(twins.of_rows(table, self._location(file), slot) for slot in slots))
 
     def _slots(self, file: TableFile) -> GarbageContents | _Rows:
         """Return the segments with rows in a shared file or in another engine's file.
@@ -505,8 +504,7 @@ def collect(
     :raises LakeUnavailableError: the lake can't be read, listed or written; it got its identity within the
         grace; or other processes commit all the time. Files that were taken before the error were garbage.
     """
-    tables = lake.tables()
-    unlocked = [place.location for place in map(Place.of, tables) if not place.is_local]
+    unlocked = [place.location for place in map(Place.of, lake.tables()) if not place.is_local]
     if delete and unlocked and grace_ms < UNLOCKED_GRACE_MS:
         raise BadInputError(
             f"{unlocked[0]}: expected a grace of at least {UNLOCKED_GRACE_MS // HOUR_MS} hours, found "

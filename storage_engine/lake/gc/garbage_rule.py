@@ -135,7 +135,7 @@ def judge(candidates: Sequence[Candidate], needed: Set[str]) -> list[Verdict | N
         return verdict is not None and verdict.standing is GarbageStanding.GARBAGE
 
     def kept_name(candidate: Candidate) -> str:
-        """Return the first of a file's named files that keeps it, or "" if none does."""
+        """Return the first named file because of which a file is kept, or "" if there is none."""
         for key in sorted(candidate.contents.names if candidate.contents else ()):
             # The table names a needed file itself. But only a delete file tells which rows are deleted.
             if key in needed:

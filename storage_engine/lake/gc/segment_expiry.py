@@ -372,8 +372,7 @@ def _next_expiry_step(
     ended_files -= _shared_with_others(messages, segments, of_act, frozenset())
     leaving = [file.entry for file in live if file.location in ended_files]
     names = {split_data_file_name(file_name(entry.file_path)) for entry in leaving}
-    taking = [row for row in kept if _name_of(row) in names]
-    return data_step(messages, act.sha256, leaving, taking, live)
+    return data_step(messages, act.sha256, leaving, [row for row in kept if _name_of(row) in names], live)
 
 
 def _shared_with_others(

@@ -234,8 +234,7 @@ def _expire(lake: Lake, load: Callable[[], Table], expiring: Sequence[int]) -> N
             ids = [it for it in batch if it in existing and it in history and it not in named]
             if not ids:
                 return None
-            texts = ("expire", *map(str, ids))
-            return CommitStep(table, texts, lambda: _prepare(table, ids))
+            return CommitStep(table, ("expire", *map(str, ids)), lambda: _prepare(table, ids))
 
         mark = mark_deletions if load().name()[-1] == DELETIONS else None
         with CHANGE_LOCK:

@@ -339,8 +339,7 @@ def put_back(place: Place, moment: str | None) -> PutBack:
     moments = sorted({*(taken.moment for taken in listing.lists), *listing.trashed})
     moments = [name for name in moments if moment in (None, name)]
     if not place.is_local:
-        trash = in_trash(place, listing)
-        back = tuple(file.path for taken, file in trash if taken.moment in moments)
+        back = tuple(file.path for taken, file in in_trash(place, listing) if taken.moment in moments)
         for name in moments:
             delete_small_file(place.io, _list_location(place, name))
         return PutBack(tuple(moments), back)

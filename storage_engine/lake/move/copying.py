@@ -455,7 +455,7 @@ def _catalog_file(config: LakeConfig) -> tuple[Path, ...]:
 
 
 def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, Intent | None]:
-    """Return an existing copy's tables and a killed attempt's intent, or raise LakeIdentityError."""
+    """Return an existing copy's tables and a killed attempt's intent. Raise LakeIdentityError for other files."""
     location = own_location(to, SEGMENTS)
     file_io = load_file_io(to.file_io_properties, location)
     intent = read_intent(file_io, location)
@@ -481,10 +481,8 @@ def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, 
         intent = None
     elif intent != open_intent(file_io, location):
         intent = None
-    opened = open_lake(to)
-    copied = opened.segments().properties.get(COPY_OF_PROPERTY)
-    origins = (original, f"table {lake.segments().metadata.table_uuid}")
-    if copied not in origins:
+    copied = open_lake(to).segments().properties.get(COPY_OF_PROPERTY)
+    if copied not in (original, f"table {lake.segments().metadata.table_uuid}"):
         actual = "a lake that is no copy" if copied is None else Text("a copy of lake ", copied)
         raise _target_error(to, actual, original)
     return tables, intent
@@ -504,8 +502,7 @@ def _check_continues(tables: Tables | None, rows: Sequence[Receipt]) -> None:
     stores = by_store(rows)
     copied = by_store(all_receipts(tables[SEGMENTS])) if tables is not None else {}
     for store in {*stores, *copied}:
-        head = ChainHead.of(copied.get(store, []))
-        check_chain(stores.get(store, []), [head])
+        check_chain(stores.get(store, []), [ChainHead.of(copied.get(store, []))])
 
 
 def _sweep(written: Iterable[PlacedTable], before: Tables | None) -> None:

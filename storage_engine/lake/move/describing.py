@@ -260,8 +260,7 @@ def _rows_table(placed: Mapping[str, PlacedTable], names: Iterable[str]) -> str:
 def _places(lake: Lake) -> dict[str, tuple[str, str]]:
     if lake.config.properties.get("type") == "sql":
         sql_catalog(lake)
-        pointers = read_pointers(lake)
-        return {name: (at, own_location(lake.config, name, at)) for name, at in pointers.items()}
+        return {name: (at, own_location(lake.config, name, at)) for name, at in read_pointers(lake).items()}
     return {
         table.name()[-1]: (table.metadata_location, table.location().rstrip("/"))
         for table in lake.every_table()

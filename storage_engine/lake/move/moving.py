@@ -103,8 +103,7 @@ def _describe_catalog(catalog_id: str, other: str) -> str:
     if not path.exists() or (Path(own).exists() and path.samefile(own)):
         return ""
     try:
-        uri = f"file:{quote(str(path))}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True)) as connection:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as connection:
             (count,) = connection.execute("SELECT count(*) FROM iceberg_tables").fetchone()
     except sqlite3.DatabaseError:
         return ""
@@ -196,8 +195,7 @@ def placed_table(lake: Lake, name: str, pointer: str) -> PlacedTable:
         or is_own_metadata(config, lake.catalog_id, name, pointer, file_io)
     )
     table = read_placed(file_io, name, location, file_name, pointer if is_away else None)
-    place = own_place(config, lake.catalog_id, name, table.metadata, file_io)
-    return with_own_place(table, place)
+    return with_own_place(table, own_place(config, lake.catalog_id, name, table.metadata, file_io))
 
 
 def lake_id_of_tables(tables: Tables) -> str | None:

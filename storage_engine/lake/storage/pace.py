@@ -190,8 +190,7 @@ class LimitedPace(Pace):
 
     @contextmanager
     def reading(self, file: pa.NativeFile) -> Iterator[pa.NativeFile]:
-        source = _PacedSource(file, self)
-        with pa.PythonFile(source, mode="r") as paced:
+        with pa.PythonFile(_PacedSource(file, self), mode="r") as paced:
             yield paced
         if isinstance(file, pa.OSFile):
             self.forget(file.fileno())
