@@ -116,7 +116,7 @@ def segments_table(segments: Iterable[tuple[str, int, bool, int | None]]) -> pa.
 
 
 def add_risk(places: pa.Table, segments: pa.Table) -> pa.Table:
-    """Join positions with the segments that their groups need next. A group is at risk if its segment goes.
+    """Join positions with the segments that their groups need next. If one is deleted, its group is at risk.
 
     A Spark job does the same with DataFrames (``storage_engine.spark.consumer_lag.join_segments``).
 

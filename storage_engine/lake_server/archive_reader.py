@@ -201,7 +201,6 @@ class LakeReader:
     async def batches(self, partition: ArchivedPartition, offset: int, end: int, max_bytes: int) -> Batches:
         """Return whole batches from an offset on, or none if no batch begins below ``end``.
 
-        :param offset: an offset of the partition.
         :param end: only batches that begin below this offset are returned.
         :raises StorageEngineError: no receipt has the offset, or its range isn't served.
         :raises DamagedRangeError: the archived bytes at the offset are no batch.

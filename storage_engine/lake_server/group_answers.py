@@ -515,7 +515,6 @@ _RETENTION_SECONDS = 7 * 24 * 3600.0
 class GroupAnswers:
     """Answers requests of consumer groups.
 
-    :param cluster: the cluster's id for clients.
     :param upstream: the cluster with the positions of groups that never committed here, or None.
     :param address: host and port to which clients connect.
     :param are_groups_upstream: whether groups stay at the cluster, with their real coordinators.

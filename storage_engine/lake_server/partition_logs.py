@@ -123,8 +123,6 @@ Topics = Mapping[str, Mapping[int, ArchivedPartition]]
 class PartitionRecords:
     """A partition's records for a reader.
 
-    :param start: first offset of the log.
-    :param end: end of the log.
     :param stable: last stable offset.
     :param aborted: producer id and first offset of each aborted transaction; None if they weren't requested.
     """

@@ -270,10 +270,7 @@ class Piece:
 
 
 class SegmentInLake:
-    """A segment in the lake, whose pieces are read in any order. Several threads may use it.
-
-    :param table: the loaded table of rows.
-    """
+    """A segment in the lake, whose pieces are read in any order. Several threads may use it."""
 
     def __init__(self, table: Table, receipt: Receipt) -> None:
         self.receipt = receipt

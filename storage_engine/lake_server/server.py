@@ -50,10 +50,7 @@ _FETCH_OF_ZSTD = 10
 
 
 class Answers(GroupAnswers):
-    """Answers the requests of clients.
-
-    :param address: host and port to which clients connect.
-    """
+    """Answers the requests of clients."""
 
     async def answer(self, request: Request) -> Frame | None:
         """Return the response to a request. If it is None, the client's connection must be closed."""
@@ -334,7 +331,6 @@ async def serve(
     :param log: called with each line for the operator.
     :param started: called with the port once clients may connect.
     :param upstream: the lake's cluster; None to serve only the lake.
-    :param are_groups_upstream: whether groups commit at the cluster.
     :raises BadInputError: the server can't listen at the address, other hosts could connect without TLS, or
         the lake is of another cluster.
     :raises UpstreamError: the cluster doesn't answer.

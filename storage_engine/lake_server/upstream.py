@@ -103,7 +103,6 @@ class PartitionFetch:
 class FetchLimits:
     """Limits of one fetch.
 
-    :param level: the isolation level.
     :param seconds: how long the fetch may wait for ``min_bytes``.
     """
 

@@ -312,7 +312,6 @@ _STORE_FOLDER = "store_id="
 class HeldStores:
     """Stores of a lake that holds protect.
 
-    :param holds: the holds in force.
     :param names: by store id, all names of the store in its receipts, the newest last.
     """
 
@@ -320,10 +319,7 @@ class HeldStores:
     names: Mapping[str, tuple[str, ...]]
 
     def holds_of(self, store_id: str, *more_names: str) -> tuple[Hold, ...]:
-        """Return the holds that cover at least one topic of a store.
-
-        :param more_names: further names of the store from other sources.
-        """
+        """Return the holds that cover at least one topic of a store."""
         names = (*self.names.get(store_id, ()), *more_names)
         return tuple(hold for hold in self.holds if hold.covers_store(store_id, names))
 

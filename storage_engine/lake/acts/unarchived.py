@@ -135,10 +135,7 @@ class ArchivePermits:
 
 
 def left_out_text(rules: Mapping[str, ArchiveRule]) -> str:
-    """Return a clause with a segment's topics that aren't archived and their rules.
-
-    :param rules: the rule of each topic.
-    """
+    """Return a clause with a segment's topics that aren't archived and their rules."""
     topics_of: dict[str, list[str]] = {}
     for topic, rule in sorted(rules.items()):
         topics_of.setdefault(not_archived_text(rule), []).append(topic)

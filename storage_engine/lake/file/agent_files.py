@@ -138,10 +138,7 @@ def notice_death(connection: socket.socket) -> None:
 
 
 def shows(secret: bytes, who: str, own_nonce: str, others_nonce: str) -> str:
-    """Return the proof for a peer that the caller knows the secret.
-
-    :param others_nonce: the nonce that the peer made.
-    """
+    """Return the proof that the caller knows the secret, for the peer that made ``others_nonce``."""
     return hmac.new(secret, f"{who} {own_nonce} {others_nonce}".encode(), hashlib.sha256).hexdigest()
 
 

@@ -88,7 +88,6 @@ def write_data_file(
 
     :param data: the whole segment, or memory for it that ``load`` fills.
     :param sink: open binary file; it is left open.
-    :param load: makes parts of ``data`` readable.
     :raises CorruptFrameError: some bytes are no frame and may not be as the broker wrote them, and the job
         doesn't accept damage. The error names their first position.
     :raises ProofError: the codec fails, or its rows don't match its schema.
@@ -172,7 +171,6 @@ def decoded_ranges(
     A range's bytes are valid until the next range is requested.
 
     :param data: the whole segment, or memory for it that ``load`` fills.
-    :param load: makes parts of ``data`` readable.
     :raises CorruptFrameError: as :func:`write_data_file` does.
     :raises ProofError: the codec fails.
     """

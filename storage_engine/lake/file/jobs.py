@@ -64,7 +64,6 @@ class SegmentJob:
     :param attempt: part of the data file's name, if a file with the plain name was in the table and was lost
         or rewritten. Another engine's snapshot expiry may still delete that file.
     :param bytes_per_second: limit for this process, see ``pace``; None for no limit.
-    :param store_name: the store's name for the receipt.
     :param store_host: the machine with the store, for the receipt.
     :param end_offset: see ``Segment.end``; None if it is base offset + size.
     :param companions: see ``Segment``; their facts when they were chosen.

@@ -122,7 +122,6 @@ class SegmentTree:
         :param order: indexes of the rows that have bytes, sorted by position. The rows are within ``data``
             and don't overlap.
         :param positions: positions of all these rows, also of those without bytes.
-        :param sizes: sizes of all these rows.
         :param first_position: position of the first byte of ``data``.
         """
         if self._fault or not len(order):

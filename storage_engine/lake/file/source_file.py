@@ -247,7 +247,6 @@ def read_beginning(
 ) -> memoryview:
     """Read the first bytes of a segment's file. The broker may still append to the file.
 
-    :param chosen: facts of the file when it was chosen.
     :param store_root: root of the store, whose own acts alone may have changed the file's facts: another file
         may have got its name and its inode. If "", only the inode is compared.
     :param agent: the agent from which the file is read; None to read it on this host.

@@ -185,9 +185,7 @@ class Evidence:
                 pq.ParquetFile(source) as parquet,
             ):
                 if lacking := set(columns) - set(parquet.schema_arrow.names):
-                    return GarbageContents(
-                        fault=f"it has no column {min(lacking)} that would say what is in it"
-                    )
+                    return GarbageContents(fault=f"its content isn't known without a column {min(lacking)}")
                 values: dict[tuple[Any, ...], None] = {}
                 for group in range(parquet.num_row_groups if columns else 0):
                     rows = parquet.read_row_group(group, columns=list(columns), use_threads=False)
@@ -275,7 +273,6 @@ class DecidedFile:
     :param path: the file system's path, without a scheme.
     :param location: location that opens it through the table's file access.
     :param reason: why its removal loses nothing; or what would be lost, or why that isn't known.
-    :param twins: live files with the same content.
     """
 
     table: str

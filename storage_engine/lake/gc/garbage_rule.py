@@ -54,7 +54,6 @@ class Held:
 class GarbageContents:
     """Contents of a file that the table doesn't need.
 
-    :param held: the segments or receipts in it.
     :param names: keys of the files that it names.
     :param fault: why its content is unknown; "" if it is known.
     :param keep: why the file must stay, whatever is in it; "" for no such reason.

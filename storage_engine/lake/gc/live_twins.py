@@ -121,7 +121,6 @@ class LiveTwins:
     def of_rows(self, table: Table, location: str, slot: tuple[str, int, str, int]) -> Held:
         """Look for a segment that has rows in another engine's file or in a shared file.
 
-        :param location: location of that file.
         :param slot: store, lineage, log and base offset of the segment.
         :raises LakeUnavailableError: the lake can't be read.
         """

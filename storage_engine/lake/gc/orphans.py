@@ -52,7 +52,6 @@ _PARTITION = "store_id="
 class Orphan:
     """A segment in a data file that no receipt in force names.
 
-    :param location: location of the data file.
     :param slot: the result of :func:`~storage_engine.lake.file.jobs.slot_prefix` for the segment.
     :param digest: first 16 digits of the segment's SHA-256 in the file's name; "" for a shared file.
     :param part: in a shared file, the segment and its row groups.

@@ -191,7 +191,6 @@ def remove_expired(
 class EarlierFile:
     """A data file that another file has replaced and that still exists.
 
-    :param segments: segments with rows in the file.
     :param for_gc: only gc can remove the file, because it is in gc's trash or no receipt names it.
     """
 

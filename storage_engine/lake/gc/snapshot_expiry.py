@@ -63,8 +63,6 @@ class LakePolicy:
 class MaintainedTable:
     """Changes to one table, done or planned.
 
-    :param expired: number of snapshots that expired.
-    :param left: number of remaining snapshots.
     :param metadata_bytes: size of the table's metadata file before.
     :param left_bytes: size of the table's metadata file after.
     """

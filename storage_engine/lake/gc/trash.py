@@ -128,7 +128,6 @@ class Listing:
     :param files: the table's files, without our own small files and without the trash.
     :param linked: paths that are or contain symbolic links. Such files are left alone.
     :param trashed: files in the trash, by the name of the pass that took them.
-    :param lists: the lists of these passes.
     """
 
     files: tuple[TableFile, ...]

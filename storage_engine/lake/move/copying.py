@@ -248,7 +248,6 @@ class Copied:
 def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
     """Copy a lake, or bring an existing copy up to date. It is safe to kill at any instant and to run again.
 
-    :param to: configuration of the copy.
     :raises BadInputError: the copy's place is inside the lake, another lake or a broker's store, or contains
         a lake.
     :raises LakeIdentityError: files that aren't a copy of this lake are at that place.
@@ -455,7 +454,7 @@ def _catalog_file(config: LakeConfig) -> tuple[Path, ...]:
 
 
 def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, Intent | None]:
-    """Return an existing copy's tables and a killed attempt's intent. Raise LakeIdentityError for other files."""
+    """Return an existing copy's tables and a killed attempt's intent, or raise LakeIdentityError."""
     location = own_location(to, SEGMENTS)
     file_io = load_file_io(to.file_io_properties, location)
     intent = read_intent(file_io, location)

@@ -56,7 +56,6 @@ class TableInfo:
     :param location: present location of the table's files.
     :param metadata: name of the metadata file that the catalog names.
     :param named_location: location of the files by the metadata.
-    :param former_locations: earlier locations of the table.
     :param metadata_count: number of metadata files, by the metadata's log.
     :param mark: the mark below the table's location; None if none can be read.
     :param fault: why the other fields aren't known; "" if they are.
