@@ -613,8 +613,7 @@ def segment_bytes(
 
     :param origin: position of the segment's first byte.
     :param counter: counts all rows; None to read only the columns that the bytes are made of.
-    :param memory: memory for the bytes, with which they are valid longer; None if they need to be valid only
-        until the next bytes are requested.
+    :param memory: memory for the bytes. With None, they are valid until the next bytes are requested.
     :param tree: gets all leaves, for a file with leaf keys.
     :raises ProofError: the rows don't cover [origin, origin + size_bytes) exactly once.
     """

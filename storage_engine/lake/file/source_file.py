@@ -247,8 +247,8 @@ def read_beginning(
 ) -> memoryview:
     """Read the first bytes of a segment's file. The broker may still append to the file.
 
-    :param store_root: root of the store, whose own acts alone may have changed the file's facts: another file
-        may have got its name and its inode. If "", only the inode is compared.
+    :param store_root: root of the store. Only our own acts there may have changed the file's facts, because
+        another file may have the same name and inode by now. If it is "", only the inode is compared.
     :param agent: the agent from which the file is read; None to read it on this host.
     :raises FileGoneError: the file vanished since it was chosen, or another file has its name.
     :raises StoreNotFoundError: this host can't read the file.

@@ -416,7 +416,7 @@ def _write_sound(table: Table, group: Sequence[SmallFile]) -> tuple[LargerFile |
             return None, [fault]
     if len(sound) < COMPACTED_LEAST_FILES:
         return None, faults
-    # Sound files may still not go together, because of their columns for example.
+    # Sound files may have different columns, and then can't be joined.
     larger, more = _write_sound(table, sound)
     return larger, [*faults, *more]
 

@@ -523,7 +523,7 @@ def collect(
         return _collection([_left_alone(item, held, names) for item in decisions])
     _check_taken_over(lake, now // 1_000_000, grace_ms)
     with nobody_commits(lake):
-        # Recording a hold needs the same lock, so that no hold is added after this.
+        # A process that records a hold waits for this lock, or has recorded the hold by now.
         held = read_held_stores(lake)
         names = expired_files(read_acts(lake))
         decisions = [_left_alone(item, held, names) for item in decide(lake, scenes, read_back, waits)]

@@ -69,7 +69,7 @@ class Orphans:
     """Orphans of a lake.
 
     :param found: segments without a sound receipt. Expired segments aren't among them.
-    :param conflicting: data files of segments for whose offset a receipt counts with other bytes.
+    :param conflicting: data files of segments with other bytes than a counting receipt for the same offset.
     :param foreign: data files with another program's names that the table doesn't have.
     """
 

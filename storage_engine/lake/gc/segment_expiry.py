@@ -102,7 +102,7 @@ def finish_acts(lake: Lake, *, rebuilt: bool = False, kept: Set[SegmentIdentity]
     for expiry in expiries_of(acts) if rebuilt else ():
         for batch in () if expiry.is_undone else _batches(expiry):
             _commit(lake, partial(_next_expiry_step, lake, acts, expiry, batch, frozenset()))
-    # The newest expiry first: an undo must bring its files back before those that they replaced.
+    # The newest expiry first: its undo brings back files of an earlier expiry, whose undo may follow.
     for expiry in reversed(expiries_of(acts)):
         for batch in _batches(expiry) if expiry.files else ():
             _commit(lake, partial(_next_step, lake, expiry, batch, None if rebuilt else kept))

@@ -111,7 +111,7 @@ class Pace:
 
 
 class _FollowedBroker:
-    """The share of its limit at which archiving runs because of a broker, which is asked once a minute."""
+    """A broker that is asked once a minute, and the share of the limit at which archiving runs for it."""
 
     def __init__(self, ask: Callable[[], float | None], now: float) -> None:
         self._ask = ask

@@ -335,7 +335,9 @@ def test_what_differs_from_the_old_file_is_not_committed(
     with monkeypatch.context() as patch:
         calls = iter((lacking, real))
         patch.setattr(thinning, "_kept_groups", lambda *of: next(calls)(*of))
-        with pytest.raises(ProofError, match=r"found that row group 0 has other rows\. Nothing was committed"):
+        with pytest.raises(
+            ProofError, match=r"found that row group 0 has other rows\. Nothing was committed"
+        ):
             thin_segment(lake, row, [LEDGER])
     with monkeypatch.context() as patch:
         # Both alike: the root tells.
