@@ -136,6 +136,10 @@ def _parse_positions(groups: Any) -> Positions:
     }
 
 
+def _by_partition(positions: Mapping[str, Mapping[int, Position]]) -> dict[PartitionKey, Position]:
+    return {(name, number): at for name, numbers in positions.items() for number, at in numbers.items()}
+
+
 def _without(positions: Positions, groups: Collection[str]) -> Positions:
     return {name: kept for name, kept in positions.items() if name not in groups}
 
@@ -169,11 +173,7 @@ async def _give_back(
     positions: CommittedPositions,
     tell: Callable[[str], None],
 ) -> bool:
-    committed: dict[PartitionKey, Position] = {
-        (name, number): position
-        for name, numbers in positions.groups[group].items()
-        for number, position in numbers.items()
-    }
+    committed = _by_partition(positions.groups[group])
     foreign = sorted({name for name, number in committed if not _is_same(archive, upstream, (name, number))})
     if foreign:
         tell(
@@ -188,11 +188,7 @@ async def _give_back(
         for (name, number), position in now.items():
             before.setdefault(name, {})[number] = position
         positions.begin_giving_back(group, before)
-    begun = {
-        (name, number): position
-        for name, of_topic in positions.given_back[group].items()
-        for number, position in of_topic.items()
-    }
+    begun = _by_partition(positions.given_back[group])
     kept = {place: position for place, position in committed.items() if now.get(place) == begun.get(place)}
     if kept:
         await upstream.commit(group, kept)
@@ -705,8 +701,7 @@ class GroupAnswers:
     async def _offset_fetch(self, request: Request) -> Frame:
         body, visible, error = request.body, self._topics(request), ErrorCode.none
         self._used[body.group_id] = monotonic()
-        stored = self._positions.groups.get(body.group_id, {})
-        kept = {(name, number): at for name, numbers in stored.items() for number, at in numbers.items()}
+        kept = _by_partition(self._positions.groups.get(body.group_id, {}))
         partitions = (
             None if body.topics is None else {it.name: list(it.partition_indexes) for it in body.topics}
         )

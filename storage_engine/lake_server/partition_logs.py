@@ -489,14 +489,15 @@ class Logs:
                     return _describe_lag(partition, end)
                 if first <= base:
                     raise UpstreamError("expected the batch of the last archived offset, found none yet")
-            elif (
-                not answer.records.startswith(archived)
-                and (at := _first_difference(archived, answer.records)) >= 0
-            ):
-                fault = (
-                    f"the cluster has another record at offset {at} than the lake. The cluster's log was "
-                    "truncated and written again. Its records after the archived offsets aren't served"
-                )
+            elif not answer.records.startswith(archived):
+                # Only offsets in both are compared: a log cleaner may have removed some of a batch's records.
+                ours, theirs = _records(archived), _records(answer.records)
+                if different := [at for at in ours.keys() & theirs.keys() if ours[at] != theirs[at]]:
+                    fault = (
+                        f"the cluster has another record at offset {min(different)} than the lake. The "
+                        "cluster's log was truncated and written again. Its records after the archived "
+                        "offsets aren't served"
+                    )
         self._compared[key] = partition.end, epoch, fault
         return fault
 
@@ -542,15 +543,6 @@ def _describe_lag(partition: ArchivedPartition, end: int) -> str:
         f"the cluster's log ends at offset {end}, before the archived log's end {partition.end}. The "
         "cluster's records after the archived offsets aren't served until its log is as long"
     )
-
-
-def _first_difference(archived: bytes, of_cluster: bytes) -> int:
-    """Return the first offset at which two batches have different records, or -1.
-
-    Only offsets in both are compared, because a log cleaner may have removed some of a batch's records.
-    """
-    ours, theirs = _records(archived), _records(of_cluster)
-    return min((at for at in ours.keys() & theirs.keys() if ours[at] != theirs[at]), default=-1)
 
 
 def _records(batches: bytes) -> dict[int, dict[str, Any]]:

@@ -340,20 +340,23 @@ class SegmentInLake:
         :raises LakeUnavailableError: the lake can't be read.
         :raises StorageEngineError: there is no space for the decoded bytes.
         """
-        name = self._location
+        name, (lowest, highest) = self._location, (self.receipt.base_offset, _LAST_OFFSET)
         if self._metadata is None:
             self._decode_rows()
             first, end = 0, self._scratch.size_bytes
         else:
             first, end = self._span(number)
             name += f", row group {self._windows[number].first_row_group}"
+            highest = int(self._last_offsets[number])
+            if number and (before := int(self._last_offsets[number - 1])) != _LAST_OFFSET:
+                lowest = max(lowest, before + 1)
         data = window_memory().take(end - first)
         self._scratch.read_into(data, first)
         return Piece.of(
             lambda begin, stop: self._scratch.kept(first + begin, first + stop),
             data,
             name,
-            self._first_offsets(number),
+            (lowest, highest),
         )
 
     def offset_at(self, timestamp_ms: int, start: int) -> tuple[int, int] | None:
@@ -380,15 +383,6 @@ class SegmentInLake:
             return None
         offset, time = min(offers)
         return offset, (time - _EPOCH) // timedelta(milliseconds=1)
-
-    def _first_offsets(self, number: int) -> tuple[int, int]:
-        """Return the lowest and the highest possible first offset of a piece's batches."""
-        lowest, highest = self.receipt.base_offset, _LAST_OFFSET
-        if self._metadata is not None:
-            highest = int(self._last_offsets[number])
-            before = int(self._last_offsets[number - 1]) if number else _LAST_OFFSET
-            lowest = lowest if before == _LAST_OFFSET else max(lowest, before + 1)
-        return lowest, highest
 
     def _span(self, number: int) -> tuple[int, int]:
         """Decode a piece's windows, and return the positions of its begin and end in the scratch file."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -277,7 +277,14 @@ def read_expiries(lake: Lake, acts: Iterable[str]) -> Mapping[str, str]:
         every_act = read_acts(lake)
     except LakeUnavailableError:
         return {}
-    return {sha256: text for sha256, text in expiry_texts(every_act).items() if sha256 in hashes}
+    texts, version = {}, "unknown"
+    for recorded in every_act:
+        if recorded.act.decision.kind in DECIDING:
+            version = recorded.sha256
+        if recorded.sha256 in hashes:
+            since = time_text(recorded.act.at_ms)
+            texts[recorded.sha256] = f"by policy {version[:SHOWN_CHARACTERS]} since {since}"
+    return texts
 
 
 def merged_expiries(ended: Iterable[tuple[Lake, Iterable[Receipt]]]) -> Mapping[str, str]:
@@ -289,20 +296,6 @@ def merged_expiries(ended: Iterable[tuple[Lake, Iterable[Receipt]]]) -> Mapping[
     for lake, rows in ended:
         clauses |= read_expiries(lake, (row.act_sha256 for row in rows))
     return clauses
-
-
-def expiry_texts(acts: Sequence[RecordedAct]) -> dict[str, str]:
-    """Return a clause for each act: the version of the policy in force, and the time of the act. Pure.
-
-    :param acts: all acts of a lake, the newest last.
-    """
-    texts, version = {}, "unknown"
-    for recorded in acts:
-        if recorded.act.decision.kind in DECIDING:
-            version = recorded.sha256
-        since = time_text(recorded.act.at_ms)
-        texts[recorded.sha256] = f"by policy {version[:SHOWN_CHARACTERS]} since {since}"
-    return texts
 
 
 _STORE_FOLDER = "store_id="

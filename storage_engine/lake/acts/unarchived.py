@@ -129,17 +129,13 @@ class ArchivePermits:
         """
         if not receipt.lacks_by_rules:
             return ""
-        rules = {topic: self.rule_of(receipt.log, topic) for topic in receipt.gone_streams}
-        permitting = {topic: rule for topic, rule in rules.items() if rule is not None}
-        return left_out_text(permitting) if len(permitting) == len(rules) else ""
-
-
-def left_out_text(rules: Mapping[str, ArchiveRule]) -> str:
-    """Return a clause with a segment's topics that aren't archived and their rules."""
-    topics_of: dict[str, list[str]] = {}
-    for topic, rule in sorted(rules.items()):
-        topics_of.setdefault(not_archived_text(rule), []).append(topic)
-    return "; ".join(f"{named_in_short(topics)} {text}" for text, topics in topics_of.items())
+        topics_of: dict[str, list[str]] = {}
+        for topic in sorted(receipt.gone_streams):
+            rule = self.rule_of(receipt.log, topic)
+            if rule is None:
+                return ""
+            topics_of.setdefault(not_archived_text(rule), []).append(topic)
+        return "; ".join(f"{named_in_short(topics)} {text}" for text, topics in topics_of.items())
 
 
 def leaves_out_rows(broker: str) -> bool:

@@ -269,7 +269,11 @@ def write_decoded(
     """
     schema = file_schema(codec.schema, trees=job.trees)
     groups = next(ranges, iter(()))
-    sample = _first_rows(groups)
+    sample: list[pa.Table] = []
+    for rows in groups:
+        sample.append(rows)
+        if sum(map(len, sample)) >= SAMPLE_ROWS:
+            break
     options = writer_options(schema, codec.columns, pa.concat_tables(sample) if sample else None)
     with pq.ParquetWriter(sink, schema, **options) as writer:
         # No list and no name may keep rows in memory while the next ones are decoded.
@@ -278,17 +282,6 @@ def write_decoded(
             table = _with_own_columns(job, rows, codec.columns, schema)
             writer.write_table(table, row_group_size=max(1, table.num_rows))
             del rows, table
-
-
-def _first_rows(groups: Iterator[pa.Table]) -> list[pa.Table]:
-    tables: list[pa.Table] = []
-    count = 0
-    for rows in groups:
-        tables.append(rows)
-        count += rows.num_rows
-        if count >= SAMPLE_ROWS:
-            break
-    return tables
 
 
 def lake_groups(

@@ -101,22 +101,6 @@ def known_ranges(table: Table) -> Mapping[str, Ranges]:
     return _ranges_memory.get(location, lambda: _read_ranges(table, location))
 
 
-def may_hold(ranges: Ranges | None, store_id: str, wanted: WantedFiles) -> bool:
-    """Return whether a manifest can have the wanted files of a store.
-
-    :param ranges: ranges of the manifest; None if they aren't known.
-    """
-    if ranges is None:
-        return True
-    it = ranges.get(store_id)
-    return it is not None and (
-        it.first <= wanted.last
-        and it.last >= wanted.first
-        and it.newest >= wanted.since
-        and it.least_rows < wanted.below_rows
-    )
-
-
 def manifest_key(manifest: ManifestFile) -> str:
     """Return a manifest's name and length."""
     return f"{manifest.manifest_path.rpartition('/')[2]} {manifest.manifest_length}"
@@ -325,7 +309,19 @@ def count_rows(table: Table, store_id: str) -> int | None:
 def may_have(table: Table, store_id: str, wanted: WantedFiles) -> Callable[[ManifestFile], bool]:
     """Return a predicate for a loaded table's manifests: whether one can have a store's wanted files."""
     ranges = known_ranges(table)
-    return lambda manifest: may_hold(ranges.get(manifest_key(manifest)), store_id, wanted)
+
+    def may_have_files(manifest: ManifestFile) -> bool:
+        stores = ranges.get(manifest_key(manifest))
+        it = None if stores is None else stores.get(store_id)
+        return stores is None or (
+            it is not None
+            and it.first <= wanted.last
+            and it.last >= wanted.first
+            and it.newest >= wanted.since
+            and it.least_rows < wanted.below_rows
+        )
+
+    return may_have_files
 
 
 def plan_whole_entries(table: Table, where: BooleanExpression) -> list[FileScanTask]:

@@ -274,17 +274,16 @@ def read_companions_of(job: SegmentJob) -> tuple[Source, ...]:
 
     :raises StorageEngineError: as :func:`read_source` does.
     """
-    return tuple(_read_companion(files_of(job), chosen) for chosen in job.companions)
-
-
-def _read_companion(files: LocalFiles | AgentFiles, chosen: FileFacts) -> Source:
-    content = memoryview(bytearray(chosen.size_bytes))
-    digest = hashlib.sha256()
-    with source_errors(chosen.path):
-        facts = _as_chosen(chosen, files.settled(chosen.path))
-        done, now = files.read(chosen.path, content, digest.update)
-    _check_read(chosen, done, now.inode)
-    return Source(content, digest.hexdigest(), facts)
+    sources = []
+    for chosen in job.companions:
+        files, digest = files_of(job), hashlib.sha256()
+        content = memoryview(bytearray(chosen.size_bytes))
+        with source_errors(chosen.path):
+            facts = _as_chosen(chosen, files.settled(chosen.path))
+            done, now = files.read(chosen.path, content, digest.update)
+        _check_read(chosen, done, now.inode)
+        sources.append(Source(content, digest.hexdigest(), facts))
+    return tuple(sources)
 
 
 def companions_of_proven(job: SegmentJob, sources: Sequence[Source]) -> tuple[Companion, ...]:

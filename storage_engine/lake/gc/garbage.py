@@ -414,21 +414,6 @@ def _decide(table: Table, scene: Scene, twins: LiveTwins, waits: Waits) -> Table
     return decision
 
 
-def without_held(decision: TableDecision, is_held: Callable[[str], bool]) -> TableDecision:
-    """Return a decision that keeps held files in the trash. Pure.
-
-    :param is_held: returns whether a hold covers a file, given its path relative to the table's location.
-    """
-    held = [item for item in decision.due if is_held(item.file.inside)]
-    staying = {item.listed.moment for item in held if item.listed is not None}
-    return replace(
-        decision,
-        due=[item for item in decision.due if not is_held(item.file.inside)],
-        over=[moment for moment in decision.over if moment not in staying],
-        waiting=[*decision.waiting, *(item.file for item in held)],
-    )
-
-
 def _candidate(
     table: Table,
     scene: Scene,
@@ -540,13 +525,21 @@ def collect(
 
 
 def _left_alone(decision: TableDecision, held: HeldStores, names: Set[str]) -> TableDecision:
+    """Return a decision that leaves alone files that acts name, and keeps held files in the trash."""
     if decision.place.name not in (SEGMENTS, DELETIONS):
         # Files that acts name are removed by expiry, never by gc.
         going, orphans = (
             [it for it in part if it.file.inside not in names] for part in (decision.going, decision.orphans)
         )
         decision = replace(decision, going=going, orphans=orphans)
-    return without_held(decision, held.holds_file)
+    held_files = [item for item in decision.due if held.holds_file(item.file.inside)]
+    staying = {item.listed.moment for item in held_files if item.listed is not None}
+    return replace(
+        decision,
+        due=[item for item in decision.due if not held.holds_file(item.file.inside)],
+        over=[moment for moment in decision.over if moment not in staying],
+        waiting=[*decision.waiting, *(item.file for item in held_files)],
+    )
 
 
 def _check_heads(lake: Lake, known_heads: Mapping[str, Sequence[ChainHead]]) -> None:

@@ -335,19 +335,14 @@ def _has_rows(data: bytes, location: str) -> bool:
         if location.endswith(".gz.metadata.json"):
             # Unlike gzip, this returns the readable part of an incomplete file.
             data = zlib.decompressobj(wbits=_GZIP_BITS).decompress(data)
-        if metadata_version(location) == 0 and _is_torn(data):
-            return False
+        if metadata_version(location) == 0:
+            try:
+                json.loads(data)
+            except ValueError:
+                begun = from_json(data, allow_partial="trailing-strings") if data else {}
+                if isinstance(begun, dict) and not begun.get("snapshots"):
+                    return False
         return bool(TableMetadataUtil.parse_raw(data.decode()).snapshots)
-
-
-def _is_torn(data: bytes) -> bool:
-    """Return whether bytes are an incomplete JSON object without a snapshot."""
-    try:
-        json.loads(data)
-    except ValueError:
-        begun = from_json(data, allow_partial="trailing-strings") if data else {}
-        return isinstance(begun, dict) and not begun.get("snapshots")
-    return False
 
 
 def _claim_name(catalog_id: str) -> str:
