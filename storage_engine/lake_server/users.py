@@ -77,11 +77,7 @@ def read_users(path: Path) -> Mapping[str, User]:
 
 
 def check_private(path: Path) -> None:
-    """Check that only its owner may read a file.
-
-    :raises BadInputError: others may read it.
-    :raises OSError: the file's mode can't be read.
-    """
+    """Raise BadInputError if others than its owner may read a file, or OSError if its mode is unreadable."""
     mode = path.stat().st_mode
     if mode & _OTHERS_MAY:
         raise BadInputError(

@@ -19,7 +19,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
-from pyiceberg.table import Table
 
 from storage_engine.brokers import store_text
 from storage_engine.commands import Command
@@ -67,22 +66,6 @@ _ADVICE = (
 )
 _CLAIM_SECONDS = 600
 """An older claim belongs to a killed writer, because a writer gives up after half of this time."""
-
-
-def check_takes_acts(segments: Table) -> None:
-    """Make sure that no older release can use the lake. It would ignore holds, and remove held files.
-
-    :raises BadInputError: an older release can use the lake.
-    """
-    if not has_trees(segments.properties):
-        version = segments.properties.get(SCHEMA_VERSION_PROPERTY, "1.0")
-        raise BadInputError(
-            f"{segments.location()}: expected a lake of version {SCHEMA_VERSION} or later, found {version}. "
-            "Older releases can use such a lake, and they know neither rules nor holds. Nothing was changed. "
-            "Run ",
-            Command("lake upgrade"),
-            ", once every host that opens the lake has this release.",
-        )
 
 
 def read_acts(lake: Lake) -> Acts:
@@ -148,7 +131,7 @@ def record_act(lake: Lake, decide: Callable[[Acts], KeepDecision | None]) -> Act
 
     :param decide: returns the decision to record, or None for no act, given the lake's acts.
     :return: the lake's acts, the newest last.
-    :raises BadInputError: ``decide`` raised it; nothing was recorded.
+    :raises BadInputError: ``decide`` raised it, or older releases can use the lake and would ignore holds.
     :raises LakeIdentityError: the lake may not be written, or its acts form no single chain.
     :raises LakeUnavailableError: the lake can't be read or written, its clock is wrong, or another process
         records an act.
@@ -156,7 +139,15 @@ def record_act(lake: Lake, decide: Callable[[Acts], KeepDecision | None]) -> Act
     ready_to_write(lake)
     with CHANGE_LOCK, recording_acts(lake):
         segments = lake.segments()
-        check_takes_acts(segments)
+        if not has_trees(segments.properties):
+            version = segments.properties.get(SCHEMA_VERSION_PROPERTY, "1.0")
+            raise BadInputError(
+                f"{segments.location()}: expected a lake of version {SCHEMA_VERSION} or later, found "
+                f"{version}. Older releases can use such a lake, and they know neither rules nor holds. "
+                "Nothing was changed. Run ",
+                Command("lake upgrade"),
+                ", once every host that opens the lake has this release.",
+            )
         location, lake_id = segments.location().rstrip("/"), lake_id_of(segments)
         assert lake_id is not None, location
         with _claim_turn(segments.io, location) as check_turn:

@@ -243,10 +243,7 @@ class _FixedResidual(ResidualEvaluator):
 
 
 def list_manifests(table: Table) -> tuple[ManifestFile, ...]:
-    """Return the manifests of a loaded table's snapshot.
-
-    :raises Exception: whatever PyIceberg raises for a file that can't be read.
-    """
+    """Return the manifests of a loaded table's snapshot. PyIceberg's errors are passed on."""
     snapshot = table.current_snapshot()
     if snapshot is None:
         return ()
@@ -325,10 +322,7 @@ def may_have(table: Table, store_id: str, wanted: WantedFiles) -> Callable[[Mani
 
 
 def plan_whole_entries(table: Table, where: BooleanExpression) -> list[FileScanTask]:
-    """List files like :func:`plan_files`, but with all statistics, in five times the memory.
-
-    :raises Exception: whatever PyIceberg raises for a manifest that can't be read.
-    """
+    """List files like :func:`plan_files`, but with all statistics, in five times the memory."""
     if table.catalog.supports_server_side_planning():
         return list(table.scan(row_filter=where).plan_files())
     return list(_Planner(table.metadata, table.io, row_filter=where).plan_files(list_manifests(table)))
@@ -356,10 +350,7 @@ def read_files(
 
 
 def ranges_of(table: Table, manifest: ManifestFile) -> dict[str, Range]:
-    """Return the range of each store in a manifest, by store id.
-
-    :raises Exception: whatever PyIceberg raises for a manifest that can't be read.
-    """
+    """Return the range of each store in a manifest, by store id. PyIceberg's errors are passed on."""
     by_store: dict[str, list[int]] = {}
     known = _KnownManifest.of(table, manifest, EVERYTHING).entries()
     for at, entry in enumerate(known.entries):

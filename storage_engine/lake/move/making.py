@@ -16,7 +16,6 @@ from pathlib import Path
 
 from pyarrow.fs import FileSelector, FileType
 from pydantic_core import from_json
-from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
 from pyiceberg.io import FileIO, load_file_io
@@ -185,7 +184,13 @@ def _make_tables(lake: Lake, broker: str, locations: dict[str, str]) -> None:
             # Another process may make the same lake at the same time.
             if "already exists" not in str(error):
                 raise
-    lake_id = _lake_id(lake.catalog, lake.config.namespace)
+    # The process that makes the namespace gives it the lake's UUID.
+    made = {LAKE_ID_PROPERTY: str(uuid.uuid4())}
+    with suppress(NamespaceAlreadyExistsError, IntegrityError):
+        lake.catalog.create_namespace(lake.config.namespace, made)
+    existing = lake.catalog.load_namespace_properties(lake.config.namespace).get(LAKE_ID_PROPERTY)
+    # A namespace that was made by hand has no UUID. Then only the tables have the lake's UUID.
+    lake_id = existing or made[LAKE_ID_PROPERTY]
     for table, is_new in _tables(lake, broker, lake_id, locations):
         if not locations:
             # A REST catalog chooses a table's location only when the table is made.
@@ -196,16 +201,6 @@ def _make_tables(lake: Lake, broker: str, locations: dict[str, str]) -> None:
             put_mark(table.io, table.location(), mark_of(table, own_id, lake.catalog_id))
         else:
             write_mark(table, own_id, lake.catalog_id)
-
-
-def _lake_id(catalog: Catalog, namespace: str) -> str:
-    """Return the new lake's UUID, from the properties of the namespace, which is made if it is missing."""
-    made = {LAKE_ID_PROPERTY: str(uuid.uuid4())}
-    with suppress(NamespaceAlreadyExistsError, IntegrityError):
-        catalog.create_namespace(namespace, made)
-    existing = catalog.load_namespace_properties(namespace).get(LAKE_ID_PROPERTY)
-    # A namespace that was made by hand has no UUID. Then only the tables have the lake's UUID.
-    return existing or made[LAKE_ID_PROPERTY]
 
 
 def _tables(lake: Lake, broker: str, lake_id: str, locations: dict[str, str]) -> Iterator[tuple[Table, bool]]:

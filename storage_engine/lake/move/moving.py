@@ -320,10 +320,7 @@ def _is_same_place(table: PlacedTable) -> bool:
 
 
 def check_same_lake(tables: Tables) -> None:
-    """Make sure that all tables belong to one lake.
-
-    :raises LakeIdentityError: they belong to several lakes.
-    """
+    """Raise LakeIdentityError if tables belong to several lakes."""
     ids = {table.metadata.properties.get(LAKE_ID_PROPERTY) for table in tables.values()}
     if len(ids - {None}) > 1:
         raise LakeIdentityError(

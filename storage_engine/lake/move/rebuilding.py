@@ -162,7 +162,7 @@ class _Rebuild:
 
     def look(self, *, take_over: bool) -> None:
         """Find out the lake's right state, without writing."""
-        self._pointers = _pointers(self._config)
+        self._pointers = read_pointers(connect(self._config)) if is_catalog_there(self._config) else {}
         self.tables, skip = {}, self._list_unfinished()
         segments = self._state_of(SEGMENTS, skip, self._count_known_receipts)
         self.tables[SEGMENTS] = segments.chosen
@@ -462,10 +462,6 @@ def _sizes(messages: PlacedTable, orphans: Sequence[Orphan]) -> dict[str, int]:
     listed = list_files(messages.io, messages.location)
     sizes = {f"{messages.location}/{file.inside}": file.size_bytes for file in listed}
     return {orphan.location: sizes.get(orphan.location, 0) for orphan in orphans}
-
-
-def _pointers(config: LakeConfig) -> dict[str, str]:
-    return read_pointers(connect(config)) if is_catalog_there(config) else {}
 
 
 def _file_name(location: str | None) -> str | None:
