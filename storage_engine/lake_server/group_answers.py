@@ -182,19 +182,21 @@ async def _give_back(
         )
         return False
     numbers = {name: sorted(of_topic) for name, of_topic in positions.groups[group].items()}
-    now = await upstream.positions(group, numbers)
+    at_cluster = await upstream.positions(group, numbers)
     if group not in positions.given_back:
         before: dict[str, dict[int, Position]] = {}
-        for (name, number), position in now.items():
+        for (name, number), position in at_cluster.items():
             before.setdefault(name, {})[number] = position
         positions.begin_giving_back(group, before)
     begun = _by_partition(positions.given_back[group])
-    kept = {place: position for place, position in committed.items() if now.get(place) == begun.get(place)}
+    kept = {
+        place: position for place, position in committed.items() if at_cluster.get(place) == begun.get(place)
+    }
     if kept:
         await upstream.commit(group, kept)
     positions.drop([group])
     for place, position in sorted(committed.items()):
-        at = position[0] if place in kept else now[place][0] if place in now else None
+        at = position[0] if place in kept else at_cluster[place][0] if place in at_cluster else None
         since = "" if place in kept else ", which it has committed at the cluster meanwhile"
         tell(f"group {group}: goes on in {place[0]}-{place[1]} at offset {at}{since}")
     return True

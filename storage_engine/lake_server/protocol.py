@@ -179,8 +179,10 @@ def parts_by_topic(
     for topic in topics:
         name = topic.name if hasattr(topic, "name") else topic.topic
         partitions = topic.partitions if hasattr(topic, "partitions") else topic.partition_data
-        made = tuple(make(name, partition) for partition in partitions)
-        parts.append(part(request, kind, name=name, topic=name, partitions=made, partition_responses=made))
+        responses = tuple(make(name, partition) for partition in partitions)
+        parts.append(
+            part(request, kind, name=name, topic=name, partitions=responses, partition_responses=responses)
+        )
     return tuple(parts)
 
 

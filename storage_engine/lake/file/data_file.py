@@ -680,8 +680,8 @@ def _encoded_rows(parquet: SegmentRows, codec: SegmentCodec, group: int) -> pa.T
     compute: Any = pc
     lack = compute.and_(compute.is_null(rows["raw"]), compute.greater(rows["size"], 0))
     if compute.any(lack).as_py():
-        more = parquet.read_row_group(group, columns=list(spared), use_threads=False)
-        values = {name: more[name] for name in spared}
+        spared_rows = parquet.read_row_group(group, columns=list(spared), use_threads=False)
+        values = {name: spared_rows[name] for name in spared}
     else:
         values = {name: pa.nulls(rows.num_rows, codec.schema.field(name).type) for name in spared}
     for name, column in values.items():

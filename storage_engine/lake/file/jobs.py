@@ -146,8 +146,8 @@ class ProvenSegment(ProvenRows):
 
         :param data_file: the data file's name, relative to the table's location.
         """
-        others = ("staged_file", "manifest_facts", "data_file")
-        same = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
+        left_out = ("staged_file", "manifest_facts", "data_file")
+        same = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
         return Receipt(**same, data_file=data_file, moved_to=None, sequence=-1, previous_hash="", row_hash="")
 
 

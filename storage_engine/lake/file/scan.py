@@ -352,12 +352,12 @@ def read_files(
 def ranges_of(table: Table, manifest: ManifestFile) -> dict[str, Range]:
     """Return the range of each store in a manifest, by store id. PyIceberg's errors are passed on."""
     by_store: dict[str, list[int]] = {}
-    known = _KnownManifest.of(table, manifest, EVERYTHING).entries()
-    for at, entry in enumerate(known.entries):
+    parsed = _KnownManifest.of(table, manifest, EVERYTHING).entries()
+    for at, entry in enumerate(parsed.entries):
         by_store.setdefault(str(entry.data_file.partition[0]), []).append(at)
     ranges = {}
     for store_id, places in by_store.items():
-        first, last, newest, rows = known.ranges[places].T
+        first, last, newest, rows = parsed.ranges[places].T
         ranges[store_id] = Range(int(first.min()), int(last.max()), int(newest.max()), int(rows.min()))
     return ranges
 

@@ -118,7 +118,7 @@ def read_source(job: SegmentJob) -> Source:
     with source_errors(job.path):
         facts = _as_chosen(job.facts, files.settled(job.path))
     data = _source_memory(job.facts.size_bytes)
-    again = _read_again(job, files)
+    reread_files = _read_again(job, files)
     digest, pace = hashlib.sha256(), pace_at(job.bytes_per_second)
 
     def hash_block(block: memoryview) -> None:
@@ -127,12 +127,12 @@ def read_source(job: SegmentJob) -> Source:
 
     checksums: list[int] = []
     with source_errors(job.path):
-        if again is None:
-            done, now = files.read(job.path, data, hash_block)
+        if reread_files is None:
+            size_bytes, read_facts = files.read(job.path, data, hash_block)
         else:
-            done, now, checksums = again.look(job.path, hash_block)
-    _check_read(job.facts, done, now.inode)
-    return Source(data, digest.hexdigest(), facts, again, checksums)
+            size_bytes, read_facts, checksums = reread_files.look(job.path, hash_block)
+    _check_read(job.facts, size_bytes, read_facts.inode)
+    return Source(data, digest.hexdigest(), facts, reread_files, checksums)
 
 
 def _read_again(job: SegmentJob, files: LocalFiles | AgentFiles) -> LocalFiles | None:
@@ -280,8 +280,8 @@ def read_companions_of(job: SegmentJob) -> tuple[Source, ...]:
         content = memoryview(bytearray(chosen.size_bytes))
         with source_errors(chosen.path):
             facts = _as_chosen(chosen, files.settled(chosen.path))
-            done, now = files.read(chosen.path, content, digest.update)
-        _check_read(chosen, done, now.inode)
+            size_bytes, read_facts = files.read(chosen.path, content, digest.update)
+        _check_read(chosen, size_bytes, read_facts.inode)
         sources.append(Source(content, digest.hexdigest(), facts))
     return tuple(sources)
 

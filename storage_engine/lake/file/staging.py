@@ -75,11 +75,11 @@ def _publish_file(segment: ProvenSegment) -> ProvenSegment:
             raise
     if final.stat().st_size == segment.data_file_bytes and sha256_of(final) == segment.data_file_sha256:
         return segment
-    again = replace(segment, data_file=with_attempt(segment.data_file, new_attempt()))
+    renamed = replace(segment, data_file=with_attempt(segment.data_file, new_attempt()))
     # If another attempt removed the staged file, the segment is committed, and our file isn't needed.
     with suppress(FileNotFoundError):
-        os.link(staged, _paths(again)[1])
-    return again
+        os.link(staged, _paths(renamed)[1])
+    return renamed
 
 
 def discard(segments: Iterable[ProvenSegment]) -> None:

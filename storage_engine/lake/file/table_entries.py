@@ -80,10 +80,10 @@ def check_entries(
     :param committed_since: data files whose receipts were committed after ``rows`` was read.
     """
     by_file = {data_file_of(table, row): row for row in rows}
-    others = [e for e in entries if e.location not in by_file and e.location not in committed_since]
-    foreign = [e for e in others if not is_own_name(file_name(e.location))]
+    unnamed = [e for e in entries if e.location not in by_file and e.location not in committed_since]
+    foreign = [e for e in unnamed if not is_own_name(file_name(e.location))]
     nameless = unreceipted_files(table, rows, entries)
-    unreceipted = [e for e in others if e.location in nameless]
+    unreceipted = [e for e in unnamed if e.location in nameless]
     locations = {entry.location for entry in entries}
     # An expired segment's rows may be left only in other engines' files.
     moved = [

@@ -182,26 +182,26 @@ def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = Fal
         )
     if not dry_run:
         ready_to_write(lake)
-    done = LakeCompaction(dry_run)
+    result = LakeCompaction(dry_run)
     for name in [store_id] if store_id is not None else [store.store_id for store in list_stores(lake)]:
         try:
             faults = [] if dry_run else _finish(lake, name)
-            done = replace(done, faults=(*done.faults, *faults))
+            result = replace(result, faults=(*result.faults, *faults))
             plan = plan_files(_small_files(lake, name))
         except (ProofError, ReceiptError) as error:
-            done = replace(done, faults=(*done.faults, Text(error)))
+            result = replace(result, faults=(*result.faults, Text(error)))
             continue
         if dry_run:
             files = [file for group in plan for file in group]
-            done = replace(
-                done,
-                files=done.files + len(files),
-                larger_files=done.larger_files + len(plan),
-                size_bytes=done.size_bytes + sum(file.size_bytes for file in files),
+            result = replace(
+                result,
+                files=result.files + len(files),
+                larger_files=result.larger_files + len(plan),
+                size_bytes=result.size_bytes + sum(file.size_bytes for file in files),
             )
             continue
-        done = _compact_store(lake, plan, done)
-    return done
+        result = _compact_store(lake, plan, result)
+    return result
 
 
 def maintain_compaction(lake: Lake, store_id: str | None = None, *, dry_run: bool = False) -> tuple[str, ...]:
@@ -212,10 +212,10 @@ def maintain_compaction(lake: Lake, store_id: str | None = None, *, dry_run: boo
     if not has_trees(lake.segments().properties):
         return ()
     try:
-        done = compact_lake(lake, store_id, dry_run=dry_run)
+        result = compact_lake(lake, store_id, dry_run=dry_run)
     except StorageEngineError as error:
         return (Text("not all small data files were joined: ", error),)
-    return (*filter(None, (done.text,)), *done.faults, *done.notices)
+    return (*filter(None, (result.text,)), *result.faults, *result.notices)
 
 
 def plan_files(files: Iterable[SmallFile]) -> list[tuple[SmallFile, ...]]:
@@ -417,8 +417,8 @@ def _write_sound(table: Table, group: Sequence[SmallFile]) -> tuple[LargerFile |
     if len(sound) < COMPACTED_LEAST_FILES:
         return None, faults
     # Sound files may have different columns, and then can't be joined.
-    larger, more = _write_sound(table, sound)
-    return larger, [*faults, *more]
+    larger, more_faults = _write_sound(table, sound)
+    return larger, [*faults, *more_faults]
 
 
 def _check(table: Table, file: SmallFile) -> None:
@@ -617,18 +617,18 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
     taking: list[Receipt] = []
     receipts: list[Receipt] = []
     for file in files:
-        now = [rows.get(old.identity) for old in file.old]
-        named = [_names(messages, row, file.location) for row in now]
+        current_rows = [rows.get(old.identity) for old in file.old]
+        named = [_names(messages, row, file.location) for row in current_rows]
         is_planned = bool(file.new) and all(
             is_named or (row is not None and row.row_hash == old.row_hash)
-            for row, old, is_named in zip(now, file.old, named, strict=True)
+            for row, old, is_named in zip(current_rows, file.old, named, strict=True)
         )
         if file.location in present:
             if is_planned:
                 receipts += [new for new, is_named in zip(file.new, named, strict=True) if not is_named]
-            elif (back := _replacing_rows(messages, file, now, present)) is not None:
+            elif (old_rows := _replacing_rows(messages, file, current_rows, present)) is not None:
                 leaving.append(file.location)
-                taking += back
+                taking += old_rows
             continue
         sources = {data_file_of(messages, old): old for old in file.old}
         if (
@@ -646,13 +646,13 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
 
 
 def _replacing_rows(
-    messages: Table, file: LargerFile, now: Sequence[Receipt | None], present: Mapping[str, LiveFile]
+    messages: Table, file: LargerFile, current_rows: Sequence[Receipt | None], present: Mapping[str, LiveFile]
 ) -> list[Receipt] | None:
     """Return the receipts whose data files replace a larger file again.
 
     Return None if a receipt's proof needs the larger file, or if an earlier file is missing.
     """
-    rows = [row for row in now if row is not None and row.has_rows]
+    rows = [row for row in current_rows if row is not None and row.has_rows]
     if any(file.location == proven.location for row in rows for proven in proven_files(messages, row)):
         return None
     lacking = [row for row in rows if data_file_of(messages, row) not in present]

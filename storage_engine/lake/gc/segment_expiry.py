@@ -172,8 +172,8 @@ def remove_expired(
         ) -> KeepDecision | None:
             # During this call no other process can record a hold or an undo, and gc waits. On an object
             # store this exclusion ends after a time, so that each call removes only a few files.
-            now = _current_expiry(acts, expiry)
-            files = () if now.is_undone else _removable(lake, now, trash_ms, kept)
+            current_expiry = _current_expiry(acts, expiry)
+            files = () if current_expiry.is_undone else _removable(lake, current_expiry, trash_ms, kept)
             few = [file for file in files if file in sound][:BATCH_SEGMENTS]
             if not few:
                 return None
@@ -307,17 +307,19 @@ def _next_step(
     """Return the next step of an expiry or of its undo. Without ``kept``, no segment may expire any more."""
     # While a commit waited for its turn, a hold or an undo may have been recorded.
     acts = read_acts(lake)
-    now = _current_expiry(acts, expiry)
-    if now.is_undone:
-        undo = next(act for act in acts if act.act.decision.kind is ActKind.UNDO and _is_of(act, now))
-        return _next_undo_step(lake, now, undo, batch)
-    act = now.recorded.act
+    current_expiry = _current_expiry(acts, expiry)
+    if current_expiry.is_undone:
+        undo = next(
+            act for act in acts if act.act.decision.kind is ActKind.UNDO and _is_of(act, current_expiry)
+        )
+        return _next_undo_step(lake, current_expiry, undo, batch)
+    act = current_expiry.recorded.act
     is_current = act.decision.policy == policy_of(acts).version and abs(clock_ms() - act.at_ms) < DAY_MS
     # A current act has no segment that a hold covers. Another one may have.
     if not is_current and held_stores(lake, acts).holds_of(batch[0].store_id):
         return None
     leaving = set(batch) - kept if is_current and kept is not None else set()
-    return _next_expiry_step(lake, acts, now, batch, leaving)
+    return _next_expiry_step(lake, acts, current_expiry, batch, leaving)
 
 
 def _next_expiry_step(
@@ -364,8 +366,8 @@ def _next_expiry_step(
     ended_files |= {thinned[row.identity].file.location for row in kept}
     ended = {_name_of(it): it for it in (*kept, *(row for row in rows if row.state == EXPIRED))}
     # The table may be older than an earlier act, whose files this act replaced.
-    others = expired_files(acts) - {file.location for file in act.act.decision.files}
-    replaced = lost | {location_of(messages, name) for name in others}
+    other_files = expired_files(acts) - {file.location for file in act.act.decision.files}
+    replaced = lost | {location_of(messages, name) for name in other_files}
     ended_files |= {path for path in replaced if split_data_file_name(file_name(path)) in ended}
     ended_files -= {file.location for row in rows if row.has_rows for file in proven_files(messages, row)}
     ended_files -= _shared_with_others(messages, segments, of_act, frozenset())
@@ -397,7 +399,7 @@ def _next_undo_step(
     live = live_data_files(messages, store_id, offsets_of(batch))
     locations = {file.location for file in live}
     rows = _rows(segments, batch)
-    back = {
+    returning = {
         row.identity: replace(row, state=_state_of(streams), act=text, streams=streams)
         for row in rows
         if row.state == EXPIRED and row.act == by_act and files.issuperset(proven_files(messages, row))
@@ -409,29 +411,29 @@ def _next_undo_step(
         file = thinned[row.identity].file if row.identity in partly else None
         is_of_file = file in files and row.has_rows and proven_files(messages, row) == (file,)
         if is_of_file and not locations.isdisjoint((partly[row.identity], data_file_of(messages, row))):
-            back |= {row.identity: replace(row, act=text)} if is_there(messages, row) else {}
+            returning |= {row.identity: replace(row, act=text)} if is_there(messages, row) else {}
     # A shared file that comes back has all its segments' rows. So a segment of it that was archived again
     # since comes back in that file, too.
-    shared = {data_file_of(messages, row) for row in back.values() if row.row_groups is not None}
-    since = {row.identity: row for row in rows if row.has_rows and row.identity not in back}
+    shared = {data_file_of(messages, row) for row in returning.values() if row.row_groups is not None}
+    since = {row.identity: row for row in rows if row.has_rows and row.identity not in returning}
     for row in _rows(segments, batch, superseded=True) if shared and since else ():
         if row.identity in since and row.act == by_act and data_file_of(messages, row) in shared:
             streams = back_from(row.streams, act.sha256[:SHOWN_CHARACTERS])
-            back[row.identity] = replace(row, state=_state_of(streams), act=text, streams=streams)
+            returning[row.identity] = replace(row, state=_state_of(streams), act=text, streams=streams)
             partly[row.identity] = data_file_of(messages, since[row.identity])
-    lacking = [row for row in back.values() if data_file_of(messages, row) not in locations]
+    lacking = [row for row in returning.values() if data_file_of(messages, row) not in locations]
     # A killed run may have archived these segments again, without receipts.
     of_span = receipts_in(segments, store_id, base_offsets=offsets_of(batch), with_ended=True)
     named = {file.location for row in of_span for file in proven_files(messages, row)}
-    slots = {slot_prefix(identity) for identity in back}
-    again = {
+    slots = {slot_prefix(identity) for identity in returning}
+    rearchived = {
         file.location
         for file in live
         if file.location not in named and split_data_file_name(file_name(file.location))[0] in slots
-    } - {data_file_of(messages, row) for row in back.values()}
-    if back and not lacking and not again:
-        return receipts_step(segments, store_id, list(back.values()), undo.sha256)
-    replaced = again | {partly[row.identity] for row in lacking if row.identity in partly}
+    } - {data_file_of(messages, row) for row in returning.values()}
+    if returning and not lacking and not rearchived:
+        return receipts_step(segments, store_id, list(returning.values()), undo.sha256)
+    replaced = rearchived | {partly[row.identity] for row in lacking if row.identity in partly}
     leaving = [file.entry for file in live if file.location in replaced]
     return data_step(messages, undo.sha256, leaving, lacking, live)
 

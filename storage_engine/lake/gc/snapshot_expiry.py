@@ -125,7 +125,7 @@ def maintain_lake(
     known_heads = known_heads or {}
     fault = _fault(lake, known_heads)
     notices: list[str] = [] if not fault else [Text("no snapshot expires: ", fault)]
-    done = []
+    maintained = []
     names = [table.name()[-1] for table in lake.every_table()]
     for load in (partial(lake.load, name) for name in names):
         table = load()
@@ -143,7 +143,7 @@ def maintain_lake(
         left = len(table.metadata.snapshots) - (len(expiring) if dry_run else 0)
         if not dry_run and name != DELETIONS:
             write_ranges(table, list_manifests(table), partial(ranges_of, table))
-        done.append(MaintainedTable(name, len(expiring), left, before, _metadata_bytes(table)))
+        maintained.append(MaintainedTable(name, len(expiring), left, before, _metadata_bytes(table)))
     collection = Collection()
     try:
         if not fault:
@@ -154,7 +154,7 @@ def maintain_lake(
     deleted = collection.due if dry_run else collection.deleted
     return LakeMaintenance(
         dry_run=dry_run,
-        tables=tuple(done),
+        tables=tuple(maintained),
         taken_files=len(taken),
         taken_bytes=sum(file.size_bytes for file in taken),
         deleted_files=len(deleted),
