@@ -209,7 +209,7 @@ class LakeReader:
         """
         while offset < min(end, partition.end):
             archived = partition.range_at(offset)
-            self._check(partition, archived, offset)
+            self._check_served(partition, archived, offset)
             offset = max(offset, archived.first)
             # Batches that are decoded already are returned without waiting for a thread.
             segment = self._find_segment(archived.receipt)
@@ -275,7 +275,7 @@ class LakeReader:
         for threads in (self._walker, self._finder, self._pool):
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def _check(self, partition: ArchivedPartition, part: ArchivedRange, offset: int) -> None:
+    def _check_served(self, partition: ArchivedPartition, part: ArchivedRange, offset: int) -> None:
         where = f"{partition.topic}-{partition.number}, offsets"
         hole = next(((max(a, offset), b) for a, b in partition.holes() if offset < b <= part.first), None)
         if hole is not None and not self.skip_holes:
@@ -290,7 +290,7 @@ class LakeReader:
 
     async def _piece(self, segment: SegmentInLake, number: int) -> Piece:
         try:
-            piece = await asyncio.shield(self._begin(segment, number))
+            piece = await asyncio.shield(self._begin_piece(segment, number))
         except Exception:
             segment.pieces.pop(number, None)
             raise
@@ -309,12 +309,12 @@ class LakeReader:
             if self._waiting > self._threads:
                 return
             if following < segment.count:
-                self._begin(segment, following)
+                self._begin_piece(segment, following)
         later = partition.ranges_from(archived.end)[:1]
         if number + 1 + _AHEAD > segment.count and later and not later[0].refused:
             receipt = later[0].receipt
             if (opened := self._find_segment(receipt)) is not None:
-                self._begin(opened, 0)
+                self._begin_piece(opened, 0)
             elif receipt.row_hash not in self._opening:
                 self._opening[receipt.row_hash] = asyncio.ensure_future(
                     self._run_in_thread(self._segment, receipt)
@@ -325,9 +325,9 @@ class LakeReader:
         """Start decoding an opened segment. An error isn't logged, because no consumer asked for it."""
         del self._opening[row_hash]
         if not opened.cancelled() and opened.exception() is None and self._waiting <= self._threads:
-            self._begin(opened.result(), 0)
+            self._begin_piece(opened.result(), 0)
 
-    def _begin(self, segment: SegmentInLake, number: int) -> asyncio.Future[Piece]:
+    def _begin_piece(self, segment: SegmentInLake, number: int) -> asyncio.Future[Piece]:
         if number not in segment.pieces:
 
             def end(reading: asyncio.Future[Piece]) -> None:

@@ -84,14 +84,14 @@ class CommittedPositions:
         for (topic, partition), position in positions.items():
             of_group.setdefault(topic, {})[partition] = position
         # A giving back that was begun with the earlier positions must begin again.
-        self._write({**self.groups, group: of_group}, _without(self.given_back, {group}))
+        self._write({**self.groups, group: of_group}, _without_groups(self.given_back, {group}))
 
     def drop(self, groups: Collection[str]) -> None:
         """Remove the positions of groups durably.
 
         :raises OSError: the file can't be written. All positions stay.
         """
-        self._write(_without(self.groups, groups), _without(self.given_back, groups))
+        self._write(_without_groups(self.groups, groups), _without_groups(self.given_back, groups))
 
     def begin_giving_back(self, group: str, of_cluster: dict[str, dict[int, Position]]) -> None:
         """Store the cluster's positions of a group durably, before the group's positions are given back.
@@ -140,7 +140,7 @@ def _by_partition(positions: Mapping[str, Mapping[int, Position]]) -> dict[Parti
     return {(name, number): at for name, numbers in positions.items() for number, at in numbers.items()}
 
 
-def _without(positions: Positions, groups: Collection[str]) -> Positions:
+def _without_groups(positions: Positions, groups: Collection[str]) -> Positions:
     return {name: kept for name, kept in positions.items() if name not in groups}
 
 
@@ -310,7 +310,7 @@ class GroupCoordinator:
         """
         if not request.group_id:
             return Joined(ErrorCode.invalid_group_id, request.member_id)
-        if not _SESSION_SECONDS[0] <= _limits(request)[0] <= _SESSION_SECONDS[1]:
+        if not _SESSION_SECONDS[0] <= _timeouts(request)[0] <= _SESSION_SECONDS[1]:
             return Joined(ErrorCode.invalid_session_timeout, request.member_id)
         group = self.groups.setdefault(request.group_id, ConsumerGroup(request.group_id))
         protocols = {str(protocol.name): bytes(protocol.metadata) for protocol in request.protocols}
@@ -322,7 +322,7 @@ class GroupCoordinator:
         if not member_id:
             member_id = f"{(instance_id or client_id)[:_ID_LETTERS]}-{uuid.uuid4()}"
             if ask_for_id and instance_id is None:
-                group.known_ids[member_id] = monotonic() + _limits(request)[0]
+                group.known_ids[member_id] = monotonic() + _timeouts(request)[0]
                 return Joined(ErrorCode.member_id_required, member_id)
             if same is not None:
                 # A restarted static member replaces its old self.
@@ -337,12 +337,12 @@ class GroupCoordinator:
         member = group.members.get(member_id)
         if member is None:
             member = group.members[member_id] = Member(
-                member_id, instance_id, client_id, host, *_limits(request), protocols
+                member_id, instance_id, client_id, host, *_timeouts(request), protocols
             )
         if member.joining is not None and not member.joining.done():
             member.joining.set_result(Joined(ErrorCode.rebalance_in_progress, member_id))
         member.protocols, member.seen = protocols, monotonic()
-        member.session_seconds, member.rebalance_seconds = _limits(request)
+        member.session_seconds, member.rebalance_seconds = _timeouts(request)
         group.protocol_type = request.protocol_type
         waiting: asyncio.Future[Joined] = asyncio.get_running_loop().create_future()
         member.joining = waiting
@@ -366,7 +366,7 @@ class GroupCoordinator:
             group.state = STABLE
             for peer in group.members.values():
                 peer.assignment = assignments.get(peer.id, b"")
-                _tell(peer, Synced(ErrorCode.none, peer.assignment))
+                _answer_sync(peer, Synced(ErrorCode.none, peer.assignment))
         return await waiting
 
     def heartbeat(self, request: Any) -> ErrorCode:
@@ -415,7 +415,9 @@ class GroupCoordinator:
             return False
         if not others:
             return True
-        return group.protocol_type == request.protocol_type and bool(_common([*others], set(protocols)))
+        return group.protocol_type == request.protocol_type and bool(
+            _common_protocols([*others], set(protocols))
+        )
 
     def _prepare(self, group: ConsumerGroup) -> None:
         if group.state == PREPARING:
@@ -424,7 +426,7 @@ class GroupCoordinator:
         group.until = monotonic() + (_FIRST_WAIT_SECONDS if group.state == EMPTY else wait)
         # Members that wait for partitions of the old generation must join again.
         for member in group.members.values():
-            _tell(member, Synced(ErrorCode.rebalance_in_progress))
+            _answer_sync(member, Synced(ErrorCode.rebalance_in_progress))
         group.state = PREPARING
 
     def _complete_if_due(self, group: ConsumerGroup) -> None:
@@ -441,7 +443,7 @@ class GroupCoordinator:
         if group.leader not in group.members:
             group.leader = next(iter(group.members))
         leader = group.members[group.leader]
-        common = _common(list(group.members.values()), set(leader.protocols))
+        common = _common_protocols(list(group.members.values()), set(leader.protocols))
         group.protocol = next(name for name in leader.protocols if name in common)
         group.state = COMPLETING
         members = tuple(group.members.values())
@@ -475,7 +477,7 @@ class GroupCoordinator:
             group.leader = next(iter(group.members), "")
         if member.joining is not None and not member.joining.done():
             member.joining.set_result(Joined(error, member.id))
-        _tell(member, Synced(error))
+        _answer_sync(member, Synced(error))
 
 
 def _find_instance(group: ConsumerGroup, instance_id: str | None) -> Member | None:
@@ -484,17 +486,17 @@ def _find_instance(group: ConsumerGroup, instance_id: str | None) -> Member | No
     return None if instance_id is None else next(same, None)
 
 
-def _tell(member: Member, answer: Synced) -> None:
+def _answer_sync(member: Member, answer: Synced) -> None:
     waiting, member.syncing = member.syncing, None
     if waiting is not None and not waiting.done():
         waiting.set_result(answer)
 
 
-def _limits(request: Any) -> tuple[float, float]:
+def _timeouts(request: Any) -> tuple[float, float]:
     return request.session_timeout.total_seconds(), request.rebalance_timeout.total_seconds()
 
 
-def _common(members: Sequence[Member], names: set[str]) -> set[str]:
+def _common_protocols(members: Sequence[Member], names: set[str]) -> set[str]:
     return names.intersection(*(member.protocols for member in members)) if members else names
 
 

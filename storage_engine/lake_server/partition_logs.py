@@ -292,7 +292,7 @@ class Logs:
             if left_bytes > 0 or not has_records:
                 # The first partition with records returns at least one batch of any length.
                 budget = max(0, min(fetch.max_bytes, left_bytes))
-                answer = await self._read(partition, fetch.offset, stop, budget, limits.level)
+                answer = await self._read_archived(partition, fetch.offset, stop, budget, limits.level)
                 is_read = not answer.records and answer.error is ErrorCode.none and answer.stable >= stop
                 if is_read and self._is_at_cluster(partition):
                     across.append((partition, replace(fetch, offset=stop)))
@@ -302,7 +302,7 @@ class Logs:
             left_bytes -= len(answer.records)
         return answers, across
 
-    async def _read(
+    async def _read_archived(
         self, partition: ArchivedPartition, offset: int, stop: int, max_bytes: int, level: int
     ) -> PartitionRecords:
         start, end = self._start(partition), self._end(partition)
@@ -332,7 +332,7 @@ class Logs:
         for partition, fetch in across:
             compared = self._topic(partition)
             try:
-                if fault := await self._difference(partition):
+                if fault := await self._find_difference(partition):
                     records[fetch.place] = self._refuse_fetch(partition, fault)
                 else:
                     fetches.append((partition, fetch, compared))
@@ -349,13 +349,13 @@ class Logs:
             if answer is not None and answer.error_code is ErrorCode.offset_out_of_range:
                 records[fetch.place] = await self._answer_beyond(fetch, limits)
             else:
-                records[fetch.place] = self._pass_on(partition, answer, compared)
+                records[fetch.place] = self._checked_answer(partition, answer, compared)
         if all(answer.error not in _PASSING for answer in records.values()):
             # Clients repeat their requests at once.
             await asyncio.sleep(min(limits.seconds, _MOST_REST_SECONDS))
         return records
 
-    def _pass_on(
+    def _checked_answer(
         self, partition: ArchivedPartition, answer: Any, compared: ClusterTopic | None
     ) -> PartitionRecords:
         """Return the cluster's records, or an error if the topic isn't the compared one any more."""
@@ -384,7 +384,7 @@ class Logs:
             partition = self._partition(fetch.place)
             compared = self._topic(partition)
             bounds = [await self._upstream.offset_of(fetch.place, which) for which in (EARLIEST, LATEST)]
-            fault = await self._difference(partition)
+            fault = await self._find_difference(partition)
         except StorageEngineError as error:
             self.log_once(f"{fetch.place[0]}-{fetch.place[1]}: {error}")
             return PartitionRecords(_AGAIN)
@@ -402,8 +402,8 @@ class Logs:
             if step.source is LogSource.CLUSTER:
                 fetches = [replace(fetch, offset=step.offset)]
                 answers = await self._upstream.fetch(fetches, replace(limits, seconds=0.0))
-                return self._pass_on(partition, answers.get(fetch.place), compared)
-            read = await self._read(partition, step.offset, step.end, fetch.max_bytes, limits.level)
+                return self._checked_answer(partition, answers.get(fetch.place), compared)
+            read = await self._read_archived(partition, step.offset, step.end, fetch.max_bytes, limits.level)
             if read.records or read.error is not ErrorCode.none or read.stable < step.end:
                 return read
             offset = step.end
@@ -431,7 +431,7 @@ class Logs:
             return outcome[1]
         compared = self._topic(partition)
         try:
-            if await self._difference(partition):
+            if await self._find_difference(partition):
                 return archived
         except StorageEngineError as error:
             self.log_once(f"{partition.topic}-{partition.number}: {error}")
@@ -456,7 +456,7 @@ class Logs:
         self._outcomes[place, end] = archived, transactions
         return transactions
 
-    async def _difference(self, partition: ArchivedPartition) -> str:
+    async def _find_difference(self, partition: ArchivedPartition) -> str:
         """Return why the cluster's log can't continue the archived log, or "" if it can.
 
         The last archived batch is compared with the cluster's, once for each end and each leader.

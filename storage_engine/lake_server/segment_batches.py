@@ -289,7 +289,7 @@ class SegmentInLake:
                 self._metadata = parquet.metadata
                 rows = rows_of_segment(parquet, receipt, self._location)
                 self._windows = plan_windows(rows, origin_of(receipt), receipt.size_bytes, self._location)
-                self._last_offsets = self._highest(column_statistics(rows, "offset", self._location))
+                self._last_offsets = self._highest_values(column_statistics(rows, "offset", self._location))
 
     @property
     def count(self) -> int:
@@ -345,7 +345,7 @@ class SegmentInLake:
             self._decode_rows()
             first, end = 0, self._scratch.size_bytes
         else:
-            first, end = self._span(number)
+            first, end = self._decode_span(number)
             name += f", row group {self._windows[number].first_row_group}"
             highest = int(self._last_offsets[number])
             if number and (before := int(self._last_offsets[number - 1])) != _LAST_OFFSET:
@@ -384,15 +384,15 @@ class SegmentInLake:
         offset, time = min(offers)
         return offset, (time - _EPOCH) // timedelta(milliseconds=1)
 
-    def _span(self, number: int) -> tuple[int, int]:
+    def _decode_span(self, number: int) -> tuple[int, int]:
         """Decode a piece's windows, and return the positions of its begin and end in the scratch file."""
         origin = self._windows[0].start_position
-        if (begin := self._beginning(number)) is None:
+        if (begin := self._find_beginning(number)) is None:
             return 0, 0
         end = self._windows[number].end_position
         self._decode(number)
         for following in range(number + 1, len(self._windows)):
-            window, behind = self._windows[following], self._beginning(following)
+            window, behind = self._windows[following], self._find_beginning(following)
             if behind != window.start_position:
                 self._decode(following)
             end = window.end_position if behind is None else behind
@@ -408,7 +408,7 @@ class SegmentInLake:
                 return
             window = self._windows[number]
             data = window_memory().take(window.end_position - window.start_position)
-            with self._rows() as rows:
+            with self._open_rows() as rows:
                 read_window(rows, CODEC, window, data, self._location)
             self._scratch.write(window.start_position - self._windows[0].start_position, data)
             self._decoded.add(number)
@@ -432,7 +432,7 @@ class SegmentInLake:
                 )
             self._decoded.add(0)
 
-    def _beginning(self, number: int) -> int | None:
+    def _find_beginning(self, number: int) -> int | None:
         """Return the position of the first batch that begins in a window, or None if none does.
 
         For the first window, return its start without reading rows, so that no bytes are skipped.
@@ -443,7 +443,7 @@ class SegmentInLake:
             beginning, window = None, self._windows[number]
             # Any: the stubs lack the parameter value_set.
             compute: Any = pc
-            with self._rows() as segment:
+            with self._open_rows() as segment:
                 for group in range(window.first_row_group, window.end_row_group):
                     rows = segment.read_row_group(
                         group, columns=["kind", "physical_offset"], use_threads=False
@@ -458,7 +458,7 @@ class SegmentInLake:
     def _begins_late(self, number: int, offset: int) -> bool:
         """Return whether the batch with an offset begins before this window."""
         window = self._windows[number]
-        begin = self._beginning(number)
+        begin = self._find_beginning(number)
         if begin is None:
             return True
         if begin == window.start_position:
@@ -467,7 +467,7 @@ class SegmentInLake:
         at = begin - self._windows[0].start_position
         return int.from_bytes(bytes(self._scratch.kept(at, at + 8)), "big", signed=True) > offset
 
-    def _highest(self, column: Sequence[pq.Statistics | None]) -> Longs:
+    def _highest_values(self, column: Sequence[pq.Statistics | None]) -> Longs:
         """Return the highest value of a column up to each window. Without statistics it may be any value."""
         highest: list[int] = []
         for window in self._windows:
@@ -481,6 +481,6 @@ class SegmentInLake:
         return np.array(highest, np.int64)
 
     @contextmanager
-    def _rows(self) -> Iterator[SegmentRows]:
+    def _open_rows(self) -> Iterator[SegmentRows]:
         with opened_rows(self._table.io, self._location, self._metadata) as parquet:
             yield rows_of_segment(parquet, self.receipt, self._location)

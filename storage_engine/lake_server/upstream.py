@@ -258,16 +258,18 @@ class Upstream:
         :raises UpstreamError: the leader doesn't answer, or there is no leader.
         """
         name, number = place
-        query = _kind("list_offsets", "ListOffsetsPartition")(partition_index=number, timestamp=timestamp_ms)
+        query = _entity_type("list_offsets", "ListOffsetsPartition")(
+            partition_index=number, timestamp=timestamp_ms
+        )
         answer = await self._ask(
             self._leader(place),
             "list_offsets",
             replica_id=-1,
             isolation_level=level,
-            topics=(_kind("list_offsets", "ListOffsetsTopic")(name=name, partitions=(query,)),),
+            topics=(_entity_type("list_offsets", "ListOffsetsTopic")(name=name, partitions=(query,)),),
         )
         (position,) = answer.topics[0].partitions
-        self._check(position.error_code, f"the offsets of {name}-{number}")
+        self._check_error(position.error_code, f"the offsets of {name}-{number}")
         return position.offset, position.timestamp
 
     async def forward(self, group: str, data: bytes, seconds: float) -> bytes:
@@ -283,7 +285,7 @@ class Upstream:
     async def _coordinator(self, group: str) -> Address:
         """Return the address of a group's coordinator, or raise UpstreamError."""
         node = await self._ask_any("find_coordinator", key=group, key_type=0)
-        self._check(node.error_code, f"the coordinator of group {group}")
+        self._check_error(node.error_code, f"the coordinator of group {group}")
         return node.host, node.port
 
     async def positions(
@@ -294,7 +296,7 @@ class Upstream:
         :param partitions: partitions by topic; None for all in which the group has a position.
         :raises UpstreamError: the coordinator doesn't answer.
         """
-        kind = _kind("offset_fetch", "OffsetFetchRequestTopic")
+        kind = _entity_type("offset_fetch", "OffsetFetchRequestTopic")
         topics = None
         if partitions is not None:
             topics = tuple(
@@ -302,11 +304,11 @@ class Upstream:
             )
         address = await self._coordinator(group)
         answer = await self._ask(address, "offset_fetch", group_id=group, topics=topics)
-        self._check(answer.error_code, f"the positions of group {group}")
+        self._check_error(answer.error_code, f"the positions of group {group}")
         positions = {}
         for topic in answer.topics:
             for part in topic.partitions:
-                self._check(part.error_code, f"the position of group {group} in {topic.name}")
+                self._check_error(part.error_code, f"the position of group {group} in {topic.name}")
                 if part.committed_offset != _NO_POSITION:
                     positions[topic.name, part.partition_index] = part.committed_offset, part.metadata
         return positions
@@ -317,13 +319,13 @@ class Upstream:
         :raises UpstreamError: the coordinator doesn't answer, or refuses a position, for example because the
             group has members.
         """
-        part = _kind("offset_commit", "OffsetCommitRequestPartition")
+        part = _entity_type("offset_commit", "OffsetCommitRequestPartition")
         topics: dict[str, list[Any]] = defaultdict(list)
         for (name, number), (offset, note) in positions.items():
             topics[name].append(
                 part(partition_index=number, committed_offset=offset, committed_metadata=note)
             )
-        topic = _kind("offset_commit", "OffsetCommitRequestTopic")
+        topic = _entity_type("offset_commit", "OffsetCommitRequestTopic")
         address = await self._coordinator(group)
         answer = await self._ask(
             address,
@@ -334,7 +336,7 @@ class Upstream:
         )
         for answered in answer.topics:
             for partition in answered.partitions:
-                self._check(partition.error_code, f"a commit of group {group} for {answered.name}")
+                self._check_error(partition.error_code, f"a commit of group {group} for {answered.name}")
 
     def close(self) -> None:
         for connections in self._idle.values():
@@ -345,7 +347,7 @@ class Upstream:
     async def _fetch_at(
         self, address: Address, fetches: Sequence[PartitionFetch], limits: FetchLimits
     ) -> dict[PartitionKey, Any]:
-        part, topics = _kind("fetch", "FetchPartition"), defaultdict(list)
+        part, topics = _entity_type("fetch", "FetchPartition"), defaultdict(list)
         for fetch in fetches:
             topics[fetch.place[0]].append(
                 part(
@@ -357,7 +359,7 @@ class Upstream:
                 )
             )
         ids = {self.view.topics[name].id: name for name in topics}
-        topic = _kind("fetch", "FetchTopic")
+        topic = _entity_type("fetch", "FetchTopic")
         answer = await self._ask(
             address,
             "fetch",
@@ -369,7 +371,7 @@ class Upstream:
             topics=tuple(topic(topic_id=id_, partitions=tuple(topics[name])) for id_, name in ids.items()),
             forgotten_topics_data=(),
         )
-        self._check(answer.error_code, "records")
+        self._check_error(answer.error_code, "records")
         answers = {
             (ids[answered.topic_id], partition.partition_index): partition
             for answered in answer.responses
@@ -388,7 +390,7 @@ class Upstream:
             raise UpstreamError(f"{place[0]}-{place[1]}: expected a leader, found none at the cluster")
         return self.view.brokers[leader]
 
-    def _check(self, error: ErrorCode, subject: str) -> None:
+    def _check_error(self, error: ErrorCode, subject: str) -> None:
         if error is not ErrorCode.none:
             self._is_stale.set()
             raise UpstreamError(f"{subject}: expected an answer of the cluster, found {error.name}")
@@ -564,5 +566,5 @@ def _has_records_or_error(answers: Mapping[PartitionKey, Any]) -> bool:
     return any(answer.records or answer.error_code is not ErrorCode.none for answer in answers.values())
 
 
-def _kind(name: str, kind: str) -> Any:
+def _entity_type(name: str, kind: str) -> Any:
     return getattr(import_module(f"kio.schema.{name}.v{_VERSIONS[name]}.request"), kind)

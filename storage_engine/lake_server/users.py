@@ -137,11 +137,11 @@ class Login:
         :raises LoginError: the client can't prove that it is the user whom it names.
         """
         try:
-            return self._plain(message) if self._mechanism == PLAIN else self._scram_step(message)
+            return self._check_plain(message) if self._mechanism == PLAIN else self._scram_step(message)
         except (ScramException, ValueError, LookupError) as error:
             raise LoginError("expected a known user and the right password, found others") from error
 
-    def _plain(self, message: bytes) -> bytes:
+    def _check_plain(self, message: bytes) -> bytes:
         _, name, password = message.decode().split("\0")
         user = (self._users or {}).get(name)
         # An unknown user takes as long as a known one.

@@ -122,12 +122,12 @@ class LeftOut:
         :param left_out: True for the left-out rows, False for the archived rows.
         """
         for groups in ranges:
-            tables = [rows for group in groups for rows in self._chosen(group, left_out=left_out)]
+            tables = [rows for group in groups for rows in self._choose_rows(group, left_out=left_out)]
             if tables:
                 yield pa.concat_tables(tables)
             del tables
 
-    def _chosen(self, rows: pa.Table, *, left_out: bool) -> Iterator[pa.Table]:
+    def _choose_rows(self, rows: pa.Table, *, left_out: bool) -> Iterator[pa.Table]:
         names = one_array(rows[self._topic])
         by_rule = [self.rule_of(name or "") is not None for name in names.dictionary.to_pylist()]
         # The last value is for rows without a topic, which are always archived.

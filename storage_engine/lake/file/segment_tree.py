@@ -75,9 +75,9 @@ class SegmentTree:
         # Two threads may each make an engine, and only one is cached. A reference keeps the other alive.
         self._engine = sha256_engine()
         self._fault = ""
-        self._forget()
+        self._drop_rows()
 
-    def _forget(self) -> None:
+    def _drop_rows(self) -> None:
         self._secrets = b""
         self._streams: list[npt.NDArray[np.int32]] = []
         self._places: list[npt.NDArray[np.int64]] = []
@@ -93,7 +93,7 @@ class SegmentTree:
         if self._fault or not rows.num_rows:
             return
         ends, names = _runs_of(rows, self._topic)
-        numbers = np.array([self._number(name) for name in names], np.int32)
+        numbers = np.array([self._number_of(name) for name in names], np.int32)
         streams = np.repeat(numbers, np.diff(ends, prepend=0))
         self._streams.append(streams)
         self._add_times(rows, streams, ends, numbers)
@@ -163,7 +163,7 @@ class SegmentTree:
                 self._counts,
             )
             np.add.at(self._sizes, streams, row_sizes)
-        self._forget()
+        self._drop_rows()
 
     def tree(
         self,
@@ -229,7 +229,7 @@ class SegmentTree:
             "gone": None,
         }
 
-    def _number(self, name: str) -> int:
+    def _number_of(self, name: str) -> int:
         number = self._numbers.setdefault(name, len(self._numbers))
         if number == len(self._counts):
             more = max(8, number)

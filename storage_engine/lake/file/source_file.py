@@ -71,7 +71,7 @@ class Source:
         def load(first: int, last: int) -> None:
             nonlocal begin, end
             if self.files is not None:
-                _room().release(begin, first)
+                _thread_memory().release(begin, first)
                 begin, position = first, max(end, first)
                 self.files.read_again(self.facts, position, self.data[position:last])
                 end = max(end, last)
@@ -103,7 +103,7 @@ class Source:
     def release(self) -> None:
         """Release a large segment's memory. :meth:`loader` and :meth:`parts` read the file again."""
         if self.files is not None:
-            _room().release(0, len(self.data))
+            _thread_memory().release(0, len(self.data))
 
 
 def read_source(job: SegmentJob) -> Source:
@@ -349,7 +349,7 @@ def _change_error(chosen: FileFacts, facts: FileFacts) -> ProofError:
     )
 
 
-class _Room:
+class _Memory:
     """Memory for a segment. Its pages can be given back to the kernel."""
 
     def __init__(self, size_bytes: int) -> None:
@@ -365,21 +365,21 @@ class _Room:
             self._map.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
 
-def _room(size_bytes: int = 0) -> _Room:
+def _thread_memory(size_bytes: int = 0) -> _Memory:
     """Return this thread's memory for a segment.
 
     All its segments use the same memory: to clear fresh pages takes the kernel as long as reading the file.
     """
-    room: _Room | None = getattr(_per_thread, "room", None)
-    if room is None or len(room.data) < size_bytes:
+    memory: _Memory | None = getattr(_per_thread, "memory", None)
+    if memory is None or len(memory.data) < size_bytes:
         # The old memory is freed first.
-        _per_thread.room = room = None
-        _per_thread.room = room = _Room(size_bytes)
-    return room
+        _per_thread.memory = memory = None
+        _per_thread.memory = memory = _Memory(size_bytes)
+    return memory
 
 
 def _source_memory(size_bytes: int) -> memoryview:
-    return _room(size_bytes).data[:size_bytes]
+    return _thread_memory(size_bytes).data[:size_bytes]
 
 
 @contextmanager
@@ -395,12 +395,12 @@ def source_errors(path: str) -> Iterator[None]:
         # Without its directory and that directory's parent, the store's disk isn't mounted.
         if any(directory.is_dir() for directory in Path(path).parents[:2]):
             raise FileGoneError.at(path) from error
-        raise _unseen(path, error) from error
+        raise _unreadable_error(path, error) from error
     except OSError as error:
-        raise _unseen(path, error) from error
+        raise _unreadable_error(path, error) from error
 
 
-def _unseen(path: str, error: OSError) -> StoreNotFoundError:
+def _unreadable_error(path: str, error: OSError) -> StoreNotFoundError:
     return StoreNotFoundError(
         f"{path}: expected a segment file that host {socket.gethostname()} can read: {error.strerror}. "
         "Run Spark as local[N] on the store's host, or mount the store at the same path on every executor, "

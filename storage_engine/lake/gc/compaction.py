@@ -408,7 +408,7 @@ def _write_sound(table: Table, group: Sequence[SmallFile]) -> tuple[LargerFile |
         sound, faults = list[SmallFile](), list[str]()
         for file in group:
             try:
-                _check(table, file)
+                _check_file(table, file)
                 sound.append(file)
             except ProofError as damage:
                 faults.append(Text(damage))
@@ -421,7 +421,7 @@ def _write_sound(table: Table, group: Sequence[SmallFile]) -> tuple[LargerFile |
     return larger, [*faults, *more_faults]
 
 
-def _check(table: Table, file: SmallFile) -> None:
+def _check_file(table: Table, file: SmallFile) -> None:
     """Raise ProofError, which names the segment, if a small file is lost or doesn't prove a segment."""
     for row in file.receipts:
         subject = f"the segment {row.log}/{row.base_offset:020d} in small files that become one"
@@ -445,7 +445,7 @@ def _write(table: Table, group: Sequence[SmallFile]) -> LargerFile:
     placed: list[tuple[Receipt, range]] = []
     try:
         with lake_errors(location, "write a data file"), new_data_file(table.io, staged) as sink:
-            write_groups(columns, _groups(table, group, placed), sink)
+            write_groups(columns, _joined_groups(table, group, placed), sink)
         new = _prove(table, placed, location, staged)
         if path is not None:
             with lake_errors(location, "publish a data file"):
@@ -460,7 +460,7 @@ def _write(table: Table, group: Sequence[SmallFile]) -> LargerFile:
         raise
 
 
-def _groups(
+def _joined_groups(
     table: Table, files: Sequence[SmallFile], placed: list[tuple[Receipt, range]]
 ) -> Iterator[pa.Table]:
     """Yield rows of small files, one table for each row group of the larger file.
@@ -579,7 +579,9 @@ def _discard_changed(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile
     needed = {file.location for file in live_data_files(messages, files[0].old[0].store_id, _span(files))}
     needed |= {file.location for row in rows.values() for file in proven_files(messages, row)}
     changed = [
-        it for it in files if not all(_names(messages, rows.get(row.identity), it.location) for row in it.old)
+        it
+        for it in files
+        if not all(_names_file(messages, rows.get(row.identity), it.location) for row in it.old)
     ]
     for file in changed:
         # An expired segment needs no other file with its rows.
@@ -599,7 +601,7 @@ def _rows(segments: Table, files: Sequence[LargerFile]) -> dict[SegmentIdentity,
     return {row.identity: row for row in rows}
 
 
-def _names(messages: Table, row: Receipt | None, location: str) -> bool:
+def _names_file(messages: Table, row: Receipt | None, location: str) -> bool:
     """Return whether a receipt names a data file, and another engine hasn't moved the rows."""
     return row is not None and row.moved_to is None and data_file_of(messages, row) == location
 
@@ -618,7 +620,7 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
     receipts: list[Receipt] = []
     for file in files:
         current_rows = [rows.get(old.identity) for old in file.old]
-        named = [_names(messages, row, file.location) for row in current_rows]
+        named = [_names_file(messages, row, file.location) for row in current_rows]
         is_planned = bool(file.new) and all(
             is_named or (row is not None and row.row_hash == old.row_hash)
             for row, old, is_named in zip(current_rows, file.old, named, strict=True)
@@ -683,7 +685,7 @@ def _finish(lake: Lake, store_id: str) -> list[str]:
         if len(placed) < len(old):
             # A killed archiving wrote this file, and the next one finishes it.
             continue
-        lacking = [row for row, _ in placed if not _names(messages, row, at)]
+        lacking = [row for row, _ in placed if not _names_file(messages, row, at)]
         is_elsewhere = any(data_file_of(messages, row) in present for row in lacking)
         try:
             if not is_elsewhere and all(row.is_whole for row, _ in placed):

@@ -77,7 +77,7 @@ _Rows = tuple[tuple[Any, ...], ...]
 _UNREADABLE = "it can't be read"
 
 
-def _locations(table: Table) -> Iterator[str]:
+def _list_locations(table: Table) -> Iterator[str]:
     metadata = table.metadata
     yield table.metadata_location
     yield from (entry.metadata_file for entry in metadata.metadata_log)
@@ -107,7 +107,7 @@ class Evidence:
         """
         if table.metadata_location not in self._needed:
             with metadata_errors(table.location(), "read the table's manifests"):
-                self._needed[table.metadata_location] = frozenset(map(key_of, _locations(table)))
+                self._needed[table.metadata_location] = frozenset(map(key_of, _list_locations(table)))
         mark = read_mark(table)
         marked = frozenset() if mark is None else frozenset({f"metadata/{mark.metadata}"})
         return self._needed[table.metadata_location] | marked
@@ -121,29 +121,29 @@ class Evidence:
         if file.size_bytes == 0:
             return GarbageContents(empty=True)
         if kind in (GarbageKind.METADATA, GarbageKind.MANIFEST_LIST, GarbageKind.MANIFEST):
-            named: GarbageContents = self._once(
+            named: GarbageContents = self._read_once(
                 file, lambda: _read_names(table, self._location(file), kind, file)
             )
             return named
         if kind is GarbageKind.RECEIPTS:
-            values = self._once(file, lambda: self._column_values(file, ("row_hash",)))
+            values = self._read_once(file, lambda: self._column_values(file, ("row_hash",)))
             if isinstance(values, GarbageContents):
                 return values
             return GarbageContents(tuple(twins.of_receipt(hash_) for (hash_,) in values))
         if kind is GarbageKind.DELETIONS:
-            values = self._once(file, lambda: self._column_values(file, RANGE_COLUMNS))
+            values = self._read_once(file, lambda: self._column_values(file, RANGE_COLUMNS))
             if isinstance(values, GarbageContents):
                 return values
             return GarbageContents(tuple(map(twins.of_range, values)))
-        return self._data_file(table, twins, kind, file)
+        return self._data_file_contents(table, twins, kind, file)
 
-    def _data_file(
+    def _data_file_contents(
         self, table: Table, twins: LiveTwins, kind: GarbageKind, file: TableFile
     ) -> GarbageContents:
         folder, _, name = file.inside.rpartition("/")
         if kind is GarbageKind.STAGED:
             name = final_name(name)
-            footer = self._once(file, lambda: self._column_values(file, ()))
+            footer = self._read_once(file, lambda: self._column_values(file, ()))
             if isinstance(footer, GarbageContents):
                 # If it can be read and isn't a whole Parquet file, its writer was killed.
                 return footer if footer.fault.startswith(_UNREADABLE) else GarbageContents()
@@ -151,12 +151,12 @@ class Evidence:
         prefix, digits = split_data_file_name(name)
         if prefix and store.startswith(_STORE_FOLDER):
             return GarbageContents((twins.of_content(store.removeprefix(_STORE_FOLDER), prefix, digits),))
-        slots = self._once(file, lambda: self._slots(file))
+        slots = self._read_once(file, lambda: self._read_slots(file))
         if isinstance(slots, GarbageContents):
             return slots
         return GarbageContents(tuple(twins.of_rows(table, self._location(file), slot) for slot in slots))
 
-    def _slots(self, file: TableFile) -> GarbageContents | _Rows:
+    def _read_slots(self, file: TableFile) -> GarbageContents | _Rows:
         """Return the segments with rows in a shared file or in another engine's file.
 
         For a delete file, return the data files to which it applies.
@@ -169,7 +169,7 @@ class Evidence:
             return slots
         return GarbageContents(names=frozenset(key_of(location) for location, _ in deletes))
 
-    def _once(self, file: TableFile, read: Callable[[], Any]) -> Any:
+    def _read_once(self, file: TableFile, read: Callable[[], Any]) -> Any:
         if file not in self._read:
             self._read[file] = read()
         return self._read[file]
@@ -326,15 +326,15 @@ def look(lake: Lake) -> list[Scene]:
     :raises LakeUnavailableError: a location can't be listed, or lacks a table's metadata.
     """
     messages, segments, *deletions = lake.every_table()
-    scenes = [_look(table) for table in (messages, segments)]
+    scenes = [_list_table(table) for table in (messages, segments)]
     for table in deletions:
         # A fault of the table of deletions doesn't keep gc from the other tables.
         with suppress(LakeUnavailableError):
-            scenes.append(_look(table))
+            scenes.append(_list_table(table))
     return scenes
 
 
-def _look(table: Table) -> Scene:
+def _list_table(table: Table) -> Scene:
     place = Place.of(table)
     listing = list_place(place)
     if key_of(table.metadata_location) not in {file.key(place) for file in listing.files}:

@@ -168,7 +168,7 @@ def prove_orphan(
         rows: SegmentRows = parquet
         if orphan.part is not None:
             rows = SegmentPart(parquet, *orphan.part, orphan.location)
-        lineage, log, base_offset, end = _identity(orphan, rows)
+        lineage, log, base_offset, end = _read_identity(orphan, rows)
         origin = codec.origin(base_offset)
         size_bytes = end - origin
         leaves = tree_of_file(parquet, codec.columns, orphan.location, trees=trees)
@@ -240,7 +240,7 @@ def take_out_orphan(messages: PlacedTable, orphan: Orphan, proven: ProvenSegment
     return Orphan(location, orphan.store_id, orphan.slot, proven.sha256[:16])
 
 
-def _identity(orphan: Orphan, parquet: SegmentRows) -> tuple[int, str, int, int]:
+def _read_identity(orphan: Orphan, parquet: SegmentRows) -> tuple[int, str, int, int]:
     """Return lineage, log, base offset and end by the rows. Raise ProofError for several segments."""
     columns = [*IDENTITY_COLUMNS.names, "physical_offset", "size"]
     rows = parquet.read_row_groups(list(range(parquet.num_row_groups)), columns=columns)

@@ -259,7 +259,7 @@ def _batches(expiry: RecordedExpiry) -> Iterator[Sequence[SegmentIdentity]]:
     """Yield an act's segments in batches of one store. Segments that share a data file are in one batch."""
     decision = expiry.recorded.act.decision
     sharing: dict[object, list[SegmentIdentity]] = {}
-    files: Sequence[object] = decision.files if _shares(expiry) else decision.taken
+    files: Sequence[object] = decision.files if _has_shared_files(expiry) else decision.taken
     for file, segment in zip(files, decision.taken, strict=True):
         sharing.setdefault(file, []).append(segment)
     # The segments of a shared data file expire by one commit.
@@ -278,7 +278,7 @@ def _place_of(identity: SegmentIdentity) -> tuple[str, int, str, int]:
     return identity.store_id, identity.lineage, identity.log, identity.base_offset
 
 
-def _shares(expiry: RecordedExpiry) -> bool:
+def _has_shared_files(expiry: RecordedExpiry) -> bool:
     """Return whether segments of an act share data files. Then it names a file for each of its segments."""
     decision = expiry.recorded.act.decision
     return not decision.thinned and len(set(decision.files)) < len(decision.files) == len(decision.segments)
@@ -611,7 +611,7 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
     }
     thinned = _find_thinned(messages, expiry)
     for batch in _batches(expiry):
-        span = None if _shares(expiry) else offsets_of(batch)
+        span = None if _has_shared_files(expiry) else offsets_of(batch)
         rows = receipts_in(segments, batch[0].store_id, base_offsets=span, with_ended=True)
         needed |= {
             file.location

@@ -100,7 +100,7 @@ def _prove(table: Table, receipt: Receipt, names: Collection[str], new: str, old
 
     def compare(group: int, rows: pa.Table) -> None:
         kept = next(expected, None)
-        if kept is None or not _plain(rows).equals(_plain(kept), check_metadata=True):
+        if kept is None or not _with_plain_values(rows).equals(_with_plain_values(kept), check_metadata=True):
             raise _change_error(new, old_name, f"row group {group} has other rows")
         counter.add(rows)
 
@@ -126,7 +126,7 @@ def _prove(table: Table, receipt: Receipt, names: Collection[str], new: str, old
     )
 
 
-def _plain(rows: pa.Table) -> pa.Table:
+def _with_plain_values(rows: pa.Table) -> pa.Table:
     """Return rows with plain values. Dictionary codes may differ although the values are equal."""
     return rows.cast(
         pa.schema(

@@ -259,9 +259,9 @@ def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
     _check_apart(lake, to)
     refuse_nested(to)
     refuse_around(to)
-    _target(lake, to)
+    _read_target(lake, to)
     with CHANGE_LOCK, nobody_commits_at(own_location(to, lake.rows_table)), committing(lake):
-        existing, intent = _target(lake, to)
+        existing, intent = _read_target(lake, to)
         # The receipts' table is loaded first: when a receipt is there, its data file is in the other table.
         source = _load_tables(lake)
         rows = all_receipts(source[SEGMENTS])
@@ -307,7 +307,7 @@ class _Work:
         self._rows, self._hashes, self._waiting = rows, hashes, waiting
         self._acts = _acts_place(source[SEGMENTS])
         self._copied_count = self._copied_bytes = 0
-        self._wanted = {name: self._names(table) for name, table in source.items()}
+        self._wanted = {name: self._file_sizes(table) for name, table in source.items()}
         files = self._wanted[lake.rows_table]
         live = {split_data_file_name(file_name(inside)) for inside in files}
         for of_store in by_store(rows).values():
@@ -315,7 +315,7 @@ class _Work:
                 # Between the two commits of an expiry of some streams, the table still has the old file.
                 if row.state == PARTIAL and (slot_prefix(row.identity), row.sha256[:16]) in live:
                     files[row.data_file] = row.data_file_bytes
-        self._had = {name: self._names(table) for name, table in (existing or {}).items()}
+        self._had = {name: self._file_sizes(table) for name, table in (existing or {}).items()}
 
     def is_done(self) -> bool:
         if self._existing is None or lacks_acts(self._acts, _acts_place(self._existing[SEGMENTS])):
@@ -372,7 +372,7 @@ class _Work:
     def _is_copied_file(self, table: PlacedTable) -> Callable[[DataFile], bool]:
         return lambda file: table.here(file.file_path) not in self._waiting
 
-    def _names(self, table: PlacedTable) -> dict[str, int]:
+    def _file_sizes(self, table: PlacedTable) -> dict[str, int]:
         return {
             location.removeprefix(f"{table.location}/"): file.file_size_in_bytes
             for location, file in live_files(table).items()
@@ -453,7 +453,7 @@ def _catalog_file(config: LakeConfig) -> tuple[Path, ...]:
     return () if file is None else (file,)
 
 
-def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, Intent | None]:
+def _read_target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, Intent | None]:
     """Return an existing copy's tables and a killed attempt's intent, or raise LakeIdentityError."""
     location = own_location(to, SEGMENTS)
     file_io = load_file_io(to.file_io_properties, location)

@@ -164,7 +164,7 @@ def describe(config: LakeConfig) -> LakeInfo:
         try:
             # Receipts of a newer version may have another meaning.
             check_version_of(placed[SEGMENTS].location, properties)
-            stores = tuple(_stores(all_receipts(placed[SEGMENTS])))
+            stores = tuple(_describe_stores(all_receipts(placed[SEGMENTS])))
         except StorageEngineError as error:
             refused = refused or Text(error)
     heads = json.loads(properties.get(COPIED_HEADS_PROPERTY, "{}"))
@@ -179,7 +179,7 @@ def describe(config: LakeConfig) -> LakeInfo:
         promoted=json.loads(properties.get(PROMOTED_PROPERTY, "null")),
         tables=infos,
         stores=stores,
-        broker=_broker(placed),
+        broker=_broker_of(placed),
         ignored=tuple(_list_ignored(lake, placed.values())),
         acts=None if acts is None else len(acts),
         acts_fault=acts_fault,
@@ -196,7 +196,7 @@ def _read_acts(placed: Mapping[str, PlacedTable]) -> tuple[Acts | None, str]:
         return None, Text(error)
 
 
-def _broker(placed: Mapping[str, PlacedTable]) -> str | None:
+def _broker_of(placed: Mapping[str, PlacedTable]) -> str | None:
     if SEGMENTS not in placed:
         return None
     segments = placed[SEGMENTS].metadata
@@ -221,7 +221,7 @@ def _read_tables(lake: Lake) -> tuple[dict[str, PlacedTable], tuple[TableInfo, .
     """Return the tables that can be read, and a description of every table."""
     placed: dict[str, PlacedTable] = {}
     infos: list[TableInfo] = []
-    places = _places(lake)
+    places = _table_places(lake)
 
     def read_table(name: str) -> None:
         if name not in places:
@@ -229,7 +229,7 @@ def _read_tables(lake: Lake) -> tuple[dict[str, PlacedTable], tuple[TableInfo, .
         pointer, location = places[name]
         file = pointer.rpartition("/")[2]
         try:
-            table = _read(lake, name, pointer, location)
+            table = _read_table(lake, name, pointer, location)
             infos.append(_describe_table(table))
             placed[name] = table
         except StorageEngineError as error:
@@ -241,7 +241,7 @@ def _read_tables(lake: Lake) -> tuple[dict[str, PlacedTable], tuple[TableInfo, .
     return placed, tuple(infos)
 
 
-def _read(lake: Lake, name: str, pointer: str, location: str) -> PlacedTable:
+def _read_table(lake: Lake, name: str, pointer: str, location: str) -> PlacedTable:
     if isinstance(lake.catalog, SqlCatalog):
         return placed_table(lake, name, pointer)
     file_io = load_file_io(lake.config.file_io_properties, location)
@@ -256,7 +256,7 @@ def _rows_table(placed: Mapping[str, PlacedTable], names: Iterable[str]) -> str:
     return rows_table_among(names)
 
 
-def _places(lake: Lake) -> dict[str, tuple[str, str]]:
+def _table_places(lake: Lake) -> dict[str, tuple[str, str]]:
     if lake.config.properties.get("type") == "sql":
         sql_catalog(lake)
         return {name: (at, own_location(lake.config, name, at)) for name, at in read_pointers(lake).items()}
@@ -286,7 +286,7 @@ def _describe_table(table: PlacedTable) -> TableInfo:
     )
 
 
-def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
+def _describe_stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
     stores = []
     for store, of_store in by_store(rows).items():
         counting = select_whole(current(of_store))
@@ -297,18 +297,18 @@ def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
                 name=store_text(of_store[-1].store_name, of_store[-1].broker, of_store[-1].store_root),
                 segment_count=len(counting),
                 size_bytes=sum(row.size_bytes for row in counting),
-                ranges=tuple(_ranges(counting)),
+                ranges=tuple(_contiguous_ranges(counting)),
                 head_sequence=head.sequence,
                 head_hash=head.row_hash,
                 root=of_store[-1].store_root,
-                expired=tuple(_ranges([row for row in removed if not row.lacks_by_rules])),
-                in_part=tuple(_ranges([row for row in removed if row.lacks_by_rules])),
+                expired=tuple(_contiguous_ranges([row for row in removed if not row.lacks_by_rules])),
+                in_part=tuple(_contiguous_ranges([row for row in removed if row.lacks_by_rules])),
             )
         )
     return stores
 
 
-def _ranges(rows: Sequence[Receipt]) -> list[tuple[str, int, int, int]]:
+def _contiguous_ranges(rows: Sequence[Receipt]) -> list[tuple[str, int, int, int]]:
     """Return the contiguous ranges of receipts, which are sorted by log, lineage and offset."""
     of_logs = groupby(rows, key=lambda row: (row.log, row.lineage))
     return [(*log, *ends) for log, of_log in of_logs for ends in runs(list(of_log))]

@@ -191,7 +191,7 @@ def _make_tables(lake: Lake, broker: str, locations: dict[str, str]) -> None:
     existing = lake.catalog.load_namespace_properties(lake.config.namespace).get(LAKE_ID_PROPERTY)
     # A namespace that was made by hand has no UUID. Then only the tables have the lake's UUID.
     lake_id = existing or made[LAKE_ID_PROPERTY]
-    for table, is_new in _tables(lake, broker, lake_id, locations):
+    for table, is_new in _make_both_tables(lake, broker, lake_id, locations):
         if not locations:
             # A REST catalog chooses a table's location only when the table is made.
             _check_only(lake, table, is_new=is_new)
@@ -203,7 +203,9 @@ def _make_tables(lake: Lake, broker: str, locations: dict[str, str]) -> None:
             write_mark(table, own_id, lake.catalog_id)
 
 
-def _tables(lake: Lake, broker: str, lake_id: str, locations: dict[str, str]) -> Iterator[tuple[Table, bool]]:
+def _make_both_tables(
+    lake: Lake, broker: str, lake_id: str, locations: dict[str, str]
+) -> Iterator[tuple[Table, bool]]:
     """Make both tables unless they exist. Yield each, and whether it was made here."""
     catalog, namespace = lake.catalog, lake.config.namespace
     kind = find_broker(broker or default_broker())

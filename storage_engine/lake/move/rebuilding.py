@@ -166,7 +166,7 @@ class _Rebuild:
         self.tables, skip = {}, self._list_unfinished()
         segments = self._state_of(SEGMENTS, skip, self._count_known_receipts)
         self.tables[SEGMENTS] = segments.chosen
-        self.rows = self._receipts(segments.chosen) or []
+        self.rows = self._read_receipts(segments.chosen) or []
         # Only a property of ``segments`` tells the name of the table of rows.
         messages = self._state_of(
             rows_table_of(segments.chosen.metadata.properties), skip, self._count_proven_files
@@ -193,7 +193,7 @@ class _Rebuild:
         location = own_location(self._config, name, self._pointers.get(name))
         file_io = load_file_io(self._config.file_io_properties, location)
         files = find_metadata(file_io, name, location, skip)
-        files.readable.update(self._named_elsewhere(name, location, file_io))
+        files.readable.update(self._find_named_elsewhere(name, location, file_io))
         if not files.readable:
             raise LakeMissingError(
                 f"{location}: expected the metadata of a lake's table {name}, found none that can be "
@@ -210,7 +210,7 @@ class _Rebuild:
         files.readable[chosen.file_name] = chosen
         return TableState(files, mark, chosen)
 
-    def _named_elsewhere(self, name: str, location: str, file_io: FileIO) -> dict[str, PlacedTable]:
+    def _find_named_elsewhere(self, name: str, location: str, file_io: FileIO) -> dict[str, PlacedTable]:
         """Return the catalog's metadata by file name, if another engine has put it at another place."""
         pointer = self._pointers.get(name)
         if pointer is None or pointer.startswith(f"{location}/metadata/"):
@@ -333,7 +333,7 @@ class _Rebuild:
         file = sqlite_file_of(self._config)
         return connect(self._config).catalog_id if file is None else sqlite_identity(self._config, str(file))
 
-    def _receipts(self, segments: PlacedTable) -> list[Receipt] | None:
+    def _read_receipts(self, segments: PlacedTable) -> list[Receipt] | None:
         """Return the receipts of a state, or None if they can't be read."""
         if segments.file_name not in self._receipts_by_state:
             try:
@@ -345,7 +345,7 @@ class _Rebuild:
 
     def _count_known_receipts(self, segments: PlacedTable) -> int | None:
         """Return how many of the known receipts a state has, or None if it can't be read."""
-        rows = self._receipts(segments)
+        rows = self._read_receipts(segments)
         if rows is None:
             return None
         row_keys = {(row.store_id, row.sequence, row.row_hash) for row in rows}
