@@ -385,10 +385,7 @@ class GroupCoordinator:
         return ErrorCode.none
 
     def may_commit(self, request: Any) -> ErrorCode:
-        """Return an error code: none if the client may commit positions.
-
-        Members of the current generation may commit, and clients of a group without members.
-        """
+        """Return an error code: none for the current generation's members and for a group without members."""
         group = self.groups.get(request.group_id)
         generation = request.generation_id_or_member_epoch
         if generation < 0 and not request.member_id and (group is None or not group.members):

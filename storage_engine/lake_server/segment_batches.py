@@ -60,10 +60,7 @@ class DamagedRangeError(StorageEngineError):
 
 
 class ScratchFile:
-    """A file without a name for decoded bytes of a segment, at their positions.
-
-    Positions that weren't written take no space.
-    """
+    """A file without a name for a segment's decoded bytes. Positions that weren't written take no space."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -139,10 +139,7 @@ class ArchivePermits:
 
 
 def leaves_out_rows(broker: str) -> bool:
-    """Return whether a kind of broker has segments that can be archived without some topics' rows.
-
-    Several topics share such a segment.
-    """
+    """Return whether segments of a kind of broker have several topics, some of which may be left out."""
     kind = find_broker(broker)
     return not kind.topics.are_logs and bool(kind.codec.columns.streams)
 

@@ -258,10 +258,7 @@ def _driver(access: AgentAccess) -> Iterator[_Agent]:
 
 
 class AgentFiles:
-    """Files of one run, read from its agent.
-
-    On the store's own host, :class:`~storage_engine.lake.file.source_file.LocalFiles` does the same.
-    """
+    """Files of one run, read from its agent. ``LocalFiles`` does the same on the store's own host."""
 
     def __init__(self, run: AgentRun) -> None:
         self._agent = _Agent(run.address, run.authorities, "", run.run, run.key)
@@ -390,10 +387,7 @@ class _Agent:
 
     @contextmanager
     def understood(self) -> Iterator[None]:
-        """Turn the block's errors into an error about the agent.
-
-        :raises AgentError: the connection failed, or the received bytes are no agent's answer.
-        """
+        """Turn the block's errors into AgentError: the connection failed, or there is no agent's answer."""
         try:
             yield
         except ssl.SSLCertVerificationError as error:

@@ -55,10 +55,7 @@ CompareRows = Callable[[int, memoryview, np.ndarray[Any, Any], np.ndarray[Any, A
 
 @dataclass(frozen=True, slots=True)
 class DataFileStats:
-    """Facts about a segment from its rows.
-
-    Timestamps are in milliseconds since the epoch; None if the segment has no message with one.
-    """
+    """Facts about a segment from its rows. Timestamps are in milliseconds since the epoch, or None."""
 
     row_count: int
     message_count: int

@@ -177,10 +177,7 @@ def slot_prefix(identity: SegmentIdentity) -> str:
 
 
 def split_data_file_name(name: str) -> tuple[str, str]:
-    """Return the result of :func:`slot_prefix` in a name, and the first 16 digits of the SHA-256.
-
-    Return two empty strings if another program named the file.
-    """
+    """Return :func:`slot_prefix` and the SHA-256's first 16 digits in a name, or two empty strings."""
     match = _DATA_FILE_NAME.fullmatch(name)
     return (match[1], match[2]) if match else ("", "")
 

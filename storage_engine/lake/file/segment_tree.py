@@ -303,10 +303,7 @@ def tree_of_file(parquet: Any, columns: Columns, name: str, *, trees: bool) -> S
 
 
 def new_leaf_keys(rows: pa.Table, columns: Columns) -> pa.Array[Any]:
-    """Return new leaf keys for the rows of one row group.
-
-    A run of rows of one stream gets a key for each :data:`RUN_LEAVES` leaves.
-    """
+    """Return new leaf keys for a row group. A run of a stream has one for each :data:`RUN_LEAVES` leaves."""
     count = rows.num_rows
     are_leaves = rows["size"].to_numpy() > 0
     ends, _ = _runs_of(rows, columns.streams[0] if columns.streams else None)

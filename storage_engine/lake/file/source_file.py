@@ -136,10 +136,7 @@ def read_source(job: SegmentJob) -> Source:
 
 
 def _read_again(job: SegmentJob, files: LocalFiles | AgentFiles) -> LocalFiles | None:
-    """Return the files from which parts of a segment are read again; None if it is read once, into memory.
-
-    Read once are small segments, other hosts' files, and files whose times don't show every write.
-    """
+    """Return the files from which a segment is read in parts, or None if it is read once into memory."""
     if not isinstance(files, LocalFiles) or job.facts.size_bytes <= WHOLE_BYTES:
         return None
     return files if times_are_trusted(Path(job.path).parent, job.store_root) else None
@@ -366,10 +363,7 @@ class _Memory:
 
 
 def _thread_memory(size_bytes: int = 0) -> _Memory:
-    """Return this thread's memory for a segment.
-
-    All its segments use the same memory: to clear fresh pages takes the kernel as long as reading the file.
-    """
+    """Return this thread's memory for segments. To clear fresh pages would take as long as to read a file."""
     memory: _Memory | None = getattr(_per_thread, "memory", None)
     if memory is None or len(memory.data) < size_bytes:
         # The old memory is freed first.

@@ -607,10 +607,7 @@ def _names_file(messages: Table, row: Receipt | None, location: str) -> bool:
 
 
 def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
-    """Return the next step: data files first, and receipts once the table has all data files.
-
-    The commit is based on the tables that are read here.
-    """
+    """Return the next step: data files first, and receipts once the table has all data files."""
     store_id = files[0].old[0].store_id
     expired, segments, messages = expired_files(read_acts(lake)), lake.segments(), lake.messages()
     rows, live = _rows(segments, files), live_data_files(messages, store_id, _span(files))
@@ -650,10 +647,7 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
 def _replacing_rows(
     messages: Table, file: LargerFile, current_rows: Sequence[Receipt | None], present: Mapping[str, LiveFile]
 ) -> list[Receipt] | None:
-    """Return the receipts whose data files replace a larger file again.
-
-    Return None if a receipt's proof needs the larger file, or if an earlier file is missing.
-    """
+    """Return the receipts whose files replace a larger file, or None if that is needed or a file is lost."""
     rows = [row for row in current_rows if row is not None and row.has_rows]
     if any(file.location == proven.location for row in rows for proven in proven_files(messages, row)):
         return None

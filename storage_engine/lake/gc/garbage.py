@@ -157,10 +157,7 @@ class Evidence:
         return GarbageContents(tuple(twins.of_rows(table, self._location(file), slot) for slot in slots))
 
     def _read_slots(self, file: TableFile) -> GarbageContents | _Rows:
-        """Return the segments with rows in a shared file or in another engine's file.
-
-        For a delete file, return the data files to which it applies.
-        """
+        """Return the segments with rows in a file. For a delete file, return the data files that it names."""
         slots = self._column_values(file, tuple(IDENTITY_COLUMNS.names))
         if not isinstance(slots, GarbageContents) or slots.fault.startswith(_UNREADABLE):
             return slots
