@@ -231,7 +231,7 @@ def _claim_turn(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
 
     def check_turn() -> None:
         if time.monotonic() - begun > _CLAIM_SECONDS / 2:
-            raise _claim_error(location, f"found that this took over {_CLAIM_SECONDS // 120} minutes")
+            raise _claim_error(location, "found that it took too long for its turn")
 
     try:
         replace_small_file(file_io, claim, b"Somebody records an act.\n")
