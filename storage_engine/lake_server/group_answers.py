@@ -446,17 +446,10 @@ class GroupCoordinator:
         members = tuple(group.members.values())
         for member in members:
             waiting, member.joining, member.seen = member.joining, None, monotonic()
+            shown = members if member is leader else ()
+            joined = Joined(ErrorCode.none, member.id, group.generation, group.protocol, group.leader, shown)
             if waiting is not None and not waiting.done():
-                waiting.set_result(
-                    Joined(
-                        ErrorCode.none,
-                        member.id,
-                        group.generation,
-                        group.protocol,
-                        group.leader,
-                        members if member is leader else (),
-                    )
-                )
+                waiting.set_result(joined)
 
     def _remove(self, group: ConsumerGroup, member: Member) -> None:
         self._forget(group, member, ErrorCode.unknown_member_id)
