@@ -50,7 +50,7 @@ class Transactions:
     sections: tuple[tuple[int, int], ...]
 
     def stable_at(self, offset: int) -> int:
-        """Return the last stable offset of the first section that ends after an offset, or of the last one."""
+        """Return the last stable offset of the first section that ends after an offset, or of the last."""
         last = self.sections[-1][1] if self.sections else offset
         return next((stable for end, stable in self.sections if offset < end), last)
 
