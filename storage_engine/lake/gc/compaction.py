@@ -4,8 +4,8 @@ There are two commits. The first replaces the small files by the larger one in t
 adds receipts that name the larger file. After a kill between them, the receipts name files that the table no
 longer has. Then steps that need these receipts wait, verification finds and proves the rows in the table, and
 the next compaction adds the receipts. If a receipt changed meanwhile, or the larger file doesn't prove it,
-the small files are put back into the table. Otherwise a small file stays at its place until gc takes it,
-because its rows are provably in the larger file.
+the files that the receipts name are put back into the table. A replaced small file stays at its place until
+gc takes it, because its rows are provably in the larger file.
 
 Must never do: remove a data file that a receipt has named; add a file to the table that was not read back.
 """
@@ -607,7 +607,10 @@ def _names_file(messages: Table, row: Receipt | None, location: str) -> bool:
 
 
 def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
-    """Return the next step: data files first, and receipts once the table has all data files."""
+    """Return the next step: data files first, and receipts once the table has all data files.
+
+    The step only applies to the states of the tables from which it was computed.
+    """
     store_id = files[0].old[0].store_id
     expired, segments, messages = expired_files(read_acts(lake)), lake.segments(), lake.messages()
     rows, live = _rows(segments, files), live_data_files(messages, store_id, _span(files))

@@ -1,12 +1,13 @@
-"""Expiry of segments from a lake, its undo, and final removal. Each begins with a durable act.
+"""Expiry of segments from a lake, its undo, and final removal. Expiry and undo begin with a durable act.
 
 An expiry's act names the segments and their data files. Then, batch by batch, new receipts say that the
 segments or some of their streams have expired. After that the data files leave the table of rows, or files
 with the remaining rows replace them. No data file is read or written. An undo first brings the files back,
 and then the receipts. So at every instant the table has all rows that receipts prove.
 
-The files stay at their places until the removal, whose act is recorded with it. Each of the three is safe to
-kill at any instant and to run again. An expiry continues only while the rules still require it.
+The files stay at their places until the removal. It deletes a few files, and records its act directly after
+that. Each of the three is safe to kill at any instant and to run again. An expiry continues only while the
+rules still require it.
 
 Must never do: take a file that a whole receipt names, that a hold covers, or that no act names.
 """
@@ -365,7 +366,7 @@ def _next_expiry_step(
     kept = [row for row in rows if _is_thinned_by(row, thinned) and data_file_of(messages, row) not in lost]
     ended_files |= {thinned[row.identity].file.location for row in kept}
     ended = {_name_of(it): it for it in (*kept, *(row for row in rows if row.state == EXPIRED))}
-    # The table may be older than an earlier act, whose files this act replaced.
+    # A rebuilt table may be older than another act, and then still has the files of that act.
     other_files = expired_files(acts) - {file.location for file in act.act.decision.files}
     replaced = lost | {location_of(messages, name) for name in other_files}
     ended_files |= {path for path in replaced if split_data_file_name(file_name(path)) in ended}

@@ -286,7 +286,7 @@ def finish(lake: Lake, tables: Tables, intent: Intent | None) -> None:
 
 
 def _newest_act(segments: PlacedTable) -> str:
-    """Return the SHA-256 of the newest act. If the acts can't be read, it is the act that the mark names."""
+    """Return the SHA-256 of the newest act. If the acts can't be read or are no chain, the mark names it."""
     with suppress(LakeUnavailableError):
         acts = read_acts_at(segments.io, segments.location)
         return acts[-1].sha256 if acts else ""

@@ -7,7 +7,7 @@ from their data files, and get new receipts at the end of the chain. No file is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -368,6 +368,12 @@ def _count_rows(deletions: PlacedTable) -> int | None:
     return None
 
 
+def _sort_likeliest_first(orphans: Iterable[Orphan], earlier: Iterable[Receipt]) -> list[Orphan]:
+    # Of two contents for one offset, one that had a receipt is likelier to be the broker's.
+    digests = {(row.store_id, row.sha256[:16]) for row in earlier}
+    return sorted(orphans, key=lambda o: (o.store_id, o.slot, (o.store_id, o.digest) not in digests))
+
+
 def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
     """Prove orphans and commit them. Return the added data files, and why others weren't added."""
     every_receipt = work.earlier_receipts()
@@ -377,11 +383,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
         for row in current(every_receipt)
         if not row.has_rows
     }
-    # Of two contents for one offset, one that had a receipt is likelier to be the broker's.
-    digests = {(row.store_id, row.sha256[:16]) for row in every_receipt}
-    orphans = sorted(
-        work.orphans.found, key=lambda o: (o.store_id, o.slot, (o.store_id, o.digest) not in digests)
-    )
+    orphans = _sort_likeliest_first(work.orphans.found, every_receipt)
     brought, refused = list[str](), list[str]()
     done: set[tuple[str, str, str]] = set()
     waiting: list[ProvenSegment] = []
