@@ -121,7 +121,9 @@ def _watched(watch: Watch, stack: ExitStack) -> None:
     ]
     for owner, name, stage in functions:
         stack.enter_context(patch.object(owner, name, watch.function(stage, getattr(owner, name))))
-    stack.enter_context(patch.object(data_file, "_groups", watch.generator("decode", data_file._groups)))
+    stack.enter_context(
+        patch.object(data_file, "_checked_groups", watch.generator("decode", data_file._checked_groups))
+    )
     stack.enter_context(
         patch.object(RocketMQCodec, "decode_groups", watch.generator("scan", RocketMQCodec.decode_groups))
     )

@@ -1,4 +1,4 @@
-"""Import of Arrow without pandas. The import of pandas takes longer than most commands."""
+"""Import of Arrow without pandas, which takes longer to import than most commands run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class _NoPandas:
 def load_arrow_alone() -> None:
     """Import Arrow in such a way that it doesn't find pandas.
 
-    Only for our own processes: if a pandas column is given to Arrow before any table became a frame, its
-    missing values aren't marked. Arrow looks for pandas when it makes its first value, and again when a table
-    is to become a frame (``_PandasAPIShim._check_import``). The latter still works.
+    Arrow looks for pandas when it makes its first value, and again when a table is converted to a frame
+    (``_PandasAPIShim._check_import``). The conversion still works. This is only for our own processes: before
+    the first conversion, Arrow wouldn't recognise the missing values of a pandas column.
     """
     if "pandas" in sys.modules:
         return

@@ -18,9 +18,8 @@ _LINE_BYTES = 64
 _STAGGER_BYTES = 17 * _LINE_BYTES
 """Distance between the starts of columns: an odd number of cache lines."""
 _MAX_FREE = 2
-"""The most free blocks of a column: one for a chunk's table, and one for the next table, which may be
-made while the first is still in use.
-"""
+"""Most free blocks of a column: one for a chunk's table, and one for the next table, which may be made while
+the first is in use."""
 _MAX_KEPT_BYTES = 256 << 20
 """Larger blocks aren't kept for the next chunk."""
 
@@ -33,10 +32,10 @@ def address_of(array: npt.NDArray[np.generic]) -> int:
 
 
 class Arena:
-    """Memory for the columns of successive chunks.
+    """Memory for the columns of successive chunks, for one thread at a time.
 
     Memory that a chunk's table no longer needs is used for the next chunk. New pages would have to be cleared
-    by the kernel, which takes as long as filling them. Not for several threads at a time.
+    by the kernel, which takes as long as filling them.
     """
 
     def __init__(self) -> None:
@@ -44,7 +43,7 @@ class Arena:
 
     @staticmethod
     def of_thread() -> Arena:
-        """Return this thread's arena. It is used for all segments of the thread in turn."""
+        """Return this thread's arena, which all its segments use in turn."""
         arena: Arena | None = getattr(_per_thread, "arena", None)
         if arena is None:
             arena = _per_thread.arena = Arena()
@@ -53,17 +52,20 @@ class Arena:
     def buffer(self, column: int, size: int) -> pa.Buffer:
         """Return writable, uninitialised memory. Only written pages become resident.
 
-        The memory returns to the arena when the last Arrow buffer over it is gone.
+        The memory returns to the arena when the last Arrow buffer over it is freed.
 
-        Columns are filled together, row by row. So they begin at different places in a page. Otherwise all of
-        them would compete for the same few lines of the processor's caches.
+        Columns are filled together, row by row. Each begins at another place in its page, because they would
+        otherwise compete for the same few lines of the processor's caches.
         """
         import pyarrow as pa
 
         free = self._free.setdefault(column, [])
         block = free.pop() if free else None
         if block is None or len(block) < size:
-            block = _allocate(size + size // 8, column * _STAGGER_BYTES)
+            capacity, stagger = size + size // 8, column * _STAGGER_BYTES
+            memory = np.empty(capacity + stagger + _LINE_BYTES, np.uint8)
+            begin = stagger + -(address_of(memory) + stagger) % _LINE_BYTES
+            block = memory[begin : begin + capacity]
         lent = block[:size]
         if size <= _MAX_KEPT_BYTES:
             weakref.finalize(lent, _give_back, free, block).atexit = False
@@ -75,15 +77,8 @@ def _give_back(free: list[npt.NDArray[np.uint8]], block: npt.NDArray[np.uint8]) 
         free.append(block)
 
 
-def _allocate(size: int, stagger: int) -> npt.NDArray[np.uint8]:
-    """Return memory that begins at a cache line, at least ``stagger`` bytes into an allocation."""
-    memory = np.empty(size + stagger + _LINE_BYTES, np.uint8)
-    begin = stagger + -(address_of(memory) + stagger) % _LINE_BYTES
-    return memory[begin : begin + size]
-
-
 class ColumnAddresses:
-    """Addresses of a batch's columns in memory. It keeps the columns' memory alive while a kernel runs."""
+    """Addresses of a batch's columns. They keep the columns' memory alive while a kernel runs."""
 
     def __init__(self, columns: int) -> None:
         self.table = np.zeros(columns, np.int64)
@@ -100,14 +95,11 @@ class ColumnAddresses:
         self.table[place] = values.address + column.offset * (column.type.bit_width // 8)
 
     def text(self, place: int, offsets_place: int, column: pa.Array[Any]) -> int:
-        """Record the addresses of a text column.
-
-        :return: number of bytes of the texts, to which the offsets point.
-        """
+        """Record the addresses of a text column, and return the number of bytes of its texts."""
         _, offsets, content = column.buffers()
         self.held += [offsets, content]
         if offsets is None or offsets.size == 0:
-            # Arrow lets an array without elements have no offsets.
+            # In Arrow, an array without elements may lack offsets.
             self.bytes(offsets_place, np.zeros(8, np.uint8))
         else:
             self.table[offsets_place] = offsets.address + 4 * column.offset
@@ -127,7 +119,7 @@ class ColumnAddresses:
 
 
 def valid_flags(column: pa.Array[Any]) -> npt.NDArray[np.uint8]:
-    """Return one byte for each value: 1 if it isn't null."""
+    """Return one byte for each value: 0 if it is null, otherwise 1."""
     if column.null_count == 0:
         return np.ones(len(column), np.uint8)
     if column.null_count == len(column):
@@ -140,8 +132,8 @@ def valid_flags(column: pa.Array[Any]) -> npt.NDArray[np.uint8]:
 
 
 def boolean_flags(column: pa.Array[Any]) -> npt.NDArray[np.uint8]:
-    """Return one byte for each value; null counts as false."""
-    # Commands that read no row load no Arrow.
+    """Return one byte for each value: 1 for true, 0 for false and null."""
+    # Commands that read no rows don't load Arrow.
     import pyarrow as pa
     import pyarrow.compute as pc
 

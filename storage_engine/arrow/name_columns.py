@@ -1,4 +1,4 @@
-"""Dictionary-coded columns of names, of consumers' positions and of their lag: up to 10 million rows."""
+"""Dictionary-coded columns of names, and tables of consumers' positions and lag, of up to 10 million rows."""
 
 from __future__ import annotations
 
@@ -44,12 +44,11 @@ def one_array(column: pa.ChunkedArray[Any] | pa.Array[Any]) -> Names:
 
 
 def names_of(names: pa.Array[Any]) -> list[str]:
-    """Return names as strings."""
     return [str(name) for name in names.to_pylist()]
 
 
 def queue_starts(positions: pa.Table | pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """Return the first row of each queue, where the rows of a queue are next to each other."""
+    """Return the index of each queue's first row. The rows of a queue must be adjacent."""
     if not positions.num_rows:
         return np.empty(0, dtype=np.int64)
     codes = np.asarray(one_array(positions["topic"]).indices)
@@ -90,10 +89,10 @@ LAG_SCHEMA = pa.schema(_LAG)
 """One column for each field of :class:`storage_engine.model.lag.QueueLag`."""
 
 PLACES_SCHEMA = pa.schema([field for field in _LAG if field.name not in ("at_risk", "time_to_loss_ms")])
-"""Facts on a position that follow from files: its lag, without the losses by a deletion.
+"""Facts about a position that follow from files: its lag, without the losses by a deletion.
 
 ``next_segment_base_offset`` is the base offset of the segment that a group needs next. A group with an
-unknown position may need the oldest. It is :data:`ANYWHERE` if any segment may have the next message.
+unknown position may need the oldest one. If any segment may have the next message, it is :data:`ANYWHERE`.
 """
 
 ANYWHERE = -1
@@ -105,7 +104,7 @@ _SEGMENTS: list[pa.Field[Any]] = [
     pa.field("time_to_loss_ms", pa.int64()),
 ]
 SEGMENTS_SCHEMA = pa.schema(_SEGMENTS)
-"""Facts on a deletion: whether each segment is deleted, and the time until it may be deleted by age."""
+"""Facts about a deletion: whether it takes each segment, and the time until each may be deleted by age."""
 
 
 def segments_table(segments: Iterable[tuple[str, int, bool, int | None]]) -> pa.Table:
@@ -117,7 +116,7 @@ def segments_table(segments: Iterable[tuple[str, int, bool, int | None]]) -> pa.
 
 
 def add_risk(places: pa.Table, segments: pa.Table) -> pa.Table:
-    """Join places with the segments that they need: a group whose segment is deleted is at risk.
+    """Join positions with the segments that their groups need next. If one is deleted, its group is at risk.
 
     A Spark job does the same with DataFrames (``storage_engine.spark.consumer_lag.join_segments``).
 

@@ -1,4 +1,4 @@
-"""Sizes of a data file's row groups, so small that a reader of a part of a segment skips most groups."""
+"""Sizes of a data file's row groups. They are small, so that a reader of a part of a segment skips most."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 import pyarrow as pa
 
 ROW_GROUP_BYTES = 16 << 20
-"""Segment bytes in a row group. Rows without bytes count with the bytes that their views point to."""
+"""Segment bytes in a row group. A row without own bytes counts with the bytes to which its views point."""
 
 _VIEW_BYTES = 16
 """Bytes of a view in Arrow. Its first four bytes are the length."""
 
 
 def cut_rows(rows: pa.Table) -> Iterator[pa.Table]:
-    """Cut a codec's rows into groups.
+    """Divide a codec's rows into groups.
 
-    A row without bytes stays in the group of the row that has its bytes, whatever their size. So each group
-    alone gives back its part of the segment.
+    A row without own bytes stays in the group of the row with its bytes. So a part of the segment can be made
+    from each group alone.
     """
     if not isinstance(rows, pa.Table):
         raise TypeError(f"rows that are {type(rows).__name__}, no Arrow table")
@@ -31,22 +31,22 @@ def cut_rows(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 def cut_places(sizes: np.ndarray[Any, Any], held: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
-    """Yield the first row of each group, and the row behind its last.
+    """Yield the index of each group's first row, and the index after its last row.
 
     :param sizes: sizes of the rows, in bytes of the segment.
-    :param held: bytes that each row holds: its size, or more if its views point to more.
+    :param held: bytes in each row: its size, or those to which its views point, if they are more.
     """
-    owning = np.flatnonzero(sizes > 0)
+    with_bytes = np.flatnonzero(sizes > 0)
     ends = np.cumsum(held, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
     cuts = np.searchsorted(ends, np.arange(ROW_GROUP_BYTES, total, ROW_GROUP_BYTES))
-    if len(owning) < len(sizes) and len(owning):
-        cuts = owning[np.maximum(np.searchsorted(owning, cuts, side="right") - 1, 0)]
+    if len(with_bytes) < len(sizes) and len(with_bytes):
+        cuts = with_bytes[np.maximum(np.searchsorted(with_bytes, cuts, side="right") - 1, 0)]
     yield from pairwise(np.unique(np.concatenate(([0], cuts, [len(sizes)]))).tolist())
 
 
 def _view_bytes(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return how many bytes the views of each row point to. Arrow has no function for it."""
+    """Return to how many bytes the views of each row point. Arrow has no function for it."""
     held_bytes = np.zeros(rows.num_rows, np.int64)
     for column in rows.columns:
         if not pa.types.is_binary_view(column.type):

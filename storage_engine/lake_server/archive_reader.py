@@ -1,6 +1,6 @@
-"""Read archived batches and transactions for many consumers.
+"""Reading archived batches and transactions for many consumers.
 
-Batches are decoded once, and kept while there is room.
+Batches are decoded once, and kept while there is space.
 """
 
 from __future__ import annotations
@@ -39,35 +39,32 @@ Pieces = Callable[[Receipt], Iterator[Piece]]
 
 @dataclass(frozen=True, slots=True)
 class Transactions:
-    """A partition's transactions, as far as readers of committed records need them.
+    """A partition's transactions, for readers of committed records.
 
     :param aborted: the aborted transactions, sorted by their last offset.
-    :param sections: one pair for each run of offsets without a hole: its end, and its last stable offset.
-        Every transaction below the last stable offset has ended.
+    :param sections: end and last stable offset of each contiguous range. Every transaction below the last
+        stable offset has ended.
     """
 
     aborted: tuple[AbortedTransaction, ...]
     sections: tuple[tuple[int, int], ...]
 
     def stable_at(self, offset: int) -> int:
-        """Return the last stable offset of the section that has an offset or is the next after it.
-
-        If there is no such section, the last one counts.
-        """
+        """Return the last stable offset of the first section that ends after an offset, or of the last."""
         last = self.sections[-1][1] if self.sections else offset
         return next((stable for end, stable in self.sections if offset < end), last)
 
     def within(self, first: int, end: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions that may have records at the offsets [first, end)."""
+        """Return the aborted transactions that may have records in [first, end)."""
         return [entry for entry in self.aborted if entry.last_offset >= first and entry.first_offset < end]
 
 
 def read_transactions(partition: ArchivedPartition, pieces: Pieces) -> Transactions:
-    """Read the states of a partition's transactions.
+    """Return a partition's transactions.
 
-    Aborted transactions come from the broker's own indexes (TransactionIndex). Transactions may be open at a
-    hole or after the last segment. The last segment before that tells them, by its snapshot and its batches
-    (ProducerStateManager). Without one, the segments from the last with a snapshot on tell them.
+    Aborted transactions are read from the broker's own indexes (TransactionIndex). At a section's end, there
+    may be open transactions. They are found by the section's last producer snapshot and the batches from its
+    segment on (ProducerStateManager). Without a snapshot, all batches of the section are read.
 
     :raises CorruptFileError: an index or a snapshot can't be read.
     :raises LakeUnavailableError: the lake can't be read.
@@ -77,16 +74,18 @@ def read_transactions(partition: ArchivedPartition, pieces: Pieces) -> Transacti
         for companion in () if part.refused else part.receipt.companions:
             if companion.name.endswith(".txnindex"):
                 index = parse_transaction_index(companion.content, f"{companion.name} of {part.receipt.log}")
-                # Of offsets that two receipts have, one tells it.
+                # Offsets of two receipts count only in one of them.
                 aborted += (entry for entry in index if entry.last_offset >= part.first)
     return Transactions(
         tuple(sorted(aborted, key=lambda entry: entry.last_offset)),
-        tuple((section[-1].end, _stable(section, pieces)) for section in _sections(partition.ranges)),
+        tuple(
+            (section[-1].end, _last_stable_offset(section, pieces)) for section in _sections(partition.ranges)
+        ),
     )
 
 
 def _sections(ranges: Sequence[ArchivedRange]) -> list[list[ArchivedRange]]:
-    """Cut ranges at each hole and each refused range. Transactions that ended in there aren't known."""
+    """Divide ranges at each hole and each refused range, in which transactions may have ended."""
     sections: list[list[ArchivedRange]] = []
     for archived in ranges:
         last = sections[-1][-1] if sections else None
@@ -96,7 +95,7 @@ def _sections(ranges: Sequence[ArchivedRange]) -> list[list[ArchivedRange]]:
     return sections
 
 
-def _stable(section: Sequence[ArchivedRange], pieces: Pieces) -> int:
+def _last_stable_offset(section: Sequence[ArchivedRange], pieces: Pieces) -> int:
     if section[-1].refused:
         return section[-1].end
     last, snapshot = 0, b""
@@ -121,23 +120,23 @@ T = TypeVar("T")
 
 _THREADS = 1
 """Number of decoding threads for a lake on local disks. One thread decodes faster than consumers read. A
-thread holds one row group in memory, as bytes and as columns. Consumers get their bytes from files. So the
-number of threads bounds the memory for all consumers."""
+thread has one row group in memory, as bytes and as columns, and consumers get their bytes from files. So the
+number of threads limits the memory for all consumers."""
 _THREADS_FAR = 4
 """Number of decoding threads for a lake in an object store. They spend most of their time waiting."""
 _MOST_SEGMENTS = 256
 """Most segments that are kept decoded. Each has an open file."""
 _AHEAD = 2
-"""Number of pieces decoded before a consumer asks: decoding a piece takes longer than sending it."""
+"""Number of pieces that are decoded in advance, because decoding a piece takes longer than sending it."""
 
 
 class LakeReader:
-    """Reads batches of a lake. It is used in one event loop. Slow work runs in other threads.
+    """A reader of a lake's batches. It is used in one event loop. Slow work runs in other threads.
 
-    :param cluster: the id of the cluster to read. None: the lake has only one.
+    :param cluster: the id of the cluster to read; None if the lake has only one.
     :param cache_bytes: how many bytes of decoded batches are kept for the next consumer.
     :param skip_holes: whether readers continue after offsets that no receipt has.
-    :raises BadInputError: the lake belongs to another kind of broker, or doesn't have the cluster.
+    :raises BadInputError: the lake is of another kind of broker, or doesn't have the cluster.
     :raises LakeUnavailableError: the lake can't be read.
     """
 
@@ -146,9 +145,9 @@ class LakeReader:
         self._cache_bytes, self.skip_holes = cache_bytes, skip_holes
         self._threads = _THREADS_FAR if local_path(lake.messages().location()) is None else _THREADS
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="lake-reader")
-        # What goes through segments one by one has what it needs decoded between what consumers need.
+        # It reads whole segments, and so must not take the pool's threads from consumers for long.
         self._walker = ThreadPoolExecutor(1, thread_name_prefix="lake-walker")
-        # For these a consumer waits, and no walk through segments.
+        # Consumers wait for its results, which therefore must not wait for the walker.
         self._finder = ThreadPoolExecutor(1, thread_name_prefix="lake-finder")
         self._segments: OrderedDict[str, SegmentInLake] = OrderedDict()
         self._segments_lock = threading.Lock()
@@ -161,19 +160,19 @@ class LakeReader:
         self.changed = asyncio.Event()
 
     async def warm_up(self) -> None:
-        """Decode something. Then the first consumer doesn't wait until compiled code is loaded."""
+        """Load compiled code by reading some transactions, so that the first consumer needn't wait for it."""
         first = next((part for topic in self.archive.topics.values() for part in topic.values()), None)
         if first is not None:
             with suppress(StorageEngineError):
                 await self.transactions(first)
 
     async def renew(self) -> None:
-        """Read the receipts again if the lake has been committed to since.
+        """Read the receipts again if the lake has new commits.
 
         :raises LakeUnavailableError: the lake can't be read. The earlier state stays.
         """
 
-        def look() -> tuple[tuple[int | None, int | None], Table, Archive, frozenset[str]] | None:
+        def read_changes() -> tuple[tuple[int | None, int | None], Table, Archive, frozenset[str]] | None:
             table = self._lake.messages()
             snapshots = self._current(table)
             if snapshots == self._snapshots:
@@ -183,8 +182,8 @@ class LakeReader:
             untouched = untouched_files(table, receipts)
             return snapshots, table, read_archive(self._lake, self.archive.cluster), untouched
 
-        # It may take longer than decoding, for which consumers wait.
-        result = await asyncio.to_thread(look)
+        # It may take long, and so doesn't run in the threads for which consumers wait.
+        result = await asyncio.to_thread(read_changes)
         if result is not None:
             self._snapshots, self._table, self.archive, untouched = result
             self._transactions.clear()
@@ -200,21 +199,19 @@ class LakeReader:
         return self._lake.segments().metadata.current_snapshot_id, table.metadata.current_snapshot_id
 
     async def batches(self, partition: ArchivedPartition, offset: int, end: int, max_bytes: int) -> Batches:
-        """Return whole batches from an offset on. There is at least one, unless none begins below ``end``.
+        """Return whole batches from an offset on, or none if no batch begins below ``end``.
 
-        :param offset: an offset that the partition has.
         :param end: only batches that begin below this offset are returned.
-        :return: the batches. Empty: no batch begins below ``end``.
-        :raises StorageEngineError: no receipt has the offset.
+        :raises StorageEngineError: no receipt has the offset, or its range isn't served.
         :raises DamagedRangeError: the archived bytes at the offset are no batch.
         :raises ProofError: the data file can't be turned back into its segment.
         :raises LakeUnavailableError: the lake can't be read.
         """
         while offset < min(end, partition.end):
             archived = partition.range_at(offset)
-            self._check(partition, archived, offset)
+            self._check_served(partition, archived, offset)
             offset = max(offset, archived.first)
-            # What is there waits for no thread that decodes something else.
+            # Batches that are decoded already are returned without waiting for a thread.
             segment = self._find_segment(archived.receipt)
             if segment is None:
                 segment = await self._run_in_thread(self._segment, archived.receipt)
@@ -222,23 +219,20 @@ class LakeReader:
             first = await self._run_in_thread(segment.number_of, offset) if ready is None else ready
             for number in range(first, segment.count):
                 piece = await self._piece(segment, number)
-                self._read_on(partition, archived, segment, number)
+                self._read_ahead(partition, archived, segment, number)
                 batches = piece.batches(offset, end, max_bytes)
                 if batches is not None and not batches and end >= archived.end:
                     raise DamagedRangeError("a batch begins after the end of its segment")
                 if batches is not None:
                     return batches
-            # A cleaner took the last records of this segment.
+            # A log cleaner removed the last records of this segment.
             offset = archived.end
         return b""
 
     async def offset_at(self, partition: ArchivedPartition, timestamp_ms: int) -> tuple[int, int] | None:
-        """Return the offset and timestamp of the first record with this timestamp or a later one.
+        """Return the offset and timestamp of the first record with this timestamp or a later one, or None."""
 
-        None: there is no such record.
-        """
-
-        def look() -> tuple[int, int] | None:
+        def find_offset() -> tuple[int, int] | None:
             for archived in partition.ranges:
                 last = archived.receipt.last_store_timestamp_ms
                 if last is not None and last >= timestamp_ms and archived.end > partition.start:
@@ -248,12 +242,12 @@ class LakeReader:
                         return position
             return None
 
-        return await asyncio.get_running_loop().run_in_executor(self._finder, look)
+        return await asyncio.get_running_loop().run_in_executor(self._finder, find_offset)
 
     async def last_batch(self, partition: ArchivedPartition) -> bytes:
-        """Return the last archived batch that is served. Empty: there is none."""
+        """Return the last archived batch that is served, or no bytes if there is none."""
 
-        def look() -> bytes:
+        def find_batch() -> bytes:
             for archived in reversed(partition.ranges):
                 segment = None if archived.refused else self._segment(archived.receipt)
                 for number in reversed(range(segment.count if segment else 0)):
@@ -262,7 +256,7 @@ class LakeReader:
                         return batch
             return b""
 
-        return await asyncio.get_running_loop().run_in_executor(self._finder, look)
+        return await asyncio.get_running_loop().run_in_executor(self._finder, find_batch)
 
     async def transactions(self, partition: ArchivedPartition) -> Transactions:
         """Return a partition's transactions. They are read once for each state of the lake."""
@@ -278,46 +272,49 @@ class LakeReader:
             raise
 
     def close(self) -> None:
-        """Stop the threads."""
         for threads in (self._walker, self._finder, self._pool):
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def _check(self, partition: ArchivedPartition, part: ArchivedRange, offset: int) -> None:
+    def _check_served(self, partition: ArchivedPartition, part: ArchivedRange, offset: int) -> None:
         where = f"{partition.topic}-{partition.number}, offsets"
         hole = next(((max(a, offset), b) for a, b in partition.holes() if offset < b <= part.first), None)
         if hole is not None and not self.skip_holes:
             raise StorageEngineError(
                 f"{where} [{hole[0]}, {hole[1]}): no receipt has these offsets, so consumers stop before "
-                "them. Run verify: it says what became of them. --holes skip continues after them."
+                "them. Run verify to find out why they are missing. --holes skip continues after them."
             )
         if part.refused:
             raise StorageEngineError(
-                f"{where} [{part.first}, {part.end}): nothing of these offsets is served: {part.refused}."
+                f"{where} [{part.first}, {part.end}): these offsets aren't served: {part.refused}."
             )
 
     async def _piece(self, segment: SegmentInLake, number: int) -> Piece:
         try:
-            piece = await asyncio.shield(self._begin(segment, number))
+            piece = await asyncio.shield(self._begin_piece(segment, number))
         except Exception:
             segment.pieces.pop(number, None)
             raise
-        self._make_room()
+        with self._segments_lock:
+            total = sum(segment.decoded_bytes for segment in self._segments.values())
+            while total > self._cache_bytes and len(self._segments) > 1:
+                # Its scratch file is closed when the last reader has finished.
+                total -= self._segments.popitem(last=False)[1].decoded_bytes
         return piece
 
-    def _read_on(
+    def _read_ahead(
         self, partition: ArchivedPartition, archived: ArchivedRange, segment: SegmentInLake, number: int
     ) -> None:
-        """Start decoding the pieces that most consumers ask for next. No request waits for them."""
+        """Start decoding the pieces that most consumers need next. No request waits for them."""
         for following in range(number + 1, number + 1 + _AHEAD):
             if self._waiting > self._threads:
                 return
             if following < segment.count:
-                self._begin(segment, following)
+                self._begin_piece(segment, following)
         later = partition.ranges_from(archived.end)[:1]
         if number + 1 + _AHEAD > segment.count and later and not later[0].refused:
             receipt = later[0].receipt
             if (opened := self._find_segment(receipt)) is not None:
-                self._begin(opened, 0)
+                self._begin_piece(opened, 0)
             elif receipt.row_hash not in self._opening:
                 self._opening[receipt.row_hash] = asyncio.ensure_future(
                     self._run_in_thread(self._segment, receipt)
@@ -325,34 +322,24 @@ class LakeReader:
                 self._opening[receipt.row_hash].add_done_callback(partial(self._begin_new, receipt.row_hash))
 
     def _begin_new(self, row_hash: str, opened: asyncio.Future[SegmentInLake]) -> None:
-        """Start decoding the first piece of an opened segment.
-
-        If the segment failed to open, nothing is said: no consumer asked for it.
-        """
+        """Start decoding an opened segment. An error isn't logged, because no consumer asked for it."""
         del self._opening[row_hash]
         if not opened.cancelled() and opened.exception() is None and self._waiting <= self._threads:
-            self._begin(opened.result(), 0)
+            self._begin_piece(opened.result(), 0)
 
-    def _begin(self, segment: SegmentInLake, number: int) -> asyncio.Future[Piece]:
+    def _begin_piece(self, segment: SegmentInLake, number: int) -> asyncio.Future[Piece]:
         if number not in segment.pieces:
 
-            def end(done: asyncio.Future[Piece]) -> None:
+            def end(reading: asyncio.Future[Piece]) -> None:
                 self._waiting -= 1
-                # Of what nobody has asked for yet, nobody hears why it failed.
-                if not done.cancelled():
-                    done.exception()
+                # Otherwise asyncio would log the exception of a piece that no consumer needs.
+                if not reading.cancelled():
+                    reading.exception()
 
             self._waiting += 1
             segment.pieces[number] = asyncio.ensure_future(self._run_in_thread(segment.piece, number))
             segment.pieces[number].add_done_callback(end)
         return segment.pieces[number]
-
-    def _make_room(self) -> None:
-        with self._segments_lock:
-            total = sum(segment.decoded_bytes for segment in self._segments.values())
-            while total > self._cache_bytes and len(self._segments) > 1:
-                # Its file goes with whoever still reads of it.
-                total -= self._segments.popitem(last=False)[1].decoded_bytes
 
     def _find_segment(self, receipt: Receipt) -> SegmentInLake | None:
         with self._segments_lock:
@@ -364,15 +351,15 @@ class LakeReader:
         if (segment := self._find_segment(receipt)) is not None:
             return segment
         table = self._table
-        made = SegmentInLake(table, receipt)
+        segment = SegmentInLake(table, receipt)
         with self._segments_lock:
             if table is not self._table:
-                # A renewal has not seen it, and its file may go any time.
-                return made
-            made = self._segments.setdefault(receipt.row_hash, made)
+                # The renewal didn't check this segment, whose file may be removed at any time.
+                return segment
+            segment = self._segments.setdefault(receipt.row_hash, segment)
             while len(self._segments) > _MOST_SEGMENTS:
                 self._segments.popitem(last=False)
-        return made
+        return segment
 
     def _all_pieces(self, receipt: Receipt) -> Iterator[Piece]:
         segment = self._segment(receipt)

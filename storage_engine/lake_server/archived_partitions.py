@@ -1,7 +1,7 @@
-"""Find Kafka topics' records in a lake: each partition's ranges, by the receipts of all its stores.
+"""The ranges of Kafka partitions in a lake, by the receipts of all stores.
 
-A partition is identified by a cluster's id, a topic's id and a number, and not by the name of its directory.
-Replicas may have archived the same offsets. Each offset is served once.
+A partition is identified by its cluster's id, topic's id and number, not by its directory's name. Replicas
+may have archived the same offsets. Each offset is served once.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from storage_engine.model.proof.receipt import (
 from storage_engine.model.store import grouped
 
 _ID_SHOWN = 8
-"""How many characters of its id an older topic of the same name shows after its name."""
+"""Number of characters of a topic's id. They follow its name if a newer topic has the same name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRange:
     """Offsets [first, end) of a partition that are read from one receipt's segment.
 
-    :param refused: why nothing of the range is served. "": it is served.
+    :param refused: why the range isn't served; "" if it is.
     """
 
     receipt: Receipt
@@ -54,12 +54,12 @@ class ArchivedRange:
 
 @dataclass(frozen=True)
 class ArchivedPartition:
-    """The ranges that a lake has of a partition.
+    """A partition's ranges in a lake.
 
-    :param topic: the topic's name that consumers see.
-    :param ranges: sorted by offset. They don't overlap.
-    :param start: the first offset that is served. It is where the log began when it was archived, or later.
-    :param expired: the offsets that a keep rule removed, as (first, end, rule). Readers continue after them.
+    :param topic: the topic's name for consumers.
+    :param ranges: sorted by offset, without overlaps.
+    :param start: the first served offset. It isn't before the log's start offset when the log was archived.
+    :param expired: offsets that expired, as (first, end, reason). Readers continue after them.
     :param topic_id: the topic's id, as Kafka writes it.
     """
 
@@ -80,18 +80,15 @@ class ArchivedPartition:
         return [archived.end for archived in self.ranges]
 
     def range_at(self, offset: int) -> ArchivedRange:
-        """Return the range that has an offset, or else the first range after it.
-
-        :param offset: an offset below ``end``.
-        """
+        """Return the range with an offset below ``end``, or else the first range after it."""
         return self.ranges[bisect_right(self._ends, offset)]
 
     def ranges_from(self, offset: int) -> tuple[ArchivedRange, ...]:
-        """Return the range that has an offset, or else the first range after it, and all that follow."""
+        """Return the range with an offset, or else the first range after it, and all following ranges."""
         return self.ranges[bisect_right(self._ends, offset) :]
 
     def holes(self) -> list[tuple[int, int]]:
-        """Return the offsets between ranges that no receipt has, as (first, end)."""
+        """Return the offsets between ranges that didn't expire and that no receipt has, as (first, end)."""
         holes = []
         for left, right in zip(self.ranges[:-1], self.ranges[1:], strict=True):
             first = left.end
@@ -105,11 +102,10 @@ class ArchivedPartition:
 
 @dataclass(frozen=True)
 class Archive:
-    """The partitions that a lake has of one cluster.
+    """One cluster's partitions in a lake.
 
-    :param topics: for each topic's name, its partitions by number.
-    :param unnamed: the logs whose receipts don't tell the topic's id. They can't be told from other logs of
-        the same name.
+    :param topics: partitions by their topic's name and their number.
+    :param unnamed: logs whose receipts lack the topic's id. Another topic's log may have the same name.
     """
 
     cluster: str
@@ -117,10 +113,7 @@ class Archive:
     unnamed: tuple[str, ...]
 
     def gaps(self) -> Iterator[str]:
-        """Yield a line for each run of offsets that readers don't get.
-
-        These are expired offsets and holes.
-        """
+        """Yield a line for each range of expired offsets and for each hole."""
         for partitions in self.topics.values():
             for partition in partitions.values():
                 where = f"{partition.topic}-{partition.number}"
@@ -131,11 +124,11 @@ class Archive:
 
 
 def read_archive(lake: Lake, cluster: str | None) -> Archive:
-    """Read which logs of one Kafka cluster a lake has.
+    """Return a Kafka cluster's partitions in a lake.
 
-    :param cluster: the cluster's id. None: the lake has only one cluster.
-    :raises BadInputError: the lake belongs to another kind of broker, it doesn't have the cluster, or it has
-        several and ``cluster`` is None.
+    :param cluster: the cluster's id; None if the lake has only one cluster.
+    :raises BadInputError: the lake is of another kind of broker, it doesn't have the cluster, or it has
+        several clusters and ``cluster`` is None.
     :raises LakeUnavailableError: the lake can't be read.
     """
     if lake.broker != "kafka" and not has_no_broker(lake):
@@ -152,8 +145,7 @@ def read_archive(lake: Lake, cluster: str | None) -> Archive:
         if row.lineage == stores[row.store_id].log_lineages[row.log]
     )
     first_proven = first_proven_ms(row for history in histories for row in history)
-    expiries = merged_expiries([(lake, ended(rows))])
-    return archive_of(rows, cluster, lake.location, expiries, first_proven)
+    return archive_of(rows, cluster, lake.location, merged_expiries([(lake, ended(rows))]), first_proven)
 
 
 def archive_of(
@@ -163,13 +155,15 @@ def archive_of(
     expiries: Mapping[str, str] = NO_EXPIRIES,
     first_proven: Mapping[SegmentIdentity, int] = MappingProxyType({}),
 ) -> Archive:
-    """Return the partitions that receipts belong to. Pure.
+    """Return the partitions of receipts. Pure.
+
+    Of several topics of one name, the one with the newest segment has the plain name. The newest segment is
+    the last one that was proven for the first time. Later proofs and compactions don't change that.
 
     :param rows: the receipts that count, of every log's newest lineage. Expired ranges aren't served.
-    :param expiries: for each act's SHA-256, under which policy and since when something expired.
-    :param first_proven: when each segment was proven for the first time. If it lacks a segment, the time in
-        the segment's receipt counts. Several topics may have had the same name. The name goes to the topic
-        whose segment was first proven last. Later proofs and compactions don't change that.
+    :param expiries: clauses with an expiry's policy and time, by its act's SHA-256.
+    :param first_proven: when each segment was proven for the first time, in milliseconds since the epoch. If
+        it lacks a segment, the time in the segment's receipt counts.
     :raises BadInputError: the receipts don't have the cluster, they have several and ``cluster`` is None, or
         none of them has a topic's id.
     """
@@ -186,7 +180,7 @@ def archive_of(
             f"{', '.join(sorted(unnamed)) or 'none'}. Nothing was started. Archive a node: ",
             Command("archive"),
         )
-    chosen = _cluster({cluster_of(log_id) for log_id in logs}, cluster, location)
+    chosen = _choose_cluster({cluster_of(log_id) for log_id in logs}, cluster, location)
     of_topic = grouped((log_id for log_id in logs if cluster_of(log_id) == chosen), topic_of)
     newest: dict[str, tuple[int, str]] = {}
     names: dict[str, str] = {}
@@ -203,7 +197,7 @@ def archive_of(
     return Archive(chosen, topics, tuple(sorted(unnamed)))
 
 
-def _cluster(clusters: set[str], cluster: str | None, location: str) -> str:
+def _choose_cluster(clusters: set[str], cluster: str | None, location: str) -> str:
     if cluster is None and len(clusters) == 1:
         return clusters.pop()
     if cluster in clusters:
@@ -220,10 +214,10 @@ def _cluster(clusters: set[str], cluster: str | None, location: str) -> str:
 def _partition(
     topic: str, rows: Sequence[Receipt], expiries: Mapping[str, str], topic_id: str
 ) -> ArchivedPartition:
-    """Sort a partition's receipts of all stores into one sequence of offsets.
+    """Return a partition's ranges by its receipts of all stores.
 
-    A receipt that can't be trusted counts only for offsets that no other receipt has. If such a receipt says
-    that offsets expired, this is ignored.
+    A receipt that can't be trusted counts only for offsets that no other receipt has, and never for expired
+    offsets.
     """
     faults = {id(row): row_fault(row) for row in rows}
     ordered = sorted(select_whole(rows), key=lambda row: (bool(faults[id(row)]), row.base_offset, -row.end))
@@ -249,7 +243,7 @@ def _partition(
             ranges.append(ArchivedRange(row, *span, refused))
     ranges.sort(key=lambda archived: archived.first)
     first = ranges[0]
-    # A log begins inside a segment once records have been deleted from it (DeleteRecords).
+    # After DeleteRecords, a log's start offset may be inside a segment.
     start = first.receipt.known.get(START_EVIDENCE)
     inside = isinstance(start, int) and first.first < start < first.end
     return ArchivedPartition(
@@ -263,10 +257,6 @@ def _partition(
 
 
 def _directory(row: Receipt) -> PartitionDirectory:
-    """Return the partition directory that a receipt's log names.
-
-    :raises ReceiptError: the name isn't a partition directory's.
-    """
     directory = partition_directory(row.log)
     if directory is None:
         raise ReceiptError(

@@ -1,12 +1,13 @@
-"""Answer the classic group protocol: members, generations, assignments and committed positions.
+"""The classic group protocol: members, generations, assignments and committed positions.
 
 The leader of a group assigns the partitions. The coordinator only passes the assignments on to the members of
-a generation. See GroupCoordinator and KIP-62, KIP-345 for members with an id of their own, and KIP-394 for
-known member ids.
+a generation. See Kafka's GroupCoordinator, KIP-62, KIP-345 for static members, and KIP-394 for known member
+ids.
 
 Positions that consumer groups committed to this server can be given back to the cluster. Before that, the
-cluster's own positions are kept in the file. After a kill, a position is committed again only if the cluster
-still has the kept one. So a group that has continued at the cluster since is never set back.
+cluster's own positions are written to the file. A position is committed to the cluster only if the cluster
+still has the one in the file. So a group that has continued at the cluster is never set back, even after a
+kill.
 """
 
 from __future__ import annotations
@@ -33,26 +34,24 @@ from storage_engine.lake_server.protocol import Frame, Request, part, parts_by_t
 from storage_engine.lake_server.upstream import PartitionKey, Upstream, UpstreamError
 
 Position = tuple[int, str | None]
-"""The offset to read next, and the client's note on it."""
+"""The next offset to read, and the client's metadata for it."""
 Positions = dict[str, dict[str, dict[int, Position]]]
 """Positions by group, topic and partition."""
 
 
 class CommittedPositions:
-    """The file of committed positions. Only one server can hold it at a time.
+    """The file of committed positions. Only one server can use it at a time.
 
-    ``groups`` are the positions that groups committed here. ``given_back`` are the cluster's positions of
-    groups that are being given back.
-
+    :ivar groups: positions that groups committed here.
+    :ivar given_back: the cluster's positions of groups that are being given back.
     :param path: the file's path. The first commit creates the file.
-    :raises BadInputError: another server holds the file, the file isn't one of positions, or its directory is
-        missing.
+    :raises BadInputError: another server uses the file, it has other content, or its directory is missing.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         if not path.parent.is_dir():
-            # Of a disk that isn't mounted: without their positions groups would begin elsewhere.
+            # Its disk may not be mounted. Without their positions, groups would begin at other offsets.
             raise BadInputError(
                 f"{path.parent}: expected the directory of the positions of groups, found none. Nothing was "
                 "started. Mount its disk, or name another file by --positions."
@@ -73,29 +72,29 @@ class CommittedPositions:
             raise
 
     def of(self, group: str, topic: str, partition: int) -> Position | None:
-        """Return a group's committed position in a partition. None: it has none."""
+        """Return a group's committed position in a partition, or None."""
         return self.groups.get(group, {}).get(topic, {}).get(partition)
 
-    def commit(self, group: str, found: dict[tuple[str, int], Position]) -> None:
-        """Keep a group's positions. They are on disk when this returns.
+    def commit(self, group: str, positions: dict[tuple[str, int], Position]) -> None:
+        """Store a group's positions durably.
 
         :raises OSError: the positions can't be written. Earlier commits stay.
         """
         of_group = {topic: dict(numbers) for topic, numbers in self.groups.get(group, {}).items()}
-        for (topic, partition), position in found.items():
+        for (topic, partition), position in positions.items():
             of_group.setdefault(topic, {})[partition] = position
-        # What was begun with its positions before counts no more.
-        self._write({**self.groups, group: of_group}, _without(self.given_back, {group}))
+        # A giving back that was begun with the earlier positions must begin again.
+        self._write({**self.groups, group: of_group}, _without_groups(self.given_back, {group}))
 
     def drop(self, groups: Collection[str]) -> None:
-        """Forget the positions of groups. They are gone from the file when this returns.
+        """Remove the positions of groups durably.
 
         :raises OSError: the file can't be written. All positions stay.
         """
-        self._write(_without(self.groups, groups), _without(self.given_back, groups))
+        self._write(_without_groups(self.groups, groups), _without_groups(self.given_back, groups))
 
     def begin_giving_back(self, group: str, of_cluster: dict[str, dict[int, Position]]) -> None:
-        """Keep the cluster's positions of a group, before the group's positions here are committed there.
+        """Store the cluster's positions of a group durably, before the group's positions are given back.
 
         :raises OSError: the file can't be written.
         """
@@ -107,7 +106,7 @@ class CommittedPositions:
         self.groups, self.given_back = groups, given_back
 
     def close(self) -> None:
-        """Release the file for another server."""
+        """Unlock the file for another server."""
         os.close(self._lock)
 
     def _read(self) -> tuple[Positions, Positions]:
@@ -119,7 +118,7 @@ class CommittedPositions:
             content: Any = json.loads(text)
             if content["version"] != 1:
                 raise ValueError(f"version {content['version']}")
-            return _positions(content["groups"]), _positions(content.get("given_back", {}))
+            return _parse_positions(content["groups"]), _parse_positions(content.get("given_back", {}))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise BadInputError(
                 f"{self._path}: expected the positions of groups in version 1, found something else: "
@@ -127,7 +126,7 @@ class CommittedPositions:
             ) from error
 
 
-def _positions(groups: Any) -> Positions:
+def _parse_positions(groups: Any) -> Positions:
     return {
         group: {
             topic: {int(number): (int(offset), note) for number, (offset, note) in of_topic.items()}
@@ -137,18 +136,22 @@ def _positions(groups: Any) -> Positions:
     }
 
 
-def _without(positions: Positions, groups: Collection[str]) -> Positions:
+def _by_partition(positions: Mapping[str, Mapping[int, Position]]) -> dict[PartitionKey, Position]:
+    return {(name, number): at for name, numbers in positions.items() for number, at in numbers.items()}
+
+
+def _without_groups(positions: Positions, groups: Collection[str]) -> Positions:
     return {name: kept for name, kept in positions.items() if name not in groups}
 
 
 async def give_back(
     archive: Archive, upstream: Upstream, positions: CommittedPositions, tell: Callable[[str], None]
 ) -> bool:
-    """Commit the positions of groups without members to the cluster, and forget them here.
+    """Commit the positions of groups without members to the cluster, and remove them here.
 
-    :param tell: called with the lines that say what became of each group.
+    :param tell: called with lines about the outcome for each group.
     :return: whether every group was given back.
-    :raises BadInputError: the cluster isn't the lake's.
+    :raises BadInputError: the lake is of another cluster.
     :raises UpstreamError: the cluster doesn't answer.
     :raises OSError: the file of positions can't be written.
     """
@@ -170,11 +173,7 @@ async def _give_back(
     positions: CommittedPositions,
     tell: Callable[[str], None],
 ) -> bool:
-    committed: dict[PartitionKey, Position] = {
-        (name, number): position
-        for name, numbers in positions.groups[group].items()
-        for number, position in numbers.items()
-    }
+    committed = _by_partition(positions.groups[group])
     foreign = sorted({name for name, number in committed if not _is_same(archive, upstream, (name, number))})
     if foreign:
         tell(
@@ -183,23 +182,21 @@ async def _give_back(
         )
         return False
     numbers = {name: sorted(of_topic) for name, of_topic in positions.groups[group].items()}
-    now = await upstream.positions(group, numbers)
+    at_cluster = await upstream.positions(group, numbers)
     if group not in positions.given_back:
         before: dict[str, dict[int, Position]] = {}
-        for (name, number), position in now.items():
+        for (name, number), position in at_cluster.items():
             before.setdefault(name, {})[number] = position
         positions.begin_giving_back(group, before)
-    begun = {
-        (name, number): position
-        for name, of_topic in positions.given_back[group].items()
-        for number, position in of_topic.items()
+    begun = _by_partition(positions.given_back[group])
+    kept = {
+        place: position for place, position in committed.items() if at_cluster.get(place) == begun.get(place)
     }
-    kept = {place: position for place, position in committed.items() if now.get(place) == begun.get(place)}
     if kept:
         await upstream.commit(group, kept)
     positions.drop([group])
     for place, position in sorted(committed.items()):
-        at = position[0] if place in kept else now[place][0] if place in now else None
+        at = position[0] if place in kept else at_cluster[place][0] if place in at_cluster else None
         since = "" if place in kept else ", which it has committed at the cluster meanwhile"
         tell(f"group {group}: goes on in {place[0]}-{place[1]} at offset {at}{since}")
     return True
@@ -214,15 +211,15 @@ def _is_same(archive: Archive, upstream: Upstream, place: PartitionKey) -> bool:
 
 EMPTY, PREPARING, COMPLETING, STABLE = "Empty", "PreparingRebalance", "CompletingRebalance", "Stable"
 _FIRST_WAIT_SECONDS = 0.5
-"""How many seconds the first member of an empty group waits for others (group.initial.rebalance.delay.ms)."""
+"""How long the first member of an empty group waits for others (group.initial.rebalance.delay.ms)."""
 _LOOK_SECONDS = 0.25
 _ID_LETTERS = 200
 _SESSION_SECONDS = (1.0, 1800.0)
-"""Shortest and longest session timeout that a member may ask for (group.max.session.timeout.ms)."""
+"""Shortest and longest session timeout of a member (group.max.session.timeout.ms)."""
 
 
 class Joined(NamedTuple):
-    """The answer to a member that joins, once its group has a new generation, or an error."""
+    """The answer to a joining member: its group's new generation, or an error."""
 
     error: ErrorCode
     member_id: str
@@ -233,7 +230,7 @@ class Joined(NamedTuple):
 
 
 class Synced(NamedTuple):
-    """The answer that tells a member its partitions, or an error."""
+    """The answer to a syncing member: its partitions, or an error."""
 
     error: ErrorCode
     assignment: bytes = b""
@@ -244,7 +241,7 @@ class Member:
     """A member of a group.
 
     :param protocols: the member's metadata, by the protocol's name.
-    :param seen: when the member was last heard from, on the monotonic clock, in seconds.
+    :param seen: monotonic time of the member's last request, in seconds.
     """
 
     id: str
@@ -264,8 +261,8 @@ class Member:
 class ConsumerGroup:
     """A group with its members.
 
-    :param known_ids: ids that new members have to join with, and until when each may be used.
-    :param until: when a rebalance continues without the members that are missing.
+    :param known_ids: ids for new members, and the monotonic time in seconds until which each is valid.
+    :param until: monotonic time at which a rebalance continues without missing members, in seconds.
     """
 
     name: str
@@ -286,10 +283,7 @@ class GroupCoordinator:
         self.groups: dict[str, ConsumerGroup] = {}
 
     async def watch(self) -> None:
-        """Remove members that aren't heard from any more, and end rebalances that are due.
-
-        Run until cancelled.
-        """
+        """Remove members whose session has timed out, and end due rebalances. Run until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             now = monotonic()
@@ -304,23 +298,23 @@ class GroupCoordinator:
                 for member in expired:
                     self._remove(group, member)
                 if group.state == PREPARING:
-                    self._complete_when_all_are_there(group)
+                    self._complete_if_due(group)
                 group.known_ids = {name: until for name, until in group.known_ids.items() if now < until}
                 if not group.members and not group.known_ids:
                     del self.groups[group.name]
 
     async def join(self, request: Any, client_id: str, host: str, *, ask_for_id: bool) -> Joined:
-        """Take a member into a group, and wait until the group has a new generation.
+        """Add a member to a group, and wait until the group has a new generation.
 
-        :param ask_for_id: whether a new member gets an id first, and has to join again with it.
+        :param ask_for_id: whether a new member first gets an id, and must join again with it.
         """
         if not request.group_id:
             return Joined(ErrorCode.invalid_group_id, request.member_id)
-        if not _SESSION_SECONDS[0] <= _limits(request)[0] <= _SESSION_SECONDS[1]:
+        if not _SESSION_SECONDS[0] <= _timeouts(request)[0] <= _SESSION_SECONDS[1]:
             return Joined(ErrorCode.invalid_session_timeout, request.member_id)
         group = self.groups.setdefault(request.group_id, ConsumerGroup(request.group_id))
         protocols = {str(protocol.name): bytes(protocol.metadata) for protocol in request.protocols}
-        if not self._agree(group, request, protocols):
+        if not self._has_common_protocol(group, request, protocols):
             return Joined(ErrorCode.inconsistent_group_protocol, request.member_id)
         instance_id = getattr(request, "group_instance_id", None)
         member_id = request.member_id
@@ -328,10 +322,10 @@ class GroupCoordinator:
         if not member_id:
             member_id = f"{(instance_id or client_id)[:_ID_LETTERS]}-{uuid.uuid4()}"
             if ask_for_id and instance_id is None:
-                group.known_ids[member_id] = monotonic() + _limits(request)[0]
+                group.known_ids[member_id] = monotonic() + _timeouts(request)[0]
                 return Joined(ErrorCode.member_id_required, member_id)
             if same is not None:
-                # A member with an id of its own that has started again takes its old place.
+                # A restarted static member replaces its old self.
                 self._forget(group, same, ErrorCode.fenced_instance_id)
                 if not group.members:
                     group.state = EMPTY
@@ -343,21 +337,21 @@ class GroupCoordinator:
         member = group.members.get(member_id)
         if member is None:
             member = group.members[member_id] = Member(
-                member_id, instance_id, client_id, host, *_limits(request), protocols
+                member_id, instance_id, client_id, host, *_timeouts(request), protocols
             )
         if member.joining is not None and not member.joining.done():
             member.joining.set_result(Joined(ErrorCode.rebalance_in_progress, member_id))
         member.protocols, member.seen = protocols, monotonic()
-        member.session_seconds, member.rebalance_seconds = _limits(request)
+        member.session_seconds, member.rebalance_seconds = _timeouts(request)
         group.protocol_type = request.protocol_type
         waiting: asyncio.Future[Joined] = asyncio.get_running_loop().create_future()
         member.joining = waiting
         self._prepare(group)
-        self._complete_when_all_are_there(group)
+        self._complete_if_due(group)
         return await waiting
 
     async def sync(self, request: Any) -> Synced:
-        """Wait until the leader has assigned the partitions, and return the member's."""
+        """Wait until the leader has assigned the partitions, and return the member's partitions."""
         group, member, error = self._member(request)
         if group is None or member is None:
             return Synced(error)
@@ -372,18 +366,17 @@ class GroupCoordinator:
             group.state = STABLE
             for peer in group.members.values():
                 peer.assignment = assignments.get(peer.id, b"")
-                _tell(peer, Synced(ErrorCode.none, peer.assignment))
+                _answer_sync(peer, Synced(ErrorCode.none, peer.assignment))
         return await waiting
 
     def heartbeat(self, request: Any) -> ErrorCode:
-        """Return an error code that says whether a member may stay or has to join again."""
+        """Return an error code: none if a member may stay, another if it must join again."""
         group, _, error = self._member(request)
         if group is not None and group.state == PREPARING:
             return ErrorCode.rebalance_in_progress
         return error
 
     def leave(self, request: Any) -> ErrorCode:
-        """Remove a member from its group."""
         group = self.groups.get(request.group_id)
         member = group.members.get(request.member_id) if group else None
         if group is None or member is None:
@@ -392,10 +385,7 @@ class GroupCoordinator:
         return ErrorCode.none
 
     def may_commit(self, request: Any) -> ErrorCode:
-        """Return an error code that says whether positions may be committed.
-
-        Members of the current generation may, and clients of a group without members.
-        """
+        """Return an error code: none for the current generation's members and for a group without members."""
         group = self.groups.get(request.group_id)
         generation = request.generation_id_or_member_epoch
         if generation < 0 and not request.member_id and (group is None or not group.members):
@@ -416,25 +406,27 @@ class GroupCoordinator:
         member.seen = monotonic()
         return group, member, ErrorCode.none
 
-    def _agree(self, group: ConsumerGroup, request: Any, protocols: dict[str, bytes]) -> bool:
+    def _has_common_protocol(self, group: ConsumerGroup, request: Any, protocols: dict[str, bytes]) -> bool:
         others = [member for member in group.members.values() if member.id != request.member_id]
         if not protocols or not request.protocol_type:
             return False
         if not others:
             return True
-        return group.protocol_type == request.protocol_type and bool(_common([*others], set(protocols)))
+        return group.protocol_type == request.protocol_type and bool(
+            _common_protocols([*others], set(protocols))
+        )
 
     def _prepare(self, group: ConsumerGroup) -> None:
         if group.state == PREPARING:
             return
         wait = max(member.rebalance_seconds for member in group.members.values())
         group.until = monotonic() + (_FIRST_WAIT_SECONDS if group.state == EMPTY else wait)
-        # Whoever waits for partitions of the old generation has to join again.
+        # Members that wait for partitions of the old generation must join again.
         for member in group.members.values():
-            _tell(member, Synced(ErrorCode.rebalance_in_progress))
+            _answer_sync(member, Synced(ErrorCode.rebalance_in_progress))
         group.state = PREPARING
 
-    def _complete_when_all_are_there(self, group: ConsumerGroup) -> None:
+    def _complete_if_due(self, group: ConsumerGroup) -> None:
         is_first = not group.generation or not group.leader
         missing = [member for member in group.members.values() if member.joining is None]
         if monotonic() < group.until and (missing or is_first):
@@ -448,23 +440,16 @@ class GroupCoordinator:
         if group.leader not in group.members:
             group.leader = next(iter(group.members))
         leader = group.members[group.leader]
-        common = _common(list(group.members.values()), set(leader.protocols))
+        common = _common_protocols(list(group.members.values()), set(leader.protocols))
         group.protocol = next(name for name in leader.protocols if name in common)
         group.state = COMPLETING
         members = tuple(group.members.values())
         for member in members:
             waiting, member.joining, member.seen = member.joining, None, monotonic()
+            shown = members if member is leader else ()
+            joined = Joined(ErrorCode.none, member.id, group.generation, group.protocol, group.leader, shown)
             if waiting is not None and not waiting.done():
-                waiting.set_result(
-                    Joined(
-                        ErrorCode.none,
-                        member.id,
-                        group.generation,
-                        group.protocol,
-                        group.leader,
-                        members if member is leader else (),
-                    )
-                )
+                waiting.set_result(joined)
 
     def _remove(self, group: ConsumerGroup, member: Member) -> None:
         self._forget(group, member, ErrorCode.unknown_member_id)
@@ -473,7 +458,7 @@ class GroupCoordinator:
             group.generation += 1
             return
         self._prepare(group)
-        self._complete_when_all_are_there(group)
+        self._complete_if_due(group)
 
     @staticmethod
     def _forget(group: ConsumerGroup, member: Member, error: ErrorCode) -> None:
@@ -482,26 +467,26 @@ class GroupCoordinator:
             group.leader = next(iter(group.members), "")
         if member.joining is not None and not member.joining.done():
             member.joining.set_result(Joined(error, member.id))
-        _tell(member, Synced(error))
+        _answer_sync(member, Synced(error))
 
 
 def _find_instance(group: ConsumerGroup, instance_id: str | None) -> Member | None:
-    """Return the member with this instance id. None: there is no such member, or no id was given."""
+    """Return the member with this instance id, or None without a member or an id."""
     same = (member for member in group.members.values() if member.instance_id == instance_id)
     return None if instance_id is None else next(same, None)
 
 
-def _tell(member: Member, answer: Synced) -> None:
+def _answer_sync(member: Member, answer: Synced) -> None:
     waiting, member.syncing = member.syncing, None
     if waiting is not None and not waiting.done():
         waiting.set_result(answer)
 
 
-def _limits(request: Any) -> tuple[float, float]:
+def _timeouts(request: Any) -> tuple[float, float]:
     return request.session_timeout.total_seconds(), request.rebalance_timeout.total_seconds()
 
 
-def _common(members: Sequence[Member], names: set[str]) -> set[str]:
+def _common_protocols(members: Sequence[Member], names: set[str]) -> set[str]:
     return names.intersection(*(member.protocols for member in members)) if members else names
 
 
@@ -512,7 +497,7 @@ FORWARDED: Final = frozenset(
     | {"describe_groups"}
 )
 _SYNC = timedelta(minutes=5)
-"""How long members may wait for the partitions that their leader assigns (max.poll.interval.ms)."""
+"""How long members may wait for their leader's assignment (max.poll.interval.ms)."""
 _RETENTION_SECONDS = 7 * 24 * 3600.0
 """Seconds after which the positions of an unused group are dropped (offsets.retention.minutes)."""
 
@@ -520,10 +505,8 @@ _RETENTION_SECONDS = 7 * 24 * 3600.0
 class GroupAnswers:
     """Answers requests of consumer groups.
 
-    :param cluster: the cluster's id that clients are told.
-    :param upstream: the cluster with the positions of groups that never committed here. None: there is no
-        such cluster.
-    :param address: the host and port that clients are told to connect to.
+    :param upstream: the cluster with the positions of groups that never committed here, or None.
+    :param address: host and port to which clients connect.
     :param are_groups_upstream: whether groups stay at the cluster, with their real coordinators.
     """
 
@@ -548,9 +531,9 @@ class GroupAnswers:
     async def drop_unused(self, now: float) -> list[str]:
         """Drop the positions of groups that had no members for ``_RETENTION_SECONDS``.
 
-        Each time counts from the last use, or from this server's start.
+        The time counts from a group's last use, or from this server's start.
 
-        :param now: the time on the monotonic clock, in seconds.
+        :param now: the monotonic time, in seconds.
         :return: the groups whose positions were dropped.
         :raises OSError: the file can't be written. Its content stays.
         """
@@ -569,16 +552,16 @@ class GroupAnswers:
         return response(request, error_code=error, error_message=None, node_id=NODE_ID, host=host, port=port)
 
     async def _forwarded(self, request: Request, upstream: Upstream) -> Frame | None:
-        """Return the answer of a group's real coordinator. None: it can't be asked.
+        """Return the answer of a group's real coordinator, or None if it can't be asked.
 
-        Clients aren't told the coordinator's address. Some clients ask any broker that they know where to
-        fetch, and so would bypass this server.
+        Clients don't get the coordinator's address, because some fetch from any known broker, and so would
+        bypass this server.
         """
         body = request.body
         if request.name in ("offset_commit", "offset_fetch"):
             others = sorted({topic.name for topic in body.topics or () if self._logs.is_other(topic.name)})
             if others:
-                # The cluster would take positions in the lake's topic for those in its own.
+                # The cluster would take positions in the lake's topic for positions in its own topic.
                 self._logs.log_once(
                     f"group {body.group_id}: stays as it is: the cluster has another topic {others[0]}"
                 )
@@ -592,7 +575,7 @@ class GroupAnswers:
             return None
 
     async def _join_group(self, request: Request) -> Frame:
-        # Members are asked to come again with their id since version 4 (KIP-394).
+        # From version 4 on, a new member must join again with its id (KIP-394).
         joined = await self.groups.join(
             request.body, request.client_id, request.host, ask_for_id=request.version >= 4
         )
@@ -704,8 +687,7 @@ class GroupAnswers:
         def answer_part(name: str, partition: Any) -> Any:
             number = partition.partition_index
             code = error if (name, number) in kept else UNKNOWN
-            kind = "OffsetCommitResponsePartition"
-            return part(request, kind, partition_index=number, error_code=code)
+            return part(request, "OffsetCommitResponsePartition", partition_index=number, error_code=code)
 
         topics = parts_by_topic(request, "OffsetCommitResponseTopic", body.topics, answer_part)
         return response(request, topics=topics)
@@ -713,8 +695,7 @@ class GroupAnswers:
     async def _offset_fetch(self, request: Request) -> Frame:
         body, visible, error = request.body, self._topics(request), ErrorCode.none
         self._used[body.group_id] = monotonic()
-        stored = self._positions.groups.get(body.group_id, {})
-        kept = {(name, number): at for name, numbers in stored.items() for number, at in numbers.items()}
+        kept = _by_partition(self._positions.groups.get(body.group_id, {}))
         partitions = (
             None if body.topics is None else {it.name: list(it.partition_indexes) for it in body.topics}
         )
@@ -733,7 +714,9 @@ class GroupAnswers:
                 "OffsetFetchResponseTopic",
                 name=name,
                 partitions=tuple(
-                    _position(request, number, error, kept.get((name, number)) if name in visible else None)
+                    _position_part(
+                        request, number, error, kept.get((name, number)) if name in visible else None
+                    )
                     for number in numbers
                 ),
             )
@@ -745,9 +728,10 @@ class GroupAnswers:
     async def _ask_cluster(
         self, group: str, partitions: Mapping[str, Sequence[int]] | None, keys: Collection[tuple[str, int]]
     ) -> dict[tuple[str, int], Position]:
-        """Return a group's positions at the cluster, for partitions in which it never committed here.
+        """Return a group's positions at the cluster, for partitions without a commit here.
 
-        :param partitions: partitions by topic. None: all in which the group has a position.
+        :param partitions: partitions by topic; None for all in which the group has a position.
+        :param keys: partitions with a commit here.
         :raises UpstreamError: the cluster doesn't answer.
         """
         missing = partitions
@@ -777,7 +761,7 @@ class GroupAnswers:
         return self._topics(request).get(topic, {}).get(number)
 
 
-def _position(request: Request, number: int, error: ErrorCode, position: Position | None) -> Any:
+def _position_part(request: Request, number: int, error: ErrorCode, position: Position | None) -> Any:
     offset, note = position or (UNDEFINED, "")
     return part(
         request,

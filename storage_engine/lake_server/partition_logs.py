@@ -1,7 +1,7 @@
-"""Present one log of each partition: first what the lake has, then what the cluster has after that.
+"""One log for each partition: first the lake's records, then the cluster's later records.
 
-Without a cluster, the log is what the lake has. Readers skip only offsets that expired or may be missing. If
-the cluster has other records at archived offsets, none of its records are served after them.
+Without a cluster, a log has only the lake's records. Readers skip only expired offsets, and missing ones if
+the operator allows it. If the cluster's records at archived offsets differ, its later records aren't served.
 """
 
 from __future__ import annotations
@@ -38,25 +38,21 @@ from storage_engine.lake_server.upstream import (
 
 
 class LogSource(Enum):
-    """The source of an answer."""
-
     LAKE = "lake"
     CLUSTER = "cluster"
     OUTSIDE = "outside"
     """No source: the offset is before the first one, or after the end."""
     BEHIND = "behind"
-    """No source: the cluster's log ends before the archived one, whose offsets other records would get."""
+    """No source: the cluster's log ends before the archived log, and would use archived offsets again."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeamStep:
     """The source that answers a reader at an offset.
 
-    :param offset: the offset to read from. It is higher than the asked one if no source has that.
-    :param end: where the lake's offsets from there on end or have a hole. For other sources it equals
-        ``offset``.
-    :param missing: skipped offsets that never expired, as (first, end). Neither the lake nor the cluster has
-        them.
+    :param offset: the offset to read from. It is higher than the requested one if no source has that one.
+    :param end: end of the lake's contiguous offsets from ``offset`` on. For other sources it is ``offset``.
+    :param missing: skipped offsets that neither expired nor are in the lake or the cluster, as (first, end).
     """
 
     source: LogSource
@@ -66,10 +62,10 @@ class SeamStep:
 
 
 def next_step(partition: ArchivedPartition, offset: int, cluster: tuple[int, int] | None) -> SeamStep:
-    """Find the source that answers a reader at an offset.
+    """Return the source that answers a reader at an offset.
 
-    :param cluster: the first offset and the end of the cluster's log. None: the cluster wasn't asked, and may
-        have whatever the lake lacks.
+    :param cluster: the first offset and the end of the cluster's log; None if the cluster wasn't asked, and
+        may have any offset that the lake lacks.
     """
     at = max(offset, partition.start)
     archived = partition.range_at(at) if at < partition.end else None
@@ -79,11 +75,10 @@ def next_step(partition: ArchivedPartition, offset: int, cluster: tuple[int, int
     if cluster is None:
         return SeamStep(LogSource.CLUSTER, offset, offset)
     first, end = cluster
-    is_served = first <= offset <= end
-    if is_served and (offset < end or end >= partition.end):
+    if first <= offset <= end and (offset < end or end >= partition.end):
         return SeamStep(LogSource.CLUSTER, offset, offset)
     if is_archived:
-        # The reader says why it isn't served.
+        # Reading it raises the error with the reason.
         return SeamStep(LogSource.LAKE, offset, _contiguous_end(partition, offset))
     starts = [first, *([partition.start] if partition.ranges else [])]
     if offset < min(starts) or offset > max(end, partition.end):
@@ -91,7 +86,7 @@ def next_step(partition: ArchivedPartition, offset: int, cluster: tuple[int, int
     if archived is None and end < partition.end:
         return SeamStep(LogSource.BEHIND, offset, offset)
     following = [] if archived is None else [max(archived.first, partition.start)]
-    # A log that is empty, and ends before the archived one, has nothing to go on with.
+    # A cluster's empty log that ends before the archived log can't continue it.
     begins = [first] if first < end or end >= partition.end else []
     target = min(begin for begin in (*begins, *following) if begin > offset)
     missing = tuple(subtract_intervals(offset, target, merge_intervals(row[:2] for row in partition.expired)))
@@ -101,10 +96,7 @@ def next_step(partition: ArchivedPartition, offset: int, cluster: tuple[int, int
 
 
 def _contiguous_end(partition: ArchivedPartition, offset: int) -> int:
-    """Return where the offsets end that the lake serves without a hole from an archived offset on.
-
-    If it doesn't serve that offset, return the partition's end.
-    """
+    """Return the end of contiguous served offsets from an archived offset on, or else the partition's end."""
     end = offset
     for archived in partition.ranges_from(offset):
         if archived.first > end or archived.refused:
@@ -115,13 +107,12 @@ def _contiguous_end(partition: ArchivedPartition, offset: int) -> int:
 
 UNDEFINED: Final = -1
 _AGAIN: Final = ErrorCode.not_leader_or_follower
-"""The error after which every client asks again."""
+"""The error code after which each client repeats its request."""
 _MOST_REST_SECONDS = 0.5
 _MOST_OF_CLUSTER = 2 << 20
-"""Most bytes of one answer that come from the cluster. They stay in memory until the client has taken them.
-"""
+"""Most bytes of the cluster in one answer. They stay in memory until the client has received them."""
 _MOST_LOGGED = 100_000
-"""How many logged lines are remembered, so as not to log them again. Clients can cause any number."""
+"""Most lines that are remembered so as not to log them again. Clients can cause any number of lines."""
 _PASSING = (ErrorCode.none, ErrorCode.offset_out_of_range)
 _CONTENT = ["offset", "timestamp", "key", "value", "headers"]
 
@@ -132,7 +123,8 @@ Topics = Mapping[str, Mapping[int, ArchivedPartition]]
 class PartitionRecords:
     """A partition's records for a reader.
 
-    :param aborted: producer id and first offset of each aborted transaction. None: they weren't asked for.
+    :param stable: last stable offset.
+    :param aborted: producer id and first offset of each aborted transaction; None if they weren't requested.
     """
 
     error: ErrorCode = ErrorCode.none
@@ -144,9 +136,9 @@ class PartitionRecords:
 
 
 class Logs:
-    """The logs of a lake, and of the cluster behind it if there is one. It is used in one event loop.
+    """The logs of a lake and its cluster, if there is one. They are used in one event loop.
 
-    :param log: called once with each line that an operator should know.
+    :param log: called once with each line for the operator.
     """
 
     def __init__(self, reader: LakeReader, upstream: Upstream | None, log: Callable[[str], None]) -> None:
@@ -161,7 +153,7 @@ class Logs:
 
     @property
     def topics(self) -> Topics:
-        """Return partitions by topic and number, including those that only the cluster has."""
+        """Return all partitions by topic and number, including those that only the cluster has."""
         archive = self._reader.archive
         if self._upstream is None:
             return archive.topics
@@ -178,17 +170,17 @@ class Logs:
         return self._joined[2]
 
     def is_same(self, place: PartitionKey) -> bool:
-        """Return whether the cluster has this partition, of the topic that the lake has under this name."""
+        """Return whether the cluster has this partition, and its topic is the lake's topic of that name."""
         partition = self.topics.get(place[0], {}).get(place[1])
         return partition is not None and self._is_at_cluster(partition) and not self._is_other(partition)
 
     def is_other(self, name: str) -> bool:
-        """Return whether the cluster's topic of this name is another topic than the lake's."""
+        """Return whether lake and cluster have different topics of this name."""
         return any(self._is_other(partition) for partition in self.topics.get(name, {}).values())
 
     def log_once(self, line: str) -> None:
         """Log a line, unless it was logged recently."""
-        # A line may be as long as what a client sent.
+        # Only hashes are kept, because a line may be as long as a client's request.
         digest = hashlib.sha256(line.encode()).digest()
         if digest not in self._logged:
             self._logged[digest] = None
@@ -197,7 +189,7 @@ class Logs:
             self._log(line)
 
     def log_gaps(self) -> None:
-        """Log each gap in the lake's offsets once: expired offsets and holes."""
+        """Log each range of expired offsets and each hole once."""
         for line in self._reader.archive.gaps():
             self.log_once(line)
 
@@ -211,7 +203,7 @@ class Logs:
         self.log_gaps()
 
     async def fetch(self, wanted: Sequence[PartitionFetch], limits: FetchLimits) -> list[PartitionRecords]:
-        """Return the batches of partitions, in the order in which they are asked for."""
+        """Return the records of partitions, in the order of ``wanted``."""
         answers, across = await self._read_lake(wanted, limits)
         has_some = any(answer.records or answer.error is not ErrorCode.none for answer in answers.values())
         if across:
@@ -220,7 +212,7 @@ class Logs:
             most = max(1, min(budget, _MOST_OF_CLUSTER))
             answers |= await self._read_cluster(across, replace(limits, max_bytes=most, seconds=seconds))
         elif not has_some and limits.seconds > 0:
-            # Nothing new comes but by a commit to the lake.
+            # Without a cluster, new records come only by a commit to the lake.
             try:
                 await asyncio.wait_for(self._reader.changed.wait(), limits.seconds)
             except TimeoutError:
@@ -232,16 +224,17 @@ class Logs:
     async def offset_of(
         self, place: PartitionKey, timestamp_ms: int, level: int
     ) -> tuple[ErrorCode, int, int]:
-        """Return an error code, an offset and its time.
+        """Return an error code, and the offset and timestamp for a time, or for EARLIEST or LATEST.
 
-        They are found by a time, or by EARLIEST or LATEST. -1: there is none.
+        :param timestamp_ms: milliseconds since the epoch, EARLIEST or LATEST.
+        :return: -1 as offset if no record has the time or a later one.
         """
         partition = self._partition(place)
         try:
             of_lake = await self._archived_offset_of(partition, timestamp_ms, level)
             if not self._is_at_cluster(partition):
                 return ErrorCode.none, *of_lake
-            # Where the cluster's log begins behind it, that has nothing earlier.
+            # If the cluster's log begins after this offset, it has no earlier record.
             is_first = self._is_other(partition) or self._starts.get(place, -1) >= of_lake[0] >= 0
             if timestamp_ms != LATEST and of_lake[0] >= 0 and is_first:
                 return ErrorCode.none, *of_lake
@@ -273,7 +266,7 @@ class Logs:
     async def _read_lake(
         self, fetches: Sequence[PartitionFetch], limits: FetchLimits
     ) -> tuple[dict[PartitionKey, PartitionRecords], list[tuple[ArchivedPartition, PartitionFetch]]]:
-        """Return the records that the lake has, and the offsets to ask the cluster for."""
+        """Return the lake's records, and the fetches to send to the cluster."""
         left_bytes, has_records = limits.max_bytes, False
         answers: dict[PartitionKey, PartitionRecords] = {}
         across: list[tuple[ArchivedPartition, PartitionFetch]] = []
@@ -288,28 +281,28 @@ class Logs:
                     continue
                 stop = step.end
             elif not start <= fetch.offset <= end:
-                # What a cluster has that doesn't name the partition, or not yet, nobody knows.
+                # The cluster doesn't name the partition, at least not yet. Its offsets aren't known.
                 error = ErrorCode.offset_out_of_range
                 if self._upstream is not None:
                     self.log_once(f"{fetch.place[0]}-{fetch.place[1]}: the cluster names no such partition")
                     error = _AGAIN
                 answers[fetch.place] = PartitionRecords(error, b"", start, end, end)
                 continue
-            got = PartitionRecords(ErrorCode.none, b"", start, end, end)
+            answer = PartitionRecords(ErrorCode.none, b"", start, end, end)
             if left_bytes > 0 or not has_records:
-                # At least one batch of the first partition that has some, however long it is.
+                # The first partition with records returns at least one batch of any length.
                 budget = max(0, min(fetch.max_bytes, left_bytes))
-                got = await self._read(partition, fetch.offset, stop, budget, limits.level)
-                is_read = not got.records and got.error is ErrorCode.none and got.stable >= stop
+                answer = await self._read_archived(partition, fetch.offset, stop, budget, limits.level)
+                is_read = not answer.records and answer.error is ErrorCode.none and answer.stable >= stop
                 if is_read and self._is_at_cluster(partition):
                     across.append((partition, replace(fetch, offset=stop)))
                     continue
-            answers[fetch.place] = got
-            has_records = has_records or bool(got.records)
-            left_bytes -= len(got.records)
+            answers[fetch.place] = answer
+            has_records = has_records or bool(answer.records)
+            left_bytes -= len(answer.records)
         return answers, across
 
-    async def _read(
+    async def _read_archived(
         self, partition: ArchivedPartition, offset: int, stop: int, max_bytes: int, level: int
     ) -> PartitionRecords:
         start, end = self._start(partition), self._end(partition)
@@ -332,17 +325,14 @@ class Logs:
     async def _read_cluster(
         self, across: Sequence[tuple[ArchivedPartition, PartitionFetch]], limits: FetchLimits
     ) -> dict[PartitionKey, PartitionRecords]:
-        """Return the cluster's records.
-
-        If the cluster lacks an offset, read the lake's newest commit and look there.
-        """
+        """Return the cluster's records. For an offset that it lacks, use the lake's newest commit."""
         assert self._upstream is not None
         records: dict[PartitionKey, PartitionRecords] = {}
         fetches: list[tuple[ArchivedPartition, PartitionFetch, ClusterTopic | None]] = []
         for partition, fetch in across:
             compared = self._topic(partition)
             try:
-                if fault := await self._difference(partition):
+                if fault := await self._find_difference(partition):
                     records[fetch.place] = self._refuse_fetch(partition, fault)
                 else:
                     fetches.append((partition, fetch, compared))
@@ -359,19 +349,16 @@ class Logs:
             if answer is not None and answer.error_code is ErrorCode.offset_out_of_range:
                 records[fetch.place] = await self._answer_beyond(fetch, limits)
             else:
-                records[fetch.place] = self._pass_on(partition, answer, compared)
+                records[fetch.place] = self._checked_answer(partition, answer, compared)
         if all(answer.error not in _PASSING for answer in records.values()):
-            # Clients ask again at once.
+            # Clients repeat their requests at once.
             await asyncio.sleep(min(limits.seconds, _MOST_REST_SECONDS))
         return records
 
-    def _pass_on(
+    def _checked_answer(
         self, partition: ArchivedPartition, answer: Any, compared: ClusterTopic | None
     ) -> PartitionRecords:
-        """Return the cluster's records.
-
-        If the topic or its leaders changed since they were compared, return an error instead.
-        """
+        """Return the cluster's records, or an error if the topic isn't the compared one any more."""
         is_compared = self._topic(partition) == compared
         if answer is None or answer.error_code is not ErrorCode.none or not is_compared:
             return PartitionRecords(_AGAIN)
@@ -390,28 +377,23 @@ class Logs:
         )
 
     async def _answer_beyond(self, fetch: PartitionFetch, limits: FetchLimits) -> PartitionRecords:
-        """Return the answer to a reader at an offset that the cluster lacks."""
+        """Return the answer to a fetch at an offset that the cluster lacks."""
         assert self._upstream is not None
         try:
             await self.renew()
             partition = self._partition(fetch.place)
             compared = self._topic(partition)
             bounds = [await self._upstream.offset_of(fetch.place, which) for which in (EARLIEST, LATEST)]
-            fault = await self._difference(partition)
+            fault = await self._find_difference(partition)
         except StorageEngineError as error:
             self.log_once(f"{fetch.place[0]}-{fetch.place[1]}: {error}")
             return PartitionRecords(_AGAIN)
         first, end = (offset for offset, _ in bounds)
         self._starts[fetch.place], self._ends[fetch.place] = first, end
-        offset = fetch.offset
-        while (step := next_step(partition, offset, (first, end))).source in (
-            LogSource.LAKE,
-            LogSource.CLUSTER,
-        ):
-            for missing in step.missing:
-                lost = (
-                    f"offsets [{missing[0]}, {missing[1]}) are neither in the lake nor at the cluster: LOST"
-                )
+        offset, served = fetch.offset, (LogSource.LAKE, LogSource.CLUSTER)
+        while (step := next_step(partition, offset, (first, end))).source in served:
+            for begin, stop in step.missing:
+                lost = f"offsets [{begin}, {stop}) are neither in the lake nor at the cluster: LOST"
                 if not self._reader.skip_holes:
                     return self._refuse_fetch(partition, f"{lost}. --holes skip continues after them")
                 self.log_once(f"{partition.topic}-{partition.number}: {lost}. They are skipped")
@@ -420,10 +402,10 @@ class Logs:
             if step.source is LogSource.CLUSTER:
                 fetches = [replace(fetch, offset=step.offset)]
                 answers = await self._upstream.fetch(fetches, replace(limits, seconds=0.0))
-                return self._pass_on(partition, answers.get(fetch.place), compared)
-            got = await self._read(partition, step.offset, step.end, fetch.max_bytes, limits.level)
-            if got.records or got.error is not ErrorCode.none or got.stable < step.end:
-                return got
+                return self._checked_answer(partition, answers.get(fetch.place), compared)
+            read = await self._read_archived(partition, step.offset, step.end, fetch.max_bytes, limits.level)
+            if read.records or read.error is not ErrorCode.none or read.stable < step.end:
+                return read
             offset = step.end
         if step.source is LogSource.BEHIND:
             return self._refuse_fetch(partition, _describe_lag(partition, end))
@@ -434,9 +416,9 @@ class Logs:
     async def _transactions(self, partition: ArchivedPartition, offset: int) -> Transactions:
         """Return a partition's transactions.
 
-        The cluster tells what became of those that are open at the lake's end. Every transaction that began
-        below the cluster's last stable offset has ended. The cluster's answer with the first batch after the
-        seam names the aborted ones.
+        Transactions may be open at the end of the archived log. Those that began below the cluster's last
+        stable offset have ended. The cluster's answer with the first batch after the archived log names the
+        aborted ones.
         """
         archived = await self._reader.transactions(partition)
         end = next((end for end, _ in archived.sections if offset < end), offset)
@@ -449,7 +431,7 @@ class Logs:
             return outcome[1]
         compared = self._topic(partition)
         try:
-            if await self._difference(partition):
+            if await self._find_difference(partition):
                 return archived
         except StorageEngineError as error:
             self.log_once(f"{partition.topic}-{partition.number}: {error}")
@@ -474,12 +456,13 @@ class Logs:
         self._outcomes[place, end] = archived, transactions
         return transactions
 
-    async def _difference(self, partition: ArchivedPartition) -> str:
-        """Return why the cluster's log doesn't continue the archived log. "": it may.
+    async def _find_difference(self, partition: ArchivedPartition) -> str:
+        """Return why the cluster's log can't continue the archived log, or "" if it can.
 
         The last archived batch is compared with the cluster's, once for each end and each leader.
 
         :raises UpstreamError: the cluster doesn't answer.
+        :raises StorageEngineError: the cluster has another topic of this name, or the lake can't be read.
         """
         assert self._upstream is not None
         self._check_topic(partition)
@@ -506,22 +489,20 @@ class Logs:
                     return _describe_lag(partition, end)
                 if first <= base:
                     raise UpstreamError("expected the batch of the last archived offset, found none yet")
-            elif (
-                not answer.records.startswith(archived)
-                and (at := _first_other(archived, answer.records)) >= 0
-            ):
-                fault = (
-                    f"the cluster has another record at offset {at} than the lake. The cluster's log was "
-                    "cut and written again. Nothing of it is served after the archived offsets"
-                )
+            elif not answer.records.startswith(archived):
+                # Only offsets in both are compared: a log cleaner may have removed some of a batch's records.
+                ours, theirs = _records(archived), _records(answer.records)
+                if different := [at for at in ours.keys() & theirs.keys() if ours[at] != theirs[at]]:
+                    fault = (
+                        f"the cluster has another record at offset {min(different)} than the lake. The "
+                        "cluster's log was truncated and written again. Its records after the archived "
+                        "offsets aren't served"
+                    )
         self._compared[key] = partition.end, epoch, fault
         return fault
 
     def _check_topic(self, partition: ArchivedPartition) -> None:
-        """Check that the cluster has no other topic of this name.
-
-        :raises StorageEngineError: it has one.
-        """
+        """Raise StorageEngineError if lake and cluster have different topics of this name."""
         if self._is_other(partition):
             assert self._upstream is not None
             raise StorageEngineError(
@@ -541,7 +522,7 @@ class Logs:
         return topic is not None and (partition.number in topic.leaders or self._is_other(partition))
 
     def _partition(self, place: PartitionKey) -> ArchivedPartition:
-        # One that has gone since it was asked for has nothing any more.
+        # A partition that was dropped since has no offsets.
         return self.topics.get(place[0], {}).get(place[1]) or ArchivedPartition(*place, (), 0)
 
     def _start(self, partition: ArchivedPartition) -> int:
@@ -559,19 +540,9 @@ class Logs:
 
 def _describe_lag(partition: ArchivedPartition, end: int) -> str:
     return (
-        f"the cluster's log ends at offset {end}, before the archived {partition.end}. Nothing of the "
-        "cluster is served after the archived offsets until its log is as long"
+        f"the cluster's log ends at offset {end}, before the archived log's end {partition.end}. The "
+        "cluster's records after the archived offsets aren't served until its log is as long"
     )
-
-
-def _first_other(archived: bytes, of_cluster: bytes) -> int:
-    """Return the first offset at which two batches have different records. -1: there is none.
-
-    Only offsets that both have are compared. A cleaner that ran since may have written a batch again without
-    some of its records.
-    """
-    ours, theirs = _records(archived), _records(of_cluster)
-    return min((at for at in ours.keys() & theirs.keys() if ours[at] != theirs[at]), default=-1)
 
 
 def _records(batches: bytes) -> dict[int, dict[str, Any]]:

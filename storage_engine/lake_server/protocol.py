@@ -1,6 +1,6 @@
-"""Read requests and write responses of Kafka's protocol, with kio's types.
+"""Requests and responses of Kafka's protocol, with kio's types.
 
-A response gets the fields of all its versions. Each version takes the fields that it knows.
+A response is made with the fields of all versions. Fields that its version lacks are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PRODUCE: Final = 0
 
 APIS = MappingProxyType(
     {
-        # librdkafka fetches from brokers alone that name it; each request of it is refused.
+        # librdkafka fetches only from brokers that offer Produce. Each Produce request is refused.
         PRODUCE: ("produce", 3, 3),
         FETCH: ("fetch", 4, 12),
         2: ("list_offsets", 1, 5),
@@ -46,16 +46,16 @@ APIS = MappingProxyType(
         32: ("describe_configs", 1, 3),
         36: ("sasl_authenticate", 0, 1),
         60: ("describe_cluster", 0, 0),
-        # To a server that doesn't name it librdkafka sends none, and waits without a word.
+        # If a server doesn't offer it, librdkafka sends none, and waits without an error.
         68: ("consumer_group_heartbeat", 0, 1),
     }
 )
 """For each key: the name in kio, and the lowest and highest version that is answered.
 
-Fetch 12 has tagged fields. kio knows all those that clients send. Later versions of other requests have
-tagged fields, too, and kio rejects fields that it doesn't know. Readers of archived records don't need these
-versions. Fetch 13 asks by a topic's id. No request that changes a topic is named. Each request of KIP-848
-groups is refused. So a client with ``group.protocol=consumer`` ends with a clear error."""
+Fetch 12 has tagged fields, and kio knows all those that clients send. Later versions of other requests may
+have tagged fields that kio rejects, and readers of archived records don't need these versions. Fetch 13 names
+topics by their ids. No request that changes a topic is offered. Each request of KIP-848 groups is refused, so
+that a client with ``group.protocol=consumer`` ends with a clear error."""
 
 _BEFORE_LOGIN = (API_VERSIONS, 17, 36)
 _NONE = timedelta(0)
@@ -65,14 +65,14 @@ _LONGEST_COPY_BYTES = 4096
 
 
 class ProtocolError(StorageEngineError):
-    """A request can't be answered. Its connection is closed."""
+    """A request can't be answered. The client's connection must be closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """A client's request.
 
-    :param version: the request's version. -1: an ApiVersions request in a version that isn't answered.
+    :param version: the request's version; -1 for an ApiVersions request in an unknown version.
     :param body: the request as kio parsed it.
     :param data: the request's bytes, without its length.
     """
@@ -88,16 +88,17 @@ class Request:
 
 
 def load_types() -> None:
-    """Load the types of the first requests of most clients. Loading takes longer than the first answer."""
+    """Load kio's types in advance, because this takes longer than answering the first request."""
     for name, _, highest in APIS.values():
         entity_reader(body_class(name, highest, "request", None))
         entity_writer(body_class(name, highest, "response", None))
 
 
 def read_request(data: bytes, host: str, login: Login) -> Request:
-    """Parse a request that comes without its length.
+    """Parse a request.
 
-    :raises ProtocolError: the bytes are no request, or the request isn't answered.
+    :param data: the request's bytes, without its length.
+    :raises ProtocolError: the bytes are no request, or a request that this server doesn't answer.
     """
     if len(data) < _PREFIX.size:
         raise ProtocolError(f"expected a request of Kafka's protocol, found {len(data)} bytes")
@@ -107,16 +108,16 @@ def read_request(data: bytes, host: str, login: Login) -> Request:
         raise ProtocolError("expected a client that has logged in, found one that hasn't")
     if not lowest <= version <= highest:
         if key == API_VERSIONS:
-            # Whoever asks in a version of later takes version 0 as the answer (KIP-511).
+            # A client that asks in a later version expects an answer in version 0 (KIP-511).
             return Request(name, -1, correlation_id, "", host, login, None)
         raise ProtocolError(
-            f"expected a request that ApiVersions names, found key {key} in version {version}"
+            f"expected a request that ApiVersions offers, found key {key} in version {version}"
         )
     try:
         schema = body_class(name, version, "request", None)
         header, size = entity_reader(schema.__header_schema__)(data, 0)
         body, _ = entity_reader(schema)(data, size)
-    # Whatever the bytes are: they come from outside.
+    # A client's bytes may cause any error.
     except Exception as error:
         raise ProtocolError(
             f"expected a request of {name} in version {version}, found {len(data)} other bytes: "
@@ -130,7 +131,7 @@ def read_request(data: bytes, host: str, login: Login) -> Request:
 class Frame:
     """A response with its length, as kio writes it.
 
-    Its parts are bytes, and places of bytes in files, in order.
+    :param parts: bytes and places of bytes in files, in order.
     """
 
     parts: list[bytearray | Batches] = field(default_factory=lambda: [bytearray(_LENGTH.size)])
@@ -139,7 +140,7 @@ class Frame:
         return sum(map(len, self.parts))
 
     def write(self, data: Batches) -> None:
-        """Append bytes. Long ones aren't copied."""
+        """Append bytes. Long batches aren't copied."""
         if isinstance(data, KeptBytes) or len(data) > _LONGEST_COPY_BYTES:
             self.parts.extend((data, bytearray()))
         else:
@@ -147,12 +148,11 @@ class Frame:
 
 
 def response(request: Request, **values: Any) -> Frame:
-    """Make a response that is ready to be sent."""
-    version = max(request.version, 0)
-    schema = body_class(request.name, version, "response", None)
+    """Make a complete response to a request."""
+    schema = body_class(request.name, max(request.version, 0), "response", None)
     fields = {"throttle_time": _NONE, "session_lifetime": _NONE, "error_code": ErrorCode.none, **values}
     out, head = Frame(), schema.__header_schema__
-    # Any: a frame takes what a file doesn't.
+    # Any: kio's types expect a file.
     entity_writer(head)(cast("Any", out), head(correlation_id=request.correlation_id))
     entity_writer(schema)(cast("Any", out), _make_entity(schema, fields))
     _LENGTH.pack_into(cast("bytearray", out.parts[0]), 0, len(out) - _LENGTH.size)
@@ -179,8 +179,10 @@ def parts_by_topic(
     for topic in topics:
         name = topic.name if hasattr(topic, "name") else topic.topic
         partitions = topic.partitions if hasattr(topic, "partitions") else topic.partition_data
-        made = tuple(make(name, partition) for partition in partitions)
-        parts.append(part(request, kind, name=name, topic=name, partitions=made, partition_responses=made))
+        responses = tuple(make(name, partition) for partition in partitions)
+        parts.append(
+            part(request, kind, name=name, topic=name, partitions=responses, partition_responses=responses)
+        )
     return tuple(parts)
 
 

@@ -1,10 +1,10 @@
-"""Read whole batches out of an archived segment, without reading the rest of it.
+"""Reading whole batches of an archived segment, without reading the rest of it.
 
-The windows of a data file are decoded one by one, each once. Only batches whose CRC was found right are
-served. Decoded bytes are kept at their positions in a file without a name, so readers hold no memory.
+The windows of a data file are decoded one by one, each once. Only batches with the right CRC are served.
+Decoded bytes are kept at their positions in a file without a name, so that slow readers take no memory.
 
-An uncompressed batch may begin in one window and end in the next. So a piece begins with the first batch that
-begins in a window. It ends where the first batch of a later window begins.
+An uncompressed batch may begin in one window and end in the next one. So a piece begins with the first batch
+that begins in a window, and ends before the first batch that begins in a later window.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,18 +52,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_OFFSET = (1 << 63) - 1
 _ZSTD = CODEC_NAMES.index("zstd")
 _BEGINNINGS = pa.array(["batch", "legacy", "undecodable"])
-"""Kinds of rows where a batch, a legacy message or undecodable bytes begin. Rows of records have another."""
+"""Kinds of rows that begin a batch, a legacy message or undecodable bytes. Records have other kinds."""
 
 
 class DamagedRangeError(StorageEngineError):
-    """Archived bytes are no batch with the right CRC. Nothing of them is served."""
+    """Archived bytes are no batch with the right CRC, and aren't served."""
 
 
 class ScratchFile:
-    """Keeps decoded bytes of a segment at their positions, in a file without a name.
-
-    Positions that weren't written take no room.
-    """
+    """A file without a name for a segment's decoded bytes. Positions that weren't written take no space."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -72,14 +69,14 @@ class ScratchFile:
 
     @property
     def size_bytes(self) -> int:
-        """Return how many bytes are kept."""
+        """Return how many bytes were written."""
         with self._lock:
             return self._size_bytes
 
     def write(self, position: int, data: memoryview) -> None:
-        """Keep bytes at a position. Several threads may do so at once, at different positions.
+        """Write bytes at a position. Several threads may write at different positions at the same time.
 
-        :raises StorageEngineError: there is no room for them.
+        :raises StorageEngineError: there is no space for them.
         """
         try:
             descriptor, written = self._open(), 0
@@ -87,32 +84,32 @@ class ScratchFile:
                 written += os.pwrite(descriptor, data[written:], position + written)
         except OSError as error:
             raise StorageEngineError(
-                f"{tempfile.gettempdir()}: expected room for {len(data)} decoded bytes, found that none can "
-                f"be written: {error.strerror}. Free space, or name another directory by TMPDIR"
+                f"{tempfile.gettempdir()}: expected room for {len(data)} decoded bytes, found that they "
+                f"can't be written: {error.strerror}. Free space, or name another directory by TMPDIR"
             ) from error
         with self._lock:
             self._size_bytes += len(data)
 
     def kept(self, first: int, end: int) -> KeptBytes:
-        """Return the place of kept bytes, without reading them."""
+        """Return the place of written bytes, without reading them."""
         return KeptBytes(self, first, end - first)
 
     def read_into(self, data: memoryview, first: int) -> None:
-        """Fill memory with kept bytes.
+        """Fill memory with written bytes.
 
-        :raises DamagedRangeError: the bytes weren't kept.
+        :raises DamagedRangeError: the bytes are behind the end of the file.
         """
         read = 0
         while read < len(data):
             descriptor, at = self._descriptor, first + read
             count = 0 if descriptor is None else os.preadv(descriptor, [data[read:]], at)
             if not count:
-                # What the memory has is another window's.
+                # The memory still has bytes of another window.
                 raise DamagedRangeError(f"expected decoded bytes at {at} of their file, found its end")
             read += count
 
     def forget(self) -> None:
-        """Count nothing as kept, because all bytes are written again."""
+        """Set the number of written bytes to 0, because all bytes are written again."""
         with self._lock:
             self._size_bytes = 0
 
@@ -121,17 +118,14 @@ class ScratchFile:
             if self._descriptor is None:
                 with tempfile.TemporaryFile(prefix="storage-engine-") as file:
                     self._descriptor = os.dup(file.fileno())
-                # Not before the last reader has gone.
+                # It is closed once no reader refers to this object any more.
                 weakref.finalize(self, os.close, self._descriptor)
             return self._descriptor
 
 
 @dataclass(frozen=True, slots=True)
 class KeptBytes:
-    """The place of bytes in a scratch file.
-
-    An answer that waits for a slow reader holds only this, and not the bytes.
-    """
+    """The place of bytes in a scratch file. An answer to a slow reader has this instead of the bytes."""
 
     file: ScratchFile
     first: int
@@ -144,11 +138,9 @@ class KeptBytes:
         return b"".join(self.parts(max(1, self.size_bytes)))
 
     def parts(self, most_bytes: int) -> Iterator[bytearray]:
-        """Read the bytes in parts.
+        """Read the bytes in parts of at most ``most_bytes``.
 
-        :param most_bytes: the most bytes of a part.
-
-        :raises DamagedRangeError: the bytes weren't kept.
+        :raises DamagedRangeError: the bytes are behind the end of the file.
         """
         for at in range(0, self.size_bytes, most_bytes):
             part = bytearray(min(most_bytes, self.size_bytes - at))
@@ -176,11 +168,12 @@ def has_zstd(batches: Batches) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """Consecutive batches of a segment. Bytes that are no batch may lie between them.
+    """Consecutive batches of a segment. Bytes that are no batch may be between them.
 
-    :param read: returns the bytes from one position to another. Positions end at ``size_bytes``.
-    :param positions: where each batch begins. ``ends`` says where it ends.
-    :param last_offsets: the offset of each batch's last record.
+    :param read: returns the bytes from one position to another, both at most ``size_bytes``.
+    :param positions: position of each batch's first byte.
+    :param ends: position after each batch's last byte.
+    :param last_offsets: offset of each batch's last record.
     """
 
     read: Callable[[int, int], Batches]
@@ -199,13 +192,13 @@ class Piece:
         name: str,
         offsets: tuple[int, int] = (0, _LAST_OFFSET),
     ) -> Piece:
-        """Find the batches in bytes. Their CRCs are compared.
+        """Find the batches with the right CRC in bytes.
 
-        A CRC doesn't cover the batch's first offset. So the first offsets must rise, and lie within
-        ``offsets``. The batches from a wrong one on are left out, and the one before it.
+        A CRC doesn't cover the batch's first offset. So these offsets must rise, and be within ``offsets``.
+        If one isn't, its batch, the batch before it and all following batches are left out.
 
         :param data: all bytes that ``read`` can return.
-        :param offsets: the lowest and the highest offset that batches may begin with.
+        :param offsets: lowest and highest allowed first offset of a batch.
         """
         array = np.frombuffer(data, np.uint8)
         chunks = list(iterate_batches(array, max(1, len(array)), CrcCheck.ALL))
@@ -215,23 +208,23 @@ class Piece:
         sizes = np.concatenate([empty, *(part.sizes for part in parts)])
         legacy = np.concatenate([empty, *(part.kinds == BatchKind.LEGACY for part in parts)])
         bases = field(array, positions, header.BASE_OFFSET_AT, 8)
-        # A message of formats 0 and 1 has one offset, its own or its last inner one's.
+        # A message of formats 0 and 1 has one offset. It is that of its last inner message, if it has any.
         deltas = np.where(legacy != 0, 0, field(array, positions, header.LAST_OFFSET_DELTA_AT, 4))
         lasts = bases + deltas
         wrong = np.flatnonzero((bases <= np.append(offsets[0] - 1, lasts[:-1])) | (bases > offsets[1]))
-        # Either the batch there or the one before it has another offset than was written.
+        # The offset of this batch, or of the batch before it, isn't the original one.
         sound = slice(max(0, int(wrong[0]) - 1) if len(wrong) else None)
         ends = positions + sizes
         return cls(read, len(data), positions[sound], ends[sound], bases[sound], lasts[sound], name)
 
     def batches(self, offset: int, end: int, max_bytes: int) -> Batches | None:
-        """Return whole batches, beginning with the one that has an offset, or else with the next one.
+        """Return whole batches, from the batch with an offset on, or else from the next batch on.
 
         :param end: only batches that begin below this offset are returned.
         :param max_bytes: the most bytes to return. The first batch is returned even if it is longer (KIP-74).
-        :return: the batches. Empty: the first one doesn't begin below ``end``. None: no batch of this piece
-            has the offset or lies after it.
-        :raises DamagedRangeError: bytes that are no batch lie where the offset may have been.
+        :return: the batches. They are empty if the first one doesn't begin below ``end``. The result is None
+            if all batches of this piece are before the offset.
+        :raises DamagedRangeError: the offset may have been in bytes that are no batch.
         """
         first = int(np.searchsorted(self.last_offsets, offset))
         if first == len(self.positions):
@@ -250,9 +243,9 @@ class Piece:
         return self.read(int(self.positions[first]), int(self.ends[last]))
 
     def last_batch(self, end: int) -> bytes:
-        """Return the last batch that begins below an offset. Empty: there is none.
+        """Return the last batch that begins below an offset, or no bytes if there is none.
 
-        :raises DamagedRangeError: bytes that are no batch lie after the piece's last batch.
+        :raises DamagedRangeError: the batch is the piece's last one, and other bytes follow it.
         """
         last = int(np.searchsorted(self.base_offsets, end)) - 1
         if last == len(self.positions) - 1:
@@ -260,10 +253,7 @@ class Piece:
         return bytes(self.read(int(self.positions[last]), int(self.ends[last]))) if last >= 0 else b""
 
     def _check_end(self) -> None:
-        """Check that the piece ends with its last batch.
-
-        :raises DamagedRangeError: bytes that are no batch lie after it.
-        """
+        """Check that no bytes follow the piece's last batch."""
         end = int(self.ends[-1]) if len(self.ends) else 0
         if end != self.size_bytes:
             raise self._damage_error(end)
@@ -271,16 +261,13 @@ class Piece:
     def _damage_error(self, position: int) -> DamagedRangeError:
         return DamagedRangeError(
             f"{self.name}: expected batches with the right CRC and rising offsets, found none at byte "
-            f"{position} of the piece. Nothing of that is served. Run verify: it tells whether the lake is "
+            f"{position} of the piece. These bytes aren't served. Run verify to find out whether the lake is "
             "at fault"
         )
 
 
 class SegmentInLake:
-    """Reads pieces of a segment in the lake, in any order. Several threads may use it.
-
-    :param table: the loaded table of rows.
-    """
+    """A segment in the lake, whose pieces are read in any order. Several threads may use it."""
 
     def __init__(self, table: Table, receipt: Receipt) -> None:
         self.receipt = receipt
@@ -299,22 +286,22 @@ class SegmentInLake:
                 self._metadata = parquet.metadata
                 rows = rows_of_segment(parquet, receipt, self._location)
                 self._windows = plan_windows(rows, origin_of(receipt), receipt.size_bytes, self._location)
-                self._last_offsets = self._highest(column_statistics(rows, "offset", self._location))
+                self._last_offsets = self._highest_values(column_statistics(rows, "offset", self._location))
 
     @property
     def count(self) -> int:
-        """Return how many pieces there are. Some may have no batch."""
+        """Return the number of pieces. Some may have no batch."""
         return len(self._windows) if self._metadata is not None else 1
 
     @property
     def decoded_bytes(self) -> int:
-        """Return how many decoded bytes of the segment are kept."""
+        """Return how many decoded bytes of the segment the scratch file has."""
         return self._scratch.size_bytes
 
     def lies_in(self, table: Table, untouched: Set[str]) -> bool:
-        """Return whether the segment lies unchanged in a newer table.
+        """Return whether a newer table has the segment unchanged.
 
-        The segment is read from the newer table from then on, if its data file is at the same place.
+        If its data file is at the same place, the segment is read by the newer table from then on.
 
         :param untouched: the table's data files that are as they were written.
         """
@@ -324,14 +311,11 @@ class SegmentInLake:
         return self._location in untouched
 
     def ready_number_of(self, offset: int) -> int | None:
-        """Return the number of the piece that has an offset, among those that were read.
-
-        None: none of them has it.
-        """
-        for number, piece in self.pieces.items():
-            if piece.done() and not piece.cancelled() and piece.exception() is None:
-                offsets = piece.result()
-                if len(offsets.positions) and (offsets.base_offsets[0] <= offset <= offsets.last_offsets[-1]):
+        """Return the number of the piece with an offset, or None if no piece that was read has it."""
+        for number, reading in self.pieces.items():
+            if reading.done() and not reading.cancelled() and reading.exception() is None:
+                piece = reading.result()
+                if len(piece.positions) and piece.base_offsets[0] <= offset <= piece.last_offsets[-1]:
                     return number
         return None
 
@@ -340,7 +324,7 @@ class SegmentInLake:
         if self._metadata is None or not len(self._last_offsets):
             return 0
         number = min(int(np.searchsorted(self._last_offsets, offset)), len(self._windows) - 1)
-        # Its batch may have begun before it, however far.
+        # The offset's batch may have begun any number of windows earlier.
         while number and self._begins_late(number, offset):
             number -= 1
         return number
@@ -351,33 +335,36 @@ class SegmentInLake:
         :raises ProofError: the data file can't be turned back into its segment.
         :raises DamagedRangeError: another engine has changed its rows.
         :raises LakeUnavailableError: the lake can't be read.
-        :raises StorageEngineError: there is no room for its bytes.
+        :raises StorageEngineError: there is no space for the decoded bytes.
         """
-        name = self._location
+        name, (lowest, highest) = self._location, (self.receipt.base_offset, _LAST_OFFSET)
         if self._metadata is None:
             self._decode_rows()
             first, end = 0, self._scratch.size_bytes
         else:
-            first, end = self._span(number)
+            first, end = self._decode_span(number)
             name += f", row group {self._windows[number].first_row_group}"
+            highest = int(self._last_offsets[number])
+            if number and (before := int(self._last_offsets[number - 1])) != _LAST_OFFSET:
+                lowest = max(lowest, before + 1)
         data = window_memory().take(end - first)
         self._scratch.read_into(data, first)
         return Piece.of(
             lambda begin, stop: self._scratch.kept(first + begin, first + stop),
             data,
             name,
-            self._first_offsets(number),
+            (lowest, highest),
         )
 
     def offset_at(self, timestamp_ms: int, start: int) -> tuple[int, int] | None:
-        """Return the offset and timestamp of the first record from ``start`` on with this timestamp or a
-        later one. None: there is no such record.
+        """Return the offset and timestamp of the first record with this timestamp or a later one, or None.
 
+        :param start: only records with this offset or a higher one count.
         :raises ProofError: a data file is no Parquet file.
         :raises LakeUnavailableError: the lake can't be read.
         """
         at = pa.scalar(_EPOCH + timedelta(milliseconds=timestamp_ms))
-        # Any: the stubs know no expressions.
+        # Any: the stubs lack expressions.
         named: Any = pc.field
         keeps = (named("timestamp") >= at) & (named("offset") >= start) & (named("kind") != "batch")
         columns = ("kind", "offset", "timestamp")
@@ -386,7 +373,7 @@ class SegmentInLake:
             if rows.num_rows:
                 first = rows.slice(int(np.argmin(rows["offset"].to_numpy())), 1).to_pylist()[0]
                 offers.append((first["offset"], first["timestamp"]))
-                # Another engine may have put a later one first.
+                # Only in another engine's files may a later record come first.
                 if self._metadata is not None:
                     break
         if not offers:
@@ -394,24 +381,15 @@ class SegmentInLake:
         offset, time = min(offers)
         return offset, (time - _EPOCH) // timedelta(milliseconds=1)
 
-    def _first_offsets(self, number: int) -> tuple[int, int]:
-        """Return the lowest and the highest offset that a batch of a piece may begin with."""
-        least, most = self.receipt.base_offset, _LAST_OFFSET
-        if self._metadata is not None:
-            most = int(self._last_offsets[number])
-            before = int(self._last_offsets[number - 1]) if number else _LAST_OFFSET
-            least = least if before == _LAST_OFFSET else max(least, before + 1)
-        return least, most
-
-    def _span(self, number: int) -> tuple[int, int]:
-        """Decode the windows of a piece. Return where the piece begins and ends in the scratch file."""
+    def _decode_span(self, number: int) -> tuple[int, int]:
+        """Decode a piece's windows, and return the positions of its begin and end in the scratch file."""
         origin = self._windows[0].start_position
-        if (begin := self._beginning(number)) is None:
+        if (begin := self._find_beginning(number)) is None:
             return 0, 0
         end = self._windows[number].end_position
         self._decode(number)
         for following in range(number + 1, len(self._windows)):
-            window, behind = self._windows[following], self._beginning(following)
+            window, behind = self._windows[following], self._find_beginning(following)
             if behind != window.start_position:
                 self._decode(following)
             end = window.end_position if behind is None else behind
@@ -427,16 +405,13 @@ class SegmentInLake:
                 return
             window = self._windows[number]
             data = window_memory().take(window.end_position - window.start_position)
-            with self._rows() as rows:
+            with self._open_rows() as rows:
                 read_window(rows, CODEC, window, data, self._location)
             self._scratch.write(window.start_position - self._windows[0].start_position, data)
             self._decoded.add(number)
 
     def _decode_rows(self) -> None:
-        """Decode a whole segment that another engine has rewritten.
-
-        Its bytes must still be those that were archived.
-        """
+        """Decode a whole rewritten segment. Raise DamagedRangeError if its bytes aren't the archived ones."""
         with self._lock:
             if 0 in self._decoded:
                 return
@@ -450,37 +425,37 @@ class SegmentInLake:
                     f"{self._table.location()}: expected rows of "
                     f"{self.receipt.log}/{self.receipt.base_offset:020d} with the SHA-256 "
                     f"{self.receipt.sha256}, found {digest.hexdigest()}. Another engine changed them. "
-                    "Nothing of them is served. Run verify"
+                    "They aren't served. Run verify"
                 )
             self._decoded.add(0)
 
-    def _beginning(self, number: int) -> int | None:
-        """Return the position where the first batch of a window begins. None: no batch begins there.
+    def _find_beginning(self, number: int) -> int | None:
+        """Return the position of the first batch that begins in a window, or None if none does.
 
-        For the first window the rows aren't asked. It is decoded from its start, so nothing is skipped.
+        For the first window, return its start without reading rows, so that no bytes are skipped.
         """
         if not number:
             return self._windows[0].start_position
         if number not in self._beginnings:
             beginning, window = None, self._windows[number]
-            # Any: the stubs know no set of values.
+            # Any: the stubs lack the parameter value_set.
             compute: Any = pc
-            with self._rows() as segment:
+            with self._open_rows() as segment:
                 for group in range(window.first_row_group, window.end_row_group):
                     rows = segment.read_row_group(
                         group, columns=["kind", "physical_offset"], use_threads=False
                     )
-                    is_one = compute.is_in(rows["kind"], value_set=_BEGINNINGS).to_numpy()
-                    if is_one.any():
-                        beginning = int(rows["physical_offset"].to_numpy()[is_one].min())
+                    begins = compute.is_in(rows["kind"], value_set=_BEGINNINGS).to_numpy()
+                    if begins.any():
+                        beginning = int(rows["physical_offset"].to_numpy()[begins].min())
                         break
             self._beginnings[number] = beginning
         return self._beginnings[number]
 
     def _begins_late(self, number: int, offset: int) -> bool:
-        """Return whether the batch that has an offset begins before this window."""
+        """Return whether the batch with an offset begins before this window."""
         window = self._windows[number]
-        begin = self._beginning(number)
+        begin = self._find_beginning(number)
         if begin is None:
             return True
         if begin == window.start_position:
@@ -489,23 +464,20 @@ class SegmentInLake:
         at = begin - self._windows[0].start_position
         return int.from_bytes(bytes(self._scratch.kept(at, at + 8)), "big", signed=True) > offset
 
-    def _highest(self, column: Sequence[pq.Statistics | None]) -> Longs:
-        """Return for each window the highest value of a column in it and in the windows before.
-
-        :param column: the column's statistics by row group. None: nothing is known, and the value may be any.
-        """
+    def _highest_values(self, column: Sequence[pq.Statistics | None]) -> Longs:
+        """Return the highest value of a column up to each window. Without statistics it may be any value."""
         highest: list[int] = []
         for window in self._windows:
-            statistics = column[window.first_row_group : window.end_row_group]
-            values = [_highest_of(item) for item in statistics if item is None or item.has_min_max]
+            statistics: Any = column[window.first_row_group : window.end_row_group]
+            values = [
+                _LAST_OFFSET if item is None else int(item.max)
+                for item in statistics
+                if item is None or item.has_min_max
+            ]
             highest.append(max([*values, *highest[-1:]], default=-1))
         return np.array(highest, np.int64)
 
     @contextmanager
-    def _rows(self) -> Iterator[SegmentRows]:
+    def _open_rows(self) -> Iterator[SegmentRows]:
         with opened_rows(self._table.io, self._location, self._metadata) as parquet:
             yield rows_of_segment(parquet, self.receipt, self._location)
-
-
-def _highest_of(statistics: pq.Statistics | None) -> int:
-    return _LAST_OFFSET if statistics is None else int(cast("Any", statistics).max)

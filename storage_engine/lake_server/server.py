@@ -1,4 +1,4 @@
-"""Run the server: take connections, answer requests for topics and records, and renew the lake."""
+"""The server: it accepts connections, answers requests for topics and records, and rereads the lake."""
 
 from __future__ import annotations
 
@@ -43,23 +43,17 @@ from storage_engine.lake_server.users import MECHANISMS, Login, LoginError, User
 
 _TOPIC_RESOURCE = 2
 _MOST_BYTES = 55 << 20
-"""Most bytes of one answer, however many are asked for, like a broker's fetch.max.bytes."""
+"""Most bytes of one answer, even if a client requests more, like a broker's fetch.max.bytes."""
 _LONGEST_WAIT_SECONDS = 30.0
 _FETCH_OF_ZSTD = 10
-"""The first version of Fetch whose clients know zstd (KIP-110)."""
+"""The lowest version of Fetch whose clients know zstd (KIP-110)."""
 
 
 class Answers(GroupAnswers):
-    """Answers the requests of clients.
-
-    :param address: the host and port that clients are told to connect to.
-    """
+    """Answers the requests of clients."""
 
     async def answer(self, request: Request) -> Frame | None:
-        """Answer a request.
-
-        :return: the response. None: the client asked for none, and its connection must be closed.
-        """
+        """Return the response to a request. If it is None, the client's connection must be closed."""
         if self._are_groups_upstream and self._upstream is not None and request.name in FORWARDED:
             return await self._forwarded(request, self._upstream)
         handle: Callable[[Request], Awaitable[Frame | None]] = getattr(self, f"_{request.name}")
@@ -70,8 +64,7 @@ class Answers(GroupAnswers):
             part(request, "ApiVersion", api_key=key, min_version=lowest, max_version=highest)
             for key, (_, lowest, highest) in APIS.items()
         )
-        is_known = request.version >= 0
-        error = ErrorCode.none if is_known else ErrorCode.unsupported_version
+        error = ErrorCode.none if request.version >= 0 else ErrorCode.unsupported_version
         return response(request, error_code=error, api_keys=keys)
 
     async def _sasl_handshake(self, request: Request) -> Frame:
@@ -81,7 +74,7 @@ class Answers(GroupAnswers):
 
     async def _sasl_authenticate(self, request: Request) -> Frame:
         try:
-            # Keys are made of a password, thousands of times over.
+            # It is slow, because a key is computed from a password by thousands of rounds.
             answer = await asyncio.to_thread(request.login.go_on, bytes(request.body.auth_bytes))
         except LoginError as error:
             self._logs.log_once(f"client {request.host}: {error}")
@@ -99,41 +92,14 @@ class Answers(GroupAnswers):
             brokers=(broker,),
             cluster_id=self._cluster,
             controller_id=NODE_ID,
-            topics=tuple(self._topic(request, name, topics.get(name, {})) for name in names),
-        )
-
-    def _topic(self, request: Request, name: str, partitions: Collection[int]) -> Any:
-        return part(
-            request,
-            "MetadataResponseTopic",
-            error_code=ErrorCode.none if partitions else UNKNOWN,
-            name=name,
-            is_internal=False,
-            partitions=tuple(
-                part(
-                    request,
-                    "MetadataResponsePartition",
-                    error_code=ErrorCode.none,
-                    partition_index=number,
-                    leader_id=NODE_ID,
-                    leader_epoch=UNDEFINED,
-                    replica_nodes=(NODE_ID,),
-                    isr_nodes=(NODE_ID,),
-                    offline_replicas=(),
-                )
-                for number in sorted(partitions)
-            ),
+            topics=tuple(_topic_part(request, name, topics.get(name, {})) for name in names),
         )
 
     async def _describe_cluster(self, request: Request) -> Frame:
         host, port = self._address
         broker = part(request, "DescribeClusterBroker", broker_id=NODE_ID, host=host, port=port, rack=None)
         return response(
-            request,
-            error_message=None,
-            cluster_id=self._cluster,
-            controller_id=NODE_ID,
-            brokers=(broker,),
+            request, error_message=None, cluster_id=self._cluster, controller_id=NODE_ID, brokers=(broker,)
         )
 
     async def _describe_configs(self, request: Request) -> Frame:
@@ -190,25 +156,43 @@ class Answers(GroupAnswers):
             body.min_bytes,
             seconds if len(fetches) == sum(len(topic.partitions) for topic in body.topics) else 0.0,
         )
-        got = dict(zip(fetches, await self._logs.fetch(list(fetches.values()), limits), strict=True))
+        answers = dict(zip(fetches, await self._logs.fetch(list(fetches.values()), limits), strict=True))
         if request.version < _FETCH_OF_ZSTD:
-            got = {place: self._without_zstd(request, place, records) for place, records in got.items()}
+            answers = {place: self._without_zstd(request, place, it) for place, it in answers.items()}
 
         def answer_part(name: str, partition: Any) -> Any:
-            records = got.get((name, partition.partition), PartitionRecords(UNKNOWN))
-            return _partition_data(request, partition.partition, records)
+            answer = answers.get((name, partition.partition), PartitionRecords(UNKNOWN))
+            aborted = None
+            if answer.aborted is not None:
+                aborted = tuple(
+                    part(request, "AbortedTransaction", producer_id=producer_id, first_offset=first_offset)
+                    for producer_id, first_offset in answer.aborted
+                )
+            return part(
+                request,
+                "PartitionData",
+                partition_index=partition.partition,
+                error_code=answer.error,
+                high_watermark=answer.end,
+                last_stable_offset=answer.stable,
+                log_start_offset=answer.start,
+                aborted_transactions=aborted,
+                records=answer.records,
+            )
 
         topics = parts_by_topic(request, "FetchableTopicResponse", body.topics, answer_part)
         return response(request, session_id=0, responses=topics)
 
-    def _without_zstd(self, request: Request, place: PartitionKey, got: PartitionRecords) -> PartitionRecords:
-        if not has_zstd(got.records):
-            return got
+    def _without_zstd(
+        self, request: Request, place: PartitionKey, answer: PartitionRecords
+    ) -> PartitionRecords:
+        if not has_zstd(answer.records):
+            return answer
         self._logs.log_once(
             f"client {request.host}: {place[0]}-{place[1]}: expected Fetch {_FETCH_OF_ZSTD} or later for "
             f"batches of zstd, found {request.version}. Use a client of Kafka 2.1 or later."
         )
-        return replace(got, error=ErrorCode.unsupported_compression_type, records=b"")
+        return replace(answer, error=ErrorCode.unsupported_compression_type, records=b"")
 
     async def _list_offsets(self, request: Request) -> Frame:
         level = getattr(request.body, "isolation_level", 0)
@@ -251,23 +235,27 @@ class Answers(GroupAnswers):
         return response(request, topics=topics)
 
 
-def _partition_data(request: Request, number: int, got: PartitionRecords) -> Any:
-    aborted = got.aborted
+def _topic_part(request: Request, name: str, partitions: Collection[int]) -> Any:
     return part(
         request,
-        "PartitionData",
-        partition_index=number,
-        error_code=got.error,
-        high_watermark=got.end,
-        last_stable_offset=got.stable,
-        log_start_offset=got.start,
-        aborted_transactions=None
-        if aborted is None
-        else tuple(
-            part(request, "AbortedTransaction", producer_id=producer_id, first_offset=first_offset)
-            for producer_id, first_offset in aborted
+        "MetadataResponseTopic",
+        error_code=ErrorCode.none if partitions else UNKNOWN,
+        name=name,
+        is_internal=False,
+        partitions=tuple(
+            part(
+                request,
+                "MetadataResponsePartition",
+                error_code=ErrorCode.none,
+                partition_index=number,
+                leader_id=NODE_ID,
+                leader_epoch=UNDEFINED,
+                replica_nodes=(NODE_ID,),
+                isr_nodes=(NODE_ID,),
+                offline_replicas=(),
+            )
+            for number in sorted(partitions)
         ),
-        records=got.records,
     )
 
 
@@ -277,9 +265,9 @@ _RENEWAL_SECONDS = 10.0
 _DROP_SECONDS = 600.0
 _MOST_CONNECTIONS = 1000
 _REQUEST_SECONDS = 30.0
-"""Time limit for receiving a request, from its first byte on, and for a client's login."""
+"""Time limit for receiving a request from its first byte on, and for the requests of a client's login."""
 _IDLE_SECONDS = 600.0
-"""Seconds after which a connection is closed if the client sends no request, or doesn't take its answer
+"""Seconds after which a connection is closed if the client sends no request or doesn't read its answer
 (connections.max.idle.ms)."""
 _LENGTH = struct.Struct(">i")
 _PART_BYTES = 256 << 10
@@ -289,10 +277,10 @@ _PART_BYTES = 256 << 10
 class Listening:
     """Where a server listens, and who may connect.
 
-    :param advertised: the host and port that clients are told to connect to, if they are others.
-    :param certificate: the TLS certificate's file, which ``key`` belongs to. None: without TLS.
+    :param advertised: host and port to which clients connect, if they differ from ``host`` and ``port``.
+    :param certificate: file of the TLS certificate for ``key``; None without TLS.
     :param insecure: whether other hosts may connect without TLS.
-    :param users: who may read which topics. None: whoever connects may read everything.
+    :param users: users with their topics; None if each client may read all topics.
     """
 
     host: str
@@ -304,7 +292,7 @@ class Listening:
     users: Mapping[str, User] | None = None
 
     def tls(self) -> ssl.SSLContext | None:
-        """Make the TLS context for connections. None: they aren't encrypted.
+        """Return the TLS context for connections, or None without TLS.
 
         :raises BadInputError: the files are no certificate and key, or other hosts could connect without TLS
             although ``insecure`` is False.
@@ -313,8 +301,8 @@ class Listening:
             if not self.insecure and not is_loopback(self.host):
                 raise BadInputError(
                     f"serve-lake: expected TLS where other hosts connect, found none for {self.host}. "
-                    "Nothing was started. Give --tls-cert. Or give --insecure, if everyone who reaches "
-                    "this address may read along."
+                    "Nothing was started. Give --tls-cert. Or give --insecure, if it doesn't matter that "
+                    "others in the network can read the messages."
                 )
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -323,7 +311,7 @@ class Listening:
         except (OSError, ssl.SSLError) as error:
             raise BadInputError(
                 f"{self.certificate}: expected a usable certificate with its key, found that they can't be "
-                f"used: {error}. Nothing was started."
+                f"used: {error}. Nothing was started. Correct the files."
             ) from error
         return context
 
@@ -340,19 +328,18 @@ async def serve(
 ) -> None:
     """Serve clients until cancelled.
 
-    :param log: called with each line that an operator should know.
+    :param log: called with each line for the operator.
     :param started: called with the port once clients may connect.
-    :param upstream: the cluster behind the lake. None: only the lake is served.
-    :param are_groups_upstream: whether groups commit at the cluster.
+    :param upstream: the lake's cluster; None to serve only the lake.
     :raises BadInputError: the server can't listen at the address, other hosts could connect without TLS, or
-        the cluster isn't the lake's.
+        the lake is of another cluster.
     :raises UpstreamError: the cluster doesn't answer.
     """
     tls = listening.tls()
     if upstream is not None:
         await upstream.connect()
     try:
-        # What is answered depends on the port, which may be whichever is free.
+        # The answers contain the port, which may be any free one and is known only afterwards.
         connected: list[Connections] = []
         server = await asyncio.start_server(
             lambda incoming, outgoing: connected[0].take(incoming, outgoing),
@@ -418,9 +405,9 @@ async def _drop_unused(answers: Answers, log: Callable[[str], None]) -> None:
 
 
 class Connections:
-    """Takes the connections of clients, up to the number that the server has room for.
+    """The connections of clients, up to the limit of the process.
 
-    :param users: who may read which topics. None: whoever connects may read everything.
+    :param users: users with their topics; None if each client may read all topics.
     """
 
     def __init__(
@@ -432,14 +419,14 @@ class Connections:
         with_upstream: bool,
     ) -> None:
         self._answers, self._users, self._log = answers, users, log
-        # Data files that are read need some of the files that a process may have open, and so does the
-        # cluster, which each client may wait for.
+        # A process may have a limited number of open files. Data files need some of them, and so do
+        # connections to the cluster, of which each client may need one.
         share = 4 if with_upstream else 2
         self._most = min(_MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // share)
         self._count, self._is_full = 0, False
 
     async def take(self, incoming: asyncio.StreamReader, outgoing: asyncio.StreamWriter) -> None:
-        """Answer a client's requests in their order until it goes. Refuse the client if there is no room."""
+        """Answer a client's requests in their order until it disconnects, or refuse it above the limit."""
         host = str((outgoing.get_extra_info("peername") or ("",))[0])
         if self._count >= self._most:
             if not self._is_full:
@@ -456,9 +443,9 @@ class Connections:
         except ProtocolError as error:
             self._log(f"client {host}: {error}. Its connection was closed.")
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            # The client has gone, as clients do; or the server ends.
+            # The client has disconnected, or the server ends.
             pass
-        # Whatever one client makes of its requests is no other's matter.
+        # An error in one client's request must not affect other clients.
         except Exception as error:
             self._log(f"client {host}: a request can't be answered: {type(error).__name__}: {error}")
         finally:
@@ -492,22 +479,17 @@ class Connections:
 
 
 async def _send(outgoing: asyncio.StreamWriter, data: bytearray | Batches) -> None:
-    """Send bytes to a client.
-
-    Bytes in a file are sent in parts, so a slow client costs the memory of one part only.
-
-    :raises ProtocolError: the client takes nothing for too long. Otherwise its files would stay forever.
-    """
+    """Send bytes. Those in a file are sent in parts, so that a slow client takes the memory of only one."""
     for piece in data.parts(_PART_BYTES) if isinstance(data, KeptBytes) else (data,):
         outgoing.write(piece)
         try:
             async with asyncio.timeout(_IDLE_SECONDS):
                 await outgoing.drain()
         except TimeoutError:
-            # Nothing more can be sent, nor waited for.
+            # The connection can't be closed in order, because the unsent bytes would have to be sent first.
             outgoing.transport.abort()
             raise ProtocolError(
-                f"expected a client that takes what it has asked for within {_IDLE_SECONDS:g} s, found none"
+                f"expected a client that reads its answer within {_IDLE_SECONDS:g} s, found one that doesn't"
             ) from None
 
 

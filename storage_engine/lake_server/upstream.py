@@ -1,7 +1,7 @@
-"""Ask the cluster behind a lake, in Kafka's protocol and with kio's types.
+"""Requests to the lake's cluster, in Kafka's protocol and with kio's types.
 
-Batches are passed on as they come. Nothing in the cluster is changed, except positions of groups that are
-given back or that commit there.
+Batches are passed on unchanged. In the cluster only positions are changed, of groups that are given back or
+that commit there.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _VERSIONS = MappingProxyType(
     {"fetch": 13, "metadata": 12, "list_offsets": 5, "find_coordinator": 2, "offset_fetch": 5}
     | {"offset_commit": 7, "sasl_handshake": 1, "sasl_authenticate": 1}
 )
-"""The version that is used of each request. Brokers from 3.1 on answer them. Fetch asks by a topic's id, so
-that no other topic of its name answers."""
+"""The used version of each request. Brokers from 3.1 on know them. Fetch names a topic by its id, so that no
+other topic of the same name is read."""
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 20.0
 _RENEWAL_SECONDS = 5.0
 _LENGTH = struct.Struct(">i")
 _MOST_IDLE = 64
-"""Most connections to one broker that are kept for the next request."""
+"""Most idle connections to one broker that are kept."""
 _LONGEST_ANSWER_BYTES = 256 << 20
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -56,8 +56,8 @@ _NO_POSITION = -1
 _LOGIN = ("sasl.mechanism", "sasl.username", "sasl.password")
 _MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 _PART_OF_LIFETIME = 0.8
-"""The share of a login's lifetime after which its connection isn't used again. The rest is for a request that
-is still running."""
+"""The share of a login's lifetime after which its connection isn't used again. A running request has the rest
+to finish."""
 _NOTHING_MORE = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
 
 
@@ -69,8 +69,8 @@ class UpstreamError(StorageEngineError):
 class ClusterTopic:
     """A topic of the cluster.
 
-    :param leaders: the leader's node id by partition. -1: none has been elected.
-    :param epochs: the leader's epoch by partition. Only a new leader can cut a log.
+    :param leaders: the leader's node id by partition; -1 without a leader.
+    :param epochs: the leader's epoch by partition. Only a new leader can truncate a log.
     """
 
     id: Any
@@ -79,7 +79,6 @@ class ClusterTopic:
 
     @property
     def id_text(self) -> str:
-        """Return the topic's id as Kafka writes it."""
         return text_of(self.id)
 
 
@@ -93,7 +92,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFetch:
-    """What to fetch of one partition."""
+    """Offset and size of a fetch from one partition."""
 
     place: PartitionKey
     offset: int
@@ -104,7 +103,6 @@ class PartitionFetch:
 class FetchLimits:
     """Limits of one fetch.
 
-    :param level: the isolation level.
     :param seconds: how long the fetch may wait for ``min_bytes``.
     """
 
@@ -126,7 +124,7 @@ def trusting(authorities: Path) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         raise BadInputError(
             f"{authorities}: expected usable certificates as PEM, found that they can't be used: {error}. "
-            "Nothing was started."
+            "Nothing was started. Correct the file."
         ) from error
 
 
@@ -142,31 +140,32 @@ class UpstreamLogin:
 def read_login(path: Path) -> UpstreamLogin:
     """Read the login from a file of client settings.
 
-    :raises BadInputError: not only its owner may read the file, or it lacks a mechanism, user or password.
+    :raises BadInputError: others than its owner may read the file, or it has other settings than mechanism,
+        user and password.
     """
     try:
         check_private(path)
         settings = dict(parse_properties(path.read_bytes(), str(path)))
     except (OSError, CorruptFileError) as error:
         raise BadInputError(
-            f"{path}: expected client settings, found no file that can be read: {error}. Nothing was started."
+            f"{path}: expected client settings, found no file that can be read: {error}. Nothing was "
+            "started. Correct the file or its path."
         ) from error
-    mechanism = settings.get(_LOGIN[0], "")
-    if set(settings) != set(_LOGIN) or mechanism not in _MECHANISMS:
+    if set(settings) != set(_LOGIN) or settings.get(_LOGIN[0], "") not in _MECHANISMS:
         raise BadInputError(
             f"{path}: expected {', '.join(_LOGIN)}, where the first is one of {', '.join(_MECHANISMS)}; "
-            f"found {', '.join(sorted(settings)) or 'nothing'}. Nothing was started."
+            f"found {', '.join(sorted(settings)) or 'nothing'}. Nothing was started. Correct the file."
         )
     return UpstreamLogin(*(settings[name] for name in _LOGIN))
 
 
 class Upstream:
-    """Asks a cluster. It is used in one event loop.
+    """A client of the lake's cluster. It is used in one event loop.
 
-    :param bootstrap: the addresses of brokers that are asked for the other brokers.
+    :param bootstrap: addresses of brokers that know the cluster's other brokers.
     :param cluster: the id that the cluster must have.
-    :param tls: the TLS context for connections to it. None: they aren't encrypted.
-    :param login: the login that its brokers demand. None: they demand none.
+    :param tls: the TLS context for connections; None for connections without TLS.
+    :param login: the login at the brokers; None if they require none.
     """
 
     def __init__(
@@ -197,8 +196,8 @@ class Upstream:
             ) from error
 
     async def watch(self, log: Callable[[str], None]) -> None:
-        """Renew the cluster's metadata again and again. Run until cancelled."""
-        was_away = False
+        """Renew the cluster's metadata repeatedly. Run until cancelled."""
+        is_away = False
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._is_stale.wait(), _RENEWAL_SECONDS)
@@ -206,20 +205,20 @@ class Upstream:
             try:
                 await self._renew()
             except StorageEngineError as error:
-                if not was_away:
+                if not is_away:
                     log(f"the cluster doesn't answer, and only the lake is served: {error}")
-                was_away = True
+                is_away = True
                 await asyncio.sleep(1)
             else:
-                if was_away:
+                if is_away:
                     log("the cluster answers again")
-                was_away = False
+                is_away = False
 
     async def fetch(self, wanted: Sequence[PartitionFetch], limits: FetchLimits) -> dict[PartitionKey, Any]:
         """Fetch batches of partitions, and return the answers as kio parsed them.
 
-        A partition without a leader, or without an answer, is left out. The wait ends with the first leader
-        that has something.
+        A partition without a leader or an answer is left out. The wait ends when one leader returns records
+        or an error.
         """
         of_leader: dict[Address, list[PartitionFetch]] = defaultdict(list)
         for fetch in wanted:
@@ -234,7 +233,7 @@ class Upstream:
                 for task in asyncio.as_completed(tasks):
                     with suppress(UpstreamError):
                         answers |= await task
-                    if wait > 0 and _has_something(answers):
+                    if wait > 0 and _has_records_or_error(answers):
                         break
             finally:
                 for each in tasks:
@@ -246,34 +245,35 @@ class Upstream:
             return {}
         if len(of_leader) == 1 or limits.seconds <= 0:
             return await ask_all(limits.seconds)
-        # Of several leaders each says first what it has, so that none is left out when one ends the wait.
+        # Several leaders are first asked without waiting, so that the fastest one doesn't exclude the others.
         answers = await ask_all(0)
-        if not _has_something(answers) and len(answers) == len(wanted):
+        if not _has_records_or_error(answers) and len(answers) == len(wanted):
             answers |= await ask_all(limits.seconds)
         return answers
 
     async def offset_of(self, place: PartitionKey, timestamp_ms: int, level: int = 0) -> tuple[int, int]:
-        """Return an offset and its time, as ListOffsets does.
+        """Return the offset and timestamp for a time, or for EARLIEST or LATEST, as ListOffsets does.
 
-        They are found by a time, or by EARLIEST or LATEST. -1: there is none.
-
+        :return: -1 as offset if no record has the time or a later one.
         :raises UpstreamError: the leader doesn't answer, or there is no leader.
         """
         name, number = place
-        query = _kind("list_offsets", "ListOffsetsPartition")(partition_index=number, timestamp=timestamp_ms)
+        query = _entity_type("list_offsets", "ListOffsetsPartition")(
+            partition_index=number, timestamp=timestamp_ms
+        )
         answer = await self._ask(
             self._leader(place),
             "list_offsets",
             replica_id=-1,
             isolation_level=level,
-            topics=(_kind("list_offsets", "ListOffsetsTopic")(name=name, partitions=(query,)),),
+            topics=(_entity_type("list_offsets", "ListOffsetsTopic")(name=name, partitions=(query,)),),
         )
         (position,) = answer.topics[0].partitions
-        self._check(position.error_code, f"the offsets of {name}-{number}")
+        self._check_error(position.error_code, f"the offsets of {name}-{number}")
         return position.offset, position.timestamp
 
     async def forward(self, group: str, data: bytes, seconds: float) -> bytes:
-        """Send a request unchanged to a group's coordinator, and return the answer with its length.
+        """Send a client's request unchanged to a group's coordinator, and return the answer with its length.
 
         :param data: the request without its length.
         :param seconds: how long the coordinator may wait for other members.
@@ -283,12 +283,9 @@ class Upstream:
             return await connection.forward(data)
 
     async def _coordinator(self, group: str) -> Address:
-        """Return the address of a group's coordinator.
-
-        :raises UpstreamError: there is no coordinator yet.
-        """
+        """Return the address of a group's coordinator, or raise UpstreamError."""
         node = await self._ask_any("find_coordinator", key=group, key_type=0)
-        self._check(node.error_code, f"the coordinator of group {group}")
+        self._check_error(node.error_code, f"the coordinator of group {group}")
         return node.host, node.port
 
     async def positions(
@@ -296,10 +293,10 @@ class Upstream:
     ) -> dict[PartitionKey, tuple[int, str | None]]:
         """Return a group's committed positions at the cluster.
 
-        :param partitions: partitions by topic. None: all in which the group has a position.
+        :param partitions: partitions by topic; None for all in which the group has a position.
         :raises UpstreamError: the coordinator doesn't answer.
         """
-        kind = _kind("offset_fetch", "OffsetFetchRequestTopic")
+        kind = _entity_type("offset_fetch", "OffsetFetchRequestTopic")
         topics = None
         if partitions is not None:
             topics = tuple(
@@ -307,11 +304,11 @@ class Upstream:
             )
         address = await self._coordinator(group)
         answer = await self._ask(address, "offset_fetch", group_id=group, topics=topics)
-        self._check(answer.error_code, f"the positions of group {group}")
+        self._check_error(answer.error_code, f"the positions of group {group}")
         positions = {}
         for topic in answer.topics:
             for part in topic.partitions:
-                self._check(part.error_code, f"the position of group {group} in {topic.name}")
+                self._check_error(part.error_code, f"the position of group {group} in {topic.name}")
                 if part.committed_offset != _NO_POSITION:
                     positions[topic.name, part.partition_index] = part.committed_offset, part.metadata
         return positions
@@ -319,16 +316,16 @@ class Upstream:
     async def commit(self, group: str, positions: Mapping[PartitionKey, tuple[int, str | None]]) -> None:
         """Commit positions of a group that has no members.
 
-        :raises UpstreamError: the coordinator doesn't answer, or it refuses a position, for example because
-            the group has members.
+        :raises UpstreamError: the coordinator doesn't answer, or refuses a position, for example because the
+            group has members.
         """
-        part = _kind("offset_commit", "OffsetCommitRequestPartition")
+        part = _entity_type("offset_commit", "OffsetCommitRequestPartition")
         topics: dict[str, list[Any]] = defaultdict(list)
         for (name, number), (offset, note) in positions.items():
             topics[name].append(
                 part(partition_index=number, committed_offset=offset, committed_metadata=note)
             )
-        topic = _kind("offset_commit", "OffsetCommitRequestTopic")
+        topic = _entity_type("offset_commit", "OffsetCommitRequestTopic")
         address = await self._coordinator(group)
         answer = await self._ask(
             address,
@@ -339,10 +336,9 @@ class Upstream:
         )
         for answered in answer.topics:
             for partition in answered.partitions:
-                self._check(partition.error_code, f"a commit of group {group} for {answered.name}")
+                self._check_error(partition.error_code, f"a commit of group {group} for {answered.name}")
 
     def close(self) -> None:
-        """Close the connections that aren't in use."""
         for connections in self._idle.values():
             for connection in connections:
                 connection.close()
@@ -351,19 +347,19 @@ class Upstream:
     async def _fetch_at(
         self, address: Address, fetches: Sequence[PartitionFetch], limits: FetchLimits
     ) -> dict[PartitionKey, Any]:
-        part, topics = _kind("fetch", "FetchPartition"), defaultdict(list)
+        part, topics = _entity_type("fetch", "FetchPartition"), defaultdict(list)
         for fetch in fetches:
             topics[fetch.place[0]].append(
                 part(
                     partition=fetch.place[1],
-                    # Another leader than this one refuses (KIP-320).
+                    # A leader with another epoch refuses the request (KIP-320).
                     current_leader_epoch=self.view.topics[fetch.place[0]].epochs[fetch.place[1]],
                     fetch_offset=fetch.offset,
                     partition_max_bytes=fetch.max_bytes,
                 )
             )
         ids = {self.view.topics[name].id: name for name in topics}
-        topic = _kind("fetch", "FetchTopic")
+        topic = _entity_type("fetch", "FetchTopic")
         answer = await self._ask(
             address,
             "fetch",
@@ -375,14 +371,14 @@ class Upstream:
             topics=tuple(topic(topic_id=id_, partitions=tuple(topics[name])) for id_, name in ids.items()),
             forgotten_topics_data=(),
         )
-        self._check(answer.error_code, "records")
+        self._check_error(answer.error_code, "records")
         answers = {
             (ids[answered.topic_id], partition.partition_index): partition
             for answered in answer.responses
             for partition in answered.partitions
         }
         if any(partition.error_code is not ErrorCode.none for partition in answers.values()):
-            # Its leader may be another one by now.
+            # The partition may have another leader by now.
             self._is_stale.set()
         return answers
 
@@ -394,7 +390,7 @@ class Upstream:
             raise UpstreamError(f"{place[0]}-{place[1]}: expected a leader, found none at the cluster")
         return self.view.brokers[leader]
 
-    def _check(self, error: ErrorCode, subject: str) -> None:
+    def _check_error(self, error: ErrorCode, subject: str) -> None:
         if error is not ErrorCode.none:
             self._is_stale.set()
             raise UpstreamError(f"{subject}: expected an answer of the cluster, found {error.name}")
@@ -405,7 +401,7 @@ class Upstream:
         if metadata.cluster_id != self._cluster:
             self._fault = (
                 f"serve-lake --upstream: expected the lake's cluster {self._cluster}, found "
-                f"{metadata.cluster_id}. Nothing of it is served. Name brokers of the lake's cluster."
+                f"{metadata.cluster_id}. Its records aren't served. Name brokers of the lake's cluster."
             )
             raise BadInputError(self._fault)
         self.view = ClusterView(
@@ -431,10 +427,7 @@ class Upstream:
         raise UpstreamError("; ".join(failures))
 
     async def _ask(self, address: Address, name: str, *, seconds: float = 0.0, **values: Any) -> Any:
-        """Ask a broker, and wait for its answer.
-
-        :param seconds: how long the broker may wait before it answers.
-        """
+        """Return a broker's answer, for which the broker may wait ``seconds``."""
         if self._fault and name != "metadata":
             raise UpstreamError(self._fault)
         async with self._borrow(address, seconds) as connection:
@@ -461,7 +454,7 @@ class Upstream:
         try:
             yield connection
         except BaseException:
-            # Whose answer nobody has read can't be asked again.
+            # A connection with an unread answer can't be used again.
             connection.close()
             raise
         if len(idle) < _MOST_IDLE:
@@ -473,8 +466,8 @@ class Upstream:
 class _Connection:
     """A connection to a broker, with one request at a time.
 
-    :ivar valid_until: the time on the monotonic clock after which the connection isn't used again, because
-    the broker will want a new login (KIP-368).
+    :ivar valid_until: monotonic time in seconds after which the connection isn't used again, because the
+        broker will require a new login (KIP-368).
     """
 
     def __init__(self, incoming: asyncio.StreamReader, outgoing: asyncio.StreamWriter) -> None:
@@ -496,17 +489,14 @@ class _Connection:
             return connection
 
     async def _log_in(self, login: UpstreamLogin) -> None:
-        """Log in to a broker.
-
-        :raises UpstreamError: the broker refuses the login, or can't show that it knows the password.
-        """
+        """Log in, or raise UpstreamError if the broker refuses or can't show that it knows the password."""
         whose = f"the login of {login.user} by {login.mechanism}: expected that a broker accepts it, found"
         answer = await self.ask("sasl_handshake", {"mechanism": login.mechanism})
         if answer.error_code is not ErrorCode.none:
             raise UpstreamError(f"{whose} {answer.error_code.name}")
         began = monotonic()
 
-        async def say(message: str) -> str:
+        async def authenticate(message: str) -> str:
             nonlocal answer
             answer = await self.ask("sasl_authenticate", {"auth_bytes": message.encode()})
             if answer.error_code is not ErrorCode.none:
@@ -514,12 +504,12 @@ class _Connection:
             return bytes(answer.auth_bytes).decode()
 
         if login.mechanism == "PLAIN":
-            await say(f"\0{login.user}\0{login.password}")
+            await authenticate(f"\0{login.user}\0{login.password}")
         else:
             scram = ScramClient([login.mechanism], login.user, login.password)
             try:
-                scram.set_server_first(await say(scram.get_client_first()))
-                scram.set_server_final(await say(scram.get_client_final()))
+                scram.set_server_first(await authenticate(scram.get_client_first()))
+                scram.set_server_final(await authenticate(scram.get_client_final()))
             except (ScramException, ValueError) as error:
                 raise UpstreamError(f"{whose} {error}") from error
         if lifetime := answer.session_lifetime.total_seconds():
@@ -548,7 +538,7 @@ class _Connection:
         try:
             header, size = entity_reader(answer.__header_schema__)(data, 0)
             body, _ = entity_reader(answer)(data, size)
-        # Whatever the bytes are: they come from outside.
+        # A broker's bytes may cause any error.
         except Exception as error:
             raise EOFError(f"{len(data)} bytes that are no answer to {name}: {error}") from error
         if header.correlation_id != self._asked:
@@ -572,9 +562,9 @@ class _Connection:
         return await self._incoming.readexactly(length)
 
 
-def _has_something(answers: Mapping[PartitionKey, Any]) -> bool:
+def _has_records_or_error(answers: Mapping[PartitionKey, Any]) -> bool:
     return any(answer.records or answer.error_code is not ErrorCode.none for answer in answers.values())
 
 
-def _kind(name: str, kind: str) -> Any:
+def _entity_type(name: str, kind: str) -> Any:
     return getattr(import_module(f"kio.schema.{name}.v{_VERSIONS[name]}.request"), kind)

@@ -1,6 +1,6 @@
-"""Keep the users who may read in a file without passwords, and check the logins of clients.
+"""Users who may read, in a file without passwords, and the logins of clients.
 
-Kafka's clients have PLAIN and SCRAM (RFC 5802). Both are checked against the same salted keys.
+Kafka's clients log in by PLAIN or SCRAM (RFC 5802). Both are checked against the same salted keys.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _UNKNOWN_SALT = b"\0" * 16
 
 
 class LoginError(StorageEngineError):
-    """A client hasn't proven that it is the user that it names."""
+    """A client hasn't proven that it is the user whom it names."""
 
 
 @dataclass(frozen=True, slots=True)
 class User:
     """A user who may read topics.
 
-    ``topics`` are the names of the topics that the user may read. ``*`` stands for any characters.
+    :param topics: names of the readable topics. ``*`` matches any characters.
     """
 
     name: str
@@ -55,7 +55,7 @@ class User:
 def read_users(path: Path) -> Mapping[str, User]:
     """Read a file of users.
 
-    :raises BadInputError: the file is missing, it isn't a file of users, or not only its owner may read it.
+    :raises BadInputError: the file is missing, has other content, or can be read by others than its owner.
     """
     try:
         check_private(path)
@@ -68,20 +68,16 @@ def read_users(path: Path) -> Mapping[str, User]:
         ) from error
     try:
         content: Any = json.loads(text)
-        return {name: _user(name, user) for name, user in content.items()}
+        return {name: _parse_user(name, entry) for name, entry in content.items()}
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise BadInputError(
             f"{path}: expected users with their keys and topics, found something else: {error}. Nothing was "
-            "started. Set them again with --set-user."
+            "started. Move the file away, and set the users again with --set-user."
         ) from error
 
 
 def check_private(path: Path) -> None:
-    """Check that only its owner may read a file.
-
-    :raises BadInputError: not only its owner may read the file.
-    :raises OSError: the file's mode can't be read.
-    """
+    """Raise BadInputError if others than its owner may read a file, or OSError if its mode is unreadable."""
     mode = path.stat().st_mode
     if mode & _OTHERS_MAY:
         raise BadInputError(
@@ -108,9 +104,9 @@ def set_user(path: Path, name: str, password: str, topics: Sequence[str]) -> Non
 
 
 class Login:
-    """Takes one client through its login.
+    """The login of one client.
 
-    :param users: the server's users. None: everybody may read everything.
+    :param users: the server's users; None if each client may read all topics.
     """
 
     def __init__(self, users: Mapping[str, User] | None) -> None:
@@ -135,20 +131,20 @@ class Login:
         self._mechanism, self._scram, self.user = mechanism, None, None
         return self._users is not None and mechanism in MECHANISMS
 
-    def go_on(self, said: bytes) -> bytes:
-        """Take the client's next message, and return the answer to it.
+    def go_on(self, message: bytes) -> bytes:
+        """Return the answer to the client's next message.
 
-        :raises LoginError: the client isn't the user that it names.
+        :raises LoginError: the client can't prove that it is the user whom it names.
         """
         try:
-            return self._plain(said) if self._mechanism == PLAIN else self._scram_step(said)
+            return self._check_plain(message) if self._mechanism == PLAIN else self._scram_step(message)
         except (ScramException, ValueError, LookupError) as error:
-            raise LoginError("expected a user and its password, found others") from error
+            raise LoginError("expected a known user and the right password, found others") from error
 
-    def _plain(self, message: bytes) -> bytes:
+    def _check_plain(self, message: bytes) -> bytes:
         _, name, password = message.decode().split("\0")
         user = (self._users or {}).get(name)
-        # As long for a user that isn't there.
+        # An unknown user takes as long as a known one.
         salt, iterations = (user.salt, user.iterations) if user else (_UNKNOWN_SALT, None)
         stored_key = ScramMechanism(SCRAM).make_auth_info(password, iterations, salt)[1]
         if user is None or not hmac.compare_digest(stored_key, user.stored_key):
@@ -160,7 +156,7 @@ class Login:
         if self._mechanism != SCRAM:
             raise LookupError(self._mechanism)
         if self._scram is None:
-            self._scram = ScramMechanism(SCRAM).make_server(self._keys)
+            self._scram = ScramMechanism(SCRAM).make_server(self._find_keys)
             self._scram.set_client_first(message.decode())
             return str(self._scram.get_server_first()).encode()
         self._scram.set_client_final(message.decode())
@@ -168,13 +164,13 @@ class Login:
         self.user = (self._users or {})[self._name]
         return answer
 
-    def _keys(self, name: str) -> tuple[bytes, bytes, bytes, int]:
+    def _find_keys(self, name: str) -> tuple[bytes, bytes, bytes, int]:
         self._name = name
         user = (self._users or {})[name]
         return user.salt, user.stored_key, user.server_key, user.iterations
 
 
-def _user(name: str, entry: Any) -> User:
+def _parse_user(name: str, entry: Any) -> User:
     salt, stored_key, server_key = (base64.b64decode(entry[key]) for key in _KEYS)
     topics = tuple(map(str, entry["topics"]))
     return User(name, topics, salt, stored_key, server_key, int(entry["iterations"]))

@@ -662,4 +662,4 @@ def test_a_client_that_takes_nothing_is_disconnected(
                 return lines
 
     (line,) = asyncio.run(ask())
-    assert "expected a client that takes what it has asked for within 0.5 s" in line
+    assert "expected a client that reads its answer within 0.5 s" in line

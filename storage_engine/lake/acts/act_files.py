@@ -1,12 +1,12 @@
 """A lake's acts: files below the location of ``segments``, each named by the SHA-256 of its bytes.
 
-An act counts from the moment its file is durable. The mark of ``segments`` names the newest act, so that a
-lake which has lost that act is noticed. The mark may name an older act: the writer of the newest act was
-killed, or another process committed at the same time. No act is ever changed or removed. On this machine's
-file systems a lock admits one writer at a time. On object stores each writer writes a claim, and continues
-only if no other claim exists.
+An act counts from the moment its file is durable. The mark of ``segments`` names the newest act, so that the
+loss of that act is noticed. If the newest act's writer was killed, or another process committed at the same
+time, the mark names an older act. No act is ever changed or removed. On this machine's file systems a lock
+admits one writer at a time. On object stores each writer writes a claim, and continues only if no other claim
+exists.
 
-While a hold is in force, nothing of the stores that it covers is removed for good.
+While a hold is in force, no file of the stores that it covers is removed for good.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
-from pyiceberg.table import Table
 
 from storage_engine.brokers import store_text
 from storage_engine.commands import Command
@@ -63,26 +62,10 @@ _CLAIMS = f"{OWN_FOLDER}/claims"
 _ACT_NAME = re.compile(r"([0-9a-f]{64})\.json")
 _ADVICE = (
     "Nothing was changed, and nothing is removed from the lake until that is mended. Bring the file back "
-    "from a copy of the lake; if a newer release wrote it, use that one."
+    "from a copy of the lake. If a newer release wrote it, use that release."
 )
 _CLAIM_SECONDS = 600
-"""An older claim belongs to a writer that was killed: no writer takes half of this time."""
-
-
-def check_takes_acts(segments: Table) -> None:
-    """Make sure that no older release can use the lake.
-
-    :raises BadInputError: an older release can use it, and would remove held files.
-    """
-    if not has_trees(segments.properties):
-        version = segments.properties.get(SCHEMA_VERSION_PROPERTY, "1.0")
-        raise BadInputError(
-            f"{segments.location()}: expected a lake of version {SCHEMA_VERSION} or later, found {version}. "
-            "Older releases can use such a lake, and they know neither rules nor holds. Nothing was changed. "
-            "Run ",
-            Command("lake upgrade"),
-            ", once every host that opens the lake has this release.",
-        )
+"""An older claim belongs to a killed writer, because a writer gives up after half of this time."""
 
 
 def read_acts(lake: Lake) -> Acts:
@@ -97,7 +80,7 @@ def read_acts(lake: Lake) -> Acts:
 
 def read_acts_at(file_io: FileIO, location: str) -> Acts:
     """Return the acts below a location of ``segments``; see :func:`read_acts`."""
-    # The mark first: an act that it names has its file by then.
+    # The mark is read before the list, because the file of the act that it names exists then.
     mark = read_mark_at(file_io, location)
     named = "" if mark is None else mark.act
     acts = {sha256: _read_act(file_io, location, sha256) for sha256 in list_acts(file_io, location)}
@@ -107,15 +90,15 @@ def read_acts_at(file_io: FileIO, location: str) -> Acts:
         raise LakeIdentityError(
             f"{location}/{_ACTS}: {error}: files were lost, put back from an older copy, or brought from "
             "another lake. Nothing was changed, and nothing is removed from the lake until that is mended. "
-            "Bring the acts back from a copy of the lake. If two acts follow the same act, move away the "
-            "one that is not to count."
+            "Bring the acts back from a copy of the lake. If two acts follow the same act, move away the one "
+            "that must not count."
         ) from error
 
 
 def list_acts(file_io: FileIO, location: str) -> tuple[str, ...]:
-    """Return the SHA-256 of each act that has a file, in no order.
+    """Return the SHA-256 of each act that has a file, in any order.
 
-    :raises LakeUnavailableError: they can't be listed.
+    :raises LakeUnavailableError: the files can't be listed.
     """
     files = list_files(file_io, f"{location}/{_ACTS}")
     return tuple(name[1] for file in files if (name := _ACT_NAME.fullmatch(file.inside)))
@@ -124,34 +107,31 @@ def list_acts(file_io: FileIO, location: str) -> tuple[str, ...]:
 def lacks_acts(source: tuple[FileIO, str], target: tuple[FileIO, str]) -> bool:
     """Return whether an act at one location of ``segments`` is missing at another.
 
-    :raises LakeUnavailableError: they can't be listed.
+    :raises LakeUnavailableError: a location can't be listed.
     """
     return not set(list_acts(*source)) <= set(list_acts(*target))
 
 
 def copy_acts(source: tuple[FileIO, str], target: tuple[FileIO, str]) -> None:
-    """Copy the files of acts, byte for byte, from one location of ``segments`` below another.
+    """Copy the files of acts, byte for byte, from one location of ``segments`` to another.
 
-    Files that are there already stay. An incomplete chain is copied as it is, because a backup should have
-    every act that exists.
+    Existing files stay. An incomplete chain is copied as it is, because a backup should have all acts.
 
-    :raises LakeUnavailableError: the acts can't be read or written, or the bytes of one don't match its name.
+    :raises LakeUnavailableError: an act can't be read or written, or its bytes don't match its name.
     """
     existing = set(list_acts(*target))
     missing = [name for name in list_acts(*source) if name not in existing]
-    # The first ones first: what a kill leaves is a chain.
+    # They are copied in the order of the chain, so that a kill leaves a chain.
     for name in sorted(missing, key=lambda name: _read_act(*source, name).number):
         replace_small_file(target[0], _location_of(target[1], name), _read_bytes(*source, name))
 
 
 def record_act(lake: Lake, decide: Callable[[Acts], KeepDecision | None]) -> Acts:
-    """Record a person's decision as an act.
+    """Record a person's decision as an act, durably. It is safe to kill at any instant and to repeat.
 
-    The act is durable when this returns. The call is safe to kill at any instant and to repeat.
-
-    :param decide: returns the decision to record, given the lake's acts; None: nothing is to be recorded.
+    :param decide: returns the decision to record, or None for no act, given the lake's acts.
     :return: the lake's acts, the newest last.
-    :raises BadInputError: ``decide`` raised it; nothing was recorded.
+    :raises BadInputError: ``decide`` raised it, or older releases can use the lake and would ignore holds.
     :raises LakeIdentityError: the lake may not be written, or its acts form no single chain.
     :raises LakeUnavailableError: the lake can't be read or written, its clock is wrong, or another process
         records an act.
@@ -159,7 +139,15 @@ def record_act(lake: Lake, decide: Callable[[Acts], KeepDecision | None]) -> Act
     ready_to_write(lake)
     with CHANGE_LOCK, recording_acts(lake):
         segments = lake.segments()
-        check_takes_acts(segments)
+        if not has_trees(segments.properties):
+            version = segments.properties.get(SCHEMA_VERSION_PROPERTY, "1.0")
+            raise BadInputError(
+                f"{segments.location()}: expected a lake of version {SCHEMA_VERSION} or later, found "
+                f"{version}. Older releases can use such a lake, and they know neither rules nor holds. "
+                "Nothing was changed. Run ",
+                Command("lake upgrade"),
+                ", once every host that opens the lake has this release.",
+            )
         location, lake_id = segments.location().rstrip("/"), lake_id_of(segments)
         assert lake_id is not None, location
         with _claim_turn(segments.io, location) as check_turn:
@@ -167,29 +155,25 @@ def record_act(lake: Lake, decide: Callable[[Acts], KeepDecision | None]) -> Act
             decision = decide(acts)
             if decision is not None:
                 keeps = decision.kind in (ActKind.HOLD, ActKind.UNDO)
-                act = _next_act(acts, lake_id, _read_clock(segments.io, location, keeps=keeps), decision)
-                data = act.encode()
+                now_ms = _read_clock(segments.io, location, keeps=keeps)
+                # An act must not seem to be older than the act before it.
+                at_ms = max(now_ms, acts[-1].act.at_ms) if acts else now_ms
+                previous = acts[-1].sha256 if acts else ""
+                data = Act(len(acts), previous, lake_id, person(), this_host(), at_ms, decision).encode()
                 check_turn()
                 replace_small_file(segments.io, _location_of(location, sha256_of_act(data)), data)
                 acts = read_acts_at(segments.io, location)
             if acts:
-                # Also where the writer of the newest one was killed before it came to this.
+                # The mark may lack the newest act, because the act's writer was killed.
                 write_mark(segments.refresh(), lake_id, lake.catalog_id, act=acts[-1].sha256)
     return acts
-
-
-def _next_act(acts: Acts, lake_id: str, now_ms: int, decision: KeepDecision) -> Act:
-    last = acts[-1] if acts else None
-    # No policy may seem to be older than it is.
-    at_ms = max(now_ms, last.act.at_ms) if last else now_ms
-    previous = last.sha256 if last else ""
-    return Act(len(acts), previous, lake_id, person(), this_host(), at_ms, decision)
 
 
 def read_trusted_clock(lake: Lake) -> int:
     """Return the lake's time, in milliseconds since the epoch.
 
-    :raises LakeUnavailableError: the lake's clock differs from this machine's, or the lake isn't writable.
+    :raises LakeUnavailableError: the lake's clock differs too much from this machine's, or the lake can't be
+        written.
     """
     segments = lake.segments()
     return _read_clock(segments.io, segments.location().rstrip("/"), keeps=False)
@@ -198,17 +182,16 @@ def read_trusted_clock(lake: Lake) -> int:
 def _read_clock(file_io: FileIO, location: str, *, keeps: bool) -> int:
     """Return the lake's time, in milliseconds since the epoch.
 
-    :param keeps: True: no deletion will depend on this time.
-    :raises LakeUnavailableError: the clock differs from this machine's, and a deletion may depend on the
-        time.
+    :param keeps: whether the time is only for an act that keeps files. Then the clock may be wrong.
+    :raises LakeUnavailableError: the clock differs from this machine's by more than ``JUMP_MS``, and a
+        deletion may depend on the time.
     """
     now_ms, here_ms = read_clock_at(file_io, location) // 1_000_000, clock_ms()
     if not keeps and abs(now_ms - here_ms) > JUMP_MS:
         raise LakeUnavailableError(
-            f"{location}: expected the time of this machine, {time_text(here_ms)}, found "
-            f"{time_text(now_ms)} at a file that was written a moment ago: one of both clocks is wrong, and "
-            "it would decide when messages may be deleted. Nothing was changed. Correct the wrong clock, "
-            "and run again."
+            f"{location}: expected the time of this machine, {time_text(here_ms)}, found {time_text(now_ms)} "
+            "as the time of a file that was just written: one of both clocks is wrong, and messages could be "
+            "deleted too early. Nothing was changed. Correct the wrong clock, and run again."
         )
     return now_ms
 
@@ -235,9 +218,9 @@ def _location_of(location: str, sha256: str) -> str:
 
 @contextmanager
 def _claim_turn(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
-    """Keep other writers of acts away on object stores, where no lock does.
+    """Keep other writers of acts away on object stores, which have no lock.
 
-    :return: a function to call right before an act is written; it raises if this writer took too long.
+    :return: a function to call right before an act is written. It raises if this writer took too long.
     :raises LakeUnavailableError: another process records an act.
     """
     if local_path(location) is not None:
@@ -266,17 +249,17 @@ def _claim_turn(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
 
 def _claim_error(location: str, reason: str) -> LakeUnavailableError:
     return LakeUnavailableError(
-        f"{location}/{_CLAIMS}: expected to record an act alone, {reason}. Nothing was changed. Run again; "
-        f"the claim of a writer that was killed ends after {_CLAIM_SECONDS // 60} minutes."
+        f"{location}/{_CLAIMS}: expected to record an act alone, {reason}. Nothing was changed. Run again. "
+        f"A killed writer's claim ends after {_CLAIM_SECONDS // 60} minutes."
     )
 
 
 def read_expiries(lake: Lake, acts: Iterable[str]) -> Mapping[str, str]:
-    """Return a clause for each act that expired rows, with its policy and time, by the act's SHA-256.
+    """Return a clause with the policy and time of each named act, by the act's SHA-256.
 
-    If the lake's acts can't be read, no clause is returned: ``verify`` reports the fault.
+    If the lake's acts can't be read, no clause is returned, because ``verify`` reports the fault.
 
-    :param acts: SHA-256 of the acts that receipts name; if there is none, nothing is read.
+    :param acts: SHA-256 of the acts that receipts name. If there are none, no act is read.
     """
     hashes = set(acts) - {""}
     if not hashes:
@@ -285,32 +268,25 @@ def read_expiries(lake: Lake, acts: Iterable[str]) -> Mapping[str, str]:
         every_act = read_acts(lake)
     except LakeUnavailableError:
         return {}
-    return {sha256: text for sha256, text in expiry_texts(every_act).items() if sha256 in hashes}
+    texts, version = {}, "unknown"
+    for recorded in every_act:
+        if recorded.act.decision.kind in DECIDING:
+            version = recorded.sha256
+        if recorded.sha256 in hashes:
+            since = time_text(recorded.act.at_ms)
+            texts[recorded.sha256] = f"by policy {version[:SHOWN_CHARACTERS]} since {since}"
+    return texts
 
 
 def merged_expiries(ended: Iterable[tuple[Lake, Iterable[Receipt]]]) -> Mapping[str, str]:
     """Return the clauses of :func:`read_expiries` for receipts of several lakes.
 
-    :param ended: each lake with its receipts whose rows an act expired.
+    :param ended: each lake with its receipts of expired rows.
     """
     clauses: dict[str, str] = {}
     for lake, rows in ended:
         clauses |= read_expiries(lake, (row.act_sha256 for row in rows))
     return clauses
-
-
-def expiry_texts(acts: Sequence[RecordedAct]) -> dict[str, str]:
-    """Return a clause for each act: the version of the policy in force, and the time of the act. Pure.
-
-    :param acts: all acts of a lake, the newest last.
-    """
-    texts, version = {}, "unknown"
-    for recorded in acts:
-        if recorded.act.decision.kind in DECIDING:
-            version = recorded.sha256
-        since = time_text(recorded.act.at_ms)
-        texts[recorded.sha256] = f"by policy {version[:SHOWN_CHARACTERS]} since {since}"
-    return texts
 
 
 _STORE_FOLDER = "store_id="
@@ -320,25 +296,21 @@ _STORE_FOLDER = "store_id="
 class HeldStores:
     """Stores of a lake that holds protect.
 
-    :param holds: the holds in force.
-    :param names: by store, all names that it had, according to its receipts; the newest last.
+    :param names: by store id, all names of the store in its receipts, the newest last.
     """
 
     holds: tuple[Hold, ...]
     names: Mapping[str, tuple[str, ...]]
 
     def holds_of(self, store_id: str, *more_names: str) -> tuple[Hold, ...]:
-        """Return the holds that cover something of a store.
-
-        :param more_names: further names of the store from other sources.
-        """
+        """Return the holds that cover at least one topic of a store."""
         names = (*self.names.get(store_id, ()), *more_names)
         return tuple(hold for hold in self.holds if hold.covers_store(store_id, names))
 
     def holds_file(self, inside: str) -> bool:
         """Return whether a hold covers the store of a data file or of a file of receipts.
 
-        A hold on one topic is enough, since the file may have rows of every topic.
+        A hold on one topic is enough, because the file may have rows of every topic.
 
         :param inside: path of the file, relative to its table's location.
         """
@@ -352,13 +324,13 @@ class HeldStores:
 def read_held_stores(lake: Lake) -> HeldStores:
     """Return the stores of a lake that are held now.
 
-    :raises LakeUnavailableError: the lake or its acts can't be read: then nothing may be removed.
+    :raises LakeUnavailableError: the lake or its acts can't be read. Then no file may be removed.
     """
     return held_stores(lake, read_acts(lake))
 
 
 def held_stores(lake: Lake, acts: Acts) -> HeldStores:
-    """Return the stores of a lake that are held now, by acts that were read already.
+    """Return the stores of a lake that are held by acts.
 
     :raises LakeUnavailableError: the receipts can't be read.
     """
@@ -367,22 +339,21 @@ def held_stores(lake: Lake, acts: Acts) -> HeldStores:
 
 
 def read_store_names(lake: Lake) -> dict[str, tuple[str, ...]]:
-    """Return all names that each store had, the newest last.
+    """Return all names that each store had, by store id, the newest last.
 
-    Names that are derived from a store's paths come before the names that people gave it.
+    Names that are made from a store's paths come before names that people gave it.
 
     :raises LakeUnavailableError: the receipts can't be read.
     """
     table = lake.segments()
     slot = ("store_id", "lineage", "log", "base_offset", "store_name")
     with metadata_errors(table.location(), "read receipts"):
-        columns = (*slot, "broker", "store_root", "sequence")
-        receipts = table.scan(selected_fields=columns).to_arrow()
+        receipts = table.scan(selected_fields=(*slot, "broker", "store_root", "sequence")).to_arrow()
     places = receipts.group_by(["store_id", "broker", "store_root"], use_threads=False).aggregate([])
     by_place = (
         (row["store_id"], store_text(None, row["broker"], row["store_root"])) for row in places.to_pylist()
     )
-    # Who proves a segment again, moves it or lets it go repeats the name that its store had before.
+    # Later receipts of a segment repeat its store's name in the first one.
     first = receipts.group_by(list(slot), use_threads=False).aggregate([("sequence", "min")])
     names = first.group_by(["store_id", "store_name"], use_threads=False).aggregate([("sequence_min", "max")])
     ordered = names.sort_by("sequence_min_max").to_pylist()
@@ -393,7 +364,7 @@ def read_store_names(lake: Lake) -> dict[str, tuple[str, ...]]:
 def newest_last(rows: Iterable[tuple[str, str | None]]) -> dict[str, tuple[str, ...]]:
     """Return each store's names, the newest last. Pure.
 
-    :param rows: pairs of a store and its name, the oldest first; None: the store had no name.
+    :param rows: pairs of a store id and a name of the store, or None without a name; the oldest first.
     """
     names: dict[str, dict[str, None]] = {}
     for store_id, name in rows:

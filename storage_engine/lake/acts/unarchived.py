@@ -1,10 +1,10 @@
 """Permission to delete bytes without a copy, by archive rules. Pure; an unknown state never permits it.
 
-Archiving asks for this permission, and the gate asks again before anything is deleted.
+Archiving asks for this permission. The gate asks again before the deletion.
 
-A rule permits the deletion only if it is in force in every lake of the store. The store's journal must also
-have recorded it under the same SHA-256 at least 24 hours ago. No lake may have had a hold on the topic within
-these 24 hours. The broker's own topics are always archived.
+A deletion is permitted only if every lake of the store has a rule in force for it. The store's journal must
+have recorded each of these rules, under its SHA-256, at least 24 hours ago. No lake may have had a hold on
+the topic within these 24 hours. The broker's own topics are always archived.
 """
 
 from __future__ import annotations
@@ -25,20 +25,16 @@ WAIT_MS = DAY_MS
 
 
 def permitting_rule(
-    stream: Stream,
-    lakes: Sequence[Sequence[ArchiveRule] | None],
-    recorded_ms: Mapping[str, int],
-    now_ms: int,
+    stream: Stream, lakes: Sequence[Sequence[ArchiveRule] | None], recorded_ms: Mapping[str, int], now_ms: int
 ) -> ArchiveRule | None:
-    """Return the rule by which a stream's messages may be deleted without a copy; None: no rule permits it.
+    """Return the first lake's rule by which a stream's messages may be deleted without a copy.
 
-    A rule permits it only if every lake has one, and each of these is in force and has been in the journal
-    for :data:`WAIT_MS`.
+    Return None unless every lake has such a rule that is in force and has been in the journal for
+    :data:`WAIT_MS`.
 
-    :param lakes: for each lake of the store, its archive rules in force; None: they aren't known.
+    :param lakes: for each lake of the store, its archive rules in force; None if they aren't known.
     :param recorded_ms: when the store's journal recorded each rule, by the SHA-256 of the rule's act.
-    :param now_ms: milliseconds since the epoch, by a clock that is certain.
-    :return: the rule of the first lake.
+    :param now_ms: milliseconds since the epoch, by a trusted clock.
     """
     if not lakes or not stream.topic or stream.is_system:
         return None
@@ -47,7 +43,7 @@ def permitting_rule(
         rule = None if rules is None else archive_rule_for(rules, stream)
         if rule is None or rule.archives or rule.rule_id not in recorded_ms:
             return None
-        # Both clocks count: the lake's of the act, and the journal's of its record.
+        # The later time counts: that of the act by the lake's clock, or of its record in the journal.
         if now_ms - max(recorded_ms[rule.rule_id], rule.at_ms) < WAIT_MS:
             return None
         matches.append(rule)
@@ -59,9 +55,9 @@ class ArchivePermits:
     """The archive rules of a store's lakes and journal at one moment.
 
     :param store_names: all names that the store ever had, the newest last.
-    :param holds: holds of any of the store's lakes, also those that were lifted within :data:`WAIT_MS`.
-    :param there: topics whose rows the lake has already: no archive rule leaves them out.
-    :param lakes: as in :func:`permitting_rule`; the same is true of ``recorded_ms`` and ``now_ms``.
+    :param lakes: as in :func:`permitting_rule`; likewise ``recorded_ms`` and ``now_ms``.
+    :param holds: holds of all of the store's lakes, also those that were lifted within :data:`WAIT_MS`.
+    :param there: topics whose rows the lake has already. No archive rule leaves them out.
     """
 
     store_id: str = ""
@@ -74,10 +70,7 @@ class ArchivePermits:
     there: tuple[str, ...] = ()
 
     def rule_of(self, log: str, topic: str) -> ArchiveRule | None:
-        """Return the rule by which a log's messages of one topic may be deleted without a copy.
-
-        None: no rule permits it.
-        """
+        """Return the rule by which a log's messages of a topic may be deleted without a copy, or None."""
         if not self.lakes or topic in self.there:
             return None
         is_system = find_broker(self.broker).topics.is_system(topic)
@@ -87,14 +80,14 @@ class ArchivePermits:
         return permitting_rule(stream, self.lakes, self.recorded_ms, self.now_ms)
 
     def may_lack(self, topic: str) -> bool:
-        """Return whether a recorded rule leaves out messages of a topic, in whatever log."""
+        """Return whether a recorded rule leaves out messages of a topic, in any log."""
         return any(
             rule.rule_id in self.recorded_ms and not rule.archives and matches(rule.scope.topic, topic)
             for rule in (self.lakes[0] if self.lakes else None) or ()
         )
 
     def clause_of_log(self, log: str) -> str:
-        """Return a clause that names the rule by which a log isn't archived; "": the log is archived."""
+        """Return a clause that names the rule by which a log isn't archived, or "" if it is archived."""
         topic = find_broker(self.broker).topics.of_log(log) if self.lakes else None
         rule = None if topic is None else self.rule_of(log, topic)
         return "" if rule is None else not_archived_text(rule)
@@ -106,10 +99,7 @@ class ArchivePermits:
 
     @property
     def old_rules(self) -> tuple[ArchiveRule, ...]:
-        """Return the rules that are old enough to permit deletions without a copy.
-
-        Another rule or a hold may still forbid the deletion.
-        """
+        """Return the rules that are old enough to permit deletions. Another rule or a hold may forbid it."""
         names = (self.store_id, *self.store_names[-1:])
         return tuple(
             rule
@@ -122,50 +112,40 @@ class ArchivePermits:
 
     @property
     def of_rows(self) -> ArchivePermits | None:
-        """Return these rules if they may leave out some topics' rows of this broker's segments; else None."""
+        """Return these rules, or None if they can't leave out single topics of this broker's segments."""
         return self if self.lakes and leaves_out_rows(self.broker) else None
 
     def beside(self, receipt: Receipt) -> ArchivePermits | None:
-        """Return the rules for archiving a receipt's segment again, whether the receipt is sound or not.
+        """Return the rules for archiving a receipt's segment again, or None if all rows are archived.
 
-        None: all rows are archived.
+        Rows of a topic that the receipt's copy has are archived again, even if the receipt isn't sound.
         """
         return None if receipt.is_whole else replace(self, there=tuple(sorted(receipt.kept_streams)))
 
     def clause_of_receipt(self, receipt: Receipt) -> str:
         """Return a clause with the topics that a segment's copy lacks by rules, and with these rules.
 
-        "": the copy lacks nothing by rules, or some topic's rule permits no deletion now.
+        Return "" if it lacks no topic by rules, or if one of the topics has no permitting rule now.
         """
         if not receipt.lacks_by_rules:
             return ""
-        rules = {topic: self.rule_of(receipt.log, topic) for topic in receipt.gone_streams}
-        permitting = {topic: rule for topic, rule in rules.items() if rule is not None}
-        return left_out_text(permitting) if len(permitting) == len(rules) else ""
-
-
-def left_out_text(rules: Mapping[str, ArchiveRule]) -> str:
-    """Return a clause that names the topics of a segment that aren't archived, with their rules.
-
-    :param rules: the rule of each topic.
-    """
-    topics_of: dict[str, list[str]] = {}
-    for topic, rule in sorted(rules.items()):
-        topics_of.setdefault(not_archived_text(rule), []).append(topic)
-    return "; ".join(f"{named_in_short(topics)} {text}" for text, topics in topics_of.items())
+        topics_of: dict[str, list[str]] = {}
+        for topic in sorted(receipt.gone_streams):
+            rule = self.rule_of(receipt.log, topic)
+            if rule is None:
+                return ""
+            topics_of.setdefault(not_archived_text(rule), []).append(topic)
+        return "; ".join(f"{named_in_short(topics)} {text}" for text, topics in topics_of.items())
 
 
 def leaves_out_rows(broker: str) -> bool:
-    """Return whether segments of a kind of broker may be archived without some topics' rows.
-
-    This needs segments that several topics share.
-    """
+    """Return whether segments of a kind of broker have several topics, some of which may be left out."""
     kind = find_broker(broker)
     return not kind.topics.are_logs and bool(kind.codec.columns.streams)
 
 
 def may_leave_out(broker: str) -> bool:
-    """Return whether archive rules may leave out anything of a kind of broker."""
+    """Return whether archive rules can leave out topics of a kind of broker."""
     return find_broker(broker).topics.are_logs or leaves_out_rows(broker)
 
 

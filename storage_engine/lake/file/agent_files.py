@@ -1,8 +1,8 @@
-"""Reading a segment's files from the agent beside their broker, for hosts that don't see the store.
+"""Reading a segment's files from the agent on their broker's host, if this host can't read the store.
 
-A driver shows the agent a token or a certificate, and names the files of a run once. The agent gives it a key
-for exactly these files, and the tasks get this key. Both sides prove that they know the secret without
-sending it, so that another process at the agent's port isn't trusted. Each block that arrives is compared
+A driver shows the agent a token or a certificate, and names the files of a run once. The agent returns a key
+for exactly these files, and the driver gives it to its tasks. Both sides prove that they know the secret
+without sending it, so that another process at the agent's port isn't trusted. Each received block is compared
 with its CRC-32C and hashed here. No request is repeated: if one fails, the segment isn't proven.
 """
 
@@ -38,19 +38,19 @@ from storage_engine.same_bytes.own_acts import OwnActs
 
 PROTOCOL: Final = 2
 DRIVER: Final = "driver"
-"""The name that a driver gives for itself; a task gives the run's name."""
+"""A driver's name in its greeting. A task's name there is its run's."""
 PLAIN: Final = "plain://"
 BLOCK_BYTES: Final = 256 << 10
-"""Bytes of a block, which is followed by its CRC-32C. Smaller blocks need more calls, larger ones don't fit
-into the processor's caches."""
+"""Bytes of a block, without its CRC-32C. Smaller blocks need more calls, larger ones don't fit into the
+processor's caches."""
 CRC: Final = struct.Struct(">I")
 MOST_PLAN_BYTES: Final = 256 << 20
 CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 300.0
-"""Time limit for an answer or block: tasks may wait for each other at a slow pace, and for a flush."""
+"""Time limit for an answer or block. An agent with a slow pace lets tasks wait, and flushes files first."""
 SHORTEST_TOKEN: Final = 16
 MOST_GREETING_BYTES: Final = 1 << 12
-"""Most bytes of a message from a caller that hasn't proven its secret yet, so that it takes little memory."""
+"""Most bytes of a message from a caller that hasn't proven yet that it knows the secret. It limits memory."""
 _MOST_MESSAGE_BYTES: Final = 1 << 20
 _SCRATCH_BYTES: Final = 16 << 20
 _WORD: Final = struct.Struct(">I")
@@ -60,9 +60,9 @@ _per_thread = threading.local()
 
 
 class Wire:
-    """One end of a connection. A message is JSON after its length; a block is followed by its CRC.
+    """One end of a connection. A message is its length and JSON; a block is bytes and their CRC.
 
-    :param until: monotonic time after which nothing more is received, even if data arrives.
+    :param until: monotonic time in seconds; data that arrives later raises TimeoutError.
     """
 
     def __init__(self, connection: socket.socket, until: float = math.inf) -> None:
@@ -74,7 +74,7 @@ class Wire:
         """Set the time limit of each call on the socket.
 
         The kernel ends a call at the limit, so that the socket can block, which saves calls. With TLS, Python
-        repeats a call that the kernel has ended; there Python's own timeout is set.
+        would repeat the ended call, so Python's own timeout is set.
         """
         if isinstance(self.socket, ssl.SSLSocket):
             self.socket.settimeout(seconds)
@@ -91,7 +91,8 @@ class Wire:
         """Receive a message.
 
         :raises OSError: the connection ended.
-        :raises ValueError: the received bytes are not a message.
+        :raises ValueError: the received bytes are no JSON, or more than ``most_bytes``.
+        :raises TypeError: the received JSON is no object.
         """
         size = self._word()
         if size > most_bytes:
@@ -104,9 +105,9 @@ class Wire:
         return message
 
     def fill(self, buffer: memoryview) -> None:
-        """Receive as many bytes as a buffer has.
+        """Fill a buffer with received bytes.
 
-        :raises OSError: the connection ended before that.
+        :raises OSError: the connection ended, or the time is over, before the buffer was full.
         """
         done = 0
         while done < len(buffer):
@@ -118,7 +119,7 @@ class Wire:
             done += count
 
     def receive_block(self, buffer: memoryview) -> bool:
-        """Receive a block, and return whether its CRC is the one that the sender computed."""
+        """Receive a block, and return whether its bytes have the CRC that the sender computed."""
         self.fill(buffer)
         return self._word() == crc32c_of(buffer)
 
@@ -129,7 +130,7 @@ class Wire:
 
 
 def notice_death(connection: socket.socket) -> None:
-    """Set a connection so that the kernel ends it after minutes of silence, as after a cut link."""
+    """Let the kernel end a connection whose peer hasn't answered for minutes, as after a cut link."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_NODELAY, 1)):
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -137,7 +138,7 @@ def notice_death(connection: socket.socket) -> None:
 
 
 def shows(secret: bytes, who: str, own_nonce: str, others_nonce: str) -> str:
-    """Return the proof that the caller knows a secret, for the peer that made ``others_nonce``."""
+    """Return the proof that the caller knows the secret, for the peer that made ``others_nonce``."""
     return hmac.new(secret, f"{who} {own_nonce} {others_nonce}".encode(), hashlib.sha256).hexdigest()
 
 
@@ -152,14 +153,13 @@ def read_token(path: Path) -> str:
     except (OSError, ValueError) as error:
         raise BadInputError(
             f"{path}: expected a file with a token, found none that can be read: {reason_text(error)}. "
-            "Nothing "
-            f"was started. Make one: (umask 077; openssl rand -hex 32 > {path})"
+            f"Nothing was started. Make one: (umask 077; openssl rand -hex 32 > {path})"
         ) from error
     if status.st_mode & 0o077 or status.st_uid not in (0, os.geteuid()):
         raise BadInputError(
             f"{path}: expected a token that this user alone can read, found mode "
-            f"{status.st_mode & 0o777:03o} of uid {status.st_uid}. Nothing was started. Make a new token, as "
-            f"others may know this one: (umask 077; openssl rand -hex 32 > {path})"
+            f"{status.st_mode & 0o777:03o} of uid {status.st_uid}. Nothing was started. Other users may know "
+            f"this token. Make a new one: (umask 077; openssl rand -hex 32 > {path})"
         )
     if len(token) < SHORTEST_TOKEN:
         raise BadInputError(
@@ -175,25 +175,25 @@ def read_access(
     """Return an agent's address and the driver's access to it, from files of this host.
 
     :param address: HOST:PORT, or plain://HOST:PORT.
-    :param ca_file: PEM of the authority that signed the agent's certificate; None: the system's authorities
-        count.
+    :param ca_file: PEM of the authority that signed the agent's certificate; None for the system's
+        authorities.
     :param certificate_file: PEM of our own certificate with its key.
     :raises BadInputError: the address has another form, or a file can't be used.
     """
     if parse_address(address.removeprefix(PLAIN)) is None:
         raise BadInputError(
-            f"agent {address}: expected HOST:PORT, or {PLAIN}HOST:PORT where it speaks no TLS. Nothing was "
+            f"agent {address}: expected HOST:PORT, or {PLAIN}HOST:PORT for an agent without TLS. Nothing was "
             "started. Correct the address."
         )
     if token_file is None and certificate_file is None:
         raise BadInputError(
-            f"agent {address}: expected a token or a certificate with which the agent answers us, found "
-            "neither. Nothing was started. Name the file of one of them."
+            f"agent {address}: expected a token or a certificate for the agent, found neither. Nothing was "
+            "started. Give the path of a token's or a certificate's file."
         )
     if token_file is None and address.startswith(PLAIN):
         raise BadInputError(
             f"agent {address}: expected a token, because without TLS only a token shows which process "
-            "answers, found a certificate alone. Nothing was started. Name the token's file."
+            "answers, found only a certificate. Nothing was started. Give the path of the token's file."
         )
     try:
         authorities = "" if ca_file is None else ca_file.read_text()
@@ -201,7 +201,7 @@ def read_access(
     except (OSError, ValueError) as error:
         raise BadInputError(
             f"agent {address}: expected certificates as PEM in {ca_file or certificate_file}, found a file "
-            f"that can't be used: {reason_text(error)}. Nothing was started."
+            f"that can't be used: {reason_text(error)}. Nothing was started. Correct the file."
         ) from error
     token = "" if token_file is None else read_token(token_file)
     return AgentAccess(
@@ -211,7 +211,7 @@ def read_access(
 
 @contextmanager
 def run_of(access: AgentAccess, jobs: Sequence[SegmentJob]) -> Iterator[AgentRun]:
-    """Ask an agent to serve only the files of some segments, while the block runs.
+    """Ask an agent to serve the files of some segments, and no other, while the block runs.
 
     :raises AgentError: the agent can't be reached, or refuses.
     """
@@ -231,9 +231,9 @@ def run_of(access: AgentAccess, jobs: Sequence[SegmentJob]) -> Iterator[AgentRun
 def begin_run(
     access: AgentAccess, files: Mapping[str, Sequence[FileFacts]], bytes_per_second: int | None = None
 ) -> AgentRun:
-    """Ask an agent to serve some files. It serves them until no request comes for the time of its lease.
+    """Ask an agent to serve some files. It stops when no request has come for the time of its lease.
 
-    The run's name is made from the SHA-256 of the files' paths, inodes and sizes.
+    The run's name is made from the SHA-256 of the files' paths, inodes and sizes, and of the pace.
 
     :param files: facts of the files, by the real path of their store's root.
     :raises AgentError: the agent can't be reached, or refuses.
@@ -258,10 +258,7 @@ def _driver(access: AgentAccess) -> Iterator[_Agent]:
 
 
 class AgentFiles:
-    """Files of one run, read from its agent.
-
-    On the store's own host, :class:`~storage_engine.lake.file.source_file.LocalFiles` does the same.
-    """
+    """Files of one run, read from its agent. ``LocalFiles`` does the same on the store's own host."""
 
     def __init__(self, run: AgentRun) -> None:
         self._agent = _Agent(run.address, run.authorities, "", run.run, run.key)
@@ -270,47 +267,44 @@ class AgentFiles:
         self._agent.close()
 
     def settled(self, path: str) -> FileFacts:
-        """Return a file's facts, after all that was written to it is on disk and shows in them."""
+        """Let the agent flush a file, and return the file's facts. Every later write changes them."""
         return self._facts({"ask": "look", "path": path, "settled": True})
 
     def facts(self, path: str) -> FileFacts:
         return self._facts({"ask": "look", "path": path, "settled": False})
 
     def own_acts(self, path: str) -> OwnActs:
-        """Return the changes that this package itself made to a file."""
+        """Return the changes that this package made to a file."""
         answer = self._agent.ask({"ask": "acts", "path": path})
         with self._agent.understood():
             return from_jsonable(OwnActs, answer["acts"], "acts")
 
     def read(
-        self, path: str, into: memoryview, seen: Callable[[memoryview], None], offset: int = 0
+        self, path: str, into: memoryview, on_part: Callable[[memoryview], None], offset: int = 0
     ) -> tuple[int, FileFacts]:
-        """Read a file from an offset on.
+        """Read a file from an offset on, until memory is full.
 
-        :param seen: called with each part after it was received.
-        :return: the number of bytes received, and the facts of the file that was read.
+        :param on_part: called with each part after it was received.
+        :return: the number of bytes received, and the facts of the file that was read. If its inode or size
+            changed meanwhile, they are the facts after reading.
         """
         agent = self._agent
         before = agent.ask({"ask": "read", "path": path, "offset": offset, "bytes": len(into)})
         done = 0
         with agent.understood():
-            facts, size = (
-                from_jsonable(FileFacts, before["facts"], path),
-                min(int(before["bytes"]), len(into)),
-            )
+            facts = from_jsonable(FileFacts, before["facts"], path)
+            size = min(int(before["bytes"]), len(into))
             while done < size:
                 block = into[done : min(done + BLOCK_BYTES, size)]
                 if not agent.wire.receive_block(block):
-                    raise ValueError(f"other bytes of {path} behind offset {offset + done} than those sent")
-                seen(block)
+                    raise ValueError(f"other bytes of {path} behind offset {offset + done} than were sent")
+                on_part(block)
                 done += len(block)
             after = from_jsonable(FileFacts, agent.wire.receive()["facts"], path)
-        if (after.inode, after.size_bytes) != (facts.inode, facts.size_bytes):
-            facts = after
-        return done, facts
+        return done, facts if (after.inode, after.size_bytes) == (facts.inode, facts.size_bytes) else after
 
     def sha256(self, path: str, size_bytes: int) -> str:
-        """Return the hash of a file, for a file whose times have changed."""
+        """Return the hash of a file whose times have changed, in hex."""
         digest, scratch = hashlib.sha256(), memoryview(bytearray(min(size_bytes, _SCRATCH_BYTES)))
         for offset in range(0, size_bytes, _SCRATCH_BYTES):
             self.read(path, scratch[: size_bytes - offset], digest.update, offset)
@@ -323,7 +317,7 @@ class AgentFiles:
 
 
 def files_from(run: AgentRun) -> AgentFiles:
-    """Return this thread's connection to a run's agent, which :func:`leave_agent` ends."""
+    """Return this thread's connection to a run's agent. :func:`leave_agent` ends it."""
     connection: tuple[AgentRun, AgentFiles] | None = getattr(_per_thread, "agent", None)
     if connection is None or connection[0] != run:
         leave_agent()
@@ -348,8 +342,7 @@ class _Agent:
             self.wire = _connect(address, authorities, certificate_file)
         try:
             nonce = secrets.token_hex(16)
-            greeting = {"protocol": PROTOCOL, "release": __version__, "who": who, "nonce": nonce}
-            answer = self.ask(greeting)
+            answer = self.ask({"protocol": PROTOCOL, "release": __version__, "who": who, "nonce": nonce})
             with self.understood():
                 others, proof = str(answer["nonce"]), str(answer["shown"])
             if not hmac.compare_digest(proof, shows(secret.encode(), "agent", nonce, others)):
@@ -365,10 +358,10 @@ class _Agent:
             raise
 
     def ask(self, question: Mapping[str, Any], *, behind: bytes = b"") -> dict[str, Any]:
-        """Return the agent's answer.
+        """Send a question, and return the agent's answer.
 
         :param behind: bytes to send after the question.
-        :raises StorageEngineError: the agent answers with this error; or it doesn't answer.
+        :raises StorageEngineError: the agent's answer is this error, or no answer comes.
         """
         with self.understood():
             try:
@@ -376,7 +369,7 @@ class _Agent:
                 if behind:
                     self.wire.socket.sendall(behind)
             except (ConnectionError, ssl.SSLError):
-                # Why the other end is gone may have come before.
+                # Before it ended the connection, the agent may have sent the reason.
                 answer = self.wire.receive()
                 if "error" not in answer:
                     raise
@@ -394,10 +387,7 @@ class _Agent:
 
     @contextmanager
     def understood(self) -> Iterator[None]:
-        """Turn the block's errors into an error about the agent.
-
-        :raises AgentError: the connection failed, or the answer isn't an agent's.
-        """
+        """Turn the block's errors into AgentError: the connection failed, or there is no agent's answer."""
         try:
             yield
         except ssl.SSLCertVerificationError as error:
@@ -410,7 +400,7 @@ class _Agent:
                 "an answer in time, found none", "Check whether the agent or its disk hangs"
             ) from error
         except OSError as error:
-            tls = "" if self.address.startswith(PLAIN) else f"; write {PLAIN} before it if it speaks no TLS"
+            tls = "" if self.address.startswith(PLAIN) else f"; without TLS, write {PLAIN} before its address"
             then: str = Text("See what ", Command("agent"), " logs there, and whether this host may reach ")
             then += f"its port{tls}"
             if (getattr(error, "reason", None) or "").endswith(_OF_OUR_CERTIFICATE):
@@ -423,7 +413,7 @@ class _Agent:
             raise self._answer_error(f"an agent's answer, found {error}", "Run it again") from error
 
     def _answer_error(self, expected: str, then: str) -> AgentError:
-        # What comes next would be taken for something else than it is.
+        # The next bytes on the connection would be read as the answer to another question.
         self.close()
         host = socket.gethostname()
         return AgentError(
@@ -448,12 +438,12 @@ _PASSED_ON = frozenset(
 
 
 def error_message(error: StorageEngineError) -> dict[str, Any]:
-    """Return the message with which an agent answers an error."""
+    """Return an agent's answer about an error."""
     return {"error": {"type": type(error).__name__, "message": str(error)}}
 
 
 def facts_message(facts: FileFacts, **more: Any) -> dict[str, Any]:
-    """Return the message with which an agent answers a file's facts."""
+    """Return an agent's answer with a file's facts."""
     return {"facts": to_jsonable(facts), **more}
 
 

@@ -1,8 +1,8 @@
 """A segment as one Parquet file: writing it, and turning it back into the segment's bytes.
 
-The codec clusters rows within chunks of the segment, and cuts them into row groups. These are small enough
-that a reader of one topic skips most of them. A file is read back window by window. A window is a run of row
-groups whose rows cover one run of bytes. So the needed memory depends on the chunk, not on the segment.
+The codec clusters rows within chunks of the segment, and cuts them into row groups. Row groups are so small
+that a reader of one topic skips most of them. A file is read back window by window. A window is some adjacent
+row groups whose rows cover one range of bytes. The needed memory depends on the chunk, not on the segment.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 
 MIN_CHUNK_BYTES = 32 << 20
 CHUNKS_PER_SEGMENT = 4
-"""The larger, the more row groups a reader of one topic skips. A quarter of the segment limits the memory."""
+"""With larger chunks, a reader of one topic skips more row groups. A quarter of the segment limits memory."""
 
 _MOST_KEPT_BYTES = 64 << 20
-"""Most bytes of a window's memory that are kept for the next segment. While a window is larger, Arrow's
+"""Most bytes of a window's memory that are kept for the next segment. While a larger window is read, Arrow's
 unused memory is released."""
 
 _VIEW = np.dtype("V16")
-"""Arrow's view of some bytes: their length and their place."""
+"""Arrow's view of a binary value: its length and its place."""
 
 _per_thread = threading.local()
 
@@ -55,10 +55,7 @@ CompareRows = Callable[[int, memoryview, np.ndarray[Any, Any], np.ndarray[Any, A
 
 @dataclass(frozen=True, slots=True)
 class DataFileStats:
-    """Facts about a segment from its rows.
-
-    Timestamps are in milliseconds since the epoch; None: it has no messages.
-    """
+    """Facts about a segment from its rows. Timestamps are in milliseconds since the epoch, or None."""
 
     row_count: int
     message_count: int
@@ -69,7 +66,7 @@ class DataFileStats:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Row groups [first, end) whose rows cover exactly the bytes from one position to another."""
+    """Row groups [first, end) whose rows cover exactly the bytes [start, end) of the segment."""
 
     first_row_group: int
     end_row_group: int
@@ -88,9 +85,8 @@ def write_data_file(
 
     :param data: the whole segment, or memory for it that ``load`` fills.
     :param sink: open binary file; it is left open.
-    :param load: makes parts of ``data`` readable.
-    :raises CorruptFrameError: some bytes are not a frame and may differ from what the broker wrote, and the
-        job doesn't accept damage. The error names the first of them.
+    :raises CorruptFrameError: some bytes are no frame and may not be as the broker wrote them, and the job
+        doesn't accept damage. The error names their first position.
     :raises ProofError: the codec fails, or its rows don't match its schema.
     :raises OSError: the sink can't be written.
     """
@@ -103,7 +99,7 @@ def write_data_file(
 
 
 class LeftOut:
-    """Separates the rows of a segment that archive rules leave out of the lake."""
+    """Separates the rows that archive rules leave out of the lake from a segment's other rows."""
 
     def __init__(self, permits: ArchivePermits, log: str, columns: Columns) -> None:
         self._permits, self._log = permits, log
@@ -111,57 +107,54 @@ class LeftOut:
         self._rules: dict[str, ArchiveRule | None] = {}
 
     def rule_of(self, topic: str) -> ArchiveRule | None:
-        """Return the rule that leaves out a topic's rows; None: they are archived."""
+        """Return the rule that leaves out a topic's rows, or None if they are archived."""
         if topic not in self._rules:
             self._rules[topic] = self._permits.rule_of(self._log, topic)
         return self._rules[topic]
 
     def split(self, ranges: Iterable[Iterator[pa.Table]], *, left_out: bool) -> Iterator[pa.Table]:
-        """Yield the rows that are left out, or the rows that are archived, of each range that has such rows.
+        """Yield the left-out rows of each range, or its archived rows. Ranges without such rows are skipped.
 
         :param ranges: as :func:`decoded_ranges` yields them.
-        :param left_out: True: the rows that are left out.
+        :param left_out: True for the left-out rows, False for the archived rows.
         """
         for groups in ranges:
-            tables = [rows for group in groups for rows in self._chosen(group, left_out=left_out)]
+            tables = [rows for group in groups for rows in self._choose_rows(group, left_out=left_out)]
             if tables:
                 yield pa.concat_tables(tables)
             del tables
 
-    def _chosen(self, rows: pa.Table, *, left_out: bool) -> Iterator[pa.Table]:
+    def _choose_rows(self, rows: pa.Table, *, left_out: bool) -> Iterator[pa.Table]:
         names = one_array(rows[self._topic])
         by_rule = [self.rule_of(name or "") is not None for name in names.dictionary.to_pylist()]
-        # The last is for rows without a topic, which always enter.
+        # The last value is for rows without a topic, which are always archived.
         mask = np.array([*by_rule, False]) == left_out
         indices: Any = names.indices
         chosen = mask[pc.fill_null(indices.cast(pa.int64()), len(by_rule)).to_numpy()]
         if chosen.any():
-            yield rows if chosen.all() else _chosen_rows(rows, chosen)
+            yield rows if chosen.all() else _filter_rows(rows, chosen)
 
 
-def _chosen_rows(rows: pa.Table, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Table:
-    """Return the chosen rows.
-
-    Arrow can't filter columns of views: for these only the views are chosen, and the bytes stay in place.
-    """
+def _filter_rows(rows: pa.Table, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Table:
+    # Arrow can't filter columns of views. For these, only the views are filtered, and no bytes are copied.
     mask = pa.array(chosen)
     columns = [
-        _chosen_views(column, chosen) if pa.types.is_binary_view(column.type) else column.filter(mask)
+        _filter_views(column, chosen) if pa.types.is_binary_view(column.type) else column.filter(mask)
         for column in rows.columns
     ]
     return pa.Table.from_arrays(columns, schema=rows.schema)
 
 
-def _chosen_views(
+def _filter_views(
     column: pa.ChunkedArray[Any], chosen: np.ndarray[Any, np.dtype[np.bool_]]
 ) -> pa.ChunkedArray[Any]:
     chunks, first = [], 0
     for chunk in column.chunks:
-        here = chosen[first : first + len(chunk)]
+        chosen_here = chosen[first : first + len(chunk)]
         first += len(chunk)
         _, views, *data = chunk.buffers()
-        kept = np.frombuffer(cast("Any", views), _VIEW)[chunk.offset : chunk.offset + len(chunk)][here]
-        valid = pa.array(chunk.is_valid().to_numpy(zero_copy_only=False)[here])
+        kept = np.frombuffer(cast("Any", views), _VIEW)[chunk.offset : chunk.offset + len(chunk)][chosen_here]
+        valid = pa.array(chunk.is_valid().to_numpy(zero_copy_only=False)[chosen_here])
         buffers = [valid.buffers()[1], pa.py_buffer(kept.tobytes()), *data]
         chunks.append(pa.Array.from_buffers(column.type, len(kept), buffers))
     return pa.chunked_array(chunks, column.type)
@@ -170,19 +163,22 @@ def _chosen_views(
 def decoded_ranges(
     job: SegmentJob, codec: SegmentCodec, data: memoryview, load: LoadBytes = all_is_loaded
 ) -> Iterator[Iterator[pa.Table]]:
-    """Yield a segment's rows in ranges of some megabytes, each cut into row groups.
+    """Yield a segment's rows in ranges of one chunk's bytes, each cut into row groups.
 
     A range's bytes are valid until the next range is requested.
 
     :param data: the whole segment, or memory for it that ``load`` fills.
-    :param load: makes parts of ``data`` readable.
     :raises CorruptFrameError: as :func:`write_data_file` does.
     :raises ProofError: the codec fails.
     """
     chunk_bytes = max(MIN_CHUNK_BYTES, -(-len(data) // CHUNKS_PER_SEGMENT))
+    view = data.toreadonly()
+    if len(view):
+        # Unlike that of ``toreadonly``, the ``obj`` of this view doesn't lead to writable memory.
+        view = memoryview(pa.py_buffer(view)).cast("B")
     with codec_errors(job.path):
         ranges_of = partial(codec.decode_groups, chunk_bytes=chunk_bytes, context=job.context.codec)
-        decoded = iter(ranges_of(_read_only(data), job.base_offset, load=load))
+        decoded = iter(ranges_of(view, job.base_offset, load=load))
     while True:
         with codec_errors(job.path):
             groups, damage = next(decoded, _END)
@@ -192,10 +188,10 @@ def decoded_ranges(
             return
         if first is not None:
             raise CorruptFrameError.at(job.path, first.offset, first.expected, first.found)
-        yield _groups(job, codec, groups)
+        yield _checked_groups(job, codec, groups)
 
 
-def _groups(job: SegmentJob, codec: SegmentCodec, groups: Iterator[pa.Table]) -> Iterator[pa.Table]:
+def _checked_groups(job: SegmentJob, codec: SegmentCodec, groups: Iterator[pa.Table]) -> Iterator[pa.Table]:
     while True:
         with codec_errors(job.path):
             rows = next(groups, None)
@@ -204,28 +200,21 @@ def _groups(job: SegmentJob, codec: SegmentCodec, groups: Iterator[pa.Table]) ->
         if rows is None:
             return
         yield rows
-        # The next rows are decoded before this name is bound again.
+        # Otherwise the name would keep these rows in memory while the next ones are decoded.
         del rows
 
 
 _END: tuple[None, tuple[Damage, ...]] = (None, ())
-"""The value after the last rows of a codec."""
-
-
-def _read_only(data: memoryview) -> memoryview:
-    """Return a read-only view.
-
-    Its ``obj`` doesn't lead to writable memory, as that of ``toreadonly`` does.
-    """
-    view = data.toreadonly()
-    return memoryview(pa.py_buffer(view)).cast("B") if len(view) else view
+"""The value after a codec's last range."""
 
 
 @contextmanager
 def codec_errors(name: str) -> Iterator[None]:
-    """Turn any error of a codec into one error. Running out of memory isn't the codec's fault and stays.
+    """Turn any error of a broker's codec into one error.
 
-    :raises ProofError: a broker's codec raises an error that isn't from this package.
+    Errors of this package and MemoryError are raised as they are.
+
+    :raises ProofError: the codec raised another error.
     """
     try:
         yield
@@ -237,10 +226,7 @@ def codec_errors(name: str) -> Iterator[None]:
 
 @contextmanager
 def _row_errors(name: str) -> Iterator[None]:
-    """Turn errors that a codec's rows cause when they are written into our error.
-
-    :raises ProofError: the rows don't match their schema.
-    """
+    """Turn errors of writing rows that don't match their schema into ProofError."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -249,17 +235,16 @@ def _row_errors(name: str) -> Iterator[None]:
 
 def _codec_error(name: str, error: BaseException) -> ProofError:
     return ProofError(
-        f"{name}: expected its broker's codec to turn the segment into rows of its schema and back, "
-        f"found {type(error).__name__}: {error}. Nothing was committed. Mend the package that brings the "
-        "broker."
+        f"{name}: expected its broker's codec to turn the segment into rows of its schema and back, found "
+        f"{type(error).__name__}: {error}. Nothing was committed. Mend the package that brings the broker."
     )
 
 
 def encode_rows(codec: SegmentCodec, rows: pa.Table, out: memoryview, first_position: int, name: str) -> int:
-    """Write the bytes of rows by their codec.
+    """Let the codec write the bytes of rows.
 
-    :return: the number of bytes that the codec reports.
-    :raises ProofError: the codec fails, or returns impossible values.
+    :return: the number of bytes that the codec says it has written.
+    :raises ProofError: the codec fails, or returns an impossible number.
     """
     with codec_errors(name):
         written: object = codec.encode(rows, out, first_position)
@@ -281,31 +266,19 @@ def write_decoded(
     """
     schema = file_schema(codec.schema, trees=job.trees)
     groups = next(ranges, iter(()))
-    sample = _first_rows(groups)
+    sample: list[pa.Table] = []
+    for rows in groups:
+        sample.append(rows)
+        if sum(map(len, sample)) >= SAMPLE_ROWS:
+            break
     options = writer_options(schema, codec.columns, pa.concat_tables(sample) if sample else None)
     with pq.ParquetWriter(sink, schema, **options) as writer:
-        for rows in chain(_take_groups(sample), groups, chain.from_iterable(ranges)):
+        # No list and no name may keep rows in memory while the next ones are decoded.
+        taken = (sample.pop(0) for _ in range(len(sample)))
+        for rows in chain(taken, groups, chain.from_iterable(ranges)):
             table = _with_own_columns(job, rows, codec.columns, schema)
             writer.write_table(table, row_group_size=max(1, table.num_rows))
-            # The next rows are decoded before these names are bound again.
             del rows, table
-
-
-def _first_rows(groups: Iterator[pa.Table]) -> list[pa.Table]:
-    tables: list[pa.Table] = []
-    count = 0
-    for rows in groups:
-        tables.append(rows)
-        count += rows.num_rows
-        if count >= SAMPLE_ROWS:
-            break
-    return tables
-
-
-def _take_groups(groups: list[pa.Table]) -> Iterator[pa.Table]:
-    """Yield groups, and keep no reference to them."""
-    while groups:
-        yield groups.pop(0)
 
 
 def lake_groups(
@@ -313,7 +286,6 @@ def lake_groups(
 ) -> Iterator[pa.Table]:
     """Yield a segment's rows with the lake's columns, one table for each row group.
 
-    :param data: the whole segment.
     :param schema: result of :func:`file_schema` for the codec's rows.
     :raises StorageEngineError: as :func:`write_data_file` does.
     """
@@ -337,10 +309,7 @@ class RowCounter:
         self._last_us: list[int] = []
 
     def add(self, rows: pa.Table) -> None:
-        """Count rows of the data file.
-
-        :param rows: rows with at least the columns ``kind`` and ``size``, and the column of the stored time.
-        """
+        """Count rows. They have at least the columns ``kind`` and ``size``, and that of the stored time."""
         is_message = pc.equal(rows["kind"], pa.scalar("message"))
         messages = is_message.to_numpy().sum().item()
         self._rows += rows.num_rows
@@ -359,7 +328,6 @@ class RowCounter:
             self._last_us.append(extremes["max"].as_py())
 
     def stats(self) -> DataFileStats:
-        """Return the counts so far."""
         first, last = min(self._first_us, default=None), max(self._last_us, default=None)
         return DataFileStats(
             row_count=self._rows,
@@ -371,35 +339,34 @@ class RowCounter:
 
 
 class WindowMemory:
-    """Memory in which windows are put together, for one segment after the other, never for two at a time.
+    """Memory for the bytes of windows. Only one segment at a time may use it.
 
-    It is used again, as the kernel must clear fresh pages: a good part of the time of encoding.
+    Fresh memory would take longer, because the kernel must clear its pages.
+
+    :param buffers: number of buffers. A buffer's bytes are valid until so many more buffers are requested.
     """
 
     def __init__(self, buffers: int = 1) -> None:
-        """
-        :param buffers: number of buffers; yielded bytes are valid until as many more were requested.
-        """
         self._buffers = [np.empty(0, np.uint8)] * buffers
 
     def forget(self) -> None:
-        """Release buffers of a size that only large segments need."""
+        """Release the buffers that are larger than most segments need."""
         self._buffers = [it if len(it) <= _MOST_KEPT_BYTES else it[:0].copy() for it in self._buffers]
 
     def buffers(self, size_bytes: int) -> Iterator[memoryview]:
-        """Yield buffers of at least this size, in turn and without end."""
+        """Yield the buffers in turn, without end. Each has at least this size."""
         for number in cycle(range(len(self._buffers))):
             if len(self._buffers[number]) < size_bytes:
                 self._buffers[number] = np.empty(size_bytes, np.uint8)
             yield self._buffers[number].data
 
     def take(self, size_bytes: int) -> memoryview:
-        """Return memory of this size, from the next one of :meth:`buffers`."""
+        """Return memory of this size, from the first buffer."""
         return next(self.buffers(size_bytes))[:size_bytes]
 
 
 def window_memory() -> WindowMemory:
-    """Return the thread's memory for reading windows back. A thread uses it for all its segments."""
+    """Return this thread's memory for reading windows back, which all its segments use."""
     if not hasattr(_per_thread, "windows"):
         _per_thread.windows = WindowMemory()
     windows: WindowMemory = _per_thread.windows
@@ -412,8 +379,8 @@ def opened_file(
 ) -> Iterator[tuple[pa.NativeFile, pq.ParquetFile]]:
     """Open a data file of the lake, and its rows, for the duration of the block.
 
-    :param stored_at: location of the file until it gets its final name; "": it has its final name.
-    :param footer: the footer if it was read before; None: it is read.
+    :param stored_at: location of the file until it gets its final name; "" if it has that name.
+    :param footer: the footer if it was read before; None to read it.
     :raises ProofError: the file is no Parquet file.
     :raises LakeUnavailableError: the file can't be read.
     """
@@ -435,9 +402,8 @@ def opened_rows(
 
 
 def open_rows(stored: Any, coded: Iterable[str] = ()) -> pq.ParquetFile:
-    """Open the rows of a data file. The column of leaf keys is read as its dictionary codes.
+    """Open the rows of an open data file. The column of leaf keys is read as dictionary codes.
 
-    :param stored: open file.
     :param coded: further columns that are read as dictionary codes.
     """
     footer = pq.read_metadata(stored)
@@ -447,11 +413,11 @@ def open_rows(stored: Any, coded: Iterable[str] = ()) -> pq.ParquetFile:
 
 
 class SegmentPart:
-    """A segment's rows in a shared data file, read as if they were a file of their own.
+    """A segment's rows in a shared data file, read like a file with these rows alone.
 
-    Row groups are counted from the segment's first one. Rows of other segments in them are left out.
+    Number 0 is the segment's first row group. Rows of other segments in its row groups are left out.
 
-    :raises ProofError: the file doesn't have so many row groups.
+    :raises ProofError: the file doesn't have the row groups.
     """
 
     def __init__(
@@ -460,8 +426,8 @@ class SegmentPart:
         if groups.stop > parquet.num_row_groups:
             raise ProofError(
                 f"{name}: expected row groups {groups.start} to {groups.stop - 1} with the rows of "
-                f"{identity.log}/{identity.base_offset:020d}, found {parquet.num_row_groups} in it. The "
-                "data file is not the one that was proven."
+                f"{identity.log}/{identity.base_offset:020d}, found a file of {parquet.num_row_groups} row "
+                "groups. The data file is not the one that was proven."
             )
         self._parquet, self._groups, self._name = parquet, groups, name
         values = (identity.store_id, identity.lineage, identity.log, identity.base_offset)
@@ -478,7 +444,6 @@ class SegmentPart:
     def read_row_group(
         self, number: int, columns: Sequence[str] | None = None, *, use_threads: bool = False
     ) -> pa.Table:
-        """Return the segment's rows of a row group."""
         names = None if columns is None else list(dict.fromkeys((*columns, *self._values)))
         rows = self._parquet.read_row_group(self._groups[number], columns=names, use_threads=use_threads)
         are_own: Any = reduce(
@@ -491,13 +456,12 @@ class SegmentPart:
     def read_row_groups(
         self, numbers: Sequence[int], columns: Sequence[str], *, use_threads: bool = False
     ) -> pa.Table:
-        """Return the segment's rows of some row groups."""
         return pa.concat_tables(self.read_row_group(it, columns, use_threads=use_threads) for it in numbers)
 
     def statistics(self, column: str) -> list[pq.Statistics | None]:
-        """Return a column's statistics by row group; None: the row group also has other segments' rows."""
+        """Return a column's statistics in each row group, or None if other segments may have rows in it."""
         return [
-            by_column[column] if _says_one(by_column[name] for name in self._values) else None
+            by_column[column] if _are_constant(by_column[name] for name in self._values) else None
             for by_column in _statistics(
                 self._parquet.metadata, self._groups, (column, *self._values), self._name
             )
@@ -505,25 +469,23 @@ class SegmentPart:
 
 
 class LastGroup:
-    """A data file that keeps the last row group it has read, for the next segment in that row group."""
+    """A data file that keeps its last read row group, for the next segment with rows in it."""
 
     def __init__(self, parquet: pq.ParquetFile) -> None:
         self._parquet = parquet
         self._last: tuple[object, pa.Table] | None = None
-        # Asked for by each segment; the footer makes them again each time.
+        # Each segment needs them, and the footer would make them again each time.
         self.metadata, self.schema_arrow = parquet.metadata, parquet.schema_arrow
         self.num_row_groups = parquet.num_row_groups
 
     def read_row_group(
         self, number: int, columns: Sequence[str] | None = None, *, use_threads: bool = False
     ) -> pa.Table:
-        """Return a row group."""
         key = (number, None if columns is None else tuple(columns))
         if self._last is None or self._last[0] != key:
             self._last = None
             names = None if columns is None else list(columns)
-            rows = self._parquet.read_row_group(number, columns=names, use_threads=use_threads)
-            self._last = key, rows
+            self._last = key, self._parquet.read_row_group(number, columns=names, use_threads=use_threads)
         return self._last[1]
 
 
@@ -532,7 +494,7 @@ SegmentRows = pq.ParquetFile | SegmentPart
 
 
 def rows_of_segment(parquet: pq.ParquetFile, receipt: Receipt, name: str) -> SegmentRows:
-    """Return the rows of a receipt in its data file.
+    """Return the rows of a receipt's segment in its data file.
 
     :raises ProofError: the file doesn't have the row groups that the receipt names.
     """
@@ -543,7 +505,7 @@ def rows_of_segment(parquet: pq.ParquetFile, receipt: Receipt, name: str) -> Seg
 def copy_rows(
     file_io: FileIO, old: str, new: str, columns: Columns, part_of: Callable[[pq.ParquetFile], SegmentRows]
 ) -> None:
-    """Copy a segment's rows into a data file of its own. Each row group stays a row group.
+    """Copy a segment's rows into a data file of its own, row group by row group.
 
     :param part_of: returns the segment's rows in the old file.
     :raises ProofError: the old file is no Parquet file.
@@ -559,13 +521,13 @@ def copy_rows(
 
 
 _segments: FileMemory[Mapping[SegmentIdentity, range]] = FileMemory(most=200_000)
-"""The segments in each data file, by its location; some 300 bytes for each segment."""
+"""The segments in each data file, by the file's location. A segment takes some 300 bytes."""
 
 
 def segments_in(file_io: FileIO, location: str) -> Mapping[SegmentIdentity, range]:
-    """Return the segments that have rows in a data file, without their SHA-256, each with its row groups.
+    """Return the row groups of each segment in a data file. The identities lack the SHA-256.
 
-    A process reads a file only once.
+    The last results are kept, because a file never changes.
 
     :raises ProofError: the file is no Parquet file.
     :raises LakeUnavailableError: the file can't be read.
@@ -576,10 +538,7 @@ def segments_in(file_io: FileIO, location: str) -> Mapping[SegmentIdentity, rang
 def _read_segments(file_io: FileIO, location: str) -> Mapping[SegmentIdentity, range]:
     segments: dict[SegmentIdentity, range] = {}
     names = IDENTITY_COLUMNS.names
-    with (
-        lake_errors(location, "read a data file"),
-        opened_rows(file_io, location) as parquet,
-    ):
+    with lake_errors(location, "read a data file"), opened_rows(file_io, location) as parquet:
         for number in range(parquet.num_row_groups):
             rows = parquet.read_row_group(number, columns=names, use_threads=False)
             for slot in rows.group_by(names, use_threads=False).aggregate([]).to_pylist():
@@ -605,7 +564,7 @@ def write_groups(columns: Columns, groups: Iterable[pa.Table], sink: Any) -> Non
 
 
 def column_statistics(rows: SegmentRows, column: str, name: str) -> list[pq.Statistics | None]:
-    """Return a column's statistics in each row group of a segment; None: they say nothing about the segment.
+    """Return a column's statistics in each row group of a segment, or None where the footer has none for it.
 
     :raises ProofError: the file's footer lacks the column.
     """
@@ -624,7 +583,7 @@ def _statistics(
         yield {column: group.column(at).statistics for column, at in places.items()}
 
 
-def _says_one(statistics: Iterable[pq.Statistics | None]) -> bool:
+def _are_constant(statistics: Iterable[pq.Statistics | None]) -> bool:
     return all(item is not None and item.has_min_max and item.min == item.max for item in statistics)
 
 
@@ -643,19 +602,17 @@ def segment_bytes(
     The file is read once, from its beginning to its end.
 
     :param origin: position of the segment's first byte.
-    :param counter: gets all rows; None: only the columns that the bytes are made of are read.
-    :param memory: memory for the bytes, which decides how long they are valid; None: until the next bytes are
-        requested.
+    :param counter: counts all rows; None to read only the columns that the bytes are made of.
+    :param memory: memory for the bytes. With None, they are valid until the next bytes are requested.
     :param tree: gets all leaves, for a file with leaf keys.
-    :raises ProofError: when the rows don't cover [origin, origin + size_bytes) exactly once.
+    :raises ProofError: the rows don't cover [origin, origin + size_bytes) exactly once.
     """
     columns = None if counter is None else list(codec.schema.names)
     if tree is not None:
         columns = list(dict.fromkeys((*(columns or codec.encoded_columns), *tree_columns(codec.columns))))
     windows = plan_windows(parquet, origin, size_bytes, name)
     longest = max((w.end_position - w.start_position for w in windows), default=0)
-    buffers = (memory or WindowMemory()).buffers(longest)
-    for window, buffer in zip(windows, buffers, strict=False):
+    for window, buffer in zip(windows, (memory or WindowMemory()).buffers(longest), strict=False):
         out = buffer[: window.end_position - window.start_position]
         read_window(parquet, codec, window, out, name, columns, counter, tree)
         yield window.start_position, out
@@ -671,13 +628,13 @@ def read_window(
     counter: RowCounter | None = None,
     tree: SegmentTree | None = None,
 ) -> None:
-    """Put a window's bytes together.
+    """Write a window's bytes into memory.
 
-    :param out: memory for them, as long as the window.
-    :param columns: columns to read; None: only those that the bytes are made of.
-    :raises ProofError: when the rows don't cover the window exactly once.
+    :param out: memory of the window's length.
+    :param columns: columns to read; None for the columns that the bytes are made of.
+    :raises ProofError: the rows don't cover the window exactly once.
     """
-    # What a codec leaves out must not be found there by chance, as another segment with the same bytes.
+    # Bytes that the codec doesn't write must not be right by chance, from an equal segment before.
     np.frombuffer(out, np.uint8).fill(0)
     written = 0
     starts: list[np.ndarray[Any, Any]] = []
@@ -694,7 +651,7 @@ def read_window(
             counter.add(rows)
         if tree is not None:
             tree.add(rows)
-        # Or two row groups would be in memory while the next is read.
+        # Otherwise two row groups would be in memory while the next one is read.
         del rows
         if len(out) > _MOST_KEPT_BYTES:
             pa.default_memory_pool().release_unused()
@@ -710,21 +667,18 @@ def read_window(
 
 
 def _encoded_rows(parquet: SegmentRows, codec: SegmentCodec, group: int) -> pa.Table:
-    """Read the columns that a row group's bytes are made of.
-
-    A column that none of its rows needs isn't read.
-    """
+    """Read the columns that a row group's bytes are made of. Columns that no row needs are null."""
     spared = codec.columns.not_of_raw
     names = [name for name in codec.encoded_columns if name not in spared]
     rows = parquet.read_row_group(group, columns=names, use_threads=False)
     if not spared:
         return rows
-    # Any: the stubs know no scalar beside an array.
+    # The stubs don't allow a scalar and an array together.
     compute: Any = pc
     lack = compute.and_(compute.is_null(rows["raw"]), compute.greater(rows["size"], 0))
     if compute.any(lack).as_py():
-        more = parquet.read_row_group(group, columns=list(spared), use_threads=False)
-        values = {name: more[name] for name in spared}
+        spared_rows = parquet.read_row_group(group, columns=list(spared), use_threads=False)
+        values = {name: spared_rows[name] for name in spared}
     else:
         values = {name: pa.nulls(rows.num_rows, codec.schema.field(name).type) for name in spared}
     for name, column in values.items():
@@ -733,12 +687,12 @@ def _encoded_rows(parquet: SegmentRows, codec: SegmentCodec, group: int) -> pa.T
 
 
 def plan_windows(parquet: SegmentRows, origin: int, size_bytes: int, name: str) -> tuple[Window, ...]:
-    """Cut a segment's rows into windows, by the positions of rows in the footer.
+    """Divide a segment's row groups into windows, by the footer's statistics of positions.
 
-    The positions must be checked again when the rows are read.
+    When the rows are read, their positions must be checked.
 
     :param origin: position of the segment's first byte.
-    :raises ProofError: there are no rows for a segment that has bytes, or some rows are outside of it.
+    :raises ProofError: a segment that has bytes has no rows, or some rows are outside of it.
     """
     end = origin + size_bytes
     statistics = column_statistics(parquet, "physical_offset", name)
@@ -747,16 +701,16 @@ def plan_windows(parquet: SegmentRows, origin: int, size_bytes: int, name: str) 
             f"{name}: expected rows for the bytes [{origin}, {end}), found none. The data file "
             "is not the segment."
         )
-    # Without statistics a row group may have rows from anywhere.
+    # A row group without statistics may have rows from anywhere in the segment.
     anywhere = (origin, end - 1)
     bounds = np.array(
         [(s.min, s.max) if s is not None and s.has_min_max else anywhere for s in statistics], np.int64
     ).reshape(-1, 2)
-    strange = bounds[(bounds < origin) | (bounds >= end)]
-    if len(strange):
+    outside = bounds[(bounds < origin) | (bounds >= end)]
+    if len(outside):
         raise ProofError(
             f"{name}: expected rows in the bytes [{origin}, {end}), found one at physical offset "
-            f"{strange[0]}. The data file is not the segment."
+            f"{outside[0]}. The data file is not the segment."
         )
     lowest_from = np.minimum.accumulate(bounds[::-1, 0])[::-1]
     highest_to = np.maximum.accumulate(bounds[:, 1])
@@ -773,13 +727,13 @@ def plan_windows(parquet: SegmentRows, origin: int, size_bytes: int, name: str) 
 def place_of(metadata: pq.FileMetaData, column: str, name: str) -> int:
     """Return the index of a column in a data file.
 
-    :raises ProofError: the footer doesn't name the column.
+    :raises ProofError: the footer lacks the column.
     """
     try:
         return metadata.schema.names.index(column)
     except ValueError as error:
         raise ProofError(
-            f"{name}: expected a column {column}, found a footer that names none. Run verify, and keep or "
+            f"{name}: expected a column {column}, found a footer without it. Run verify, and keep or "
             "restore the segment from another place that still has it."
         ) from error
 
@@ -796,11 +750,11 @@ def push_rows(
 ) -> None:
     """Add leaves to a tree for rows that are only a part of their segment.
 
-    The file is read once, a window of row groups at a time.
+    The file is read once, window by window.
 
     :param origin: position of the segment's first byte.
-    :param take: called with the number of each row group, and with the row group with all its columns; None:
-        only the columns that leaves are made of are read.
+    :param take: called with the number and all columns of each row group; None to read only the columns that
+        leaves are made of.
     :param compare: called with the bytes of each window's rows.
     :raises ProofError: rows overlap, or are outside of the segment.
     """
@@ -839,7 +793,7 @@ def check_disjoint(
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Make sure that rows are within [start, end) and don't overlap.
 
-    :return: indexes of the rows that have bytes, by position.
+    :return: indexes of the rows that have bytes, sorted by position.
     :raises ProofError: a row is outside, or two overlap.
     """
     order = np.flatnonzero(sizes > 0)
@@ -849,8 +803,8 @@ def check_disjoint(
     if outside.any():
         raise ProofError(
             f"{name}: expected rows within the bytes [{start}, {end}) that don't overlap, found one at "
-            f"physical offset {int(begins[np.argmax(outside)])} that does, or is outside. The data file is "
-            "not of the segment."
+            f"physical offset {int(begins[np.argmax(outside)])} that overlaps or is outside. The data file "
+            "is not of the segment."
         )
     return order
 
@@ -862,23 +816,23 @@ def check_tiled(
 
     :param starts: position of each row, in any order.
     :param ends: position after each row's last byte.
-    :return: indexes of the rows that have bytes, by position.
-    :raises ProofError: they don't.
+    :return: indexes of the rows that have bytes, sorted by position.
+    :raises ProofError: the rows leave a gap, overlap, or are outside.
     """
-    owning = ends != starts
+    have_bytes = ends != starts
     places: np.ndarray[Any, np.dtype[np.int64]] | None = None
-    if not owning.all():
-        places = np.flatnonzero(owning)
-        lone = starts[~owning]
-        # Those of one row's bytes mostly follow each other, and there may be hundreds.
-        lone = np.setdiff1d(lone[np.append(True, lone[1:] != lone[:-1])], starts[owning])
-        starts, ends = starts[owning], ends[owning]
+    if not have_bytes.all():
+        places = np.flatnonzero(have_bytes)
+        lone = starts[~have_bytes]
+        # Hundreds of rows without bytes may have one position, mostly one after the other.
+        lone = np.setdiff1d(lone[np.append(True, lone[1:] != lone[:-1])], starts[have_bytes])
+        starts, ends = starts[have_bytes], ends[have_bytes]
         if len(lone):
             raise ProofError(
                 f"{name}: expected each row without bytes where another row begins, found one at physical "
                 f"offset {int(lone[0])}. The data file is not the segment."
             )
-    # Two that begin at one place are a fault in any order: no stable sort, which takes several times as long.
+    # Two rows at one position are a fault in any order, so that the slower stable sort isn't needed.
     order = np.argsort(starts)
     expected = np.concatenate(([start], ends[order]))
     actual = np.concatenate((starts[order], [end]))
@@ -892,7 +846,7 @@ def check_tiled(
 
 
 def _with_own_columns(job: SegmentJob, rows: pa.Table, columns: Columns, schema: pa.Schema) -> pa.Table:
-    # Dictionaries of one value: the writer has nothing to hash.
+    # With dictionaries of one value, the writer needn't hash the rows' values.
     zeros = np.zeros(rows.num_rows, np.int32)
     identity = [
         pa.DictionaryArray.from_arrays(zeros, pa.array([value], field.type))
@@ -905,9 +859,9 @@ def _with_own_columns(job: SegmentJob, rows: pa.Table, columns: Columns, schema:
 
 
 def file_schema(codec_schema: pa.Schema, *, trees: bool) -> pa.Schema:
-    """Return the lake's columns for the Parquet writer, some as dictionaries. A reader sees plain values.
+    """Return the lake's columns for the Parquet writer, some as dictionaries. Readers get plain values.
 
-    Columns of trees that have no value in a new file are left out, because Iceberg then reads null.
+    Columns of trees that have no value in a new file are left out. Iceberg reads them as null.
     """
     names = (*IDENTITY_COLUMNS.names, LEAF_KEY)
     left_out = set(TREE_COLUMNS.names) - {LEAF_KEY}

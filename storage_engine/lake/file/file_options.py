@@ -1,4 +1,4 @@
-"""Parquet encodings of a data file's columns. They are chosen by the codec and by a sample of the rows."""
+"""Parquet encodings of a data file's columns, by its codec and a sample of the rows."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from storage_engine.model.broker.codec import Columns
 
 COMPRESSION_LEVEL: Final = 1
 _PACKED_LEVEL: Final = -100
-"""The compression level for data that doesn't shrink, so that zstd searches little."""
+"""Compression level for data that doesn't shrink: zstd searches little."""
 SAMPLE_ROWS: Final = 1 << 14
 """Number of first rows by which a file's options are chosen."""
 _SAMPLE_VALUES: Final = 1000
 _LEAST_BYTES: Final = 64 << 10
 _MOST_BYTES: Final = 1 << 20
-"""Bounds for the bytes of a sample. A smaller sample isn't judged; a larger one isn't read."""
+"""Bounds for a sample's bytes. A smaller sample counts as compressible; no more bytes are sampled."""
 _SHRINKS: Final = 0.97
 """Largest compressed share of the original size at which compression is worth its time."""
 _MOST_DISTINCT: Final = 0.9
@@ -30,7 +30,7 @@ _MOST_DISTINCT: Final = 0.9
 def writer_options(schema: pa.Schema, columns: Columns, rows: pa.Table | None) -> dict[str, Any]:
     """Return options of the Parquet writer.
 
-    :param rows: the file's first rows, from which a sample is taken; None: there are none.
+    :param rows: the file's first rows, from which a sample is taken; None if the file has no rows.
     """
     names = set(schema.names)
     sample = schema.empty_table() if rows is None else rows.slice(0, SAMPLE_ROWS)
@@ -53,16 +53,14 @@ def writer_options(schema: pa.Schema, columns: Columns, rows: pa.Table | None) -
 
 
 def _has_repeats(column: pa.ChunkedArray[Any]) -> bool:
-    """Return whether values repeat often enough for a dictionary."""
     values: Any = column
     if pa.types.is_binary_view(values.type):
         values = values.cast(pa.large_binary())
-    distinct = pc.count_distinct(values).as_py()
-    return bool(distinct <= _MOST_DISTINCT * (len(values) - values.null_count))
+    return bool(pc.count_distinct(values).as_py() <= _MOST_DISTINCT * (len(values) - values.null_count))
 
 
 def _is_packed(column: pa.ChunkedArray[Any]) -> bool:
-    """Return whether a column's bytes don't shrink, because they are compressed already."""
+    """Return whether a column's bytes don't shrink when they are compressed."""
     if not pa.types.is_binary_view(column.type):
         return False
     values: list[bytes] = []

@@ -13,8 +13,8 @@ from storage_engine.model.proof.receipt import ProvenRows, Receipt, SegmentIdent
 from storage_engine.model.store import FileFacts, SegmentContext, in_file_name
 
 _LOG_BYTES = 148
-"""Most bytes of a log's name within a data file's name. The rest of the name has at most 107 bytes while the
-file is staged, and file systems allow 255."""
+"""Most bytes of a log's name within a data file's name. File systems allow 255 bytes for a name. The rest of
+a staged file's name needs up to 107."""
 
 _SHARED_FILE_NAME = re.compile(r"shared-[0-9a-f]{8,32}-\d{1,9}(?:-[0-9a-f]{8})?\.parquet")
 
@@ -23,13 +23,13 @@ _DATA_FILE_NAME = re.compile(r"(\d+-.+-\d{20}-)([0-9a-f]{16})(?:-([0-9a-f]{8}))?
 
 @dataclass(frozen=True, slots=True)
 class AgentAccess:
-    """The address of the agent beside a broker, and the driver's access to it.
+    """The address of the agent on a broker's host, and the driver's access to it.
 
     :param address: HOST:PORT; plain://HOST:PORT without TLS.
-    :param token: token that the agent has as well; "": the agent requires a certificate instead.
-    :param authorities: PEM of the authority that signed the agent's certificate; "": the system's
+    :param token: token that the agent has as well; "" if the agent requires a certificate instead.
+    :param authorities: PEM of the authority that signed the agent's certificate; "" for the system's
         authorities.
-    :param certificate_file: PEM of the driver's own certificate with its key; "": it has none.
+    :param certificate_file: PEM of the driver's own certificate with its key; "" if the driver has none.
     """
 
     address: str
@@ -40,10 +40,11 @@ class AgentAccess:
 
 @dataclass(frozen=True, slots=True)
 class AgentRun:
-    """Everything that a task needs to read the segments of one run from an agent.
+    """The access of one run's tasks to an agent.
 
     :param address: as in :class:`AgentAccess`; likewise ``authorities``.
     :param run: the agent's name for the run: the digest of the files that the run may read, and a number.
+    :param key: the agent's secret for this run.
     """
 
     address: str
@@ -56,23 +57,22 @@ class AgentRun:
 class SegmentJob:
     """One segment to archive.
 
-    :param facts: facts of the file when it was chosen; a file with other facts is refused.
+    :param facts: facts of the file when it was chosen. A file with another inode or size is refused.
     :param messages_location: the location of the table of rows, so that a task needs no catalog.
-    :param accept_damage: archive bytes that don't decode unchanged, instead of refusing them.
+    :param accept_damage: archive bytes that can't be decoded as they are, instead of refusing them.
     :param original_mtime_ns: see ``Segment``; the receipt gets this time as the file's.
     :param attempt: part of the data file's name, if a file with the plain name was in the table and was lost
         or rewritten. Another engine's snapshot expiry may still delete that file.
-    :param bytes_per_second: limit for this process; None: no limit. See ``pace``.
-    :param store_name: the store's name for the receipt.
+    :param bytes_per_second: limit for this process, see ``pace``; None for no limit.
     :param store_host: the machine with the store, for the receipt.
-    :param end_offset: see ``Segment.end``; None: it is base offset + size.
+    :param end_offset: see ``Segment.end``; None if it is base offset + size.
     :param companions: see ``Segment``; their facts when they were chosen.
     :param context: facts that the broker knows and the segment's files don't contain.
-    :param permits: rules that leave rows of some topics out of the lake; None: all rows are archived.
-    :param agent: the agent from which its files are read; None: they are read on this host.
-    :param found_in: a shared data file of the table that has the segment's rows without a receipt, and their
-        row groups: a run was killed between its commits. None: there is none.
-    :param shares: jobs with the same word here may share a data file; None: the segment shares none.
+    :param permits: rules that leave rows of some topics out of the lake; None if all rows are archived.
+    :param agent: the agent from which the files are read; None if they are read on this host.
+    :param found_in: location and row groups of the segment's rows in a shared data file of the table, if a
+        killed run left them without a receipt. Otherwise None.
+    :param shares: jobs with the same word here may share a data file; None if the segment shares none.
     """
 
     store_id: str
@@ -109,10 +109,7 @@ class SegmentJob:
         return SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, "")
 
     def data_file(self, sha256: str) -> str:
-        """Return the location of the segment's data file. Each identity and attempt has one name.
-
-        :param sha256: hash of the segment's bytes, in hex.
-        """
+        """Return the location of the data file for this attempt and the segment's SHA-256, in hex."""
         name = data_file_name(replace(self.slot, sha256=sha256), self.attempt)
         return f"{self.messages_location}/data/store_id={self.store_id}/{name}"
 
@@ -121,11 +118,11 @@ class SegmentJob:
 class ProvenSegment(ProvenRows):
     """A segment whose data file was read back from the lake and is equal to the source file, byte for byte.
 
-    If archive rules leave out topics, this is true of the other topics' rows. The fields are those of
+    If archive rules leave out topics, only the other topics' rows are compared. The fields are those of
     :class:`Receipt`, without the fields of the chain. ``data_file`` is the whole location.
 
     :param staged_file: location of the proven bytes until they are published under ``data_file``; equal to
-        ``data_file`` when they are there already. The staged file belongs to this attempt alone.
+        ``data_file`` if they are there already. The staged file belongs to this attempt alone.
     :param manifest_facts: values for the data file's entry in the manifest; see
         :func:`~storage_engine.lake.file.table_entries.packed_facts`.
     """
@@ -149,13 +146,13 @@ class ProvenSegment(ProvenRows):
 
         :param data_file: the data file's name, relative to the table's location.
         """
-        others = ("staged_file", "manifest_facts", "data_file")
-        same = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
+        left_out = ("staged_file", "manifest_facts", "data_file")
+        same = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
         return Receipt(**same, data_file=data_file, moved_to=None, sequence=-1, previous_hash="", row_hash="")
 
 
 def new_attempt() -> str:
-    """Return eight digits that no other attempt at any segment has."""
+    """Return eight random hex digits, for one attempt at a segment."""
     return uuid.uuid4().hex[:8]
 
 
@@ -168,50 +165,40 @@ def data_file_name(identity: SegmentIdentity, attempt: str = "") -> str:
 
 
 def with_attempt(location: str, attempt: str) -> str:
-    """Return a data file's location with the name that another attempt gives it."""
+    """Return a data file's location under the name for another attempt."""
     directory, _, name = location.rpartition("/")
     slot, digits = split_data_file_name(name)
     return f"{directory}/{slot}{digits}-{attempt}.parquet"
 
 
 def slot_prefix(identity: SegmentIdentity) -> str:
-    """Return how data files' names begin for one lineage, log and base offset, whatever their bytes are."""
-    log = in_file_name(identity.log, _LOG_BYTES)
-    return f"{identity.lineage}-{log}-{identity.base_offset:020d}-"
+    """Return the beginning of all data files' names for one lineage, log and base offset."""
+    return f"{identity.lineage}-{in_file_name(identity.log, _LOG_BYTES)}-{identity.base_offset:020d}-"
 
 
 def split_data_file_name(name: str) -> tuple[str, str]:
-    """Return the prefix that :func:`slot_prefix` makes, and the 16 digits of the content's hash.
-
-    :return: two empty strings if another program named the file.
-    """
+    """Return :func:`slot_prefix` and the SHA-256's first 16 digits in a name, or two empty strings."""
     match = _DATA_FILE_NAME.fullmatch(name)
     return (match[1], match[2]) if match else ("", "")
 
 
 def shared_file_name(run: str, task: int) -> str:
-    """Return the name of a data file of several segments: ``shared-<run>-<task>.parquet``.
-
-    :param run: digits that no other run has.
-    """
+    """Return the name of a data file of several segments, for the digits of a run and a task's number."""
     return f"shared-{run}-{task}.parquet"
 
 
 def is_shared_name(name: str) -> bool:
-    """Return whether a data file's name is one for a file of several segments."""
+    """Return whether a data file's name is of the form that :func:`shared_file_name` gives."""
     return _SHARED_FILE_NAME.fullmatch(name) is not None
 
 
 def is_own_name(name: str) -> bool:
-    """Return whether a data file has a name that archiving gives.
-
-    Otherwise another program wrote the file.
-    """
+    """Return whether a data file has a name that archiving gives. If not, another program wrote it."""
     return is_shared_name(name) or split_data_file_name(name)[0] != ""
 
 
 def attempt_of(name: str) -> str:
-    """Return the attempt in a data file's name; "": it has none, or another program named the file."""
+    """Return the attempt in a data file's name, or "" if the name has none or another program gave it."""
     match = _DATA_FILE_NAME.fullmatch(name)
     return (match[3] or "") if match else ""
 

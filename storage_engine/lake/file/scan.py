@@ -1,8 +1,7 @@
-"""Reading of a table: the files that can have wanted rows, these rows, and the snapshot's live files.
+"""Reading a table: the files that can have wanted rows, these rows, and the snapshot's live files.
 
-PyIceberg decides which files match. A process parses no manifest twice, because a manifest never changes
-under its name. Maintenance writes down the stores and ranges that each manifest covers, so that a reader
-doesn't open all manifests.
+PyIceberg decides which files match. A process parses each manifest once, because manifests never change.
+Maintenance writes down the stores and ranges of each manifest, so that a reader needn't open all manifests.
 """
 
 from __future__ import annotations
@@ -58,11 +57,12 @@ RANGES_NAME = f"{HIDDEN_PREFIX}manifests.json"
 
 
 class Range(NamedTuple):
-    """The range of one store that the files of a manifest can have.
+    """Bounds of one store's files in a manifest.
 
-    :param first: lowest base offset of a segment; ``last`` the highest.
+    :param first: lowest base offset of a segment.
+    :param last: highest base offset of a segment.
     :param newest: highest sequence of a row.
-    :param least_rows: number of rows of the smallest file.
+    :param least_rows: number of rows of the file with the fewest.
     """
 
     first: int
@@ -72,7 +72,7 @@ class Range(NamedTuple):
 
 
 class WantedFiles(NamedTuple):
-    """Conditions for the files of a store that are wanted.
+    """Conditions for a store's wanted files.
 
     :param first: the file can have segments with this base offset or a higher one, up to ``last``.
     :param since: the file can have rows with this sequence or a higher one.
@@ -88,7 +88,7 @@ class WantedFiles(NamedTuple):
 EVERYTHING = WantedFiles()
 
 Ranges = Mapping[str, Range]
-"""By store id."""
+"""A manifest's bounds, by store id."""
 
 _VERSION = 2
 
@@ -96,25 +96,9 @@ _ranges_memory: FileMemory[Mapping[str, Ranges]] = FileMemory(most=8)
 
 
 def known_ranges(table: Table) -> Mapping[str, Ranges]:
-    """Return the known ranges of manifests, by :func:`manifest_key`."""
-    location = _location(table)
-    return _ranges_memory.get(location, lambda: _read(table, location))
-
-
-def may_hold(ranges: Ranges | None, store_id: str, wanted: WantedFiles) -> bool:
-    """Return whether a manifest can have the wanted files of a store.
-
-    :param ranges: ranges of the manifest; None: they aren't known.
-    """
-    if ranges is None:
-        return True
-    it = ranges.get(store_id)
-    return it is not None and (
-        it.first <= wanted.last
-        and it.last >= wanted.first
-        and it.newest >= wanted.since
-        and it.least_rows < wanted.below_rows
-    )
+    """Return the ranges of manifests that maintenance has written down, by :func:`manifest_key`."""
+    location = _ranges_location(table)
+    return _ranges_memory.get(location, lambda: _read_ranges(table, location))
 
 
 def manifest_key(manifest: ManifestFile) -> str:
@@ -125,14 +109,14 @@ def manifest_key(manifest: ManifestFile) -> str:
 def write_ranges(
     table: Table, manifests: Iterable[ManifestFile], ranges_of: Callable[[ManifestFile], Ranges]
 ) -> None:
-    """Write down the ranges that a table's manifests cover, unless they are known already.
+    """Write down the ranges of a table's manifests, in one small file.
 
     :param manifests: manifests of the current snapshot. Ranges of other manifests are dropped.
-    :param ranges_of: opens a manifest and returns its ranges.
+    :param ranges_of: opens a manifest and returns its ranges. It is called for new manifests.
     :raises LakeUnavailableError: the file can't be written.
     """
     earlier = known_ranges(table)
-    # Another engine may have partitioned the table in another way: of such a manifest nothing is said.
+    # Manifests of another engine's partitioning get no ranges, and are always opened.
     data = [
         manifest
         for manifest in manifests
@@ -142,10 +126,10 @@ def write_ranges(
     if updated != earlier:
         content = {"version": _VERSION, "manifests": updated}
         text = json.dumps({**content, "sha256": _checksum(content)})
-        replace_small_file(table.io, _location(table), text.encode())
+        replace_small_file(table.io, _ranges_location(table), text.encode())
 
 
-def _read(table: Table, location: str) -> Mapping[str, Ranges]:
+def _read_ranges(table: Table, location: str) -> Mapping[str, Ranges]:
     try:
         content = json.loads(read_small_file(table.io, location) or b"{}")
         if content.pop("sha256") != _checksum(content) or content["version"] != _VERSION:
@@ -162,7 +146,7 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _location(table: Table) -> str:
+def _ranges_location(table: Table) -> str:
     return f"{table.location().rstrip('/')}/{RANGES_NAME}"
 
 
@@ -180,10 +164,7 @@ _POSITIONS = {field.name: at for at, field in enumerate(DATA_FILE_TYPE[2].fields
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entries:
-    """A manifest's live entries.
-
-    :param ranges: one row for each entry, one column for each field of :class:`Range`.
-    """
+    """A manifest's live entries. ``ranges`` has a row for each and a column for each field of Range."""
 
     entries: Sequence[ManifestEntry]
     ranges: np.ndarray[Any, np.dtype[np.int64]]
@@ -197,11 +178,11 @@ class _Entries:
 
 _lists: FileMemory[tuple[ManifestFile, ...]] = FileMemory(most=10_000)
 _entries: FileMemory[_Entries] = FileMemory(most=40_000)
-"""Entries by their manifest. Each entry counts, with some 2 KB."""
+"""Entries by their manifest's location. An entry takes some 2 KB."""
 
 
 class _KnownManifest(ManifestFile):
-    """A manifest whose entries this process may have parsed already."""
+    """A manifest whose entries this process parses only once."""
 
     table: Table
     wanted: WantedFiles
@@ -212,54 +193,48 @@ class _KnownManifest(ManifestFile):
         planned.table, planned.wanted = table, wanted
         return planned
 
-    def known(self) -> _Entries:
+    def entries(self) -> _Entries:
         fetch = super().fetch_manifest_entry
         return _entries.get(
             self.manifest_path,
-            lambda: _sorted_out(self.table, fetch(self.table.io)),
+            lambda: _reduce_entries(self.table, fetch(self.table.io)),
             lambda it: len(it.entries) + 10,
         )
 
     def fetch_manifest_entry(self, io: FileIO, discard_deleted: bool = True) -> list[ManifestEntry]:
         assert discard_deleted
-        return self.known().within(self.wanted)
+        return self.entries().within(self.wanted)
 
 
 class _Planner(ManifestGroupPlanner):
     """A faster version of PyIceberg's planner.
 
-    It works out the rest of a filter once for each partition, not for each file. If every file is wanted, it
-    doesn't look at the files' bounds.
+    It computes a filter's residual once for each partition, not for each file. Without a filter, it doesn't
+    look at the files' bounds.
     """
 
     def _build_partition_evaluator(self, spec_id: int) -> Callable[[DataFile], bool]:
-        return _is_wanted if self.row_filter == _EVERY else super()._build_partition_evaluator(spec_id)
+        return (lambda _: True) if self.row_filter == _EVERY else super()._build_partition_evaluator(spec_id)
 
     def _build_metrics_evaluator(self) -> Callable[[DataFile], bool]:
-        return _has_rows if self.row_filter == _EVERY else super()._build_metrics_evaluator()
+        if self.row_filter == _EVERY:
+            return lambda file: file.record_count != 0
+        return super()._build_metrics_evaluator()
 
     def _build_residual_evaluator(self, spec_id: int) -> Callable[[DataFile], ResidualEvaluator]:
         build = super()._build_residual_evaluator(spec_id)
         built: dict[tuple[Any, ...], ResidualEvaluator] = {}
 
-        def of(file: DataFile) -> ResidualEvaluator:
+        def evaluator_of(file: DataFile) -> ResidualEvaluator:
             partition = tuple(file.partition[at] for at in range(len(file.partition)))
             if partition not in built:
-                built[partition] = _OnceEvaluated(build(file).residual_for(file.partition))
+                built[partition] = _FixedResidual(build(file).residual_for(file.partition))
             return built[partition]
 
-        return of
+        return evaluator_of
 
 
-def _is_wanted(_: DataFile) -> bool:
-    return True
-
-
-def _has_rows(file: DataFile) -> bool:
-    return file.record_count != 0
-
-
-class _OnceEvaluated(ResidualEvaluator):
+class _FixedResidual(ResidualEvaluator):
     def __init__(self, residual: BooleanExpression) -> None:
         self._residual = residual
 
@@ -268,10 +243,7 @@ class _OnceEvaluated(ResidualEvaluator):
 
 
 def list_manifests(table: Table) -> tuple[ManifestFile, ...]:
-    """Return the manifests of a loaded table's snapshot.
-
-    :raises Exception: whatever PyIceberg raises for a file that can't be read.
-    """
+    """Return the manifests of a loaded table's snapshot. PyIceberg's errors are passed on."""
     snapshot = table.current_snapshot()
     if snapshot is None:
         return ()
@@ -289,13 +261,14 @@ def plan_files(
 ) -> list[FileScanTask]:
     """List the files of a loaded table's snapshot that can have the wanted rows.
 
-    A file's entry has its path, partition, number of rows and size, and bounds of the columns that identify a
-    segment. Other statistics are left out.
+    An entry has the file's path, partition, number of rows and size, and bounds of the columns that identify
+    a segment. It has no other statistics, unless the catalog's server plans the scan. Then only ``where``
+    selects files.
 
     :param base_offsets: only files that can have a segment with a base offset between these two, inclusive.
-    :param store_id: only files of this store; None: files of all stores that ``where`` selects.
+    :param store_id: the store that ``where`` selects; None if it selects several. It saves reading manifests.
     :param since: only files that can have a row with this sequence or a later one.
-    :param below_rows: only files with fewer rows. A catalog server that plans itself ignores this.
+    :param below_rows: only files with fewer rows.
     :raises Exception: whatever PyIceberg raises for a manifest that can't be read.
     """
     if table.catalog.supports_server_side_planning():
@@ -309,11 +282,10 @@ def plan_files(
 
 
 def count_rows(table: Table, store_id: str) -> int | None:
-    """Return how many rows the files of a store have in a loaded table.
+    """Return how many rows a store's files have in a loaded table, or None if delete files may apply to them.
 
-    A manifest isn't opened if it is known to have only files of this store, or none of them.
+    A manifest isn't opened if its ranges name this store alone, or don't name it.
 
-    :return: the number; None: rows of some file may count as deleted.
     :raises Exception: whatever PyIceberg raises for a manifest that can't be read.
     """
     where = EqualTo("store_id", store_id)  # type: ignore[call-arg,arg-type]
@@ -332,25 +304,34 @@ def count_rows(table: Table, store_id: str) -> int | None:
 
 
 def may_have(table: Table, store_id: str, wanted: WantedFiles) -> Callable[[ManifestFile], bool]:
-    """Return a function that says whether a manifest of a loaded table can have a store's wanted files."""
+    """Return a predicate for a loaded table's manifests: whether one can have a store's wanted files."""
     ranges = known_ranges(table)
-    return lambda manifest: may_hold(ranges.get(manifest_key(manifest)), store_id, wanted)
+
+    def may_have_files(manifest: ManifestFile) -> bool:
+        stores = ranges.get(manifest_key(manifest))
+        it = None if stores is None else stores.get(store_id)
+        return stores is None or (
+            it is not None
+            and it.first <= wanted.last
+            and it.last >= wanted.first
+            and it.newest >= wanted.since
+            and it.least_rows < wanted.below_rows
+        )
+
+    return may_have_files
 
 
 def plan_whole_entries(table: Table, where: BooleanExpression) -> list[FileScanTask]:
-    """List files like :func:`plan_files`, but with all statistics, in five times the memory.
-
-    :raises Exception: whatever PyIceberg raises for a manifest that can't be read.
-    """
+    """List files like :func:`plan_files`, but with all statistics, in five times the memory."""
     if table.catalog.supports_server_side_planning():
         return list(table.scan(row_filter=where).plan_files())
     return list(_Planner(table.metadata, table.io, row_filter=where).plan_files(list_manifests(table)))
 
 
 def read_rows(table: Table, where: BooleanExpression, columns: Sequence[str] = ()) -> pa.Table:
-    """Return a loaded table's rows.
+    """Return a loaded table's rows that match a filter.
 
-    :param columns: columns to read; if empty, all.
+    :param columns: columns to read; all if empty.
     :raises LakeUnavailableError: the rows can't be read.
     """
     with metadata_errors(table.location(), "read the table"):
@@ -360,37 +341,34 @@ def read_rows(table: Table, where: BooleanExpression, columns: Sequence[str] = (
 def read_files(
     table: Table, where: BooleanExpression, columns: Sequence[str], tasks: Iterable[FileScanTask]
 ) -> pa.Table:
-    """Return the rows of chosen files, without rows that count as deleted.
+    """Return the rows of chosen files, without rows that delete files remove.
 
-    :param columns: columns to read; if empty, all.
+    :param columns: columns to read; all if empty.
     """
     schema = table.schema().select(*columns) if columns else table.schema()
     return ArrowScan(table.metadata, table.io, schema, where).to_table(tasks)
 
 
 def ranges_of(table: Table, manifest: ManifestFile) -> dict[str, Range]:
-    """Return the range of each store in a manifest, by store id.
-
-    :raises Exception: whatever PyIceberg raises for a manifest that can't be read.
-    """
+    """Return the range of each store in a manifest, by store id. PyIceberg's errors are passed on."""
     by_store: dict[str, list[int]] = {}
-    planned = _KnownManifest.of(table, manifest, EVERYTHING).known()
-    for at, entry in enumerate(planned.entries):
+    parsed = _KnownManifest.of(table, manifest, EVERYTHING).entries()
+    for at, entry in enumerate(parsed.entries):
         by_store.setdefault(str(entry.data_file.partition[0]), []).append(at)
     ranges = {}
     for store_id, places in by_store.items():
-        first, last, newest, rows = planned.ranges[places].T
+        first, last, newest, rows = parsed.ranges[places].T
         ranges[store_id] = Range(int(first.min()), int(last.max()), int(newest.max()), int(rows.min()))
     return ranges
 
 
 def is_whole_file(task: FileScanTask) -> bool:
-    """Return whether every row in a file is wanted."""
+    """Return whether a scan needs every row of a file."""
     return not task.delete_files and task.residual == AlwaysTrue()
 
 
-def _sorted_out(table: Table, entries: Sequence[ManifestEntry]) -> _Entries:
-    """Keep only the needed fields of entries: all their statistics would take five times the memory."""
+def _reduce_entries(table: Table, entries: Sequence[ManifestEntry]) -> _Entries:
+    """Keep only the needed statistics of entries. All statistics would take five times the memory."""
     fields = {field.name: field.field_id for field in table.schema().fields}
     kept = {fields[name] for name in _KEPT_BOUNDS if name in fields}
     offset = next((fields[name] for name in _OFFSET_COLUMNS if name in fields), -1)
@@ -399,7 +377,7 @@ def _sorted_out(table: Table, entries: Sequence[ManifestEntry]) -> _Entries:
     for at, entry in enumerate(entries):
         file = entry.data_file
         if file.content is not DataFileContent.DATA:
-            # The bounds of a delete file say which data files it is about.
+            # A delete file's bounds are not of rows. They tell to which data files it applies.
             ranges[at] = (*EVERY_OFFSET, _LAST, 0)
             continue
         for name in ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts"):
@@ -422,13 +400,13 @@ def _bound(value: bytes | None, otherwise: int) -> int:
 
 def all_equal(values: Mapping[str, str | int]) -> BooleanExpression:
     """Return a filter for rows whose columns have all of these values. At least one must be given."""
-    # PyIceberg's constructors take (term, literal); their pydantic models declare something else.
+    # PyIceberg's constructors take (term, literal), but their pydantic models declare something else.
     terms: list[BooleanExpression] = [EqualTo(name, value) for name, value in values.items()]  # type: ignore[call-arg,arg-type]
     return And(*terms) if len(terms) > 1 else terms[0]
 
 
 def between(column: str, first: int, last: int) -> BooleanExpression:
-    """Return a filter for rows whose column is between these two values, inclusive."""
+    """Return a filter for rows whose value in a column is between two values, inclusive."""
     return And(
         GreaterThanOrEqual(column, first),  # type: ignore[call-arg,arg-type]
         LessThanOrEqual(column, last),  # type: ignore[call-arg,arg-type]
@@ -447,7 +425,7 @@ def store_rows(store_id: str, base_offsets: tuple[int, int] | None = None) -> Bo
 
 
 def segment_rows(store_id: str, lineage: int, log: str, base_offset: int) -> BooleanExpression:
-    """Return a filter for one segment's rows in the table of rows, whichever files have them."""
+    """Return a filter for one segment's rows in the table of rows."""
     return all_equal(
         {"store_id": store_id, "segment_base_offset": base_offset, "lineage": lineage, "log": log}
     )
@@ -464,7 +442,7 @@ _BOUNDED: Mapping[str, Callable[[SegmentIdentity], Any]] = {
 class LiveFile:
     """A data file as a snapshot's manifests list it.
 
-    :param deletes: delete files, which say that some of its rows count as deleted (merge-on-read).
+    :param deletes: delete files that remove some of its rows (merge-on-read).
     """
 
     entry: DataFile
@@ -472,7 +450,6 @@ class LiveFile:
 
     @classmethod
     def of(cls, task: FileScanTask) -> LiveFile:
-        """Return the file that a scan is to read."""
         return cls(task.file, tuple(task.delete_files))
 
     @property
@@ -481,7 +458,7 @@ class LiveFile:
 
     @property
     def delete_files(self) -> tuple[str, ...]:
-        """Return the locations of ``deletes``."""
+        """Return the locations of ``deletes``, sorted."""
         return tuple(sorted(file.file_path for file in self.deletes))
 
     @property
@@ -489,7 +466,7 @@ class LiveFile:
         return bool(self.deletes)
 
     def may_have(self, schema: Schema) -> Callable[[SegmentIdentity], bool]:
-        """Return a function that says whether this file may have a segment, by the bounds in its entry."""
+        """Return a predicate for segments: whether this file can have one, by the bounds in its entry."""
         bounds = []
         for name, value_of in _BOUNDED.items():
             field = schema.find_field(name)
@@ -506,24 +483,20 @@ class LiveFile:
 
 
 def offsets_of(segments: Iterable[Segment | SegmentIdentity | ProvenRows]) -> Offsets:
-    """Return the lowest and the highest base offset of segments. There must be at least one segment."""
+    """Return the lowest and the highest base offset of at least one segment."""
     offsets = [segment.base_offset for segment in segments]
     return min(offsets), max(offsets)
 
 
 def live_data_files(
-    table: Table,
-    store_id: str,
-    base_offsets: tuple[int, int] | None = None,
-    *,
-    statistics: bool = False,
+    table: Table, store_id: str, base_offsets: tuple[int, int] | None = None, *, statistics: bool = False
 ) -> tuple[LiveFile, ...]:
     """Return a store's data files in the table's loaded snapshot.
 
     A file that is listed twice is returned twice.
 
     :param base_offsets: only files that can have a segment with a base offset between these two, inclusive.
-    :param statistics: with all statistics that the table has of them, in five times the memory.
+    :param statistics: whether the entries have all statistics, in five times the memory.
     :raises LakeUnavailableError: the manifests can't be read, or rows are deleted by equality delete files.
     """
     with metadata_errors(table.location(), "read the table's manifests"):

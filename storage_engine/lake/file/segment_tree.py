@@ -1,7 +1,7 @@
-"""The tree of a segment's rows, from its leaves to its root; docs/format.md specifies it.
+"""The hash tree of a segment's rows, from its leaves to its root; docs/format.md specifies it.
 
-Each row with bytes is a leaf in the tree of its stream, its topic. The root covers all streams. Because of
-salts, nobody can find out a row's bytes from its leaf. The salts come from keys that only the rows have.
+Each row with bytes is a leaf in the tree of its stream, which is its topic. The root covers all streams.
+Leaves are salted, so that a row's bytes can't be guessed from its leaf. Only the rows have the salts' keys.
 """
 
 from __future__ import annotations
@@ -26,22 +26,16 @@ from storage_engine.commands import Command
 from storage_engine.exceptions import ProofError
 from storage_engine.lake.catalog.tables import LEAF_KEY, LEAF_SALT
 from storage_engine.lake.file.sha256_kernels import DIGEST_BYTES, sha256_engine
-from storage_engine.lake.file.tree_kernels import (
-    LEVELS,
-    NODE,
-    SALT_BYTES,
-    TREE_SCRATCH_BYTES,
-    push_leaves,
-)
+from storage_engine.lake.file.tree_kernels import LEVELS, NODE, SALT_BYTES, TREE_SCRATCH_BYTES, push_leaves
 from storage_engine.model.broker.codec import Columns
 
 RUN_LEAVES = 4096
-"""Number of leaves of a stream that may share a key."""
+"""Most leaves of a stream that share a key."""
 
 NOTHING_GONE: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 _TOGETHER = 1 << 15
-"""Most leaves that are added at a time, so that their hashes stay in the processor's cache."""
+"""Most leaves that are added in one call. Their hashes fit into the processor's cache."""
 
 _STREAM, _ROOT = b"\x03", b"\x04"
 _FORMAT = b"storage-engine/3"
@@ -53,8 +47,7 @@ class Tree:
     """A receipt's record of its segment's tree.
 
     :param root: the root's hash, in hex.
-    :param streams: JSON list of the streams by name; None: there is one stream, and none of its rows was
-        removed.
+    :param streams: JSON list of the streams, sorted by name; None if the segment has at most one.
     """
 
     root: str
@@ -62,13 +55,13 @@ class Tree:
 
 
 def tree_columns(columns: Columns) -> tuple[str, ...]:
-    """Return the columns that a tree needs in addition to those that the bytes are made of."""
+    """Return the columns that a tree needs, apart from those that the bytes are made of."""
     times = () if columns.stored_at is None else (columns.stored_at,)
     return (*columns.streams[:1], *times, "kind", LEAF_KEY, LEAF_SALT)
 
 
 class SegmentTree:
-    """Builds a segment's tree while its rows are turned back into its bytes."""
+    """Builder of a segment's tree, while the segment's rows are turned back into its bytes."""
 
     def __init__(self, columns: Columns, name: str) -> None:
         self._topic = columns.streams[0] if columns.streams else None
@@ -79,28 +72,28 @@ class SegmentTree:
         self._counts = self._sizes = np.empty(0, np.int64)
         self._first_us = self._last_us = np.empty(0, np.int64)
         self._scratch = np.empty(TREE_SCRATCH_BYTES, np.uint8)
-        # Two threads that ask first make two, of which no cache has one: it has to live while it is used.
+        # Two threads may each make an engine, and only one is cached. A reference keeps the other alive.
         self._engine = sha256_engine()
         self._fault = ""
-        self._forget()
+        self._drop_rows()
 
-    def _forget(self) -> None:
+    def _drop_rows(self) -> None:
         self._secrets = b""
         self._streams: list[npt.NDArray[np.int32]] = []
         self._places: list[npt.NDArray[np.int64]] = []
         self._are_salts: list[npt.NDArray[np.uint8]] = []
 
     def add(self, rows: pa.Table) -> None:
-        """Take rows whose bytes come next. If no tree can be made of them, :meth:`tree` raises the error.
+        """Take rows with the columns of :func:`tree_columns`. The next :meth:`push` adds their leaves.
 
-        :param rows: rows with the columns of :func:`tree_columns`.
+        If no tree can be made of them, :meth:`tree` raises the error.
         """
         if LEAF_KEY not in rows.column_names:
             self._fault = self._fault or f"expected a column {LEAF_KEY}, found none"
         if self._fault or not rows.num_rows:
             return
         ends, names = _runs_of(rows, self._topic)
-        numbers = np.array([self._number(name) for name in names], np.int32)
+        numbers = np.array([self._number_of(name) for name in names], np.int32)
         streams = np.repeat(numbers, np.diff(ends, prepend=0))
         self._streams.append(streams)
         self._add_times(rows, streams, ends, numbers)
@@ -126,10 +119,9 @@ class SegmentTree:
     ) -> None:
         """Add leaves for the rows of :meth:`add` since the last call.
 
-        :param order: indexes of the rows that have bytes, by position. The rows are within ``data`` and don't
-            overlap.
-        :param positions: positions of all these rows.
-        :param sizes: sizes of all these rows.
+        :param order: indexes of the rows that have bytes, sorted by position. The rows are within ``data``
+            and don't overlap.
+        :param positions: positions of all these rows, also of those without bytes.
         :param first_position: position of the first byte of ``data``.
         """
         if self._fault or not len(order):
@@ -147,7 +139,7 @@ class SegmentTree:
             rows = order[first : first + _TOGETHER]
             streams, row_sizes = every_stream[rows], sizes[rows]
             lengths = np.bincount(streams, minlength=len(self._counts))
-            # A stream's hashes lie side by side, with a free place before them; short numbers sort faster.
+            # A stream's hashes are adjacent, after one free slot. Short numbers sort faster.
             short = streams.astype(np.uint16) if len(lengths) <= 1 << 16 else streams
             slots = np.empty(len(rows), np.int64)
             slots[np.argsort(short, kind="stable")] = np.arange(len(rows))
@@ -171,7 +163,7 @@ class SegmentTree:
                 self._counts,
             )
             np.add.at(self._sizes, streams, row_sizes)
-        self._forget()
+        self._drop_rows()
 
     def tree(
         self,
@@ -183,14 +175,14 @@ class SegmentTree:
         """Return the tree over all leaves that were added.
 
         :param sha256: hash of the segment's file, in hex.
-        :param gone: facts of streams whose rows were removed, by name; their recorded hashes replace their
-            leaves.
+        :param gone: a receipt's facts of the streams whose rows were removed, by name. Their recorded roots
+            are used.
         :raises ProofError: the rows lack columns that a tree needs, or a removed stream has rows.
         """
         kept = self.streams()
         if odd := kept.keys() & gone.keys():
             raise ProofError(
-                f"{self._name}: expected no row of {min(odd)}, whose rows were removed, found some."
+                f"{self._name}: expected no row of topic {min(odd)}, whose rows were removed, found some."
             )
         every_stream = {**kept, **gone}
         streams = [dict(every_stream[name]) for name in sorted(every_stream)]
@@ -207,7 +199,7 @@ class SegmentTree:
         return Tree(root.hexdigest(), text)
 
     def streams(self) -> dict[str, Mapping[str, Any]]:
-        """Return the streams of all leaves that were added, by name, in the form that a receipt has.
+        """Return the streams of all added leaves, by name, in the form of a receipt.
 
         :raises ProofError: the rows lack columns or keys that a tree needs.
         """
@@ -237,7 +229,7 @@ class SegmentTree:
             "gone": None,
         }
 
-    def _number(self, name: str) -> int:
+    def _number_of(self, name: str) -> int:
         number = self._numbers.setdefault(name, len(self._numbers))
         if number == len(self._counts):
             more = max(8, number)
@@ -257,11 +249,11 @@ class SegmentTree:
         ends: npt.NDArray[np.int64],
         numbers: npt.NDArray[np.int32],
     ) -> None:
-        """Widen the streams' spans of time by the times at which messages were stored.
+        """Widen the streams' time spans by the times at which messages were stored.
 
-        :param streams: the stream's number of each row.
-        :param ends: ends of the runs of rows that have one stream.
-        :param numbers: the stream's number of each run.
+        :param streams: for each row, the number of its stream.
+        :param ends: index after each run of rows of one stream.
+        :param numbers: for each run, the number of its stream.
         """
         if self._stored_at is None:
             return
@@ -279,7 +271,7 @@ class SegmentTree:
         np.maximum.at(self._last_us, streams[counts], stored_us)
 
     def _secrets_of(self, column: pa.ChunkedArray[Any]) -> tuple[npt.NDArray[np.int64], bytes]:
-        """Return each row's index into the distinct keys or salts (-1: none), and these keys or salts."""
+        """Return each row's index into the distinct keys or salts, or -1 if it has none, and these values."""
         coded = one_array(column)
         indices: Any = coded.indices
         codes: npt.NDArray[np.int64] = pc.fill_null(indices, -1).to_numpy().astype(np.int64)
@@ -292,11 +284,11 @@ class SegmentTree:
 
 
 def tree_of_file(parquet: Any, columns: Columns, name: str, *, trees: bool) -> SegmentTree | None:
-    """Return the builder of a data file's tree; None: the file was written before its lake had trees.
+    """Return the builder of a data file's tree, or None if the file was written before its lake had trees.
 
     :param parquet: the file, or a segment's part of it.
-    :raises ProofError: the file has leaf keys, but the lake is of an older version. Its table of rows lacks
-        columns of the file, so that a program that rewrites the rows would lose them.
+    :raises ProofError: the file has leaf keys, but the lake is of an older version. A program that rewrites
+        the rows would lose the keys, because the lake's table of rows has no column for them.
     """
     if LEAF_KEY not in parquet.schema_arrow.names:
         return None
@@ -311,14 +303,11 @@ def tree_of_file(parquet: Any, columns: Columns, name: str, *, trees: bool) -> S
 
 
 def new_leaf_keys(rows: pa.Table, columns: Columns) -> pa.Array[Any]:
-    """Return new leaf keys for the rows of one row group.
-
-    A run of rows of one stream gets a key for each :data:`RUN_LEAVES` leaves.
-    """
+    """Return new leaf keys for a row group. A run of a stream has one for each :data:`RUN_LEAVES` leaves."""
     count = rows.num_rows
     are_leaves = rows["size"].to_numpy() > 0
     ends, _ = _runs_of(rows, columns.streams[0] if columns.streams else None)
-    # By leaves: rows without bytes share no key.
+    # Rows without bytes are no leaves, and get no key.
     leaves = np.diff(np.cumsum(are_leaves)[ends - 1], prepend=0)
     keyed = -(-leaves // RUN_LEAVES)
     lengths = np.full(int(keyed.sum()), RUN_LEAVES)
@@ -335,10 +324,7 @@ def new_leaf_keys(rows: pa.Table, columns: Columns) -> pa.Array[Any]:
 
 
 def _runs_of(rows: pa.Table, topic: str | None) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Cut rows into runs of one stream, and return the end and the stream of each run.
-
-    :param topic: column of the stream's name; None: all rows have one stream.
-    """
+    """Return the end and the stream of each run of rows of one stream. Without a topic, it is one run."""
     if topic is None:
         return np.array([rows.num_rows], np.int64), [""]
     column: Any = rows[topic]

@@ -1,10 +1,10 @@
-"""SHA-256 for the kernels: OpenSSL's compiled functions if they can be reached, otherwise our own kernel.
+"""SHA-256 for the kernels: OpenSSL's compiled functions if they can be found, otherwise our own kernel.
 
 OpenSSL's one-shot functions look the algorithm up at each call, which takes longer than hashing a small
 message. ``SHA256_Init``, ``_Update``, ``_Final`` and, for one block, ``_Transform`` don't. They belong to the
 libcrypto of Python's ``_hashlib``. If libcrypto is linked statically, they can't be found, and our own kernel
 computes the same hashes. An x86 processor with instructions for SHA-256 hashes four messages side by side in
-half the time; OpenSSL doesn't offer this.
+half the time. OpenSSL has no function for this.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from storage_engine.native import (
 DIGEST_BYTES = 32
 BLOCK_BYTES = 64
 _PART_BYTES = 1 << 17
-"""Bytes of a file that are read and hashed at a time. Those of four files stay in the processor's cache."""
+"""Bytes of a file that are read and hashed at a time. Parts of four files fit into the processor's cache."""
 SCRATCH_BYTES = 1024
 """Memory that one hash needs: OpenSSL's SHA256_CTX, of 112 bytes, or our own state, block and words."""
 
@@ -56,25 +56,25 @@ _SYMBOLS = ("SHA256_Init", "SHA256_Update", "SHA256_Final", "SHA256_Transform")
 _SELF_TEST_SIZES = (0, 1, 29, 55, 56, 63, 64, 65, 119, 120, 255, 1024, 4099)
 _ALL = 0xFFFFFFFF
 _INIT, _UPDATE, _FINAL, _TRANSFORM, _FIRST, _CONSTANTS, _LANE_FIRST, _LANE_CONSTANTS = range(8)
-"""Indexes into an engine: addresses of four functions (0: our own kernel), of the eight words of the first
-state, and of the 64 constants of our own kernel. The last two are for lanes."""
+"""Indexes into an engine. It has the addresses of four functions, or 0 for our own kernel; then those of our
+own kernel's first state (eight words) and 64 constants; then those of the lanes' state and constants."""
 _LANE_ORDER = (5, 4, 1, 0, 7, 6, 3, 2)
 """Order of a state's words for the processor's instructions."""
 LANES = 4
 LANE_BYTES = 256
 """Bytes of a lane's scratch memory: its state, the first block of its message, and the last one or two
-blocks. Then follow three words: the address of the rest of the message, the number of blocks without padding,
-and the number of all blocks."""
+blocks. Three words follow: the address of the rest of the message, the number of blocks without padding, and
+the number of all blocks."""
 _HEAD, _TAIL = 32, 96
 _DATA, _WHOLE, _BLOCKS = 28, 29, 30
 _BLOCK, _WORDS = 64, 128
-"""Offsets in our own kernel's scratch memory: after eight words of state as in SHA256_CTX, a block and 64
-words of its schedule."""
+"""Offsets in our own kernel's scratch memory of a block, and of the 64 words of its schedule. Before them are
+eight words of state, as in SHA256_CTX."""
 
 
 @functools.cache
 def sha256_engine() -> npt.NDArray[np.int64]:
-    """Return the engine that the kernels hash with, after comparing it with hashlib. It is never freed.
+    """Return the engine for the kernels. Its hashes were compared with hashlib's.
 
     :raises ProofError: on this machine no engine gives the hashes of hashlib.
     """
@@ -86,8 +86,7 @@ def sha256_engine() -> npt.NDArray[np.int64]:
                 return engine
     raise ProofError(
         "SHA-256: expected the hashes of Python's hashlib, found that each compiled function gives other "
-        "hashes. Nothing was proven. Remove the compiled kernels that are cached on this machine, and run "
-        "again."
+        "hashes. Nothing was proven. Remove this machine's cache of compiled kernels, and run again."
     )
 
 
@@ -100,7 +99,7 @@ def _lanes() -> list[int]:
 
 
 _kept: list[Any] = []
-"""Arrays and a library that stay in memory because engines contain their addresses."""
+"""Arrays and a library that must stay in memory, because engines contain their addresses."""
 
 
 @functools.cache
@@ -141,11 +140,11 @@ def _are_lanes_right(
 
 
 def sha256_of_files(files: Sequence[io.FileIO]) -> list[str]:
-    """Return the SHA-256 of files, in hex.
+    """Return the SHA-256 of at most :data:`LANES` files, in hex.
 
     Several files are hashed side by side up to the end of the shortest.
 
-    :param files: at most :data:`LANES` files, each open at its beginning.
+    :param files: open files, each at its beginning.
     """
     engine = sha256_engine()
     if len(files) < 2 or engine[_LANE_FIRST] == 0:
@@ -178,7 +177,7 @@ def sha256_of_files(files: Sequence[io.FileIO]) -> list[str]:
 
 
 def _fill(file: io.FileIO, part: npt.NDArray[np.uint8]) -> int:
-    """Read a file's next part. It is shorter only at the end of the file."""
+    """Read a file's next part, and return its size. Only at the file's end it is smaller."""
     room, done = part.data[:_PART_BYTES], 0
     while done < _PART_BYTES and (count := file.readinto(room[done:])):
         done += count
@@ -186,7 +185,7 @@ def _fill(file: io.FileIO, part: npt.NDArray[np.uint8]) -> int:
 
 
 def _openssl_functions() -> list[int]:
-    """Return the addresses of OpenSSL's four functions; an empty list if they can't be found."""
+    """Return the addresses of OpenSSL's four functions, or an empty list if they can't be found."""
     try:
         import _hashlib
 
@@ -201,8 +200,8 @@ def _openssl_functions() -> list[int]:
 def _constants() -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
     """Compute the eight words of the first state and the 64 round constants by their definition.
 
-    Each is the first 32 bits of the fractional part of a root. The words are from the square roots of the
-    first 8 primes. The round constants are from the cube roots of the first 64 (FIPS 180-4, 5.3.3 and 4.2.2).
+    Each is the first 32 bits of a root's fractional part. The words are of the square roots of the first 8
+    primes, the constants of the cube roots of the first 64 primes (FIPS 180-4, 5.3.3 and 4.2.2).
     """
     primes = [n for n in range(2, 312) if all(n % divisor for divisor in range(2, n))]
     squares = [_root(prime << 64, 2) & _ALL for prime in primes[:8]]
@@ -274,7 +273,7 @@ def _hash_lanes(
 def _hash_parts(
     engine: npt.NDArray[np.int64], lanes: int, parts: int, step: int, blocks: int, count: int
 ) -> None:
-    """Hash a part of each file. A lane without a file hashes the bytes that happen to be in its place.
+    """Hash a part of each file. A lane without a file hashes whatever bytes its memory has.
 
     :param step: bytes from one file's part to the next file's part.
     :param blocks: number of blocks of each part.
@@ -326,7 +325,7 @@ def hash_blocks_of_lanes(engine: int, lanes: int, messages: int, step: int, bloc
 def hash_lanes(engine: int, lanes: int, ahead: int) -> None:
     """Hash the messages that were begun in all lanes, side by side up to the end of the shortest.
 
-    :param ahead: bytes from each block to a later block that is fetched meanwhile, because it is hashed soon.
+    :param ahead: bytes from each block to one of a later message, which is fetched into the cache meanwhile.
     """
     whole, blocks = word(lanes, _WHOLE), word(lanes, _BLOCKS)
     for lane in range(LANES):
@@ -377,8 +376,8 @@ def _blocks_of(size: int) -> int:
 def begin_lane(lane: int, head: int, data: int, size: int) -> None:
     """Write a message's first block and its last one or two.
 
-    :param head: number of bytes that are at :func:`lane_head` already; less than a block.
-    :param data: address of the other bytes.
+    :param head: number of bytes at :func:`lane_head`; less than a block.
+    :param data: address of the message's other bytes.
     """
     whole = (head + size) // BLOCK_BYTES
     tail = lane + _TAIL
@@ -427,10 +426,10 @@ def _write_state(scratch: int, digest: int) -> None:
 def sha256(
     engine: int, scratch: int, first: int, first_size: int, second: int, second_size: int, digest: int
 ) -> None:
-    """Write the SHA-256 of two runs of bytes, one after the other, to an address.
+    """Write the SHA-256 of two adjoined byte strings to an address.
 
     :param engine: address of the result of :func:`sha256_engine`.
-    :param scratch: address of :data:`SCRATCH_BYTES` bytes that nobody else uses meanwhile.
+    :param scratch: address of :data:`SCRATCH_BYTES` bytes that no other thread uses meanwhile.
     """
     if word(engine, _INIT) != 0:
         call_1(word(engine, _INIT), scratch)
@@ -466,10 +465,10 @@ def _own_sha256(
 
 @inlined
 def _take(constants: int, scratch: int, used: int, data: int, size: int) -> int:
-    """Hash whole blocks, and keep the remaining bytes in the block.
+    """Hash whole blocks, and keep the remaining bytes in the scratch memory's block.
 
-    :param used: bytes in the block before.
-    :return: bytes in the block now.
+    :param used: number of bytes in that block before.
+    :return: number of bytes in that block afterwards.
     """
     at, end = data, data + size
     while at < end:

@@ -1,12 +1,11 @@
-"""Reading the files to archive. They must stay the same from the choice until their copy is proven.
+"""Reading the files to archive. Their bytes must not change before their copy is proven.
 
-A changed time alone is no reason to begin again. The bytes that were read must still be the file's bytes at
-the end. If another process has changed the file's facts, the file is hashed again. Files are read on this
+If a file's times have changed, the file is hashed again and must have the same hash. Files are read on this
 host. If the job names an agent, they are read from the agent on their broker's host.
 
-A large segment is never wholly in memory. It is read three times: to hash it, decode it part by part, and
-compare it with its copy. After the first time, the page cache mostly has it. The file's times show that
-nobody wrote to it meanwhile. A checksum of each block shows that the disk returned the hashed bytes again.
+A large segment is never wholly in memory. It is read three times: to hash it, to decode it part by part, and
+to compare it with its copy. After the first time, most of it is in the page cache. The file's times show that
+no process wrote to it meanwhile. Checksums of its blocks show that the same bytes were read each time.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 from storage_engine.same_bytes.trusted_times import settle, times_are_trusted
 
 _BLOCK_BYTES = 1 << 20
-"""Bytes that are read and hashed at a time, so that the hash finds them in the processor's caches."""
+"""Bytes that are read and hashed at a time. They fit into the processor's caches."""
 
 WHOLE_BYTES = 128 << 20
-"""A segment of at most so many bytes is completely in memory until its copy is proven."""
+"""A segment of at most this size stays completely in memory until its copy is proven."""
 
 _per_thread = threading.local()
 
@@ -47,12 +46,12 @@ _per_thread = threading.local()
 class Source:
     """A file that was read.
 
-    :param data: the file's bytes, or memory for them. The thread's next segment uses the same memory.
-    :param sha256: hash of the file's bytes, in hex.
-    :param facts: facts of the file before it was read. They were taken at a time when every later write would
-        change them.
-    :param files: reads parts of the file again; None: ``data`` has all bytes.
-    :param checksums: checksums of the blocks when they were hashed, for blocks that are read again.
+    :param data: the file's bytes, or memory for them if ``files`` is set. The thread's next segment uses the
+        same memory.
+    :param sha256: in hex.
+    :param facts: facts of the file from before it was read. Every later write would have changed them.
+    :param files: reads parts of the file again; None if ``data`` has all bytes.
+    :param checksums: CRC-32 of each block of ``files``, from when the file was hashed.
     """
 
     data: memoryview
@@ -72,7 +71,7 @@ class Source:
         def load(first: int, last: int) -> None:
             nonlocal begin, end
             if self.files is not None:
-                _room().release(begin, first)
+                _thread_memory().release(begin, first)
                 begin, position = first, max(end, first)
                 self.files.read_again(self.facts, position, self.data[position:last])
                 end = max(end, last)
@@ -80,9 +79,8 @@ class Source:
         return load
 
     def parts(self, position: int, size_bytes: int) -> Iterator[memoryview]:
-        """Yield bytes of the file in order. Each part is valid until the next one is requested.
+        """Yield bytes of the file from a position on. Each part is valid until the next one is requested.
 
-        :param position: position in the file of the first byte.
         :raises StorageEngineError: as :func:`read_source` does.
         """
         if self.files is None:
@@ -92,36 +90,35 @@ class Source:
         for number in range(position // _BLOCK_BYTES, -(-end // _BLOCK_BYTES)):
             at = number * _BLOCK_BYTES
             part = block[: len(self.data) - at]
-            is_last = at + len(part) >= end == len(self.data)
-            self.files.read_again(self.facts, at, part, forgets=is_last)
+            self.files.read_again(self.facts, at, part, forgets=at + len(part) >= end == len(self.data))
             if isal_zlib.crc32(part) != self.checksums[number]:
                 raise ProofError(
                     f"{self.facts.path}: expected at {at} the {len(part)} bytes that were read before, "
-                    "found others: the file was written to meanwhile, or a disk or memory is faulty. "
-                    "Nothing was committed or deleted. Make a new plan. If it is refused again, find out "
-                    "which of these is true."
+                    "found other bytes: the file was written to meanwhile, or a disk or memory is faulty. "
+                    "Nothing was committed or deleted. Make a new plan. If this happens again, check the "
+                    "disk and the memory, and find out whether a process writes to the file."
                 )
             yield part[max(position - at, 0) : end - at]
 
     def release(self) -> None:
-        """Release the memory of a large segment. :meth:`loader` and :meth:`parts` read the file again."""
+        """Release a large segment's memory. :meth:`loader` and :meth:`parts` read the file again."""
         if self.files is not None:
-            _room().release(0, len(self.data))
+            _thread_memory().release(0, len(self.data))
 
 
 def read_source(job: SegmentJob) -> Source:
     """Read a segment's whole file.
 
     :raises FileGoneError: the file vanished since it was listed.
-    :raises StoreNotFoundError: the file can't be seen from this host.
-    :raises ProofError: another file has its name, or it is truncated.
-    :raises ChangedUnderUsError: another process keeps writing to it.
+    :raises StoreNotFoundError: this host can't read the file.
+    :raises ProofError: another file has its name, or its size changed.
+    :raises ChangedUnderUsError: another process keeps writing to the file.
     """
     files = files_of(job)
     with source_errors(job.path):
         facts = _as_chosen(job.facts, files.settled(job.path))
     data = _source_memory(job.facts.size_bytes)
-    again = _read_again(job, files)
+    reread_files = _read_again(job, files)
     digest, pace = hashlib.sha256(), pace_at(job.bytes_per_second)
 
     def hash_block(block: memoryview) -> None:
@@ -130,19 +127,16 @@ def read_source(job: SegmentJob) -> Source:
 
     checksums: list[int] = []
     with source_errors(job.path):
-        if again is None:
-            done, now = files.read(job.path, data, hash_block)
+        if reread_files is None:
+            size_bytes, read_facts = files.read(job.path, data, hash_block)
         else:
-            done, now, checksums = again.look(job.path, hash_block)
-    _check_read(job.facts, done, now.inode)
-    return Source(data, digest.hexdigest(), facts, again, checksums)
+            size_bytes, read_facts, checksums = reread_files.look(job.path, hash_block)
+    _check_read(job.facts, size_bytes, read_facts.inode)
+    return Source(data, digest.hexdigest(), facts, reread_files, checksums)
 
 
 def _read_again(job: SegmentJob, files: LocalFiles | AgentFiles) -> LocalFiles | None:
-    """Return the files from which parts of a segment are read again; None: it is read once, into memory.
-
-    A small segment and another host's file are read once. So is a file if its times don't show every write.
-    """
+    """Return the files from which a segment is read in parts, or None if it is read once into memory."""
     if not isinstance(files, LocalFiles) or job.facts.size_bytes <= WHOLE_BYTES:
         return None
     return files if times_are_trusted(Path(job.path).parent, job.store_root) else None
@@ -156,68 +150,76 @@ class LocalFiles:
         self._pace = pace_at(bytes_per_second)
 
     def settled(self, path: str) -> FileFacts:
-        """Return a file's facts, after all that was written to it is on disk and shows in them."""
+        """Flush a file, and return its facts. Every later write changes them."""
         return settle(path)
 
     def facts(self, path: str) -> FileFacts:
         return FileFacts.of(path)
 
     def own_acts(self, path: str) -> OwnActs:
-        """Return the changes that this package itself made to files of the store."""
+        """Return the changes that this package made to files of the store."""
         return read_own_acts(self._root)
 
-    def read(self, path: str, into: memoryview, seen: Callable[[memoryview], None]) -> tuple[int, FileFacts]:
-        """Read a file's beginning.
+    def read(
+        self, path: str, into: memoryview, on_part: Callable[[memoryview], None]
+    ) -> tuple[int, FileFacts]:
+        """Read a file from its beginning, until memory is full.
 
-        :param seen: called with each part after it was read.
-        :return: the number of bytes read, and the facts of the file that was read.
+        :param on_part: called with each part after it was read.
+        :return: the number of bytes read, and the facts of the opened file.
         """
         done = 0
         with Path(path).open("rb", buffering=0) as file:
             facts = FileFacts.of_stat(path, os.fstat(file.fileno()))
             while done < len(into) and (count := file.readinto(into[done : done + _BLOCK_BYTES])):
-                seen(into[done : done + count])
+                on_part(into[done : done + count])
                 done += count
             self._pace.forget(file.fileno())
         return done, facts
 
-    def look(self, path: str, seen: Callable[[memoryview], None]) -> tuple[int, FileFacts, list[int]]:
+    def look(self, path: str, on_part: Callable[[memoryview], None]) -> tuple[int, FileFacts, list[int]]:
         """Read a whole file for the first of several times. Its pages stay in the page cache.
 
-        :param seen: called with each part, which is valid only during the call.
-        :return: the number of bytes read, the facts of the file that was read, and a checksum of each block.
+        :param on_part: called with each part, which is valid only during the call.
+        :return: the number of bytes read, the facts of the opened file, and the CRC-32 of each block.
         """
         done, block, checksums = 0, memoryview(bytearray(_BLOCK_BYTES)), list[int]()
         with Path(path).open("rb", buffering=0) as file:
             facts = FileFacts.of_stat(path, os.fstat(file.fileno()))
             while count := file.readinto(block[: _BLOCK_BYTES - done % _BLOCK_BYTES]):
-                seen(block[:count])
+                on_part(block[:count])
                 before = checksums.pop() if done % _BLOCK_BYTES else 0
                 checksums.append(isal_zlib.crc32(block[:count], before))
                 done += count
         return done, facts, checksums
 
-    def read_again(self, known: FileFacts, offset: int, into: memoryview, *, forgets: bool = False) -> None:
+    def read_again(self, facts: FileFacts, offset: int, into: memoryview, *, forgets: bool = False) -> None:
         """Read a part of a file that was read before.
 
-        Bytes that the page cache still has don't count for the pace, because the disk isn't read.
+        Bytes from the page cache don't count for the pace, because the disk isn't read.
 
-        :param forgets: nobody reads the file again soon, so its pages may leave the page cache.
+        :param facts: facts of the file when it was read before.
+        :param forgets: let the file's pages leave the page cache, because it isn't read again soon.
         :raises StorageEngineError: as :func:`read_source` does.
         """
         done = 0
-        with source_errors(known.path), Path(known.path).open("rb", buffering=0) as file:
+        with source_errors(facts.path), Path(facts.path).open("rb", buffering=0) as file:
             fd = file.fileno()
             inode = os.fstat(fd).st_ino
             while done < len(into) and (count := self._read_cached(fd, offset + done, into[done:])):
                 done += count
             if forgets:
                 self._pace.forget(fd)
-        _check_part(known, offset, len(into), done, inode)
+        if (done, inode) != (len(into), facts.inode):
+            raise ProofError(
+                f"{facts.path}: expected {len(into)} bytes at {offset} of inode {facts.inode}, read {done} "
+                f"of inode {inode}: the file was replaced, truncated or written to meanwhile. Nothing was "
+                "committed or deleted. Make a new plan."
+            )
 
     def _read_cached(self, fd: int, at: int, into: memoryview) -> int:
         block = into[:_BLOCK_BYTES]
-        # Where the system or its C library has no such call, the disk may have been asked.
+        # Without this call, it isn't known whether the page cache has the bytes: they count for the pace.
         with suppress(OSError, AttributeError, NotImplementedError):
             if count := os.preadv(fd, [block], at, os.RWF_NOWAIT):
                 return count
@@ -226,12 +228,12 @@ class LocalFiles:
         return count
 
     def sha256(self, path: str, size_bytes: int) -> str:
-        """Return the hash of a file, for a file whose times have changed."""
+        """Return the hash of a file whose times have changed, in hex."""
         return sha256_of(path)
 
 
 def files_of(job: SegmentJob) -> LocalFiles | AgentFiles:
-    """Return the place from which a segment's files are read: this host, or an agent."""
+    """Return the reader of a segment's files, on this host or from the job's agent."""
     if job.agent is not None:
         return files_from(job.agent)
     return LocalFiles(job.store_root, job.bytes_per_second)
@@ -242,13 +244,12 @@ def read_beginning(
 ) -> memoryview:
     """Read the first bytes of a segment's file. The broker may still append to the file.
 
-    :param chosen: facts of the file when it was chosen.
-    :param store_root: "": the file may have changed. Otherwise only our own acts may have changed it, because
-        another file may have its name and its inode by now.
-    :param agent: the agent from which it is read; None: it is read on this host.
-    :raises FileGoneError: the file vanished since, or another file has its name.
-    :raises StoreNotFoundError: the file can't be seen from this host.
-    :raises ProofError: the file is shorter than that.
+    :param store_root: root of the store. Only our own acts there may have changed the file's facts, because
+        another file may have the same name and inode by now. If it is "", only the inode is compared.
+    :param agent: the agent from which the file is read; None to read it on this host.
+    :raises FileGoneError: the file vanished since it was chosen, or another file has its name.
+    :raises StoreNotFoundError: this host can't read the file.
+    :raises ProofError: the file is shorter than ``size_bytes``.
     """
     data, path = _source_memory(size_bytes), chosen.path
     files = LocalFiles(store_root) if agent is None else files_from(agent)
@@ -270,17 +271,16 @@ def read_companions_of(job: SegmentJob) -> tuple[Source, ...]:
 
     :raises StorageEngineError: as :func:`read_source` does.
     """
-    return tuple(_read_companion(files_of(job), chosen) for chosen in job.companions)
-
-
-def _read_companion(files: LocalFiles | AgentFiles, chosen: FileFacts) -> Source:
-    content = memoryview(bytearray(chosen.size_bytes))
-    digest = hashlib.sha256()
-    with source_errors(chosen.path):
-        facts = _as_chosen(chosen, files.settled(chosen.path))
-        done, now = files.read(chosen.path, content, digest.update)
-    _check_read(chosen, done, now.inode)
-    return Source(content, digest.hexdigest(), facts)
+    sources = []
+    for chosen in job.companions:
+        files, digest = files_of(job), hashlib.sha256()
+        content = memoryview(bytearray(chosen.size_bytes))
+        with source_errors(chosen.path):
+            facts = _as_chosen(chosen, files.settled(chosen.path))
+            size_bytes, read_facts = files.read(chosen.path, content, digest.update)
+        _check_read(chosen, size_bytes, read_facts.inode)
+        sources.append(Source(content, digest.hexdigest(), facts))
+    return tuple(sources)
 
 
 def companions_of_proven(job: SegmentJob, sources: Sequence[Source]) -> tuple[Companion, ...]:
@@ -311,18 +311,15 @@ def _check_unchanged(job: SegmentJob, chosen: FileFacts, source: Source) -> File
         sha256 = files.sha256(path, chosen.size_bytes)
         current = files.facts(path)
     is_same = sha256 == source.sha256 and _is_same(job, _as_chosen(chosen, current), facts)
-    # What was read again may have had other bytes for a moment.
+    # Between its reads, a file that is read several times may have had other bytes for a moment.
     if source.files is not None or not is_same:
         raise _change_error(chosen, current)
     return facts
 
 
 def _as_chosen(chosen: FileFacts, facts: FileFacts) -> FileFacts:
-    """Return a file's facts with the device of the choice.
-
-    :raises ProofError: it isn't the file that was chosen.
-    """
-    # A disk mounted on several hosts is another device on each.
+    """Return facts with the chosen file's device. Raise ProofError if the inode or size differs."""
+    # A disk that several hosts mount has another device number on each.
     facts = replace(facts, device=chosen.device)
     if (facts.inode, facts.size_bytes) != (chosen.inode, chosen.size_bytes):
         raise _change_error(chosen, facts)
@@ -330,28 +327,11 @@ def _as_chosen(chosen: FileFacts, facts: FileFacts) -> FileFacts:
 
 
 def _check_read(chosen: FileFacts, size_bytes: int, inode: int) -> None:
-    """Make sure that the chosen file was read completely.
-
-    :raises ProofError: another file was read, or not all of the file.
-    """
     if (size_bytes, inode) != (chosen.size_bytes, chosen.inode):
         raise ProofError(
             f"{chosen.path}: expected {chosen.size_bytes} bytes of inode {chosen.inode}, read {size_bytes} "
             f"of inode {inode}: the file was replaced, truncated or written to meanwhile. Nothing was "
-            "committed or deleted."
-        )
-
-
-def _check_part(facts: FileFacts, offset: int, expected: int, done: int, inode: int) -> None:
-    """Make sure that a part of the known file was read completely.
-
-    :raises ProofError: another file was read, or not all of the part.
-    """
-    if (done, inode) != (expected, facts.inode):
-        raise ProofError(
-            f"{facts.path}: expected {expected} bytes at {offset} of inode {facts.inode}, read {done} of "
-            f"inode {inode}: the file was replaced, truncated or written to meanwhile. Nothing was "
-            "committed or deleted."
+            "committed or deleted. Make a new plan."
         )
 
 
@@ -362,12 +342,12 @@ def _is_same(job: SegmentJob, facts: FileFacts, expected: FileFacts) -> bool:
 def _change_error(chosen: FileFacts, facts: FileFacts) -> ProofError:
     return ProofError(
         f"{chosen.path}: expected {chosen}, found {facts}: the file changed since it was chosen. Nothing was "
-        "committed or deleted. Make a new plan; if it is refused again, something writes to a sealed segment."
+        "committed or deleted. Make a new plan. If this happens again, a process writes to a sealed segment."
     )
 
 
-class _Room:
-    """Memory for a segment, whose pages can be given back to the kernel."""
+class _Memory:
+    """Memory for a segment. Its pages can be given back to the kernel."""
 
     def __init__(self, size_bytes: int) -> None:
         self._map = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -376,27 +356,24 @@ class _Room:
         self.data = memoryview(self._map)
 
     def release(self, begin: int, end: int) -> None:
-        """Give the whole pages of a range back to the kernel. A later read finds zeros there."""
+        """Give the whole pages within a range back to the kernel. A later read finds zeros there."""
         begin, end = (at // mmap.PAGESIZE * mmap.PAGESIZE for at in (begin, min(end, len(self.data))))
         if end > begin:
             self._map.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
 
-def _room(size_bytes: int = 0) -> _Room:
-    """Return this thread's memory for a segment. The next segment uses the same memory.
-
-    The kernel would have to clear fresh pages, which takes as long as reading the file.
-    """
-    room: _Room | None = getattr(_per_thread, "room", None)
-    if room is None or len(room.data) < size_bytes:
-        # The old goes before the new comes.
-        _per_thread.room = room = None
-        _per_thread.room = room = _Room(size_bytes)
-    return room
+def _thread_memory(size_bytes: int = 0) -> _Memory:
+    """Return this thread's memory for segments. To clear fresh pages would take as long as to read a file."""
+    memory: _Memory | None = getattr(_per_thread, "memory", None)
+    if memory is None or len(memory.data) < size_bytes:
+        # The old memory is freed first.
+        _per_thread.memory = memory = None
+        _per_thread.memory = memory = _Memory(size_bytes)
+    return memory
 
 
 def _source_memory(size_bytes: int) -> memoryview:
-    return _room(size_bytes).data[:size_bytes]
+    return _thread_memory(size_bytes).data[:size_bytes]
 
 
 @contextmanager
@@ -404,22 +381,22 @@ def source_errors(path: str) -> Iterator[None]:
     """Replace the block's errors about a segment's file with our own exceptions.
 
     :raises FileGoneError: the file vanished.
-    :raises StoreNotFoundError: the file can't be seen from this host.
+    :raises StoreNotFoundError: this host can't read the file.
     """
     try:
         yield
     except FileNotFoundError as error:
-        # Where neither its directory nor the one around is, another disk is, or none.
+        # Without its directory and that directory's parent, the store's disk isn't mounted.
         if any(directory.is_dir() for directory in Path(path).parents[:2]):
             raise FileGoneError.at(path) from error
-        raise _unseen(path, error) from error
+        raise _unreadable_error(path, error) from error
     except OSError as error:
-        raise _unseen(path, error) from error
+        raise _unreadable_error(path, error) from error
 
 
-def _unseen(path: str, error: OSError) -> StoreNotFoundError:
+def _unreadable_error(path: str, error: OSError) -> StoreNotFoundError:
     return StoreNotFoundError(
-        f"{path}: expected a segment file that host {socket.gethostname()} can read: {error.strerror}. Work "
-        "on a store runs where its disk is: use local[N] there, or mount the store at the same path on every "
-        "executor, or let executors read it from an agent there."
+        f"{path}: expected a segment file that host {socket.gethostname()} can read: {error.strerror}. "
+        "Run Spark as local[N] on the store's host, or mount the store at the same path on every executor, "
+        "or let executors read it from an agent on the store's host."
     )

@@ -1,9 +1,9 @@
 """Data files before their commit: written under a name of their attempt, then published by a hard link.
 
-A hard link never overwrites a file. So of two attempts at one segment the first to publish wins, and the
-other finds the file. Object stores have no links, and a later file of one name replaces the earlier file.
-There, each attempt writes under a final name that no other attempt has (see ``archive_segment``). The first
-to commit wins, and nothing refers to the other's file. Nothing in this module applies to object stores.
+A hard link never overwrites a file. The first of two attempts at one segment gets the final name, and the
+other one finds its file. Object stores have no links, and a new file replaces an older file of its name.
+There, each attempt writes under a final name of its own (see ``archive_segment``). Only the first attempt to
+commit counts. This module doesn't apply to object stores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PARTIAL_SUFFIX = ".partial"
 
 
 def staged_location(data_file: str) -> str:
-    """Return a name beside the final name that no other attempt uses."""
+    """Return a location in the final one's directory, under a name that no other attempt uses."""
     return f"{data_file}.{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
 
 
@@ -34,20 +34,20 @@ def publish(segments: Iterable[ProvenSegment]) -> tuple[ProvenSegment, ...]:
 
     It may be repeated, or run at the same time as another attempt.
 
-    :return: the segments. If another attempt's file has a segment's name, the segment's file gets a different
-        name: two files of one segment have different keys. The first attempt to commit wins, as on an object
-        store.
-    :raises LakeUnavailableError: when the lake can't be written.
+    :return: the segments with their data files' names. Another attempt's file of the same name may have other
+        bytes, because its leaf keys differ. Then the name gets an attempt's digits, and the first attempt to
+        commit wins.
+    :raises LakeUnavailableError: the lake can't be written.
     """
     directories = set()
     published = []
-    # A file that segments share gets its name once.
+    # Segments that share a staged file get one data file.
     names: dict[str, str] = {}
     for segment in segments:
         if segment.staged_file in names:
             segment = replace(segment, data_file=names[segment.staged_file])
         elif local_path(segment.data_file) is not None:
-            # A file that was there already may be of an attempt killed before it synced the directory.
+            # An attempt that published the file before may have been killed before it synced the directory.
             directories.add(_paths(segment)[1].parent)
             with lake_errors(segment.data_file, "publish a data file"):
                 staged = segment.staged_file
@@ -61,10 +61,6 @@ def publish(segments: Iterable[ProvenSegment]) -> tuple[ProvenSegment, ...]:
 
 
 def _publish_file(segment: ProvenSegment) -> ProvenSegment:
-    """Give one segment's file its final name.
-
-    :raises OSError: the file can't be given a final name.
-    """
     staged, final = _paths(segment)
     if staged == final:
         return segment
@@ -74,30 +70,29 @@ def _publish_file(segment: ProvenSegment) -> ProvenSegment:
     except FileExistsError:
         pass
     except FileNotFoundError:
-        # Another attempt at the same segment committed, and swept this one's file away.
+        # Another attempt at the same segment committed, and removed this staged file.
         if not final.exists():
             raise
     if final.stat().st_size == segment.data_file_bytes and sha256_of(final) == segment.data_file_sha256:
         return segment
-    again = replace(segment, data_file=with_attempt(segment.data_file, new_attempt()))
-    # Where it was swept away, its segment is committed, and nobody asks for the file.
+    renamed = replace(segment, data_file=with_attempt(segment.data_file, new_attempt()))
+    # If another attempt removed the staged file, the segment is committed, and our file isn't needed.
     with suppress(FileNotFoundError):
-        os.link(staged, _paths(again)[1])
-    return again
+        os.link(staged, _paths(renamed)[1])
+    return renamed
 
 
 def discard(segments: Iterable[ProvenSegment]) -> None:
     """Remove these attempts' staged files. Published files stay: another attempt may have proven them."""
     for segment in segments:
         if segment.staged_file != segment.data_file:
-            staged, _ = _paths(segment)
-            unlink(staged)
+            unlink(_paths(segment)[0])
 
 
 def sweep(segments: Iterable[ProvenSegment]) -> None:
-    """Remove every attempt's staged files for segments that are committed by now.
+    """Remove every attempt's staged files for committed segments.
 
-    :raises LakeUnavailableError: when the lake can't be written.
+    :raises LakeUnavailableError: the lake can't be written.
     """
     names_by_directory: dict[Path, set[str]] = {}
     for segment in segments:
@@ -119,7 +114,6 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
 
 
 def final_name(staged: str) -> str:
-    """Return the final name of a staged file, from its staged name."""
     return staged.removesuffix(PARTIAL_SUFFIX).rpartition(".")[0]
 
 

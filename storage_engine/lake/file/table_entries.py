@@ -1,7 +1,7 @@
-"""Data files in Iceberg's manifests: entries as written, entries as listed, and faults in them.
+"""Data files in Iceberg's manifests: writing entries, listing them, and finding faults in them.
 
-A data file is read only where another engine made its partition. The driver of a job assembles its manifest
-from entries that were packed where a file was proven, and opens no data file.
+A task that proves a data file packs the values for its entry. The driver writes manifests from these values,
+and opens no data file. A data file is read only if another engine made its partition.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from storage_engine.model.report.validation import Finding, Status
 
 
 def list_entries(table: Table, store_id: str | None, *, statistics: bool = True) -> dict[str, list[LiveFile]]:
-    """Return the entries of the table's loaded snapshot by store, or those of one store.
+    """Return the entries of the table's loaded snapshot, by store id.
 
-    :param store_id: only entries of this store; None: entries of all stores.
-    :param statistics: with all statistics that the table has of them, in five times the memory.
+    :param store_id: only entries of this store; None for those of all stores.
+    :param statistics: whether the entries have all statistics, in five times the memory.
     :raises LakeUnavailableError: the manifests can't be read.
     """
     entries: dict[str, list[LiveFile]] = {}
@@ -64,10 +64,7 @@ def list_entries(table: Table, store_id: str | None, *, statistics: bool = True)
 
 
 def _stores_in(table: Table, task: FileScanTask) -> list[str]:
-    """Return the stores that have rows in a file.
-
-    If another engine made the file's partition, the rows are read.
-    """
+    """Return the stores with rows in a file. If another engine made its partition, the rows are read."""
     if is_by_store(table, task.file.spec_id):
         return [str(task.file.partition[0])]
     rows = read_files(table, AlwaysTrue(), ("store_id",), [task])
@@ -77,47 +74,50 @@ def _stores_in(table: Table, task: FileScanTask) -> list[str]:
 def check_entries(
     table: Table, rows: Sequence[Receipt], entries: Sequence[LiveFile], committed_since: frozenset[str]
 ) -> tuple[Finding, ...]:
-    """Return faults of entries that no receipt names. Every receipt may be sound nevertheless.
+    """Return faults of entries with rows that no receipt names. Every receipt may be sound nevertheless.
 
-    :param rows: receipts that count. The file of an expired segment may be in the table or removed already.
-    :param committed_since: data files whose receipts came after ``rows`` was read.
+    :param rows: receipts that count. An expired segment's file may be in the table, or removed already.
+    :param committed_since: data files whose receipts were committed after ``rows`` was read.
     """
     by_file = {data_file_of(table, row): row for row in rows}
-    others = [e for e in entries if e.location not in by_file and e.location not in committed_since]
-    foreign = [e for e in others if not is_own_name(file_name(e.location))]
+    unnamed = [e for e in entries if e.location not in by_file and e.location not in committed_since]
+    foreign = [e for e in unnamed if not is_own_name(file_name(e.location))]
     nameless = unreceipted_files(table, rows, entries)
-    unreceipted = [e for e in others if e.location in nameless]
+    unreceipted = [e for e in unnamed if e.location in nameless]
     locations = {entry.location for entry in entries}
-    # What expired was where another engine has put it, or left with its own file.
+    # An expired segment's rows may be left only in other engines' files.
     moved = [
         row
         for row in rows
         if data_file_of(table, row) not in locations and (row.has_rows or row.moved_to is not None)
     ]
     return (
-        *map(_name_unreceipted, unreceipted),
-        *_rows_of_nobody(table, rows, [e for e in entries if e.location not in committed_since]),
-        *_too_many_rows(moved, foreign),
+        *map(_unreceipted_finding, unreceipted),
+        *_find_unreceipted_rows(table, rows, [e for e in entries if e.location not in committed_since]),
+        *_find_added_rows(moved, foreign),
     )
 
 
-def _rows_of_nobody(table: Table, rows: Sequence[Receipt], entries: Sequence[LiveFile]) -> Iterator[Finding]:
-    """Yield a finding for each shared data file that has more rows than the receipts that name it."""
+def _find_unreceipted_rows(
+    table: Table, rows: Sequence[Receipt], entries: Sequence[LiveFile]
+) -> Iterator[Finding]:
+    """Yield a finding for each shared data file with more rows than its receipts count together."""
     named: dict[str, int] = {}
     for row in rows:
         if row.row_groups is not None:
             location = data_file_of(table, row)
             named[location] = named.get(location, 0) + row.row_count
     for entry in entries:
-        count, more = named.get(entry.location), sum(file.record_count for file in entry.deletes)
-        if count is not None and entry.entry.record_count - more > count:
+        expected = named.get(entry.location)
+        count = entry.entry.record_count - sum(file.record_count for file in entry.deletes)
+        if expected is not None and count > expected:
             yield Finding(
                 Status.FAILURE,
                 entry.location,
-                f"expected {count} rows, those of the segments whose receipts name this data file, found "
-                f"{entry.entry.record_count - more}: some are of a segment without a receipt here",
+                f"expected {expected} rows, those of the segments whose receipts name this data file, found "
+                f"{count}: some are of a segment without a receipt here",
                 Text(
-                    "No byte is lost, but nothing vouches for these rows. Run ",
+                    "No byte is lost, but no receipt proves these rows. Run ",
                     Command("archive"),
                     " again while the segment is on the broker's disk, or ",
                     Command("lake rebuild"),
@@ -126,12 +126,12 @@ def _rows_of_nobody(table: Table, rows: Sequence[Receipt], entries: Sequence[Liv
             )
 
 
-def _name_unreceipted(entry: LiveFile) -> Finding:
+def _unreceipted_finding(entry: LiveFile) -> Finding:
     return Finding(
         Status.FAILURE,
         entry.location,
         f"expected a receipt that names this data file of the table, found none; it has "
-        f"{entry.entry.record_count} rows that nothing vouches for",
+        f"{entry.entry.record_count} rows that no receipt proves",
         Text(
             "If an archiving was killed between its two commits, run ",
             Command("archive"),
@@ -143,8 +143,8 @@ def _name_unreceipted(entry: LiveFile) -> Finding:
     )
 
 
-def _too_many_rows(moved: Sequence[Receipt], foreign: Sequence[LiveFile]) -> Iterator[Finding]:
-    """Yield a finding if other engines' files have more rows than the segments that they took them from.
+def _find_added_rows(moved: Sequence[Receipt], foreign: Sequence[LiveFile]) -> Iterator[Finding]:
+    """Yield a finding if other engines' files have more rows than the segments that they rewrote.
 
     Other engines may rewrite rows into files of their own, but not add rows. If the number is right and each
     segment's rows are proven, no row is in the table twice.
@@ -167,10 +167,10 @@ def _too_many_rows(moved: Sequence[Receipt], foreign: Sequence[LiveFile]) -> Ite
 
 
 def unreceipted_files(table: Table, rows: Iterable[Receipt], entries: Iterable[LiveFile]) -> frozenset[str]:
-    """Return the files that archiving named, but that no receipt names.
+    """Return the files with a name from archiving that no receipt names.
 
-    An expiry of some streams replaces a file. The old file is in the table until the second of its two
-    commits, and isn't returned.
+    When some streams expire, a new file replaces their segment's file. The old file stays in the table until
+    the second of two commits, and isn't returned.
     """
     locations = {entry.location for entry in entries}
     by_location = {data_file_of(table, row): row for row in rows}
@@ -203,7 +203,7 @@ def packed_facts(footer: pq.FileMetaData, codec: SegmentCodec) -> bytes:
 def iceberg_data_file(table: Table, location: str, size_bytes: int, store_id: str, packed: bytes) -> DataFile:
     """Return the manifest's entry for a file in the partition of its store.
 
-    :raises LakeUnavailableError: the table has other partitions.
+    :raises LakeUnavailableError: the table isn't partitioned by store.
     """
     check_partitions(table)
     facts: dict[str, Any] = json.loads(zlib.decompress(packed))
@@ -227,7 +227,7 @@ def iceberg_data_file(table: Table, location: str, size_bytes: int, store_id: st
 
 
 def record_count(packed: bytes) -> int:
-    """Return how many rows a data file has, from the result of :func:`packed_facts`."""
+    """Return the number of rows in the result of :func:`packed_facts`."""
     return int(json.loads(zlib.decompress(packed))["record_count"])
 
 

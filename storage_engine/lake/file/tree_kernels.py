@@ -1,7 +1,7 @@
-"""Compiled code that adds leaves for a segment's rows to its trees, one run of rows in each call.
+"""Compiled code that adds leaves for some of a segment's rows to its trees.
 
-Of a tree, only the roots of its complete subtrees are kept: if bit n of the number of leaves is set, level n
-has the root of a subtree with 2^n leaves. Leaves are added like a carry in a binary counter, level by level.
+Only the roots of a tree's complete subtrees are kept. If bit n of the number of leaves is set, level n has
+the root of a subtree with 2^n leaves. New leaves are carried from level to level, as in a binary counter.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from storage_engine.lake.file.sha256_kernels import (
 from storage_engine.native import copy_16, copy_32, inlined, kernel, store_be_i32, store_be_i64, store_u8
 
 LEVELS = 48
-"""Most levels of a tree: the number of bits of its number of leaves. Each leaf has at least one byte."""
+"""Most levels of a tree: a segment has fewer than 2^48 leaves, because a leaf has at least one byte."""
 SALT_BYTES = 16
 LEAF, NODE, SALT = 0, 1, 2
 """The first byte of each hashed message. It distinguishes leaves, nodes and salts."""
@@ -42,8 +42,8 @@ _NODE_AT = _SALTS_AT + LANES * BLOCK_BYTES
 _HASH_AT = _NODE_AT + 2 * BLOCK_BYTES
 _LANES_AT = _HASH_AT + DIGEST_BYTES
 TREE_SCRATCH_BYTES = _LANES_AT + LANES * LANE_BYTES
-"""Size of the scratch memory. In order, it has room for a hash, a leaf's first bytes, messages of salts and
-of a node with their padding, another hash, and the lanes. The lanes hash leaves and nodes side by side."""
+"""Size of the scratch memory. In this order it has room for hashing, a leaf's first bytes, padded messages of
+salts, a padded message of a node, a hash, and the lanes. The lanes hash leaves and nodes side by side."""
 
 
 @kernel
@@ -66,21 +66,21 @@ def push_leaves(
 ) -> None:
     """Add a leaf for each row to the tree of its stream.
 
-    The caller has proven that each row lies inside the bytes, and each place inside the secrets.
+    The caller must have checked that each row lies inside the bytes, and each place inside the secrets.
 
     :param engine: address of the result of ``sha256_engine``.
     :param scratch: address of :data:`TREE_SCRATCH_BYTES` bytes.
     :param data: address of the segment's bytes from ``first_position`` on.
-    :param order: indexes of the rows, by position.
-    :param slots: for each entry of ``order``, the index of its leaf among the hashes. A stream's leaves
-        follow each other by position, after one free slot.
+    :param order: indexes of the rows, sorted by position.
+    :param slots: for each entry of ``order``, the index of its leaf among the hashes. A stream has one free
+        slot, and then its leaves by position.
     :param lengths: number of each stream's slots, without the free one.
     :param secrets: address of keys and salts of 16 bytes each.
-    :param places: index of each row's key or salt among them.
-    :param are_salts: for each row, whether it is the salt itself and no key.
+    :param places: index of each row's key or salt in ``secrets``.
+    :param are_salts: 1 for each row whose secret is its salt, 0 if the secret is a key.
     :param hashes: address of memory for a hash in each slot.
     :param subtrees: address of :data:`LEVELS` hashes of each stream.
-    :param counts: number of leaves of each stream.
+    :param counts: number of leaves of each stream so far; it is raised.
     """
     leaf, digest, salts = scratch + _LEAF_AT, scratch + _HASH_AT, scratch + _SALTS_AT
     node, lanes = scratch + _NODE_AT, scratch + _LANES_AT
@@ -99,7 +99,7 @@ def push_leaves(
             secret = secrets + SALT_BYTES * places[row] if are_salts[row] else digest
             _begin_leaf(lane_head(lane), secret, positions[row], sizes[row])
             begin_lane(lane, _LEAF_PREFIX, data + positions[row] - first_position, sizes[row])
-        # Rows lie side by side, so the next ones as far behind these as the first of them.
+        # Rows are adjacent, so that each next row is about as far behind its lane's row as the first one.
         following = order[min(i + LANES, len(order) - 1)]
         hash_lanes(engine, lanes, positions[following] - positions[order[i]])
         for k in range(LANES):
@@ -154,8 +154,8 @@ def _pad(message: int, first: int, size: int, blocks: int) -> None:
 def _push(engine: int, scratch: int, tops: int, count: int, free: int, added: int) -> None:
     """Add leaves to a stream's tree.
 
-    :param tops: address of the roots of its complete subtrees.
-    :param count: number of its leaves so far.
+    :param tops: address of the roots of the tree's complete subtrees.
+    :param count: number of the tree's leaves so far.
     :param free: address of memory for one hash. The new leaves follow it, and are overwritten.
     :param added: number of new leaves.
     """

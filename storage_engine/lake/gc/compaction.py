@@ -1,11 +1,11 @@
-"""Compaction: small data files of one topic are written again as one larger file, which is proven first.
+"""Compaction: writing small data files of one topic again as one larger file, which is proven first.
 
-There are two commits. The first replaces the small files by the larger one in the table of rows; the second
-makes the receipts name the larger file. After a kill between them, the receipts name files that the table no
+There are two commits. The first replaces the small files by the larger one in the table of rows. The second
+adds receipts that name the larger file. After a kill between them, the receipts name files that the table no
 longer has. Then steps that need these receipts wait, verification finds and proves the rows in the table, and
 the next compaction adds the receipts. If a receipt changed meanwhile, or the larger file doesn't prove it,
-the files that the receipts name are put back into the table. A small file stays at its place until gc takes
-it, because its rows are provably in the larger file.
+the files that the receipts name are put back into the table. A replaced small file stays at its place until
+gc takes it, because its rows are provably in the larger file.
 
 Must never do: remove a data file that a receipt has named; add a file to the table that was not read back.
 """
@@ -92,7 +92,7 @@ COMPACTED_FILE_SEGMENTS = 10_000
 """Most segments in a compacted file, because their receipts are committed together."""
 
 COMPACTED_LEAST_FILES = SHARED_LEAST_SEGMENTS
-"""If there are fewer small files than this, they stay as they are."""
+"""Fewer small files than this aren't joined."""
 
 _PART_OF_RULE = 10
 """The segments of one file may be at most a tenth of their rule's days apart, because the file can be removed
@@ -106,8 +106,8 @@ class SmallFile:
     """A data file of the table that may be joined with other files.
 
     :param kind: values that are equal for files that may be joined.
-    :param days: days of the rule by which its segments expire; None: no rule.
-    :param newest_ms: time from which its newest segment's age counts; None: not known.
+    :param days: days of the rule by which the file's segments expire; None without a rule.
+    :param newest_ms: time from which the newest segment's age counts; None if it isn't known.
     """
 
     location: str
@@ -123,7 +123,7 @@ class LargerFile:
     """A data file that replaces small ones.
 
     :param old: its segments' receipts that counted before.
-    :param new: new receipts that name this file; (): the file doesn't prove its segments.
+    :param new: new receipts that name this file; empty if the file doesn't prove its segments.
     """
 
     location: str
@@ -138,8 +138,8 @@ class LakeCompaction:
     :param files: number of files that were replaced.
     :param larger_files: number of files that replaced them.
     :param size_bytes: bytes of the replaced files.
-    :param faults: damaged files, which stay as they are.
-    :param notices: other files that stay as they are, with the reason.
+    :param faults: damaged files that weren't joined.
+    :param notices: other files that weren't joined, with the reason.
     """
 
     dry_run: bool
@@ -151,7 +151,7 @@ class LakeCompaction:
 
     @property
     def text(self) -> str:
-        """Return what was done, as a sentence; "": nothing was done."""
+        """Return the changes as a sentence, or "" if there were none."""
         if not self.larger_files:
             return ""
         small, larger = count_text(self.files, "small data file"), count_text(self.larger_files, "file")
@@ -162,11 +162,11 @@ class LakeCompaction:
 def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = False) -> LakeCompaction:
     """Write small data files again as larger ones. It may be killed at any instant and run again.
 
-    A damaged file stays as it is. So does a segment if some of its rows have expired or are expiring. A
-    store's lost file or broken receipt is reported as a fault and doesn't stop the compaction of others.
+    Damaged files aren't joined, nor are those of segments of which rows have expired or are expiring. A lost
+    file or broken receipt of one store is reported as a fault, and other stores' files are compacted.
 
-    :param store_id: compact only this store's files; None: all stores' files.
-    :param dry_run: describe the changes from the tables, but make none.
+    :param store_id: compact only this store's files; None for all stores' files.
+    :param dry_run: only count the files that would change, by the tables.
     :raises BadInputError: the lake is of a version without trees.
     :raises LakeIdentityError: the lake is a copy, or its catalog is older than the warehouse.
     :raises LakeUnavailableError: the lake can't be read or written; commits made before stay.
@@ -175,47 +175,47 @@ def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = Fal
     if not has_trees(properties):
         raise BadInputError(
             f"{lake.location}: expected a lake of version {SCHEMA_VERSION} or later, found "
-            f"{properties.get(SCHEMA_VERSION_PROPERTY, '1.0')}, in which each segment has a data file "
-            "of its own. Nothing was changed. Run ",
+            f"{properties.get(SCHEMA_VERSION_PROPERTY, '1.0')}, in which segments can't share a data "
+            "file. Nothing was changed. Run ",
             Command("lake upgrade"),
             ", once every host that opens the lake has this release.",
         )
     if not dry_run:
         ready_to_write(lake)
-    done = LakeCompaction(dry_run)
+    result = LakeCompaction(dry_run)
     for name in [store_id] if store_id is not None else [store.store_id for store in list_stores(lake)]:
         try:
             faults = [] if dry_run else _finish(lake, name)
-            done = replace(done, faults=(*done.faults, *faults))
+            result = replace(result, faults=(*result.faults, *faults))
             plan = plan_files(_small_files(lake, name))
         except (ProofError, ReceiptError) as error:
-            done = replace(done, faults=(*done.faults, Text(error)))
+            result = replace(result, faults=(*result.faults, Text(error)))
             continue
         if dry_run:
             files = [file for group in plan for file in group]
-            done = replace(
-                done,
-                files=done.files + len(files),
-                larger_files=done.larger_files + len(plan),
-                size_bytes=done.size_bytes + sum(file.size_bytes for file in files),
+            result = replace(
+                result,
+                files=result.files + len(files),
+                larger_files=result.larger_files + len(plan),
+                size_bytes=result.size_bytes + sum(file.size_bytes for file in files),
             )
             continue
-        done = _compact_store(lake, plan, done)
-    return done
+        result = _compact_store(lake, plan, result)
+    return result
 
 
 def maintain_compaction(lake: Lake, store_id: str | None = None, *, dry_run: bool = False) -> tuple[str, ...]:
     """Run :func:`compact_lake` as a part of a lake's maintenance.
 
-    :return: sentences with the changes, or with the reason why there are none.
+    :return: sentences about the changes, or about what prevented them.
     """
     if not has_trees(lake.segments().properties):
         return ()
     try:
-        done = compact_lake(lake, store_id, dry_run=dry_run)
+        result = compact_lake(lake, store_id, dry_run=dry_run)
     except StorageEngineError as error:
-        return (Text("not all small data files became larger ones: ", error),)
-    return (*filter(None, (done.text,)), *done.faults, *done.notices)
+        return (Text("not all small data files were joined: ", error),)
+    return (*filter(None, (result.text,)), *result.faults, *result.notices)
 
 
 def plan_files(files: Iterable[SmallFile]) -> list[tuple[SmallFile, ...]]:
@@ -227,8 +227,8 @@ def plan_files(files: Iterable[SmallFile]) -> list[tuple[SmallFile, ...]]:
     for of_kind in grouped(files, lambda file: file.kind).values():
         for near in _cut_by_time(of_kind):
             group: list[SmallFile] = []
-            # Each log's segments in their order: who reads a span of one skips the rest.
-            for file in sorted(near, key=_place_of):
+            # A log's segments are in order, so that a reader of some offsets skips the other files.
+            for file in sorted(near, key=lambda file: _place_of(file.receipts[0])):
                 size_bytes = sum(member.size_bytes for member in group) + file.size_bytes
                 count = sum(len(member.receipts) for member in (*group, file))
                 if group and (size_bytes > COMPACTED_FILE_BYTES or count > COMPACTED_FILE_SEGMENTS):
@@ -243,7 +243,7 @@ def plan_files(files: Iterable[SmallFile]) -> list[tuple[SmallFile, ...]]:
 def _without_largest(group: tuple[SmallFile, ...]) -> tuple[SmallFile, ...]:
     """Leave out each file that has more than twice as many segments as all smaller files together.
 
-    So a daily compaction writes a segment and its receipt again only a few times, not each day.
+    So a daily compaction doesn't write a segment and its receipt again each day, but only a few times.
     """
     while group:
         *counts, most = sorted(len(file.receipts) for file in group)
@@ -254,15 +254,15 @@ def _without_largest(group: tuple[SmallFile, ...]) -> tuple[SmallFile, ...]:
 
 
 def _cut_by_time(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:
-    """Cut files of one rule into groups that are near enough in time to expire together."""
+    """Divide files of one rule into groups whose segments expire at about the same time."""
     if files[0].days is None:
         yield list(files)
         return
-    apart_ms, near = files[0].days * DAY_MS // _PART_OF_RULE, list[SmallFile]()
+    most_apart_ms, near = files[0].days * DAY_MS // _PART_OF_RULE, list[SmallFile]()
     dated = [(file.newest_ms, file) for file in files if file.newest_ms is not None]
     first_ms = 0
     for newest_ms, file in sorted(dated, key=lambda it: it[0]):
-        if near and newest_ms - first_ms > apart_ms:
+        if near and newest_ms - first_ms > most_apart_ms:
             yield near
             near = []
         if not near:
@@ -272,16 +272,12 @@ def _cut_by_time(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:
         yield near
 
 
-def _place_of(file: SmallFile) -> tuple[str, int, int]:
-    first = file.receipts[0]
-    return first.log, first.lineage, first.base_offset
+def _place_of(row: Receipt) -> tuple[str, int, int]:
+    return row.log, row.lineage, row.base_offset
 
 
 def _small_files(lake: Lake, store_id: str) -> Iterator[SmallFile]:
-    """Yield the small files of a store that are as they were archived.
-
-    A file is left out if some of its rows were removed or are being removed.
-    """
+    """Yield a store's small files of which no rows were removed or are being removed."""
     acts = read_acts(lake)
     policy, expired = policy_of(acts), expired_files(acts)
     names = read_store_names(lake).get(store_id, ()) if policy.rules or policy.holds else ()
@@ -301,20 +297,27 @@ def _small_files(lake: Lake, store_id: str) -> Iterator[SmallFile]:
         kind = kinds.pop()
         if kinds or kind is None:
             continue
-        newest = [_age_of(row, first_proven) for row in rows]
-        times = [time_ms for time_ms in newest if time_ms is not None]
+        begins = [
+            age_begins_ms(
+                broker_sets_times=find_broker(row.broker).rows.sets_times,
+                last_ms=row.last_store_timestamp_ms,
+                first_proven_at_ms=first_proven[row.identity],
+            )
+            for row in rows
+        ]
+        times = [time_ms for time_ms in begins if time_ms is not None]
         yield SmallFile(
             location,
             file.entry.file_size_in_bytes,
             kind,
             kind[2],
-            max(times) if len(times) == len(newest) else None,
-            tuple(sorted(rows, key=lambda row: (row.log, row.lineage, row.base_offset))),
+            max(times) if len(times) == len(begins) else None,
+            tuple(sorted(rows, key=_place_of)),
         )
 
 
 def _is_as_archived(file: LiveFile, rows: Sequence[Receipt]) -> bool:
-    """Return whether a small file agrees with its receipts, and has no row without a receipt."""
+    """Return whether a file is small, agrees with its receipts, and has no row without a receipt."""
     return (
         bool(rows)
         and file.entry.file_size_in_bytes < SHARED_SEGMENT_BYTES
@@ -333,7 +336,7 @@ def _is_as_archived(file: LiveFile, rows: Sequence[Receipt]) -> bool:
 def _kind_of(
     row: Receipt, names: tuple[str, ...], policy: KeepPolicy
 ) -> tuple[str, object, int | None, frozenset[str]] | None:
-    """Return a segment's topic, rule, the rule's days and holds; None: the segment may share no file."""
+    """Return a segment's topic, rule, the rule's days and holds, or None if it may not share a file."""
     topic, broker = topic_of(row.broker, row.log), find_broker(row.broker)
     if topic is None:
         return None
@@ -341,14 +344,6 @@ def _kind_of(
     rule = rule_for(policy.rules, stream)
     held = frozenset(hold.hold_id for hold in policy.holds_of(stream))
     return topic, rule, None if rule is None else rule.days, held
-
-
-def _age_of(row: Receipt, first_proven: Mapping[SegmentIdentity, int]) -> int | None:
-    return age_begins_ms(
-        broker_sets_times=find_broker(row.broker).rows.sets_times,
-        last_ms=row.last_store_timestamp_ms,
-        first_proven_at_ms=first_proven[row.identity],
-    )
 
 
 def _compact_store(lake: Lake, plan: Sequence[tuple[SmallFile, ...]], done: LakeCompaction) -> LakeCompaction:
@@ -382,7 +377,7 @@ def _compact_store(lake: Lake, plan: Sequence[tuple[SmallFile, ...]], done: Lake
             if waiting:
                 commit()
     except LakeUnavailableError:
-        # Without room the next run would leave as many again.
+        # If the disk is full, each further run would leave as many larger files.
         with suppress(StorageEngineError):
             _discard_changed(lake, waiting)
         raise
@@ -402,8 +397,8 @@ def _changed_text(larger: LargerFile) -> str:
 def _write_sound(table: Table, group: Sequence[SmallFile]) -> tuple[LargerFile | None, list[str]]:
     """Write small files as one, without the damaged files.
 
-    :return: the larger file, and the faults. None: too few files are left, or the larger file can't be
-        proven.
+    :return: the larger file, or None if too few files are sound or the larger file can't be proven; and the
+        faults.
     :raises LakeUnavailableError: the lake can't be read or written.
     """
     try:
@@ -413,7 +408,7 @@ def _write_sound(table: Table, group: Sequence[SmallFile]) -> tuple[LargerFile |
         sound, faults = list[SmallFile](), list[str]()
         for file in group:
             try:
-                _check(table, file)
+                _check_file(table, file)
                 sound.append(file)
             except ProofError as damage:
                 faults.append(Text(damage))
@@ -421,16 +416,13 @@ def _write_sound(table: Table, group: Sequence[SmallFile]) -> tuple[LargerFile |
             return None, [fault]
     if len(sound) < COMPACTED_LEAST_FILES:
         return None, faults
-    # These may differ in what no single one shows, such as their columns.
-    larger, more = _write_sound(table, sound)
-    return larger, [*faults, *more]
+    # Sound files may have different columns, and then can't be joined.
+    larger, more_faults = _write_sound(table, sound)
+    return larger, [*faults, *more_faults]
 
 
-def _check(table: Table, file: SmallFile) -> None:
-    """Make sure that a small file proves its segments.
-
-    :raises ProofError: the file is lost, or doesn't prove a segment. The error names this segment.
-    """
+def _check_file(table: Table, file: SmallFile) -> None:
+    """Raise ProofError, which names the segment, if a small file is lost or doesn't prove a segment."""
     for row in file.receipts:
         subject = f"the segment {row.log}/{row.base_offset:020d} in small files that become one"
         try:
@@ -444,13 +436,7 @@ def _check(table: Table, file: SmallFile) -> None:
 
 
 def _write(table: Table, group: Sequence[SmallFile]) -> LargerFile:
-    """Write small files as one larger file, prove each segment in it, and give it its final name.
-
-    Nothing refers to the larger file yet.
-
-    :raises ProofError: the rows read back differ from those before.
-    :raises LakeUnavailableError: the lake can't be read or written.
-    """
+    """Write small files as one larger file, prove it, and give it its final name. It isn't committed yet."""
     folder = group[0].location.rpartition("/")[0]
     location = f"{folder}/{shared_file_name(uuid.uuid4().hex, 0)}"
     path = local_path(location)
@@ -459,7 +445,7 @@ def _write(table: Table, group: Sequence[SmallFile]) -> LargerFile:
     placed: list[tuple[Receipt, range]] = []
     try:
         with lake_errors(location, "write a data file"), new_data_file(table.io, staged) as sink:
-            write_groups(columns, _groups(table, group, placed), sink)
+            write_groups(columns, _joined_groups(table, group, placed), sink)
         new = _prove(table, placed, location, staged)
         if path is not None:
             with lake_errors(location, "publish a data file"):
@@ -474,14 +460,14 @@ def _write(table: Table, group: Sequence[SmallFile]) -> LargerFile:
         raise
 
 
-def _groups(
+def _joined_groups(
     table: Table, files: Sequence[SmallFile], placed: list[tuple[Receipt, range]]
 ) -> Iterator[pa.Table]:
     """Yield rows of small files, one table for each row group of the larger file.
 
-    Small row groups are joined. The row groups of each segment follow each other.
+    Small row groups are joined. The row groups of a segment are adjacent.
 
-    :param placed: this function adds each receipt to it, with the row groups that have the receipt's rows.
+    :param placed: filled with each receipt, and with the larger file's row groups of its rows.
     """
     waiting: list[pa.Table] = []
     waiting_bytes = number = 0
@@ -490,7 +476,7 @@ def _groups(
         with opened_rows(table.io, file.location) as parquet:
             every_group = range(parquet.num_row_groups)
             parts = [(row, every_group if row.groups is None else row.groups) for row in file.receipts]
-            # A segment of several row groups shares none: it is read a window at a time.
+            # A segment of several row groups shares none of them, because it is read window by window.
             alone = {group for _, groups in parts if len(groups) > 1 for group in groups}
             places: dict[int, int] = {}
             for group in every_group:
@@ -522,9 +508,9 @@ def _groups(
 def _prove(
     table: Table, placed: Sequence[tuple[Receipt, range]], location: str, stored_at: str
 ) -> tuple[Receipt, ...]:
-    """Prove segments in a data file, and return receipts that name it. They aren't linked into a chain yet.
+    """Prove segments in a data file, and return receipts that name it, not linked into a chain yet.
 
-    :param placed: earlier receipts of the segments, each with the row groups that have its rows.
+    :param placed: earlier receipts of the segments, each with the row groups of its rows in the file.
     :param stored_at: location of the file until it gets its final name.
     :raises ProofError: the file doesn't have these segments.
     :raises LakeUnavailableError: the file can't be read.
@@ -539,9 +525,9 @@ def _prove(
                 raise ProofError(
                     f"{location}: expected the segment {receipt.log}/{receipt.base_offset:020d} as it was "
                     f"proven in {receipt.data_file}, found {fault}. No receipt was changed, and the earlier "
-                    "file stays. Run ",
+                    "file stays. The disk or the codec is at fault. Run ",
                     Command("verify", "--level bytes"),
-                    ": the disk or the codec is at fault.",
+                    ".",
                 )
         count = sum(receipt.row_count for receipt, _ in placed)
         if parquet.metadata.num_rows != count:
@@ -563,7 +549,7 @@ def _prove(
 
 
 def _fault(receipt: Receipt, part: SegmentPart, location: str, memory: WindowMemory) -> str:
-    """Return how rows differ from the proven segment; "": they don't."""
+    """Return how rows differ from the proven segment, or "" if they are equal."""
     codec = find_broker(receipt.broker).codec
     digest, counter, leaves = hashlib.sha256(), RowCounter(codec.columns), tree_to_compare(receipt, location)
     origin, size_bytes = origin_of(receipt), receipt.size_bytes
@@ -578,35 +564,27 @@ def _fault(receipt: Receipt, part: SegmentPart, location: str, memory: WindowMem
 
 
 def _commit(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile]:
-    """Replace small files by larger files in the tables.
-
-    If that is no longer right, put the small files back.
-
-    :param files: larger files of one store.
-    :return: the larger files that don't count, because another process changed a receipt meanwhile.
-    """
+    """Replace small files by larger ones, or put them back. Return the larger files that don't count."""
     with CHANGE_LOCK:
         commit_steps(lake, partial(_next_step, lake, files))
     return _discard_changed(lake, files)
 
 
 def _discard_changed(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile]:
-    """Remove larger files that nothing refers to.
-
-    :return: the larger files that don't count.
-    """
+    """Remove the larger files that nothing refers to, and return those that don't count."""
     if not files:
         return []
     segments, messages = lake.segments(), lake.messages()
     rows = _rows(segments, files)
-    live = live_data_files(messages, files[0].old[0].store_id, _span(files))
-    needed = {file.location for file in live}
+    needed = {file.location for file in live_data_files(messages, files[0].old[0].store_id, _span(files))}
     needed |= {file.location for row in rows.values() for file in proven_files(messages, row)}
     changed = [
-        it for it in files if not all(_names(messages, rows.get(row.identity), it.location) for row in it.old)
+        it
+        for it in files
+        if not all(_names_file(messages, rows.get(row.identity), it.location) for row in it.old)
     ]
     for file in changed:
-        # Rows that expired are in no other file that anybody would remove.
+        # An expired segment needs no other file with its rows.
         staying = with_rows(row for old in file.old if (row := rows.get(old.identity)) is not None)
         if file.location not in needed and not broken_receipts(lake, staying, Depth.FILES):
             discard_files(messages, [file.location])
@@ -623,15 +601,15 @@ def _rows(segments: Table, files: Sequence[LargerFile]) -> dict[SegmentIdentity,
     return {row.identity: row for row in rows}
 
 
-def _names(messages: Table, row: Receipt | None, location: str) -> bool:
-    """Return whether a receipt names a data file as the file of its rows."""
+def _names_file(messages: Table, row: Receipt | None, location: str) -> bool:
+    """Return whether a receipt names a data file, and another engine hasn't moved the rows."""
     return row is not None and row.moved_to is None and data_file_of(messages, row) == location
 
 
 def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
-    """Return the next step: data files first; receipts only when the table has all data files.
+    """Return the next step: data files first, and receipts once the table has all data files.
 
-    The commit is bound to the very tables that were asked what is missing.
+    The step only applies to the states of the tables from which it was computed.
     """
     store_id = files[0].old[0].store_id
     expired, segments, messages = expired_files(read_acts(lake)), lake.segments(), lake.messages()
@@ -641,18 +619,18 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
     taking: list[Receipt] = []
     receipts: list[Receipt] = []
     for file in files:
-        now = [rows.get(old.identity) for old in file.old]
-        named = [_names(messages, row, file.location) for row in now]
+        current_rows = [rows.get(old.identity) for old in file.old]
+        named = [_names_file(messages, row, file.location) for row in current_rows]
         is_planned = bool(file.new) and all(
             is_named or (row is not None and row.row_hash == old.row_hash)
-            for row, old, is_named in zip(now, file.old, named, strict=True)
+            for row, old, is_named in zip(current_rows, file.old, named, strict=True)
         )
         if file.location in present:
             if is_planned:
                 receipts += [new for new, is_named in zip(file.new, named, strict=True) if not is_named]
-            elif (back := _replacing_rows(messages, file, now, present)) is not None:
+            elif (old_rows := _replacing_rows(messages, file, current_rows, present)) is not None:
                 leaving.append(file.location)
-                taking += back
+                taking += old_rows
             continue
         sources = {data_file_of(messages, old): old for old in file.old}
         if (
@@ -665,19 +643,15 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
             leaving += sources
             taking.append(file.new[0])
     if leaving or taking:
-        entries = [present[source].entry for source in leaving]
-        return data_step(messages, _WHY, entries, taking, live)
+        return data_step(messages, _WHY, [present[source].entry for source in leaving], taking, live)
     return receipts_step(segments, store_id, receipts, _WHY) if receipts else None
 
 
 def _replacing_rows(
-    messages: Table, file: LargerFile, now: Sequence[Receipt | None], present: Mapping[str, LiveFile]
+    messages: Table, file: LargerFile, current_rows: Sequence[Receipt | None], present: Mapping[str, LiveFile]
 ) -> list[Receipt] | None:
-    """Return the receipts whose data files replace a larger file again; None: the larger file stays.
-
-    It stays if a receipt's proof depends on it, or if one of the earlier files is missing.
-    """
-    rows = [row for row in now if row is not None and row.has_rows]
+    """Return the receipts whose files replace a larger file, or None if that is needed or a file is lost."""
+    rows = [row for row in current_rows if row is not None and row.has_rows]
     if any(file.location == proven.location for row in rows for proven in proven_files(messages, row)):
         return None
     lacking = [row for row in rows if data_file_of(messages, row) not in present]
@@ -685,10 +659,7 @@ def _replacing_rows(
 
 
 def _finish(lake: Lake, store_id: str) -> list[str]:
-    """Finish killed compactions: the table has the larger file's rows, but not all receipts name it.
-
-    :return: the faults of larger files that don't prove their segments.
-    """
+    """Finish killed compactions whose larger file is in the table. Return the faults of larger files."""
     faults: list[str] = []
     segments, messages = lake.segments(), lake.messages()
     rows = receipts_in(segments, store_id, with_ended=True)
@@ -709,9 +680,9 @@ def _finish(lake: Lake, store_id: str) -> list[str]:
         old = [(by_slot.get(slot_prefix(identity)), groups) for identity, groups in parts.items()]
         placed = [(row, groups) for row, groups in old if row is not None]
         if len(placed) < len(old):
-            # Archiving goes on with what it has put there.
+            # A killed archiving wrote this file, and the next one finishes it.
             continue
-        lacking = [row for row, _ in placed if not _names(messages, row, at)]
+        lacking = [row for row, _ in placed if not _names_file(messages, row, at)]
         is_elsewhere = any(data_file_of(messages, row) in present for row in lacking)
         try:
             if not is_elsewhere and all(row.is_whole for row, _ in placed):
@@ -723,10 +694,7 @@ def _finish(lake: Lake, store_id: str) -> list[str]:
 
 
 def _file_fault(error: ProofError | LakeUnavailableError) -> Text:
-    """Return an error as the fault of one data file.
-
-    :raises LakeUnavailableError: the error isn't about a missing or damaged file: the lake can't be read.
-    """
+    """Return an error about a missing or damaged file as text. Raise another LakeUnavailableError."""
     if isinstance(error, LakeUnavailableError) and not isinstance(error.__cause__, FileNotFoundError):
         raise error
     return Text(error)

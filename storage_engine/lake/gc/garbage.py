@@ -1,14 +1,14 @@
 """Garbage collection: find files that may be removed from the lake, put them into the trash, empty it later.
 
 :mod:`storage_engine.lake.gc.garbage_rule` decides which files may be removed. This module reads the tables,
-lists the files and carries out the decision. It decides twice. The first time is before the lock, because
-reading live files back takes long. The second time is under the lock, with tables that are loaded again,
-while our commits wait.
+lists the files and carries out the decision. It decides twice. The first decision is made without the lock,
+because live files are read back for it, which takes long. The second one is made under the lock, with tables
+that are loaded again, while our commits wait.
 
 Files that a hold covers stay in the trash until the hold is lifted.
 
-Must never do: take a file by a look at the tables that is older than the last commit; remove a file that was
-not in the trash before; touch our own small files, or files whose names neither we nor Iceberg give.
+Must never do: take a file by tables that were loaded before the last commit; remove a file that was not in
+the trash before; touch our own small files, or files whose names neither we nor Iceberg give.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _Rows = tuple[tuple[Any, ...], ...]
 _UNREADABLE = "it can't be read"
 
 
-def _locations(table: Table) -> Iterator[str]:
+def _list_locations(table: Table) -> Iterator[str]:
     metadata = table.metadata
     yield table.metadata_location
     yield from (entry.metadata_file for entry in metadata.metadata_log)
@@ -93,7 +93,7 @@ def _locations(table: Table) -> Iterator[str]:
 
 
 class Evidence:
-    """Reads files of one table. Each file's own contents are read only once."""
+    """Reads the files below one table's location. Each file is read only once."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -101,19 +101,19 @@ class Evidence:
         self._needed: dict[str, frozenset[str]] = {}
 
     def needed(self, table: Table) -> frozenset[str]:
-        """Return the keys of all files that a loaded table leads to, and of the metadata file in its mark.
+        """Return the keys of a loaded table's files in all snapshots, and of the metadata file in its mark.
 
         :raises LakeUnavailableError: the table can't be read.
         """
         if table.metadata_location not in self._needed:
             with metadata_errors(table.location(), "read the table's manifests"):
-                self._needed[table.metadata_location] = frozenset(map(key_of, _locations(table)))
+                self._needed[table.metadata_location] = frozenset(map(key_of, _list_locations(table)))
         mark = read_mark(table)
         marked = frozenset() if mark is None else frozenset({f"metadata/{mark.metadata}"})
         return self._needed[table.metadata_location] | marked
 
     def of(self, table: Table, twins: LiveTwins, kind: GarbageKind, file: TableFile) -> GarbageContents:
-        """Return the contents of a file, or the files that it names, with live files that hold the same.
+        """Return the contents of a file with their live twins, or the files that it names.
 
         :param table: the file's table, loaded now.
         :raises LakeUnavailableError: live files can't be read.
@@ -121,47 +121,43 @@ class Evidence:
         if file.size_bytes == 0:
             return GarbageContents(empty=True)
         if kind in (GarbageKind.METADATA, GarbageKind.MANIFEST_LIST, GarbageKind.MANIFEST):
-            named: GarbageContents = self._once(
+            named: GarbageContents = self._read_once(
                 file, lambda: _read_names(table, self._location(file), kind, file)
             )
             return named
         if kind is GarbageKind.RECEIPTS:
-            values = self._once(file, lambda: self._column_values(file, ("row_hash",)))
+            values = self._read_once(file, lambda: self._column_values(file, ("row_hash",)))
             if isinstance(values, GarbageContents):
                 return values
             return GarbageContents(tuple(twins.of_receipt(hash_) for (hash_,) in values))
         if kind is GarbageKind.DELETIONS:
-            values = self._once(file, lambda: self._column_values(file, RANGE_COLUMNS))
+            values = self._read_once(file, lambda: self._column_values(file, RANGE_COLUMNS))
             if isinstance(values, GarbageContents):
                 return values
             return GarbageContents(tuple(map(twins.of_range, values)))
-        return self._data_file(table, twins, kind, file)
+        return self._data_file_contents(table, twins, kind, file)
 
-    def _data_file(
+    def _data_file_contents(
         self, table: Table, twins: LiveTwins, kind: GarbageKind, file: TableFile
     ) -> GarbageContents:
         folder, _, name = file.inside.rpartition("/")
         if kind is GarbageKind.STAGED:
             name = final_name(name)
-            footer = self._once(file, lambda: self._column_values(file, ()))
+            footer = self._read_once(file, lambda: self._column_values(file, ()))
             if isinstance(footer, GarbageContents):
-                # Where it can be read, and is no whole Parquet file, nobody finished it.
+                # If it can be read and isn't a whole Parquet file, its writer was killed.
                 return footer if footer.fault.startswith(_UNREADABLE) else GarbageContents()
         store = folder.rpartition("/")[2]
         prefix, digits = split_data_file_name(name)
         if prefix and store.startswith(_STORE_FOLDER):
             return GarbageContents((twins.of_content(store.removeprefix(_STORE_FOLDER), prefix, digits),))
-        slots = self._once(file, lambda: self._slots(file))
+        slots = self._read_once(file, lambda: self._read_slots(file))
         if isinstance(slots, GarbageContents):
             return slots
-        location = self._location(file)
-        return GarbageContents(tuple(twins.of_rows(table, location, slot) for slot in slots))
+        return GarbageContents(tuple(twins.of_rows(table, self._location(file), slot) for slot in slots))
 
-    def _slots(self, file: TableFile) -> GarbageContents | _Rows:
-        """Return the segments that have rows in a shared file or in another engine's file.
-
-        For a delete file, return the data files that it is about.
-        """
+    def _read_slots(self, file: TableFile) -> GarbageContents | _Rows:
+        """Return the segments with rows in a file. For a delete file, return the data files that it names."""
         slots = self._column_values(file, tuple(IDENTITY_COLUMNS.names))
         if not isinstance(slots, GarbageContents) or slots.fault.startswith(_UNREADABLE):
             return slots
@@ -170,7 +166,7 @@ class Evidence:
             return slots
         return GarbageContents(names=frozenset(key_of(location) for location, _ in deletes))
 
-    def _once(self, file: TableFile, read: Callable[[], Any]) -> Any:
+    def _read_once(self, file: TableFile, read: Callable[[], Any]) -> Any:
         if file not in self._read:
             self._read[file] = read()
         return self._read[file]
@@ -186,9 +182,7 @@ class Evidence:
                 pq.ParquetFile(source) as parquet,
             ):
                 if lacking := set(columns) - set(parquet.schema_arrow.names):
-                    return GarbageContents(
-                        fault=f"it has no column {min(lacking)} that would say what is in it"
-                    )
+                    return GarbageContents(fault=f"its content isn't known without a column {min(lacking)}")
                 values: dict[tuple[Any, ...], None] = {}
                 for group in range(parquet.num_row_groups if columns else 0):
                     rows = parquet.read_row_group(group, columns=list(columns), use_threads=False)
@@ -204,60 +198,47 @@ def _read_names(table: Table, location: str, kind: GarbageKind, file: TableFile)
     try:
         with careful_avro():
             if kind is GarbageKind.METADATA:
-                return _named_by_metadata(table, location)
+                metadata = FromInputFile.table_metadata(table.io.new_input(location))
+                names = frozenset(key_of(snapshot.manifest_list) for snapshot in metadata.snapshots)
+                other = f"it is metadata of another table, {metadata.table_uuid}: another lake is or was here"
+                is_own = metadata.table_uuid == table.metadata.table_uuid
+                return GarbageContents(names=names, keep="" if is_own else other)
             if kind is GarbageKind.MANIFEST_LIST:
                 manifests = read_manifest_list(table.io.new_input(location))
                 return GarbageContents(
                     names=frozenset(key_of(manifest.manifest_path) for manifest in manifests)
                 )
-            entries = _manifest(location, file.size_bytes).fetch_manifest_entry(table.io)
+            # Only the path and the length decide which files the manifest names.
+            manifest = ManifestFile.from_args(
+                manifest_path=location,
+                manifest_length=file.size_bytes,
+                partition_spec_id=0,
+                content=ManifestContent.DATA,
+                sequence_number=0,
+                min_sequence_number=0,
+                added_snapshot_id=0,
+            )
+            entries = manifest.fetch_manifest_entry(table.io)
             return GarbageContents(names=frozenset(key_of(entry.data_file.file_path) for entry in entries))
     except Exception as error:
-        # Over damaged bytes the parsers raise whatever they stumble into.
+        # On damaged bytes the parsers raise any kind of error.
         return GarbageContents(fault=f"{_UNREADABLE}: {type(error).__name__}: {error}")
 
 
-def _named_by_metadata(table: Table, location: str) -> GarbageContents:
-    metadata = FromInputFile.table_metadata(table.io.new_input(location))
-    names = frozenset(key_of(snapshot.manifest_list) for snapshot in metadata.snapshots)
-    if metadata.table_uuid != table.metadata.table_uuid:
-        return GarbageContents(
-            names=names,
-            keep=f"it is metadata of another table, {metadata.table_uuid}: another lake lies here, or did",
-        )
-    return GarbageContents(names=names)
-
-
-def _manifest(location: str, size_bytes: int) -> ManifestFile:
-    """Return a manifest's entry as a manifest list would have it.
-
-    Its other fields don't decide which files it names.
-    """
-    return ManifestFile.from_args(
-        manifest_path=location,
-        manifest_length=size_bytes,
-        partition_spec_id=0,
-        content=ManifestContent.DATA,
-        sequence_number=0,
-        min_sequence_number=0,
-        added_snapshot_id=0,
-    )
-
-
 FOREIGN_GRACE_MS = DAY_MS
-"""How long a data file that another program named is left alone, at least. Another engine's compaction may
-have written it and not have committed it yet, and that engine doesn't know our lock."""
+"""How long a data file with another program's name is left alone at least. Another engine may have written it
+and not committed it yet, and doesn't know our lock."""
 
 _METADATA_KINDS = (GarbageKind.MANIFEST, GarbageKind.MANIFEST_LIST, GarbageKind.METADATA)
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Times that separate young files from others.
+    """Times from which files are too young, in nanoseconds since the epoch.
 
     :param settled_ns: files that were modified after this time are young.
     :param foreign_ns: data files of other programs that were modified after this time are young.
-    :param due_ns: files that entered the trash before this time may be removed for good.
+    :param due_ns: files that entered the trash by this time may be removed for good.
     """
 
     settled_ns: int
@@ -266,10 +247,7 @@ class Waits:
 
     @classmethod
     def at(cls, now: int, grace_ms: int, trash_ms: int) -> Waits:
-        """Return these times for a moment.
-
-        :param now: the moment, in nanoseconds since the epoch.
-        """
+        """Return these times for ``now``, in nanoseconds since the epoch."""
         foreign_ms = max(grace_ms, FOREIGN_GRACE_MS)
         return cls(*(now - wait_ms * 1_000_000 for wait_ms in (grace_ms, foreign_ms, trash_ms)))
 
@@ -286,13 +264,12 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class DecidedFile:
-    """A file that its table doesn't need, with the reason why it may be removed or is kept.
+    """A file that its table doesn't need, with the reason for its removal or for keeping it.
 
-    :param table: name of the table that has the file below its location.
+    :param table: name of the table below whose location the file is.
     :param path: the file system's path, without a scheme.
     :param location: location that opens it through the table's file access.
-    :param reason: why nothing is lost with it; or what would be lost, or why that isn't known.
-    :param twins: live files with the same content.
+    :param reason: why its removal loses nothing; or what would be lost, or why that isn't known.
     """
 
     table: str
@@ -307,9 +284,9 @@ class DecidedFile:
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file that was decided about, and the place where it was found.
+    """A listed file with its decision.
 
-    :param listed: the pass that took it; None: it isn't in the trash.
+    :param listed: the pass that put it into the trash; None if it isn't in the trash.
     """
 
     file: TableFile
@@ -324,7 +301,7 @@ class TableDecision:
     :param going: files that go into the trash.
     :param orphans: files that are kept, also those in the trash.
     :param due: files in the trash that may be removed for good.
-    :param over: passes that have no file in the trash after that.
+    :param over: passes that have no file in the trash once ``due`` is removed.
     :param waiting: files that must stay in the trash for longer.
     :param young: files that are younger than the grace.
     :param unknown: paths of files that are never taken.
@@ -346,15 +323,15 @@ def look(lake: Lake) -> list[Scene]:
     :raises LakeUnavailableError: a location can't be listed, or lacks a table's metadata.
     """
     messages, segments, *deletions = lake.every_table()
-    scenes = [_look(table) for table in (messages, segments)]
+    scenes = [_list_table(table) for table in (messages, segments)]
     for table in deletions:
-        # Nothing is refused for what is wrong with this one.
+        # A fault of the table of deletions doesn't keep gc from the other tables.
         with suppress(LakeUnavailableError):
-            scenes.append(_look(table))
+            scenes.append(_list_table(table))
     return scenes
 
 
-def _look(table: Table) -> Scene:
+def _list_table(table: Table) -> Scene:
     place = Place.of(table)
     listing = list_place(place)
     if key_of(table.metadata_location) not in {file.key(place) for file in listing.files}:
@@ -375,7 +352,7 @@ def decide(lake: Lake, scenes: Sequence[Scene], read_back: ReadBack, waits: Wait
     tables = {table.name()[-1]: table for table in lake.every_table()}
     twins = LiveTwins(*lake.tables(), read_back, tables.get(DELETIONS))
     decisions = []
-    # A table of deletions that came or went since, or can't be read, is for the next pass.
+    # If the table of deletions was created or dropped since, or can't be read, this pass leaves it out.
     for scene in (item for item in scenes if item.place.name in tables):
         name = scene.place.name
         with suppress(LakeUnavailableError) if name == DELETIONS else nullcontext():
@@ -395,7 +372,7 @@ def _decide(table: Table, scene: Scene, twins: LiveTwins, waits: Waits) -> Table
     }
     waiting = {file for _, file in scene.trash} - set(due)
     if not place.is_local:
-        # Such a file is where the table wants it, and off the list once that is done with.
+        # A needed file is at its place already. It leaves the trash when its pass's list is removed.
         due = {file: listed for file, listed in due.items() if file.key(place) not in needed}
     decision.waiting.extend(waiting)
     in_place = [file for file in scene.listing.files if file not in waiting and file not in due]
@@ -434,21 +411,6 @@ def _decide(table: Table, scene: Scene, twins: LiveTwins, waits: Waits) -> Table
     return decision
 
 
-def without_held(decision: TableDecision, is_held: Callable[[str], bool]) -> TableDecision:
-    """Return a decision that keeps held files in the trash. Pure.
-
-    :param is_held: returns whether a hold covers a file; it gets the path relative to the table's location.
-    """
-    held = [item for item in decision.due if is_held(item.file.inside)]
-    staying = {item.listed.moment for item in held if item.listed is not None}
-    return replace(
-        decision,
-        due=[item for item in decision.due if not is_held(item.file.inside)],
-        over=[moment for moment in decision.over if moment not in staying],
-        waiting=[*decision.waiting, *(item.file for item in held)],
-    )
-
-
 def _candidate(
     table: Table,
     scene: Scene,
@@ -476,14 +438,14 @@ class Collection:
 
     :param garbage: files that may be removed and are older than the grace.
     :param taken: files of ``garbage`` that were put into the trash now.
-    :param moment: name of the pass, by which they can be put back; "": nothing was taken.
+    :param moment: name of the pass, for putting its files back; "" if no file was taken.
     :param orphans: files that the tables don't need and that are kept.
     :param due: files that have been in the trash for long enough.
     :param deleted: files of ``due`` that were removed for good now.
     :param waiting_count: number of files that must stay in the trash for longer.
     :param young_count: number of files that the tables don't need and that are younger than the grace.
-    :param unknown: files whose names neither we nor Iceberg give, or that a link leads to. They are never
-        taken.
+    :param unknown: files that are never taken, because neither we nor Iceberg give their names, or because
+        of a symbolic link.
     """
 
     garbage: tuple[DecidedFile, ...] = ()
@@ -506,23 +468,22 @@ def collect(
     trash_ms: int = TRASH_MS,
     known_heads: Mapping[str, Sequence[ChainHead]] | None = None,
 ) -> Collection:
-    """Find garbage. With ``delete``, put it into the trash, and empty the trash of files that are old enough.
+    """Find garbage. With ``delete``, put it into the trash, and remove files that were there for long enough.
 
     :param grace_ms: how long a file that the tables don't need is left alone, in milliseconds since its last
-        modification. The lock makes our own commits safe without a grace. Other engines' commits need it, and
-        on object stores our own do, too.
-    :param trash_ms: how long a file is in the trash before it is removed for good; on object stores never
-        shorter than the grace.
-    :param known_heads: for each store, links that are known to have been in its chain of receipts.
+        modification. It protects other engines' commits, and on object stores our own. Elsewhere, the lock
+        protects ours.
+    :param trash_ms: how long a file is in the trash before it is removed for good, in milliseconds; on object
+        stores at least the grace.
+    :param known_heads: for each store, links that its chain of receipts is known to have had.
     :raises BadInputError: the grace is under ``UNLOCKED_GRACE_MS``, and files are to be taken from an
         object store.
     :raises LakeIdentityError: the lake is an unpromoted copy, lacks a known receipt, or its acts form no
         single chain.
-    :raises LakeUnavailableError: the lake can't be read, listed or written, got its identity within the
-        grace, or another process commits all the time. Files that were taken before the error were garbage.
+    :raises LakeUnavailableError: the lake can't be read, listed or written; it got its identity within the
+        grace; or other processes commit all the time. Files that were taken before the error were garbage.
     """
-    tables = lake.tables()
-    unlocked = [place.location for place in map(Place.of, tables) if not place.is_local]
+    unlocked = [place.location for place in map(Place.of, lake.tables()) if not place.is_local]
     if delete and unlocked and grace_ms < UNLOCKED_GRACE_MS:
         raise BadInputError(
             f"{unlocked[0]}: expected a grace of at least {UNLOCKED_GRACE_MS // HOUR_MS} hours, found "
@@ -532,7 +493,7 @@ def collect(
     _check_heads(lake, known_heads or {})
     if delete:
         ready_to_write(lake)
-    # Before anything is looked at, so that acts that can't be read end it here.
+    # If the acts can't be read, fail before the slow listing.
     held = read_held_stores(lake)
     scenes = look(lake)
     now = now_ns([scene.place for scene in scenes], may_guess=not delete)
@@ -544,7 +505,7 @@ def collect(
         return _collection([_left_alone(item, held, names) for item in decisions])
     _check_taken_over(lake, now // 1_000_000, grace_ms)
     with nobody_commits(lake):
-        # Whoever records a hold waits for this, or has recorded it by now.
+        # A process that records a hold waits for this lock, or has recorded the hold by now.
         held = read_held_stores(lake)
         names = expired_files(read_acts(lake))
         decisions = [_left_alone(item, held, names) for item in decide(lake, scenes, read_back, waits)]
@@ -561,13 +522,21 @@ def collect(
 
 
 def _left_alone(decision: TableDecision, held: HeldStores, names: Set[str]) -> TableDecision:
+    """Return a decision that leaves alone files that acts name, and keeps held files in the trash."""
     if decision.place.name not in (SEGMENTS, DELETIONS):
-        # Acts alone may remove these.
+        # Files that acts name are removed by expiry, never by gc.
         going, orphans = (
             [it for it in part if it.file.inside not in names] for part in (decision.going, decision.orphans)
         )
         decision = replace(decision, going=going, orphans=orphans)
-    return without_held(decision, held.holds_file)
+    held_files = [item for item in decision.due if held.holds_file(item.file.inside)]
+    staying = {item.listed.moment for item in held_files if item.listed is not None}
+    return replace(
+        decision,
+        due=[item for item in decision.due if not held.holds_file(item.file.inside)],
+        over=[moment for moment in decision.over if moment not in staying],
+        waiting=[*decision.waiting, *(item.file for item in held_files)],
+    )
 
 
 def _check_heads(lake: Lake, known_heads: Mapping[str, Sequence[ChainHead]]) -> None:
@@ -581,7 +550,7 @@ def _check_heads(lake: Lake, known_heads: Mapping[str, Sequence[ChainHead]]) -> 
             if head.sequence >= 0 and hashes.get(head.sequence) != head.row_hash:
                 raise LakeIdentityError(
                     f"lake {lake.location}: expected receipt number {head.sequence} of store {store_id} "
-                    f"with the hash {head.row_hash}, which was recorded, found "
+                    f"with the recorded hash {head.row_hash}, found "
                     f"{hashes.get(head.sequence, 'none of that number')}: the catalog was put back from an "
                     "older copy, or another copy of it was used. Nothing was removed. Run ",
                     Command("lake rebuild"),
@@ -603,9 +572,9 @@ def _check_taken_over(lake: Lake, now_ms: int, grace_ms: int) -> None:
 def undo(config: LakeConfig, moment: str | None = None) -> PutBack:
     """Put back the files that one pass took, or all files that are still in the trash.
 
-    The tables needn't be readable: a catalog may name files that are in the trash.
+    The tables needn't be readable, because a catalog may name files that are in the trash.
 
-    :param moment: name of the pass; None: all passes.
+    :param moment: name of the pass; None for all passes.
     :raises BadInputError: there is no such pass.
     :raises LakeUnavailableError: the lake can't be reached, or its files can't be moved.
     """
@@ -614,7 +583,7 @@ def undo(config: LakeConfig, moment: str | None = None) -> PutBack:
     if moment is not None and not moments:
         raise BadInputError(
             f"lake {config.location}: expected a pass {moment} in the trash, found none of that name. "
-            "Nothing was changed. Name a pass that gc --delete has printed, or none for all."
+            "Nothing was changed. Name a pass that gc --delete has printed, or leave the name out for all."
         )
     return PutBack(
         tuple(moments),
@@ -625,7 +594,12 @@ def undo(config: LakeConfig, moment: str | None = None) -> PutBack:
 
 def _places(config: LakeConfig) -> list[Place]:
     lake = connect(config)
-    rows = _rows_table(lake)
+    try:
+        rows = lake.rows_table
+    except LakeUnavailableError:
+        # The table ``segments`` can't be read.
+        with lake_errors(lake.location, "list the catalog's tables"):
+            rows = rows_table_among(name[-1] for name in lake.catalog.list_tables(config.namespace))
     places = []
     for name in (rows, SEGMENTS, DELETIONS):
         try:
@@ -639,18 +613,6 @@ def _places(config: LakeConfig) -> list[Place]:
             location = f"{warehouse.rstrip('/')}/{config.namespace}/{name}"
             places.append(Place.at(name, location, load_file_io(config.file_io_properties, location)))
     return places
-
-
-def _rows_table(lake: Lake) -> str:
-    """Return the name of the table of rows.
-
-    If ``segments`` can't be read, the catalog's tables tell the name.
-    """
-    try:
-        return lake.rows_table
-    except LakeUnavailableError:
-        with lake_errors(lake.location, "list the catalog's tables"):
-            return rows_table_among(name[-1] for name in lake.catalog.list_tables(lake.config.namespace))
 
 
 def _collection(

@@ -1,4 +1,4 @@
-"""Kinds of files below a lake's tables, and how long removed files can be put back. Imports no library."""
+"""Kinds of files below a lake's tables, and the trash's default time. Imports no library."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from enum import StrEnum
 from storage_engine.core.clock import DAY_MS
 
 TRASH_MS = 7 * DAY_MS
-"""Shortest time of a file in the trash if no other time is given."""
+"""How long a file stays in the trash at least, unless the caller gives another time."""
 
 
 class GarbageKind(StrEnum):
-    """Kind of a file below a table's location, by its name."""
+    """Kind of a file, by its name. The order is from named to naming kinds, as the garbage rule needs it."""
 
     STAGED = "staged by an attempt that ended"
     DATA_FILE = "data file"

@@ -1,10 +1,10 @@
-"""The rule that decides which files below a lake's tables may be removed; it does nothing else. Pure.
+"""The rule for which files below a lake's tables may be removed. Pure.
 
-A file isn't garbage because nobody names it. It is garbage only if a live file provably holds the same. So a
-data file may be removed if a live file also has each of its segments. A file of receipts may be removed if
-the table has each of its rows. Metadata may be removed if all files that it names are needed, are removed
-too, or are gone. A file that can't be read is kept, and so are files that only this file could name. A young
-file stays: ``garbage.py`` says how long. Every kept file that the table doesn't need is an orphan.
+That no file names a file doesn't make it garbage: live files must provably have the same content. A data file
+may be removed if each of its segments is also in a live file. A file of receipts may be removed if the table
+has each of its rows. Metadata may be removed if its named files are each needed, removed too, or gone. An
+unreadable file is kept, and so are files that only it could name. A young file is kept for the grace (see
+``garbage.py``). An orphan is an older file that the table doesn't need and that is kept.
 """
 
 from __future__ import annotations
@@ -28,17 +28,7 @@ _NAMED_BY = {
 """For each kind, the kind of file that names it. No file names a staged file."""
 
 _SMALL_TABLES = {SEGMENTS: GarbageKind.RECEIPTS, DELETIONS: GarbageKind.DELETIONS}
-"""For these two tables, the kind of their data files. Data files of any other table have rows of segments."""
-
-_BOTTOM_UP = (
-    GarbageKind.STAGED,
-    GarbageKind.DATA_FILE,
-    GarbageKind.RECEIPTS,
-    GarbageKind.DELETIONS,
-    GarbageKind.MANIFEST,
-    GarbageKind.MANIFEST_LIST,
-    GarbageKind.METADATA,
-)
+"""The kind of these two tables' data files. Data files of the third table have rows of segments."""
 
 
 class GarbageStanding(Enum):
@@ -49,9 +39,9 @@ class GarbageStanding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A segment, or a receipt, that a file holds.
+    """A segment or a receipt in a file.
 
-    :param twin: the live file with the same content; "": there is none.
+    :param twin: the live file that also has it; "" if no live file has it.
     :param fault: why no live file has it.
     """
 
@@ -64,12 +54,11 @@ class Held:
 class GarbageContents:
     """Contents of a file that the table doesn't need.
 
-    :param held: the segments or receipts in it.
     :param names: keys of the files that it names.
-    :param fault: why its content is unknown; "": the content is known.
-    :param keep: why it must stay, independent of what it holds or names; "": no such reason.
-    :param empty: the file has no byte: its writer was killed before it wrote any, or the file was damaged
-        since.
+    :param fault: why its content is unknown; "" if it is known.
+    :param keep: why the file must stay, whatever is in it; "" for no such reason.
+    :param empty: the file has no bytes: its writer was killed before it wrote any, or the file was damaged
+        later.
     """
 
     held: tuple[Held, ...] = ()
@@ -84,9 +73,9 @@ class Candidate:
     """A file below a table's location that the table doesn't need.
 
     :param key: the name by which other files refer to it.
-    :param kind: None: neither we nor Iceberg give such names; the file is never removed.
-    :param contents: None: the file was not read, because it is young.
-    :param young: it may belong to work in progress.
+    :param kind: None if neither we nor Iceberg give such a name. Such a file is never removed.
+    :param contents: None if the file was not read, because it is young or of unknown kind.
+    :param young: whether it is so young that it may belong to work in progress.
     """
 
     key: str
@@ -99,7 +88,7 @@ class Candidate:
 class Verdict:
     """Decision about one file.
 
-    :param twins: live files with the same content, for a file that may be removed.
+    :param twins: live files with the same content, if the file may be removed.
     """
 
     standing: GarbageStanding
@@ -108,7 +97,7 @@ class Verdict:
 
 
 def kind_of(table: str, inside: str) -> GarbageKind | None:
-    """Return a file's kind by its name; None: neither we nor Iceberg give such names.
+    """Return a file's kind by its name, or None if neither we nor Iceberg give such a name.
 
     :param inside: path of the file, relative to the table's location.
     """
@@ -128,7 +117,7 @@ def kind_of(table: str, inside: str) -> GarbageKind | None:
 
 
 def judge(candidates: Sequence[Candidate], needed: Set[str]) -> list[Verdict | None]:
-    """Decide about each file of one table that the table doesn't need.
+    """Decide about each file below a table's location that the table doesn't need.
 
     :param needed: keys of the files that the table needs.
     :return: the verdicts, in the order of ``candidates``; None for a file of unknown kind.
@@ -140,35 +129,35 @@ def judge(candidates: Sequence[Candidate], needed: Set[str]) -> list[Verdict | N
     hidden = _Hidden(candidates)
     verdicts: list[Verdict | None] = [None] * len(candidates)
 
-    def goes(number: int) -> bool:
+    def is_garbage(number: int) -> bool:
         verdict = verdicts[number]
         return verdict is not None and verdict.standing is GarbageStanding.GARBAGE
 
-    def kept(candidate: Candidate) -> str:
-        """Return the first file named in this file because of which it is kept; "": there is none."""
+    def kept_name(candidate: Candidate) -> str:
+        """Return the first named file because of which a file is kept, or "" if there is none."""
         for key in sorted(candidate.contents.names if candidate.contents else ()):
-            # What a table needs it names itself; but which rows count as deleted nothing else says.
+            # The table names a needed file itself. But only a delete file tells which rows are deleted.
             if key in needed:
                 if candidate.kind is GarbageKind.DATA_FILE:
                     return key
-            elif not all(map(goes, by_key.get(key, ()))):
+            elif not all(map(is_garbage, by_key.get(key, ()))):
                 return key
         return ""
 
-    for kind in _BOTTOM_UP:
+    for kind in GarbageKind:
         of_kind = [number for number, candidate in enumerate(candidates) if candidate.kind is kind]
-        # Files that say which rows of others count as deleted come after those.
+        # Delete files name data files, and so come after them.
         for number in sorted(of_kind, key=lambda n: bool((c := candidates[n].contents) and c.names)):
             candidate = candidates[number]
-            verdicts[number] = _verdict(candidate, kept(candidate), hidden.behind(candidate))
+            verdicts[number] = _verdict(candidate, kept_name(candidate), hidden.namer_of(candidate))
     return verdicts
 
 
 def _verdict(candidate: Candidate, kept: str, hidden_by: str) -> Verdict:
     """Decide about one file.
 
-    :param kept: key of a kept file that this file names; "": there is none.
-    :param hidden_by: key of an unreadable file, the only file that could name this one; "": there is none.
+    :param kept: key of a kept file that this file names; "" if there is none.
+    :param hidden_by: key of an unreadable file, if no readable file names this one; otherwise "".
     """
     contents = candidate.contents
     if contents is None or candidate.young:
@@ -194,7 +183,7 @@ def _verdict(candidate: Candidate, kept: str, hidden_by: str) -> Verdict:
 
 
 def _with_damage(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
-    """Yield the candidates. An empty file that metadata names counts as damaged, not as garbage."""
+    """Yield the candidates. An empty file that another one names counts as damaged, not as garbage."""
     named = {key for candidate in candidates if candidate.contents for key in candidate.contents.names}
     for candidate in candidates:
         if candidate.contents and candidate.contents.empty and candidate.key in named:
@@ -204,7 +193,7 @@ def _with_damage(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
 
 
 class _Hidden:
-    """Files that only an unreadable file could name."""
+    """The unreadable files, and the names in the readable ones."""
 
     def __init__(self, candidates: Iterable[Candidate]) -> None:
         self._unreadable: dict[GarbageKind, str] = {}
@@ -218,8 +207,8 @@ class _Hidden:
             else:
                 self._named.setdefault(kind, set()).update(contents.names)
 
-    def behind(self, candidate: Candidate) -> str:
-        """Return the key of an unreadable file, the only one that could lead to this file; "": none."""
+    def namer_of(self, candidate: Candidate) -> str:
+        """Return the key of an unreadable file that may name this file, or "" if a readable one names it."""
         kind = None if candidate.kind is None else _NAMED_BY.get(candidate.kind)
         if kind is None or candidate.key in self._named.get(kind, ()):
             return ""

@@ -1,6 +1,6 @@
-"""Search for live files that provably hold a segment or a receipt.
+"""Search for live files that provably have a segment or a receipt.
 
-Each is read back and its SHA-256 compared.
+A live data file counts only if its SHA-256 is the proven one when it is read back.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RANGE_COLUMNS = (
 
 
 class ReadBack:
-    """Results of reading files back, so that an unchanged file isn't read twice."""
+    """Results of reading files back. An unchanged file isn't read twice."""
 
     def __init__(self) -> None:
         self._digests: dict[tuple[str, int, int], str] = {}
@@ -57,7 +57,7 @@ class ReadBack:
         """How a file's rows differ from a segment, by the file's location and the receipt's ``row_hash``."""
 
     def fault(self, table: Table, file: StoredFile) -> str:
-        """Return how a file differs from the proven file; "": it doesn't.
+        """Return how a file differs from the proven file, or "" if it is equal.
 
         :raises LakeUnavailableError: the file exists and can't be read.
         """
@@ -81,7 +81,8 @@ class ReadBack:
 class _Store:
     """Receipts of one store.
 
-    :param fault: why none of its receipts counts; "": they count.
+    :param fault: why none of its receipts counts; "" if they count.
+    :param rows: the receipts by ``slot_prefix``.
     """
 
     fault: str
@@ -90,9 +91,9 @@ class _Store:
 
 
 class LiveTwins:
-    """Looks for twins in tables as they were loaded, and in the files that these tables name.
+    """Search for twins in loaded tables, and in the files that these tables name.
 
-    :param deletions: the table of deletions; None: the lake has none that can be read.
+    :param deletions: the table of deletions; None if the lake has none, or if it can't be read.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class LiveTwins:
         self._row_hashes: frozenset[str] | None = None
 
     def of_content(self, store_id: str, prefix: str, digits: str) -> Held:
-        """Look for the segment that a data file's name gives.
+        """Look for the segment that is named in a data file's name.
 
         :param prefix: see ``slot_prefix``.
         :param digits: first digits of the segment's SHA-256.
@@ -114,11 +115,11 @@ class LiveTwins:
         """
         name = f"store {store_id} {prefix}{digits}"
         rows = self._store(store_id).rows.get(prefix, [])
-        row, fault = self._counting(store_id, [row for row in rows if row.sha256.startswith(digits)])
+        row, fault = self._find_sound(store_id, [row for row in rows if row.sha256.startswith(digits)])
         return Held(name, fault=fault) if row is None else Held(name, self._file_of(row))
 
     def of_rows(self, table: Table, location: str, slot: tuple[str, int, str, int]) -> Held:
-        """Look for the rows of a segment that another engine's file or a shared file has.
+        """Look for a segment that has rows in another engine's file or in a shared file.
 
         :param slot: store, lineage, log and base offset of the segment.
         :raises LakeUnavailableError: the lake can't be read.
@@ -131,7 +132,7 @@ class LiveTwins:
             for row in of_slot
             if (row.lineage, row.log, row.base_offset) == (lineage, log, base_offset)
         ]
-        row, fault = self._counting(store_id, rows)
+        row, fault = self._find_sound(store_id, rows)
         if row is not None:
             facts = (location, row.row_hash)
             if facts not in self._read_back.differences:
@@ -145,18 +146,18 @@ class LiveTwins:
         :raises LakeUnavailableError: the lake can't be read.
         """
         if self._row_hashes is None:
-            self._row_hashes = _row_hashes(self._segments)
+            rows = read_receipts(self._segments, AlwaysTrue())
+            self._row_hashes = frozenset(row.row_hash for row in rows if hash_of(row) == row.row_hash)
         if hash_ in self._row_hashes:
             return Held(f"receipt {hash_}", "the table")
         return Held(
             f"receipt {hash_}",
-            fault="it is not in the table: a commit was killed, or the catalog is older than what lies here",
+            fault="it is not in the table: a commit was killed, or the catalog is older than this file",
         )
 
     def of_range(self, values: tuple[Any, ...]) -> Held:
-        """Look for a row of ``deletions``.
+        """Look for a row of ``deletions`` by its values of ``RANGE_COLUMNS``.
 
-        :param values: the row's values of ``RANGE_COLUMNS``.
         :raises LakeUnavailableError: the table can't be read.
         """
         if self._ranges is None:
@@ -166,10 +167,10 @@ class LiveTwins:
         name = f"deletion of run {values[1]}"
         if values in self._ranges:
             return Held(name, "the table")
-        return Held(name, fault="it is not in the table, which the journal makes again")
+        return Held(name, fault="it is not in the table, which is written again from the journal")
 
-    def _counting(self, store_id: str, rows: list[Receipt]) -> tuple[Receipt | None, str]:
-        """Return the first receipt that counts, by files that are read back now; or why none counts."""
+    def _find_sound(self, store_id: str, rows: list[Receipt]) -> tuple[Receipt | None, str]:
+        """Return the first receipt whose files are sound when they are read back, or why none is sound."""
         if fault := self._store(store_id).fault:
             return None, fault
         faults = [self._fault(row, self._store(store_id)) for row in rows]
@@ -204,16 +205,8 @@ class LiveTwins:
         return _Store("", rows, Reader(self._messages, live_data_files(self._messages, store_id)))
 
 
-def _row_hashes(segments: Table) -> frozenset[str]:
-    rows = read_receipts(segments, AlwaysTrue())
-    return frozenset(row.row_hash for row in rows if hash_of(row) == row.row_hash)
-
-
 def _row_difference(table: Table, location: str, receipt: Receipt) -> str:
-    """Return how a file's rows differ from a segment; "": they are the segment's very bytes.
-
-    :param table: the table of rows.
-    """
+    """Return how a file's rows differ from a segment's rows in the table, or "" if their bytes are equal."""
     codec, origin = find_broker(receipt.broker).codec, origin_of(receipt)
     content = np.empty(receipt.size_bytes, np.uint8)
     digest = hashlib.sha256()
@@ -230,15 +223,10 @@ def _row_difference(table: Table, location: str, receipt: Receipt) -> str:
         names = set(table.schema().column_names)
         schema = pa.schema([field for field in codec.schema if field.name in names])
         rows = read_files(table, where, tuple(schema.names), [task])
+        rows = rows.select(schema.names).cast(schema).combine_chunks()
         written_over = content.copy()
-        encode_rows(
-            codec,
-            rows.select(schema.names).cast(schema).combine_chunks(),
-            written_over.data,
-            origin,
-            location,
-        )
+        encode_rows(codec, rows, written_over.data, origin, location)
     except Exception as error:
-        # What another engine wrote may be anything at all; nothing is proven then.
+        # Another engine's file may raise any error. Then nothing is proven.
         return Text(f"its rows can't be compared with the live ones ({type(error).__name__}: ", error, ")")
-    return "" if np.array_equal(content, written_over) else "its rows are others than the live ones"
+    return "" if np.array_equal(content, written_over) else "its rows differ from the live ones"

@@ -1,7 +1,7 @@
-"""Orphans: data files that no receipt in force names. They are found, and proven from the file alone.
+"""Orphans: data files that no receipt in force names. They are found, and proven without a receipt.
 
-The file's path has store, lineage, log, offset and the first digits of the segment's SHA-256. Its rows are
-encoded again. Only if their hash begins with these digits, the file is the segment.
+A data file's path has the store, lineage, log, offset and first digits of the segment's SHA-256. The file is
+the segment only if the SHA-256 of its encoded rows begins with these digits.
 """
 
 from __future__ import annotations
@@ -52,10 +52,8 @@ _PARTITION = "store_id="
 class Orphan:
     """A segment in a data file that no receipt in force names.
 
-    :param location: location of the data file.
-    :param slot: the beginning of the file's name: lineage, log and base offset.
-    :param digest: first 16 digits of the segment's SHA-256; "": a shared file, whose name doesn't give its
-        segments.
+    :param slot: the result of :func:`~storage_engine.lake.file.jobs.slot_prefix` for the segment.
+    :param digest: first 16 digits of the segment's SHA-256 in the file's name; "" for a shared file.
     :param part: in a shared file, the segment and its row groups.
     """
 
@@ -70,9 +68,9 @@ class Orphan:
 class Orphans:
     """Orphans of a lake.
 
-    :param found: segments without a sound receipt. Expired segments are left to expiry.
-    :param conflicting: data files of segments whose offset has a receipt of other bytes.
-    :param foreign: data files that another program named and that the table doesn't have.
+    :param found: segments without a sound receipt. Expired segments aren't among them.
+    :param conflicting: data files of segments with other bytes than a counting receipt for the same offset.
+    :param foreign: data files with another program's names that the table doesn't have.
     """
 
     found: tuple[Orphan, ...]
@@ -81,7 +79,7 @@ class Orphans:
 
 
 def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
-    """Compare the data files below the table of rows with those that its receipts name.
+    """Compare the data files below the table of rows with those that receipts name.
 
     :param messages: the table of rows, in the state that counts.
     :param rows: all receipts of that state.
@@ -95,9 +93,9 @@ def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
     named: dict[str, int] = {}
     for store, of_store in by_store(rows).items():
         for row in current(of_store):
-            files = {_here(messages, file.location) for file in row.proven_files}
+            files = {_present_location(messages, file.location) for file in row.proven_files}
             row_name = slot_prefix(row.identity), row.sha256[:16]
-            # Between the commits of an expiry in part the table has the file before it.
+            # Between the two commits of an expiry of some streams, the table still has the old file.
             is_replaced = not row.is_whole and row_name in live_names
             if not row.has_rows or is_replaced or (files <= live.keys() and files <= present):
                 counting[store, row_name[0]] = row_name[1]
@@ -115,7 +113,7 @@ def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
                 try:
                     orphans += _find_shared(messages, location, folder.removeprefix(_PARTITION), counting)
                 except ProofError:
-                    # It tells nothing of its segments: those with receipts verify names.
+                    # Its segments can't be read. ``verify`` reports those that have receipts.
                     foreign.append(location)
             continue
         if not slot:
@@ -128,7 +126,7 @@ def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
             orphans.append(Orphan(location, store, slot, digest))
         elif proven != digest:
             conflicting.append(location)
-    # Of several files of one segment that which the table has already comes first.
+    # Of several files of one segment, the file that the table has comes first.
     orphans.sort(key=lambda o: (o.store_id, o.slot, o.digest, o.location not in live, o.location))
     return Orphans(tuple(orphans), tuple(sorted(conflicting)), tuple(sorted(foreign)))
 
@@ -143,7 +141,7 @@ def _find_shared(
             yield Orphan(location, store, slot, "", (identity, groups))
 
 
-def _here(messages: PlacedTable, name: str) -> str:
+def _present_location(messages: PlacedTable, name: str) -> str:
     inside = name if is_relative(name) else messages.inside(name)
     return name if inside is None else f"{messages.location}/{inside}"
 
@@ -158,9 +156,9 @@ def prove_orphan(
 ) -> ProvenSegment:
     """Prove that a file is the segment in its name, or that a shared file has the expected segment.
 
-    :param earlier: receipts that no longer count, or never counted: they describe the broker's file.
-    :param beside: another segment that was just proven in the same file, so that the file isn't hashed again.
-    :raises ProofError: the file isn't the segment.
+    :param earlier: receipts that don't count, of any state. They describe the broker's files.
+    :param beside: another segment that was just proven in the same file, which then isn't hashed again.
+    :raises ProofError: the file isn't the segment, or the segment's end is known only by a receipt.
     :raises LakeUnavailableError: the file can't be read.
     """
     broker = broker_in(messages.metadata.properties)
@@ -170,7 +168,7 @@ def prove_orphan(
         rows: SegmentRows = parquet
         if orphan.part is not None:
             rows = SegmentPart(parquet, *orphan.part, orphan.location)
-        lineage, log, base_offset, end = _identity(orphan, rows)
+        lineage, log, base_offset, end = _read_identity(orphan, rows)
         origin = codec.origin(base_offset)
         size_bytes = end - origin
         leaves = tree_of_file(parquet, codec.columns, orphan.location, trees=trees)
@@ -190,9 +188,9 @@ def prove_orphan(
     receipt = earlier.get(identity)
     if receipt is None and not offsets_count_bytes(codec):
         raise ProofError(
-            f"{orphan.location}: expected a receipt, from any state of the lake, with the end of its "
-            "segment, because its broker's offsets don't count bytes; found none. Nothing was committed; "
-            "the file is left alone. Archive the segment again while it is on the broker's disk."
+            f"{orphan.location}: expected a receipt with the end of its segment in some state of the lake, "
+            "because its broker's offsets don't count bytes; found none. Nothing was committed; the file is "
+            "left alone. Archive the segment again while it is on the broker's disk."
         )
     return ProvenSegment(
         store_id=orphan.store_id,
@@ -204,7 +202,7 @@ def prove_orphan(
         broker=broker,
         store_root=receipt.store_root if receipt else "",
         **asdict(counter.stats()),
-        # Nobody knows the broker's file any more: a release hashes what it finds there.
+        # Without a receipt, the broker's file isn't known, and a release hashes the file that it finds.
         source_path=receipt.source_path if receipt else "",
         source_device=receipt.source_device if receipt else 0,
         source_inode=receipt.source_inode if receipt else 0,
@@ -230,9 +228,7 @@ def prove_orphan(
 
 
 def take_out_orphan(messages: PlacedTable, orphan: Orphan, proven: ProvenSegment) -> Orphan:
-    """Copy a segment of a shared file into a file of its own, which is to be proven.
-
-    Nothing refers to it yet.
+    """Copy a segment of a shared file into a file of its own. It isn't proven yet, and nothing refers to it.
 
     :raises LakeUnavailableError: the lake can't be read or written.
     """
@@ -244,11 +240,8 @@ def take_out_orphan(messages: PlacedTable, orphan: Orphan, proven: ProvenSegment
     return Orphan(location, orphan.store_id, orphan.slot, proven.sha256[:16])
 
 
-def _identity(orphan: Orphan, parquet: SegmentRows) -> tuple[int, str, int, int]:
-    """Return lineage, log, base offset and the position after the last byte, by the rows.
-
-    :raises ProofError: the rows belong to several segments, or to another store.
-    """
+def _read_identity(orphan: Orphan, parquet: SegmentRows) -> tuple[int, str, int, int]:
+    """Return lineage, log, base offset and end by the rows. Raise ProofError for several segments."""
     columns = [*IDENTITY_COLUMNS.names, "physical_offset", "size"]
     rows = parquet.read_row_groups(list(range(parquet.num_row_groups)), columns=columns)
     values: list[list[Any]] = [pc.unique(rows[name]).to_pylist() for name in IDENTITY_COLUMNS.names]

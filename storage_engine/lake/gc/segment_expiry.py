@@ -1,12 +1,13 @@
-"""Expiry of segments from a lake, its undo, and final removal. Each has an act that is durable first.
+"""Expiry of segments from a lake, its undo, and final removal. Expiry and undo begin with a durable act.
 
 An expiry's act names the segments and their data files. Then, batch by batch, new receipts say that the
 segments or some of their streams have expired. After that the data files leave the table of rows, or files
-with the remaining rows replace them; no data file is read or written. An undo brings the files back first,
-and the receipts after that. So at every instant the table has the rows that a receipt says.
+with the remaining rows replace them. No data file is read or written. An undo first brings the files back,
+and then the receipts. So at every instant the table has all rows that receipts prove.
 
-The files stay at their places until a third act records their removal. Each of the three is safe to kill at
-any instant and to run again; an expiry continues only while the rules still require it.
+The files stay at their places until the removal. It deletes a few files, and records its act directly after
+that. Each of the three is safe to kill at any instant and to run again. An expiry continues only while the
+rules still require it.
 
 Must never do: take a file that a whole receipt names, that a hold covers, or that no act names.
 """
@@ -84,25 +85,25 @@ from storage_engine.model.proof.receipt import (
 def finish_acts(lake: Lake, *, rebuilt: bool = False, kept: Set[SegmentIdentity] = frozenset()) -> None:
     """Finish every expiry and undo whose writer was killed.
 
-    If a rule or hold was recorded after an act, or if the act is a day old, no further segment leaves by it:
-    these segments are decided again. But once an act says that a segment's file is removed, its receipt must
-    say that it expired.
+    If an act is a day old, or a rule or hold was recorded after it, no further segment expires by it: a new
+    expiry decides about these segments. But if an act says that a segment's file was removed, the segment's
+    receipt must become expired.
 
     :param rebuilt: the receipts may be older than an act whose files are all removed. No further segment
-        leaves.
-    :param kept: segments that may not leave any more, because of other lakes' holds or for another reason.
+        expires.
+    :param kept: segments that may not expire any more, because of other lakes' holds or for another reason.
     :raises LakeIdentityError: the lake is a copy, its catalog is older than the warehouse, or its acts are no
         single chain.
-    :raises LakeUnavailableError: the lake can't be read or written; run again to go on.
+    :raises LakeUnavailableError: the lake can't be read or written; run again to continue.
     :raises ReceiptError: a store's chain of receipts is broken.
     """
     ready_to_write(lake)
     acts = read_acts(lake)
-    # The oldest first: a later one took what an earlier one had left.
+    # The oldest expiry first: a later one may have taken streams that it left.
     for expiry in expiries_of(acts) if rebuilt else ():
         for batch in () if expiry.is_undone else _batches(expiry):
             _commit(lake, partial(_next_expiry_step, lake, acts, expiry, batch, frozenset()))
-    # The newest first: what one left was taken further by a later one, which an undo brings back.
+    # The newest expiry first: its undo brings back files of an earlier expiry, whose undo may follow.
     for expiry in reversed(expiries_of(acts)):
         for batch in _batches(expiry) if expiry.files else ():
             _commit(lake, partial(_next_step, lake, expiry, batch, None if rebuilt else kept))
@@ -113,16 +114,15 @@ def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
 
     Before that, every file is read and compared with its SHA-256.
 
-    :param act_id: the beginning of the SHA-256 of the act.
+    :param act_id: the beginning of the act's SHA-256.
     :return: the undo's act.
-    :raises BadInputError: no expiry or several expiries have this beginning, or the expiry can't be undone
-        any more.
+    :raises BadInputError: no expiry or several expiries match ``act_id``, or all files were removed for good.
     :raises ProofError: a file is missing or has changed. Nothing was changed by this call.
     :raises StorageEngineError: as :func:`finish_acts` does.
     """
     ready_to_write(lake)
     messages, expiry = lake.messages(), find_expiry(read_acts(lake), act_id)
-    # Of one that is undone the segments may have left again since, by another act.
+    # If the expiry is undone already, another act may have expired the segments again since.
     if not expiry.is_undone:
         _check_left(expiry)
         for file in expiry.returning:
@@ -132,12 +132,12 @@ def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
         expiry = find_expiry(acts, act_id)
         if expiry.is_undone:
             return None
-        # A removal records what it took before another act is written.
+        # Removals recorded since the first check count.
         _check_left(expiry)
         return KeepDecision(ActKind.UNDO, expiry=expiry.recorded.sha256)
 
     acts = record_act(lake, decide)
-    # No journal says here what other lakes hold.
+    # Other lakes' holds aren't known here, so that no further segment of any act may expire.
     finish_acts(lake, kept={it for each in expiries_of(acts) for it in each.recorded.act.decision.taken})
     expiry = find_expiry(acts, act_id)
     return next(act for act in acts if act.act.decision.kind is ActKind.UNDO and _is_of(act, expiry))
@@ -151,7 +151,7 @@ def remove_expired(
     :param trash_ms: how long a file stays after its act, in milliseconds by the lake's clock.
     :param kept: ids of stores whose files must all stay, because other lakes have holds, or may have them.
     :param dry_run: return the files, but remove none.
-    :return: the removed data files, by the names that receipts give them.
+    :return: the removed data files, by their names in receipts.
     :raises StorageEngineError: as :func:`finish_acts` does.
     """
     going: list[StoredFile] = []
@@ -162,7 +162,7 @@ def remove_expired(
         if dry_run:
             going += removable
             continue
-        sound = frozenset(removable) - _last_sound(lake, expiry, removable)
+        sound = frozenset(removable) - _files_still_needed(lake, expiry, removable)
         taken: list[StoredFile] = []
 
         def decide(
@@ -171,10 +171,10 @@ def remove_expired(
             taken: list[StoredFile] = taken,
             sound: Set[StoredFile] = sound,
         ) -> KeepDecision | None:
-            # Within its writer's turn: nobody records a hold or an undo meanwhile, and gc waits. A turn on
-            # an object store ends after a time, so that a few go in each.
-            now = _now(acts, expiry)
-            files = () if now.is_undone else _removable(lake, now, trash_ms, kept)
+            # During this call no other process can record a hold or an undo, and gc waits. On an object
+            # store this exclusion ends after a time, so that each call removes only a few files.
+            current_expiry = _current_expiry(acts, expiry)
+            files = () if current_expiry.is_undone else _removable(lake, current_expiry, trash_ms, kept)
             few = [file for file in files if file in sound][:BATCH_SEGMENTS]
             if not few:
                 return None
@@ -192,8 +192,7 @@ def remove_expired(
 class EarlierFile:
     """A data file that another file has replaced and that still exists.
 
-    :param segments: segments that have rows in it.
-    :param for_gc: no act can remove it, because it is in gc's trash, or because no receipt describes it.
+    :param for_gc: only gc can remove the file, because it is in gc's trash or no receipt names it.
     """
 
     file: StoredFile
@@ -202,10 +201,9 @@ class EarlierFile:
 
 
 def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[EarlierFile, ...]:
-    """Return the files of segments that compaction or archiving again has replaced.
+    """Return the files of segments that were replaced by compaction, or by archiving again.
 
-    Files that acts name are left out. A run that was killed before its commit also leaves such a file, which
-    no receipt names.
+    Files that acts name are left out. A killed run's files that no receipt names are returned, too.
 
     :raises LakeUnavailableError: the lake can't be read.
     """
@@ -215,7 +213,7 @@ def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[Ea
     paths = {f"data/{it.inside}" for it in list_files(messages.io, f"{messages.location().rstrip('/')}/data")}
     root = local_path(messages.location())
     trash = [] if root is None else (root / TRASH).rglob("*.parquet*")
-    # Below the directory of its pass a file keeps its path.
+    # In the trash, a file keeps its path below the directory of its pass.
     in_trash = {
         "/".join(path.relative_to(root / TRASH).parts[1:]): str(path) for path in trash if root is not None
     }
@@ -244,10 +242,7 @@ def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[Ea
 
 
 def _slots_in(messages: Table, location: str) -> list[tuple[str, str]]:
-    """Return the segments with rows in a file without a receipt, by how the names of their own files begin.
-
-    :raises LakeUnavailableError: the file can't be read.
-    """
+    """Return prefix and digits, as in data files' names, of each segment in a file without a receipt."""
     name = file_name(location)
     name = final_name(name) if name.endswith(PARTIAL_SUFFIX) else name
     if not is_shared_name(name):
@@ -257,20 +252,20 @@ def _slots_in(messages: Table, location: str) -> list[tuple[str, str]]:
     except (ProofError, LakeUnavailableError) as error:
         if isinstance(error, LakeUnavailableError) and not isinstance(error.__cause__, FileNotFoundError):
             raise
-        # Nobody finished it yet, or its run gave it another name meanwhile.
+        # The file isn't complete, or its run has renamed it meanwhile.
         return []
 
 
 def _batches(expiry: RecordedExpiry) -> Iterator[Sequence[SegmentIdentity]]:
-    """Yield the segments of an act in batches. A batch has one store, and all segments of each data file."""
+    """Yield an act's segments in batches of one store. Segments that share a data file are in one batch."""
     decision = expiry.recorded.act.decision
     sharing: dict[object, list[SegmentIdentity]] = {}
-    files: Sequence[object] = decision.files if _shares(expiry) else decision.taken
+    files: Sequence[object] = decision.files if _has_shared_files(expiry) else decision.taken
     for file, segment in zip(files, decision.taken, strict=True):
         sharing.setdefault(file, []).append(segment)
-    # Those that share a data file leave it by one commit.
-    together = sorted((sorted(it, key=_place_of) for it in sharing.values()), key=lambda it: _place_of(it[0]))
-    for _, group in groupby(together, key=lambda it: it[0].store_id):
+    # The segments of a shared data file expire by one commit.
+    by_file = sorted((sorted(it, key=_place_of) for it in sharing.values()), key=lambda it: _place_of(it[0]))
+    for _, group in groupby(by_file, key=lambda it: it[0].store_id):
         batch: list[SegmentIdentity] = []
         for segments in group:
             if batch and len(batch) + len(segments) > BATCH_SEGMENTS:
@@ -284,11 +279,8 @@ def _place_of(identity: SegmentIdentity) -> tuple[str, int, str, int]:
     return identity.store_id, identity.lineage, identity.log, identity.base_offset
 
 
-def _shares(expiry: RecordedExpiry) -> bool:
-    """Return whether segments of an act share data files.
-
-    The act names one file for each segment, in order.
-    """
+def _has_shared_files(expiry: RecordedExpiry) -> bool:
+    """Return whether segments of an act share data files. Then it names a file for each of its segments."""
     decision = expiry.recorded.act.decision
     return not decision.thinned and len(set(decision.files)) < len(decision.files) == len(decision.segments)
 
@@ -302,14 +294,8 @@ def _commit(lake: Lake, next_step: Callable[[], CommitStep | None]) -> None:
         commit_steps(lake, next_step)
 
 
-def _now(acts: Acts, expiry: RecordedExpiry) -> RecordedExpiry:
+def _current_expiry(acts: Acts, expiry: RecordedExpiry) -> RecordedExpiry:
     return next(item for item in expiries_of(acts) if item.recorded.sha256 == expiry.recorded.sha256)
-
-
-def _is_current(acts: Acts, expiry: RecordedExpiry) -> bool:
-    """Return whether an expiry still follows the present rules and is less than a day old."""
-    act = expiry.recorded.act
-    return act.decision.policy == policy_of(acts).version and abs(clock_ms() - act.at_ms) < DAY_MS
 
 
 def _is_of(act: RecordedAct, expiry: RecordedExpiry) -> bool:
@@ -319,22 +305,22 @@ def _is_of(act: RecordedAct, expiry: RecordedExpiry) -> bool:
 def _next_step(
     lake: Lake, expiry: RecordedExpiry, batch: Sequence[SegmentIdentity], kept: Set[SegmentIdentity] | None
 ) -> CommitStep | None:
-    """Return the next step of an expiry, or of its undo.
-
-    :param kept: segments that may not leave any more; None: no segment may leave.
-    """
-    # Read here: while a commit waited for its turn, a hold or an undo may have been recorded.
+    """Return the next step of an expiry or of its undo. Without ``kept``, no segment may expire any more."""
+    # While a commit waited for its turn, a hold or an undo may have been recorded.
     acts = read_acts(lake)
-    now = _now(acts, expiry)
-    if now.is_undone:
-        undo = next(act for act in acts if act.act.decision.kind is ActKind.UNDO and _is_of(act, now))
-        return _next_undo_step(lake, now, undo, batch)
-    # What was held when its act was recorded isn't in it.
-    is_current = _is_current(acts, now)
+    current_expiry = _current_expiry(acts, expiry)
+    if current_expiry.is_undone:
+        undo = next(
+            act for act in acts if act.act.decision.kind is ActKind.UNDO and _is_of(act, current_expiry)
+        )
+        return _next_undo_step(lake, current_expiry, undo, batch)
+    act = current_expiry.recorded.act
+    is_current = act.decision.policy == policy_of(acts).version and abs(clock_ms() - act.at_ms) < DAY_MS
+    # A current act has no segment that a hold covers. Another one may have.
     if not is_current and held_stores(lake, acts).holds_of(batch[0].store_id):
         return None
     leaving = set(batch) - kept if is_current and kept is not None else set()
-    return _next_expiry_step(lake, acts, now, batch, leaving)
+    return _next_expiry_step(lake, acts, current_expiry, batch, leaving)
 
 
 def _next_expiry_step(
@@ -344,11 +330,11 @@ def _next_expiry_step(
     batch: Sequence[SegmentIdentity],
     may_leave: Set[SegmentIdentity],
 ) -> CommitStep | None:
-    """Return an expiry's next step: receipts first, data files only when all of the batch say expired.
+    """Return an expiry's next step: receipts first, and data files once the batch's receipts are changed.
 
     If an act says that a file was removed for good, either table may be older or newer than that act.
 
-    :param may_leave: segments that may still leave by this expiry.
+    :param may_leave: segments that may still expire by this act.
     """
     store_id, act = batch[0].store_id, expiry.recorded
     segments, messages = lake.segments(), lake.messages()
@@ -358,7 +344,7 @@ def _next_expiry_step(
     removed = files - _locate_files(messages, expiry.files)
     lost = {location_of(messages, name) for name in removed_files(acts)}
     live = live_data_files(messages, store_id, offsets_of(batch))
-    # What was archived again since lies in another file, and stays.
+    # A segment that was archived again since is in another file, and stays.
     of_act = [row for row in rows if files.issuperset(proven_files(messages, row))]
     as_archived = {file.location for file in live if not file.has_deletes}
     kept_whole = _shared_with_others(messages, segments, of_act, may_leave)
@@ -371,7 +357,7 @@ def _next_expiry_step(
             or removed.issuperset(proven_files(messages, row))
         )
         for after in (_end_row(row, act, thinned.get(row.identity)),)
-        # Where one of both files isn't there any more, it is decided again.
+        # If the file with the remaining rows is missing, another expiry decides about the segment.
         if after.state == EXPIRED or data_file_of(messages, row) in lost or is_there(messages, after)
     ]
     if changed:
@@ -380,25 +366,21 @@ def _next_expiry_step(
     kept = [row for row in rows if _is_thinned_by(row, thinned) and data_file_of(messages, row) not in lost]
     ended_files |= {thinned[row.identity].file.location for row in kept}
     ended = {_name_of(it): it for it in (*kept, *(row for row in rows if row.state == EXPIRED))}
-    # The table may be of before an act that a later one followed.
-    others = expired_files(acts) - {file.location for file in act.act.decision.files}
-    replaced = lost | {location_of(messages, name) for name in others}
+    # A rebuilt table may be older than another act, and then still has the files of that act.
+    other_files = expired_files(acts) - {file.location for file in act.act.decision.files}
+    replaced = lost | {location_of(messages, name) for name in other_files}
     ended_files |= {path for path in replaced if split_data_file_name(file_name(path)) in ended}
     ended_files -= {file.location for row in rows if row.has_rows for file in proven_files(messages, row)}
     ended_files -= _shared_with_others(messages, segments, of_act, frozenset())
     leaving = [file.entry for file in live if file.location in ended_files]
     names = {split_data_file_name(file_name(entry.file_path)) for entry in leaving}
-    taking = [row for row in kept if _name_of(row) in names]
-    return data_step(messages, act.sha256, leaving, taking, live)
+    return data_step(messages, act.sha256, leaving, [row for row in kept if _name_of(row) in names], live)
 
 
 def _shared_with_others(
     messages: Table, segments: Table, rows: Sequence[Receipt], leaving: Set[SegmentIdentity]
 ) -> set[str]:
-    """Return the data files of receipts that also have rows of a segment that stays.
-
-    These files stay whole.
-    """
+    """Return the receipts' shared data files with rows of a segment that stays. These files stay whole."""
     shared = {data_file_of(messages, row) for row in rows if row.row_groups is not None}
     if not shared:
         return shared
@@ -410,7 +392,7 @@ def _shared_with_others(
 def _next_undo_step(
     lake: Lake, expiry: RecordedExpiry, undo: RecordedAct, batch: Sequence[SegmentIdentity]
 ) -> CommitStep | None:
-    """Return an undo's next step: data files first, receipts only once the table has all data files."""
+    """Return an undo's next step: data files first, and receipts once the table has all data files."""
     store_id, act, text = batch[0].store_id, expiry.recorded, _act_text(undo)
     segments, messages = lake.segments(), lake.messages()
     by_act, files = _act_text(act), _locate_files(messages, expiry.returning)
@@ -418,7 +400,7 @@ def _next_undo_step(
     live = live_data_files(messages, store_id, offsets_of(batch))
     locations = {file.location for file in live}
     rows = _rows(segments, batch)
-    back = {
+    returning = {
         row.identity: replace(row, state=_state_of(streams), act=text, streams=streams)
         for row in rows
         if row.state == EXPIRED and row.act == by_act and files.issuperset(proven_files(messages, row))
@@ -426,32 +408,33 @@ def _next_undo_step(
     }
     partly = {row.identity: data_file_of(messages, row) for row in rows if _is_thinned_by(row, thinned)}
     for row in _rows(segments, batch, superseded=True) if partly else ():
-        # The last receipt of the file that comes back; not where another engine has moved the rows.
+        # Take the last receipt of the file that comes back, unless another engine has moved the rows.
         file = thinned[row.identity].file if row.identity in partly else None
         is_of_file = file in files and row.has_rows and proven_files(messages, row) == (file,)
         if is_of_file and not locations.isdisjoint((partly[row.identity], data_file_of(messages, row))):
-            back |= {row.identity: replace(row, act=text)} if is_there(messages, row) else {}
-    # What shares a file that comes back and was archived again since comes back there, too: it has its rows.
-    shared = {data_file_of(messages, row) for row in back.values() if row.row_groups is not None}
-    since = {row.identity: row for row in rows if row.has_rows and row.identity not in back}
+            returning |= {row.identity: replace(row, act=text)} if is_there(messages, row) else {}
+    # A shared file that comes back has all its segments' rows. So a segment of it that was archived again
+    # since comes back in that file, too.
+    shared = {data_file_of(messages, row) for row in returning.values() if row.row_groups is not None}
+    since = {row.identity: row for row in rows if row.has_rows and row.identity not in returning}
     for row in _rows(segments, batch, superseded=True) if shared and since else ():
         if row.identity in since and row.act == by_act and data_file_of(messages, row) in shared:
             streams = back_from(row.streams, act.sha256[:SHOWN_CHARACTERS])
-            back[row.identity] = replace(row, state=_state_of(streams), act=text, streams=streams)
+            returning[row.identity] = replace(row, state=_state_of(streams), act=text, streams=streams)
             partly[row.identity] = data_file_of(messages, since[row.identity])
-    lacking = [row for row in back.values() if data_file_of(messages, row) not in locations]
-    # A run that was killed has archived these segments again, without receipts.
+    lacking = [row for row in returning.values() if data_file_of(messages, row) not in locations]
+    # A killed run may have archived these segments again, without receipts.
     of_span = receipts_in(segments, store_id, base_offsets=offsets_of(batch), with_ended=True)
     named = {file.location for row in of_span for file in proven_files(messages, row)}
-    slots = {slot_prefix(identity) for identity in back}
-    again = {
+    slots = {slot_prefix(identity) for identity in returning}
+    rearchived = {
         file.location
         for file in live
         if file.location not in named and split_data_file_name(file_name(file.location))[0] in slots
-    } - {data_file_of(messages, row) for row in back.values()}
-    if back and not lacking and not again:
-        return receipts_step(segments, store_id, list(back.values()), undo.sha256)
-    replaced = again | {partly[row.identity] for row in lacking if row.identity in partly}
+    } - {data_file_of(messages, row) for row in returning.values()}
+    if returning and not lacking and not rearchived:
+        return receipts_step(segments, store_id, list(returning.values()), undo.sha256)
+    replaced = rearchived | {partly[row.identity] for row in lacking if row.identity in partly}
     leaving = [file.entry for file in live if file.location in replaced]
     return data_step(messages, undo.sha256, leaving, lacking, live)
 
@@ -478,24 +461,23 @@ def _name_of(row: Receipt) -> tuple[str, str]:
 
 
 def _state_of(streams: str | None) -> str | None:
-    """Return the state of a receipt with rows. It is partial if an earlier act removed some streams."""
+    """Return the state of a receipt with rows: PARTIAL if some of its streams are gone, otherwise None."""
     is_partial = any(stream["gone"] is not None for stream in json.loads(streams or "[]"))
     return PARTIAL if is_partial else None
 
 
 def _find_thinned(messages: Table, expiry: RecordedExpiry) -> dict[SegmentIdentity, Thinning]:
-    """Return the segments of which an act removes only some streams, with their files' present locations."""
+    """Return an act's removals of some streams by segment, with the replaced files' present locations."""
     return {
         thinning.segment: replace(
-            thinning,
-            file=replace(thinning.file, location=location_of(messages, thinning.file.location)),
+            thinning, file=replace(thinning.file, location=location_of(messages, thinning.file.location))
         )
         for thinning in expiry.recorded.act.decision.thinned
     }
 
 
 def _is_thinned_by(row: Receipt, thinned: Mapping[SegmentIdentity, Thinning]) -> bool:
-    """Return whether a receipt is the one that an act made when it removed some streams of the segment."""
+    """Return whether a receipt is the one that an act made for the segment's remaining streams."""
     thinning = thinned.get(row.identity)
     return thinning is not None and row.state == PARTIAL and row.proven_files == (thinning.kept,)
 
@@ -503,7 +485,7 @@ def _is_thinned_by(row: Receipt, thinned: Mapping[SegmentIdentity, Thinning]) ->
 def is_there(messages: Table, row: Receipt) -> bool:
     """Return whether a receipt's data file exists at its place and has the right size.
 
-    :raises LakeUnavailableError: the place can't be looked at.
+    :raises LakeUnavailableError: the place can't be read.
     """
     location = data_file_of(messages, row)
     with lake_errors(location, "look for a data file"):
@@ -525,7 +507,7 @@ def data_step(
     :param why: a text that is equal for equal work.
     :param leaving: entries of the files to remove.
     :param taking: receipts whose data files are added, unless the table has them.
-    :param live: data files that the table has.
+    :param live: the table's data files.
     """
     locations = {file.location for file in live}
     by_file = {data_file_of(messages, row): row for row in taking}
@@ -541,7 +523,8 @@ def data_step(
                 change.delete_data_file(entry)
             for row in taking:
                 location = data_file_of(messages, row)
-                facts = _facts_of(messages, location, row.broker)
+                with opened_rows(messages.io, location) as parquet:
+                    facts = packed_facts(parquet.metadata, find_broker(row.broker).codec)
                 change.append_data_file(
                     iceberg_data_file(messages, location, row.data_file_bytes, row.store_id, facts)
                 )
@@ -552,10 +535,7 @@ def data_step(
 
 
 def _rows(segments: Table, batch: Sequence[SegmentIdentity], *, superseded: bool = False) -> list[Receipt]:
-    """Return the receipts that count for a batch's segments.
-
-    :param superseded: return all receipts of these segments, the newest last.
-    """
+    """Return the receipts that count for a batch, or all of its receipts, the newest last."""
     of_batch = set(batch)
     rows = receipts_in(
         segments, batch[0].store_id, base_offsets=offsets_of(batch), superseded=superseded, with_ended=True
@@ -574,16 +554,8 @@ def _act_text(act: RecordedAct) -> str:
     return act_text(act.sha256, act.act.decision.kind.value)
 
 
-def _facts_of(messages: Table, location: str, broker: str) -> bytes:
-    with opened_rows(messages.io, location) as parquet:
-        return packed_facts(parquet.metadata, find_broker(broker).codec)
-
-
 def _check_left(expiry: RecordedExpiry) -> None:
-    """Make sure that an expiry can be undone.
-
-    :raises BadInputError: all files of the expiry were removed for good.
-    """
+    """Raise BadInputError if all files of an expiry were removed for good."""
     if not expiry.returning:
         raise BadInputError(
             f"undo: expected an act whose files still exist, found {expiry.recorded.sha256}, whose "
@@ -593,10 +565,7 @@ def _check_left(expiry: RecordedExpiry) -> None:
 
 
 def _check_file(messages: Table, file: StoredFile) -> None:
-    """Make sure that a file is as its act says.
-
-    :raises ProofError: the file is missing or differs.
-    """
+    """Raise ProofError if a file is missing, or hasn't the size and SHA-256 of its act."""
     location = location_of(messages, file.location)
     try:
         with open_data_file(messages.io, location) as stored:
@@ -629,7 +598,7 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
 
     Files that the undo of a later expiry would need are left out.
 
-    :raises LakeUnavailableError: the lake can't be read, or its clock isn't this machine's.
+    :raises LakeUnavailableError: the lake can't be read, or its clock differs too much from this machine's.
     """
     if read_trusted_clock(lake) < expiry.recorded.act.at_ms + trash_ms:
         return []
@@ -643,7 +612,7 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
     }
     thinned = _find_thinned(messages, expiry)
     for batch in _batches(expiry):
-        span = None if _shares(expiry) else offsets_of(batch)
+        span = None if _has_shared_files(expiry) else offsets_of(batch)
         rows = receipts_in(segments, batch[0].store_id, base_offsets=span, with_ended=True)
         needed |= {
             file.location
@@ -651,11 +620,11 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
             if row.has_rows or row.act != by_act or row.store_id in kept
             for file in proven_files(messages, row)
         }
-        # Of a segment that nobody knows any more, nothing goes either.
+        # The files of a segment without a receipt stay, too.
         identities = {row.identity for row in rows if row.store_id not in kept}
         needed |= {thinned[it].file.location for it in batch if it in thinned and it not in identities}
         needed |= {file.location for file in live_data_files(messages, batch[0].store_id, offsets_of(batch))}
-    # What a removal took that was killed goes on record, whatever is held since.
+    # Files that a killed removal has deleted are recorded as removed, even if a hold covers them now.
     return [
         file
         for file in expiry.files
@@ -664,12 +633,12 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
     ]
 
 
-def _last_sound(lake: Lake, expiry: RecordedExpiry, files: Collection[StoredFile]) -> set[StoredFile]:
-    """Return the files that are still needed: rows that stay are in no sound new file."""
+def _files_still_needed(lake: Lake, expiry: RecordedExpiry, files: Collection[StoredFile]) -> set[StoredFile]:
+    """Return the files whose remaining rows aren't in a sound new file."""
     decision = expiry.recorded.act.decision
     by_segment = [*zip(decision.segments, decision.files, strict=False)]
     by_segment += [(thinning.segment, thinning.file) for thinning in decision.thinned]
-    # Where compaction was quicker than the act, a segment is elsewhere that was to leave.
+    # If compaction committed before the act, a segment that was to expire is in another file.
     replaced = {segment: file for segment, file in by_segment if file in files}
     unsound: set[StoredFile] = set()
     for batch in _batches(expiry) if replaced or decision.replaced else ():

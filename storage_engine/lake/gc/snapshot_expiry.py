@@ -1,15 +1,15 @@
-"""Expiry of snapshots that nobody needs, so that a lake's metadata doesn't grow for ever.
+"""Expiry of old snapshots, so that a lake's metadata doesn't grow for ever.
 
 First the receipts of every store are compared with both tables. Then snapshots of the table of rows expire,
 then those of ``segments`` and ``deletions``. Then gc puts unneeded files that are older than
-:data:`METADATA_AGE_MS` into its trash. Each commit writes all remaining snapshots, so their number decides
-the cost of a long history.
+:data:`METADATA_AGE_MS` into its trash. Each commit writes a list of all remaining snapshots, so that many
+snapshots make commits slow.
 
-Some snapshots never expire: the current one; one that a branch or tag names; one that is not in the history
-of the current one, because the table was rolled back and the later snapshots may be wanted again. None
-expires while a receipt is broken or the chain is incomplete in the current snapshot, because an older
-snapshot may have the missing rows. Expiry removes no file. A reader of an older snapshot and a catalog from a
-backup find their files until gc takes them by its own rule.
+Three kinds of snapshots never expire: the current one; those that a branch or tag names; and those outside of
+the current one's history. The table was rolled back from the latter, and they may be needed again. No
+snapshot expires while the current one has a broken receipt or chain, because an older snapshot may have the
+missing rows. Expiry removes no file. Readers of an older snapshot, and a catalog from a backup, can use their
+files until gc takes them by its own rule.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.model.proof.receipt import ChainHead, with_rows
 
 _AT_ONCE = 1000
-"""Most snapshots that expire in one commit, because PyIceberg compares each with every other."""
+"""Most snapshots that expire in one commit, because PyIceberg compares each with each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,8 @@ class LakePolicy:
     """Snapshot retention of a table.
 
     :param snapshot_age_ms: younger snapshots are kept, up to ``most_snapshots``.
-    :param least_snapshots: number of the newest snapshots that are kept, whatever their age is.
-    :param most_snapshots: largest number of snapshots that are kept, whatever their age is: each costs some
-        700 bytes in every commit.
+    :param least_snapshots: number of the newest snapshots that are kept at any age.
+    :param most_snapshots: most snapshots that are kept at any age. Each takes some 700 bytes in every commit.
     """
 
     snapshot_age_ms: int = DAY_MS
@@ -64,8 +63,6 @@ class LakePolicy:
 class MaintainedTable:
     """Changes to one table, done or planned.
 
-    :param expired: number of snapshots that expired.
-    :param left: number of snapshots that are left, which each commit writes.
     :param metadata_bytes: size of the table's metadata file before.
     :param left_bytes: size of the table's metadata file after.
     """
@@ -78,7 +75,7 @@ class MaintainedTable:
 
     @property
     def text(self) -> str:
-        """Return what was done, as a sentence."""
+        """Return the changes as a sentence."""
         return (
             f"{self.table}: {count_text(self.expired, 'snapshot')} expired, {self.left} left; its metadata "
             f"has {bytes_text(self.left_bytes)}, and had {bytes_text(self.metadata_bytes)}"
@@ -104,7 +101,6 @@ class LakeMaintenance:
 
     @property
     def expired(self) -> int:
-        """Return how many snapshots expired in all tables."""
         return sum(table.expired for table in self.tables)
 
 
@@ -118,7 +114,7 @@ def maintain_lake(
 ) -> LakeMaintenance:
     """Expire snapshots that a policy doesn't keep. It may be killed at any instant and run again.
 
-    :param known_heads: for each store, links that are known to have been in its chain of receipts.
+    :param known_heads: for each store, links that its chain of receipts is known to have had.
     :raises LakeIdentityError: the lake is a copy, or its catalog is older than the warehouse.
     :raises LakeUnavailableError: the lake can't be read or written; snapshots that expired before stay
         expired.
@@ -129,16 +125,16 @@ def maintain_lake(
     known_heads = known_heads or {}
     fault = _fault(lake, known_heads)
     notices: list[str] = [] if not fault else [Text("no snapshot expires: ", fault)]
-    done = []
+    maintained = []
     names = [table.name()[-1] for table in lake.every_table()]
     for load in (partial(lake.load, name) for name in names):
         table = load()
         name, before = table.name()[-1], _metadata_bytes(table)
         expiring = [] if fault else snapshots_to_expire(table, policy, now_ms)
-        if strays := _strays(table):
+        if strays := _find_rolled_back(table):
             notices.append(
                 f"{name}: {count_text(len(strays), 'snapshot')} kept that are not in the history of the "
-                "current one: the table was rolled back. If nobody wants them, expire them with the "
+                "current one: the table was rolled back. If they aren't needed, expire them with the "
                 "program that rolled it back"
             )
         if expiring and not dry_run:
@@ -147,7 +143,7 @@ def maintain_lake(
         left = len(table.metadata.snapshots) - (len(expiring) if dry_run else 0)
         if not dry_run and name != DELETIONS:
             write_ranges(table, list_manifests(table), partial(ranges_of, table))
-        done.append(MaintainedTable(name, len(expiring), left, before, _metadata_bytes(table)))
+        maintained.append(MaintainedTable(name, len(expiring), left, before, _metadata_bytes(table)))
     collection = Collection()
     try:
         if not fault:
@@ -158,7 +154,7 @@ def maintain_lake(
     deleted = collection.due if dry_run else collection.deleted
     return LakeMaintenance(
         dry_run=dry_run,
-        tables=tuple(done),
+        tables=tuple(maintained),
         taken_files=len(taken),
         taken_bytes=sum(file.size_bytes for file in taken),
         deleted_files=len(deleted),
@@ -183,10 +179,7 @@ def snapshots_to_expire(table: Table, policy: LakePolicy, now_ms: int) -> list[i
 
 
 def _history(table: Table) -> list[Snapshot]:
-    """Return the current snapshot and all snapshots before it, the newest first.
-
-    PyIceberg's own function searches the whole list for each, which takes quadratic time.
-    """
+    """Return the current snapshot and all before it, the newest first, in linear time unlike PyIceberg."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     history, following = [], table.metadata.current_snapshot_id
     while following is not None and (snapshot := by_id.pop(following, None)) is not None:
@@ -195,14 +188,14 @@ def _history(table: Table) -> list[Snapshot]:
     return history
 
 
-def _strays(table: Table) -> set[int]:
+def _find_rolled_back(table: Table) -> set[int]:
     history = {snapshot.snapshot_id for snapshot in _history(table)}
     named = {ref.snapshot_id for ref in table.metadata.refs.values()}
     return {snapshot.snapshot_id for snapshot in table.metadata.snapshots} - history - named
 
 
 def _fault(lake: Lake, known_heads: Mapping[str, Sequence[ChainHead]]) -> str:
-    """Return a fault of the current snapshots that an older snapshot may help to repair; "": none."""
+    """Return a fault of the current snapshots that older ones may help to repair, or "" if there is none."""
     segments = lake.segments()
     try:
         for store_id, heads in known_heads.items():
@@ -216,7 +209,7 @@ def _fault(lake: Lake, known_heads: Mapping[str, Sequence[ChainHead]]) -> str:
                     f"offset {moved[0].base_offset} among others, can't be compared with the table of rows: "
                     "another engine has put rows into other files, or dropped them. Run ",
                     Command("verify --level bytes --renew"),
-                    ", which proves them where they are; or roll messages back",
+                    ", which proves the rows in their new files; or roll the table messages back",
                 )
     except ReceiptError as error:
         return Text(error)
@@ -232,12 +225,11 @@ def _expire(lake: Lake, load: Callable[[], Table], expiring: Sequence[int]) -> N
             existing = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
             history = {snapshot.snapshot_id for snapshot in _history(table)}
             named = {ref.snapshot_id for ref in table.metadata.refs.values()}
-            # What somebody has rolled the table back to, or given a name, since it was chosen stays.
+            # Since they were chosen, the table may have been rolled back, or a snapshot may have got a name.
             ids = [it for it in batch if it in existing and it in history and it not in named]
             if not ids:
                 return None
-            texts = ("expire", *map(str, ids))
-            return CommitStep(table, texts, lambda: _prepare(table, ids))
+            return CommitStep(table, ("expire", *map(str, ids)), lambda: _prepare(table, ids))
 
         mark = mark_deletions if load().name()[-1] == DELETIONS else None
         with CHANGE_LOCK:
@@ -251,10 +243,9 @@ def _prepare(table: Table, expiring: Sequence[int]) -> Transaction:
 
 
 class _BoundExpiry(ExpireSnapshots):
-    """PyIceberg's expiry, but bound to the current snapshot.
+    """PyIceberg's expiry, but only as long as the current snapshot stays the same.
 
-    Otherwise, if somebody rolled the table back to an expiring snapshot meanwhile, this snapshot would expire
-    and leave the table empty.
+    If the table is rolled back to an expiring snapshot meanwhile, its expiry would leave the table empty.
     """
 
     def _commit(self) -> UpdatesAndRequirements:

@@ -1,8 +1,8 @@
-"""Thinning: a segment's data file is written again without the rows of some streams, and proven first.
+"""Thinning: writing a segment's data file again without the rows of some streams, and proving the new file.
 
-This is done for one segment at a time, with one row group and one window of its bytes in memory. The new file
-is read back. Every row that stays is compared with the old file's row. The rows, together with the recorded
-hashes of the removed streams, must give the root with which the segment was proven.
+The new file is read back, with one row group and one window of bytes in memory. Each of its rows is compared
+with the old file's row. From the rows and the removed streams' recorded hashes, the root is computed. It must
+be the one with which the segment was proven.
 
 Must never do: accept another root; touch the old file.
 """
@@ -37,19 +37,19 @@ from storage_engine.model.proof.receipt import Receipt, StoredFile, gone_by
 
 
 def thin_segment(lake: Lake, receipt: Receipt, streams: Collection[str]) -> Thinning:
-    """Write the rows of a segment that stay into a new data file, and prove it. Nothing refers to it yet.
+    """Write a segment's remaining rows into a new data file, and prove it. Nothing refers to it yet.
 
-    :param receipt: the segment's receipt that counts; all its rows are in its own data file.
-    :param streams: names of the streams to remove; other streams stay.
-    :raises ProofError: the rows read back differ from those before.
+    :param receipt: the segment's receipt that counts.
+    :param streams: names of the streams whose rows are left out.
+    :raises ProofError: the segment shares its data file, or the rows read back differ from the old ones.
     :raises LakeUnavailableError: the lake can't be read or written.
     """
     table = lake.messages()
     if receipt.row_groups is not None:
         raise ProofError(
             f"{receipt.data_file}: expected a data file of one segment, found one that other segments share "
-            f"with {receipt.log}/{receipt.base_offset:020d}. Nothing was written. Such a file leaves the "
-            "lake only with all of its segments."
+            f"with {receipt.log}/{receipt.base_offset:020d}. Nothing was written. Such a file expires only "
+            "with all of its segments."
         )
     old, removed = data_file_of(table, receipt), frozenset(streams)
     new = with_attempt(old, new_attempt())
@@ -67,7 +67,7 @@ def thin_segment(lake: Lake, receipt: Receipt, streams: Collection[str]) -> Thin
 def discard_files(table: Table, locations: Iterable[str]) -> None:
     """Remove data files that this process has written and that nothing refers to.
 
-    :param locations: whole locations, or names as receipts have them.
+    :param locations: whole locations, or names from receipts.
     """
     for location in locations:
         location = location_of(table, location)
@@ -81,10 +81,7 @@ def discard_files(table: Table, locations: Iterable[str]) -> None:
 
 
 def _kept_groups(old: pq.ParquetFile, columns: Columns, removed: Collection[str]) -> Iterator[pa.Table]:
-    """Yield the rows that stay, one table for each row group.
-
-    A row group of which no row stays is left out.
-    """
+    """Yield the remaining rows of each row group that has such rows."""
     topic, names = columns.streams[0], pa.array(sorted(removed), pa.string())
     for group in range(old.num_row_groups):
         topics: Any = old.read_row_group(group, columns=[topic], use_threads=False)[topic]
@@ -96,24 +93,21 @@ def _kept_groups(old: pq.ParquetFile, columns: Columns, removed: Collection[str]
 
 
 def _prove(table: Table, receipt: Receipt, names: Collection[str], new: str, old: pq.ParquetFile) -> Thinning:
-    """Prove that the new file is the old file without the rows of some streams.
-
-    :raises ProofError: it isn't.
-    """
+    """Raise ProofError unless the new file is the old file without the rows of some streams."""
     codec = find_broker(receipt.broker).codec
     counter, leaves = RowCounter(codec.columns), SegmentTree(codec.columns, new)
     expected = _kept_groups(old, codec.columns, names)
 
     def compare(group: int, rows: pa.Table) -> None:
         kept = next(expected, None)
-        if kept is None or not _plain(rows).equals(_plain(kept), check_metadata=True):
-            raise _change_error(new, old_name, f"row group {group} has others")
+        if kept is None or not _with_plain_values(rows).equals(_with_plain_values(kept), check_metadata=True):
+            raise _change_error(new, old_name, f"row group {group} has other rows")
         counter.add(rows)
 
     old_name = data_file_of(table, receipt)
     with opened_file(table.io, new) as (stored, parquet):
         if not parquet.schema.equals(old.schema):
-            raise _change_error(new, old_name, "its columns are others")
+            raise _change_error(new, old_name, "it has other columns")
         push_rows(parquet, codec, origin_of(receipt), receipt.size_bytes, new, leaves, compare)
         if next(expected, None) is not None:
             raise _change_error(new, old_name, f"it ends after {parquet.num_row_groups} row groups")
@@ -132,8 +126,8 @@ def _prove(table: Table, receipt: Receipt, names: Collection[str], new: str, old
     )
 
 
-def _plain(rows: pa.Table) -> pa.Table:
-    """Return rows with plain values, not dictionary codes: codes may differ although values are equal."""
+def _with_plain_values(rows: pa.Table) -> pa.Table:
+    """Return rows with plain values. Dictionary codes may differ although the values are equal."""
     return rows.cast(
         pa.schema(
             [
@@ -146,8 +140,8 @@ def _plain(rows: pa.Table) -> pa.Table:
 
 def _change_error(new: str, old: str, reason: str) -> ProofError:
     return ProofError(
-        f"{new}: expected the rows of {old} that stay, as they were proven, found that {reason}. Nothing "
-        "was committed, and the old file stays. Run ",
+        f"{new}: expected the remaining rows of {old} as they were proven, found that {reason}. Nothing was "
+        "committed, and the old file stays. Run ",
         Command("verify", "--level bytes"),
-        ": this is a damaged file, a damaged disk or a fault of the codec.",
+        " to find out whether a file, the disk or the codec is at fault.",
     )

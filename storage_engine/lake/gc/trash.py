@@ -1,10 +1,10 @@
-"""The trash: gc puts files into it, which can be put back, or are removed for good later.
+"""The trash: gc puts files into it. They can be put back, and are removed for good later.
 
 On this machine's file systems, a file is renamed into a hidden directory below its table's location. Each
-pass has one directory, and the file keeps its path below it. Object stores can't rename. There, a file stays
-at its place and is named in the list of its pass; once the list is removed, it is out of the trash. Each pass
-writes its list before it takes a file, and never changes another pass's list. The list's modification time is
-the time of the pass. After a kill at any instant, each file is at its place or in the trash.
+pass has one directory, and the file keeps its path below it. Object stores can't rename: a file stays at its
+place, and is in the trash as long as its pass's list names it. Each pass writes its list before it takes a
+file, and never changes another pass's list. The list's modification time is the time of the pass. After a
+kill at any instant, each file is at its place or in the trash.
 """
 
 from __future__ import annotations
@@ -40,16 +40,15 @@ from storage_engine.lake.storage.small_files import (
 )
 
 TRASH = f"{HIDDEN_PREFIX}trash"
-"""Directory below a table's location. It has one directory for each pass, with the files that the pass took.
-"""
+"""Directory below a table's location. It has one directory for the files of each pass."""
 
 TAKEN_LIST = f"{HIDDEN_PREFIX}taken.json"
-"""Name of a pass's list of files, in the pass's directory. On an object store it has only this list."""
+"""Name of a pass's list of files, in the pass's directory. On an object store it is the only file there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a table's files.
+    """The directory of a table's files.
 
     :param location: the table's location, without a final slash.
     :param root: the file system's path of this location.
@@ -63,7 +62,7 @@ class Place:
 
     @classmethod
     def at(cls, name: str, location: str, file_io: FileIO) -> Place:
-        """Return the place of a table's files by their location.
+        """Return the place of a table's files by the table's location.
 
         :raises LakeUnavailableError: the lake was configured with another library's file access.
         """
@@ -83,9 +82,9 @@ class Place:
         return local_path(self.location) is not None
 
     def now_ns(self) -> int:
-        """Return the present time of the storage at this place.
+        """Return the present time by the storage's clock, in nanoseconds since the epoch.
 
-        :raises LakeUnavailableError: nothing can be written there.
+        :raises LakeUnavailableError: the place can't be written.
         """
         return read_clock_at(self.io, self.location)
 
@@ -94,8 +93,7 @@ class Place:
 class TableFile:
     """A file below a table's location.
 
-    :param inside: path relative to that location. For a file in the trash, it is the path before it was
-        taken.
+    :param inside: path relative to that location. For a file in the trash, it is the former path.
     :param found: present path relative to that location.
     :param path: the file system's path, without a scheme.
     """
@@ -113,7 +111,11 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class TrashList:
-    """The list of a pass that took files."""
+    """The list of a pass that took files.
+
+    :param moment: name of the pass.
+    :param since_ns: time of the pass, in nanoseconds since the epoch.
+    """
 
     moment: str
     since_ns: int
@@ -124,9 +126,8 @@ class Listing:
     """All files below a table's location.
 
     :param files: the table's files, without our own small files and without the trash.
-    :param linked: files that a symbolic link leads to; they are left alone.
+    :param linked: paths that are or contain symbolic links. Such files are left alone.
     :param trashed: files in the trash, by the name of the pass that took them.
-    :param lists: the lists of these passes.
     """
 
     files: tuple[TableFile, ...]
@@ -136,10 +137,7 @@ class Listing:
 
 
 def key_of(location: str) -> str:
-    """Return the last two parts of a location.
-
-    They are unique, and don't depend on how the warehouse is reached.
-    """
+    """Return the last two parts of a location, which are unique and the same for each path to a warehouse."""
     return "/".join(location.rsplit("/", 2)[-2:])
 
 
@@ -171,11 +169,11 @@ def list_place(place: Place) -> Listing:
 
 
 def now_ns(places: Collection[Place], *, may_guess: bool) -> int:
-    """Return the earliest time of some places.
+    """Return the earliest present time by the places' clocks, in nanoseconds since the epoch.
 
-    :param may_guess: if a place can't be written to, use this host's clock. Only for callers that remove
-        nothing.
-    :raises LakeUnavailableError: a place can't be written to.
+    :param may_guess: if a place can't be written, use this host's clock. It is only for callers that don't
+        remove files.
+    :raises LakeUnavailableError: a place can't be written.
     """
     try:
         return min(place.now_ns() for place in places)
@@ -190,7 +188,7 @@ def _table_file(file: ListedFile, inside: str) -> TableFile:
 
 
 class _Links:
-    """Finds files of a local place that a symbolic link leads to: second names, or files elsewhere."""
+    """Finds a local place's paths with symbolic links: second names of files, or files elsewhere."""
 
     def __init__(self, place: Place) -> None:
         self._root = os.path.realpath(place.root) if place.is_local else None
@@ -210,7 +208,7 @@ class _Links:
 class Taken:
     """A file on a pass's list.
 
-    :param why: the file's kind, and the reason why it may be removed.
+    :param why: the file's kind, and the reason for its removal.
     """
 
     inside: str
@@ -224,8 +222,8 @@ class PutBack:
     """Files that were put back from the trash.
 
     :param moments: names of the passes whose files were put back.
-    :param paths: paths of the files that are back.
-    :param occupied: paths of files that stay in the trash, because another file has the name by now.
+    :param paths: former and present paths of these files.
+    :param occupied: paths of files that stay in the trash, because other files have their former names.
     """
 
     moments: tuple[str, ...] = ()
@@ -234,7 +232,7 @@ class PutBack:
 
 
 def new_moment(now_ns: int) -> str:
-    """Return a name for a pass: its time in UTC, and digits that no other pass has."""
+    """Return a name for a pass: its time in UTC, and eight random digits."""
     now = datetime.fromtimestamp(now_ns / 1e9, UTC)
     return f"{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
 
@@ -242,7 +240,7 @@ def new_moment(now_ns: int) -> str:
 def in_trash(place: Place, listing: Listing) -> list[tuple[TrashList, TableFile]]:
     """Return the files in the trash, each with the list of its pass.
 
-    On an object store, these are the listed files that are unchanged since.
+    On an object store, a listed file that has changed since isn't in the trash.
 
     :raises LakeUnavailableError: a list can't be read.
     """
@@ -261,7 +259,7 @@ def in_trash(place: Place, listing: Listing) -> list[tuple[TrashList, TableFile]
 def take(place: Place, moment: str, files: Sequence[tuple[TableFile, str]]) -> list[TableFile]:
     """Put files into the trash. A file that has changed since it was listed is left alone.
 
-    :param files: files, each with the reason why it may be removed.
+    :param files: files, each with the reason for its removal.
     :return: the files that are in the trash now.
     :raises LakeUnavailableError: the place can't be written.
     """
@@ -275,7 +273,7 @@ def take(place: Place, moment: str, files: Sequence[tuple[TableFile, str]]) -> l
         return [file for file, _ in files]
     root, trash = Path(place.root), Path(place.root) / TRASH / moment
     moved = [file for file, _ in files if _move(root / file.inside, trash / file.inside, file)]
-    # The new names first: a power cut then leaves a file under either name, or both.
+    # The new names are synced first, so that after a power loss a file has one of the names, or both.
     _fsync_parents(trash / file.inside for file in moved)
     _fsync_parents(root / file.inside for file in moved)
     return moved
@@ -288,12 +286,15 @@ def empty(place: Place, files: Iterable[tuple[TrashList, TableFile]]) -> list[Ta
     :raises LakeUnavailableError: the place can't be written.
     """
     _check_own(place)
-    removed = []
+    removed, get_info = [], place.file_system.get_file_info
     for taken, file in files:
         with lake_errors(file.path, "remove a file"):
-            # Whoever takes a list away wants its files back.
-            listed = place.is_local or _exists(place, f"{place.root}/{TRASH}/{taken.moment}/{TAKEN_LIST}")
-            if listed and _is_as_listed(place, file):
+            # If the list was removed, its files were put back.
+            taken_list = f"{place.root}/{TRASH}/{taken.moment}/{TAKEN_LIST}"
+            if not place.is_local and get_info(taken_list).type != pafs.FileType.File:
+                continue
+            info = get_info(file.path)
+            if (info.size, info.mtime_ns) == (file.size_bytes, file.modified_ns):
                 with suppress(FileNotFoundError):
                     place.file_system.delete_file(file.path)
                     removed.append(file)
@@ -303,7 +304,7 @@ def empty(place: Place, files: Iterable[tuple[TrashList, TableFile]]) -> list[Ta
 
 
 def forget(place: Place, moment: str) -> None:
-    """Remove the record of a pass that has nothing in the trash any more.
+    """Remove the list and directory of a pass whose files are all out of the trash.
 
     :raises LakeUnavailableError: the place can't be written.
     """
@@ -327,9 +328,9 @@ def forget(place: Place, moment: str) -> None:
 def put_back(place: Place, moment: str | None) -> PutBack:
     """Put the files of one pass or of all passes back under their former names.
 
-    No table is needed: it works even if the catalog names a file that is in the trash.
+    It needs no table, and so works if the catalog names a file that is in the trash.
 
-    :param moment: name of the pass; None: all passes.
+    :param moment: name of the pass; None for all passes.
     :raises LakeUnavailableError: the place can't be read or written.
     """
     _check_own(place)
@@ -337,8 +338,7 @@ def put_back(place: Place, moment: str | None) -> PutBack:
     moments = sorted({*(taken.moment for taken in listing.lists), *listing.trashed})
     moments = [name for name in moments if moment in (None, name)]
     if not place.is_local:
-        trash = in_trash(place, listing)
-        back = tuple(file.path for taken, file in trash if taken.moment in moments)
+        back = tuple(file.path for taken, file in in_trash(place, listing) if taken.moment in moments)
         for name in moments:
             delete_small_file(place.io, _list_location(place, name))
         return PutBack(tuple(moments), back)
@@ -346,7 +346,9 @@ def put_back(place: Place, moment: str | None) -> PutBack:
     occupied: list[str] = []
     for name in moments:
         files = listing.trashed.get(name, ())
-        stay = [file.path for file in files if not _return(Path(place.root) / file.inside, Path(file.path))]
+        stay = [
+            file.path for file in files if not _link_back(Path(place.root) / file.inside, Path(file.path))
+        ]
         occupied += stay
         paths += (f"{place.root}/{file.inside}" for file in files if file.path not in stay)
         _fsync_parents(Path(place.root) / file.inside for file in files)
@@ -360,10 +362,7 @@ def put_back(place: Place, moment: str | None) -> PutBack:
 
 
 def _check_own(place: Place) -> None:
-    """Make sure that the trash is a directory of the lake.
-
-    :raises LakeUnavailableError: it is a link to another directory.
-    """
+    """Make sure that the trash is no symbolic link."""
     trash = Path(place.root) / TRASH
     if place.is_local and trash.is_symlink():
         raise LakeUnavailableError(
@@ -377,18 +376,18 @@ def _move(source: Path, target: Path, file: TableFile) -> bool:
         durable.make_dirs(target.parent)
         try:
             status = source.lstat()
-            # A file that came back under its name is another attempt's.
+            # Another attempt may have written a new file under this name.
             if (status.st_size, status.st_mtime_ns) != (file.size_bytes, file.modified_ns):
                 return False
             source.rename(target)
         except FileNotFoundError:
-            # Another collection was first.
+            # Another pass of gc took the file.
             return False
     return True
 
 
-def _return(target: Path, source: Path) -> bool:
-    """Link a file in the trash to its former name, and return whether the name belongs to this file now."""
+def _link_back(target: Path, source: Path) -> bool:
+    """Link a file in the trash to its former name, and return whether the name has these bytes now."""
     with lake_errors(str(source), "put a file back"):
         durable.make_dirs(target.parent)
         try:
@@ -398,15 +397,6 @@ def _return(target: Path, source: Path) -> bool:
         except FileNotFoundError:
             return target.exists()
     return True
-
-
-def _is_as_listed(place: Place, file: TableFile) -> bool:
-    info = place.file_system.get_file_info(file.path)
-    return (info.size, info.mtime_ns) == (file.size_bytes, file.modified_ns)
-
-
-def _exists(place: Place, path: str) -> bool:
-    return bool(place.file_system.get_file_info(path).type == pafs.FileType.File)
 
 
 def _list_location(place: Place, moment: str) -> str:
@@ -420,7 +410,7 @@ def _read_list(place: Place, moment: str) -> Iterator[Taken]:
     except (ValueError, TypeError) as error:
         raise LakeUnavailableError(
             f"{location}: expected a list of files that gc took, found something else ({error}). Nothing was "
-            "removed. Remove the list: its files are then where they were."
+            "removed. Remove the list: its files still are at their places, and then are out of the trash."
         ) from error
 
 

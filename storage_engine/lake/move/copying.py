@@ -1,9 +1,9 @@
-"""Copying a lake: the backup has its own UUID, catalog and names, and can be verified without the original.
+"""Copying a lake: the copy has its own UUID, catalog and names, and can be verified without the original.
 
-Data files are copied first. Each is compared with its receipt and is on disk before it gets its final name.
-Then the metadata is written, by the writer that relocation uses, and then the catalog's rows. The copy is
-read-only until a person promotes it after the original is lost. Then it is a lake of its own. If the lake is
-copied again, the copy gets the new files, and none of its files is removed.
+Data files are copied first. Each is compared with its receipt and synced to disk before it gets its final
+name. Then the metadata is written, as in a relocation, and then the catalog's rows. The copy is read-only. If
+the original is lost, a person can promote the copy to a lake of its own. If the lake is copied again, the
+copy gets the new files, and keeps its data files.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ from storage_engine.model.proof.receipt import PARTIAL, ChainHead, Receipt
 class Promotion:
     """The record of a copy's promotion.
 
-    :param copy_of: UUID of the lake that it was a copy of.
+    :param copy_of: UUID of the original.
     :param lake_id: the copy's own UUID.
     """
 
@@ -97,15 +97,15 @@ class Promotion:
 def promote(lake: Lake, person: str, reason: str) -> Promotion:
     """Make a copy writable, and record who decided that, and why. The UUID stays.
 
-    It is safe to kill at any instant and to run again. A promoted copy is left as it is.
+    It is safe to kill at any instant and to run again. A promoted copy isn't changed.
 
     :raises BadInputError: the lake is no copy and never was one; or person or reason is empty.
     :raises LakeUnavailableError: the lake can't be written.
     """
     if not person.strip() or not reason.strip():
         raise BadInputError(
-            "lake promote: expected a person and a reason, found an empty one. Nothing was changed: the "
-            "lake records who decided that, and why."
+            "lake promote: expected a person and a reason, found an empty one. Nothing was changed. Give "
+            "both, because the lake records them."
         )
     with CHANGE_LOCK, nobody_commits(lake):
         messages, segments = lake.tables()
@@ -113,9 +113,8 @@ def promote(lake: Lake, person: str, reason: str) -> Promotion:
         original = segments.properties.get(COPY_OF_PROPERTY)
         if original is None and text is None:
             raise BadInputError(
-                f"lake {lake.location}: expected a copy, found a lake that isn't one. Nothing was "
-                "changed. It "
-                "may be written as it is."
+                f"lake {lake.location}: expected a copy, found a lake that isn't one. Nothing was changed. "
+                "The lake can be written without a promotion."
             )
         if text is None or (original is not None and PROMOTED_PROPERTY not in messages.properties):
             lake_id = lake_id_of(segments)
@@ -127,7 +126,7 @@ def promote(lake: Lake, person: str, reason: str) -> Promotion:
             with suppress(LakeUnavailableError):
                 _promote(lake, table, text)
                 mark_deletions(lake)
-        # What is asked before each writing comes last.
+        # Each write checks the property of these two tables, so that they are promoted last.
         for table in (messages, segments):
             _promote(lake, table, text)
         mark_commits(lake)
@@ -137,7 +136,7 @@ def promote(lake: Lake, person: str, reason: str) -> Promotion:
 def _promote(lake: Lake, table: Table, text: str) -> None:
     if COPY_OF_PROPERTY in table.properties:
         with lake_errors(lake.location, "promote the copy"), table.transaction() as change:
-            # What is known of these lakes' receipts holds for its own.
+            # A journal's known receipts of these lakes are also expected in the promoted copy.
             ancestors = list(dict.fromkeys((*ancestors_of(table), json.loads(text)["copy_of"])))
             change.remove_properties(COPY_OF_PROPERTY)
             change.set_properties({PROMOTED_PROPERTY: text, ANCESTORS_PROPERTY: json.dumps(ancestors)})
@@ -155,11 +154,11 @@ def copy_file(
     sha256: str | None,
     advance: Callable[[int], None],
 ) -> bool:
-    """Copy a file. If the target has a file of this name already, it is read and compared instead.
+    """Copy a file. If the target exists already and is equal, it stays.
 
     :param size_bytes: the file's size, by the table.
-    :param sha256: the file's hash in hex, by its receipt; None: no receipt has it.
-    :return: whether it was copied now.
+    :param sha256: the file's hash in hex, by its receipt; None if no receipt has it.
+    :return: whether the file was copied now.
     :raises LakeUnavailableError: source or target can't be read or written, or the source is damaged.
     """
     with lake_errors(target, "look for a data file"):
@@ -167,7 +166,7 @@ def copy_file(
     final = local_path(target)
     if exists and _is_copied(source_io, source, target_io, target, size_bytes, sha256):
         if final is not None:
-            # It may be of an attempt that was killed before it synced the directory.
+            # The attempt that made it may have been killed before it synced the directory.
             fsync_path(final.parent)
         advance(size_bytes)
         return False
@@ -177,7 +176,7 @@ def copy_file(
         with (
             lake_errors(source, "copy a data file"),
             open_data_file(source_io, source) as stored,
-            # A local file is created, never opened: nobody's file or link is written through.
+            # A local file is created, never opened, so that no existing file or link is overwritten.
             target_io.new_output(staged).create(overwrite=final is None) as sink,
         ):
             while block := stored.read_buffer(_BLOCK_BYTES):
@@ -197,7 +196,7 @@ def copy_file(
         if final is not None and path is not None:
             with lake_errors(target, "publish a data file"):
                 if exists:
-                    # What has the name is not the file: an earlier copy of it was damaged since.
+                    # The existing file is an earlier copy that was damaged since.
                     path.replace(final)
                 else:
                     os.link(path, final)
@@ -232,8 +231,9 @@ class Copied:
     :param lake_id: UUID of the copy.
     :param copy_of: UUID of the lake that was copied.
     :param file_count: number of data files that were copied now.
-    :param receipt_count: number of receipts that the copy has now.
-    :param waiting: number of data files whose segments had no receipts yet; the next copy includes them.
+    :param receipt_count: number of receipts in the copy now.
+    :param waiting: number of data files that the next copying includes, because their segments had no
+        receipts yet.
     """
 
     location: str
@@ -248,28 +248,27 @@ class Copied:
 def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
     """Copy a lake, or bring an existing copy up to date. It is safe to kill at any instant and to run again.
 
-    :param to: configuration of the copy.
     :raises BadInputError: the copy's place is inside the lake, another lake or a broker's store, or contains
         a lake.
-    :raises LakeIdentityError: something else is at this place.
+    :raises LakeIdentityError: files that aren't a copy of this lake are at that place.
     :raises LakeUnavailableError: lake or copy can't be read or written, or a data file has changed since its
         proof.
     :raises ProofError: a data file that no receipt names is damaged.
-    :raises ReceiptError: the lake lacks receipts that the copy has, or has other ones.
+    :raises ReceiptError: a receipt of the copy is missing in the lake or differs there.
     """
     _check_apart(lake, to)
     refuse_nested(to)
     refuse_around(to)
-    _target(lake, to)
+    _read_target(lake, to)
     with CHANGE_LOCK, nobody_commits_at(own_location(to, lake.rows_table)), committing(lake):
-        existing, intent = _target(lake, to)
-        # Receipts first: their data files are in the other table before them.
+        existing, intent = _read_target(lake, to)
+        # The receipts' table is loaded first: when a receipt is there, its data file is in the other table.
         source = _load_tables(lake)
         rows = all_receipts(source[SEGMENTS])
         _check_continues(existing, rows)
         messages = source[lake.rows_table]
         hashes = proven_hashes(messages, rows)
-        # Where a segment has a receipt, a compaction was killed between its commits: its rows are here alone.
+        # A killed compaction may have left the only rows of segments with receipts in an unnamed file.
         slots = {row.slot for row in rows}
         waiting = frozenset(
             location
@@ -289,8 +288,8 @@ def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
 class _Work:
     """One run of copying: the lake's present files, and those that the copy lacks.
 
-    :param there: the copy's tables; None: it has none yet.
-    :param hashes: SHA-256 of each file that a receipt's proof depends on, by location.
+    :param existing: the copy's tables; None if it has none yet.
+    :param hashes: SHA-256 of each file on which a receipt's proof depends, by location.
     :param waiting: data files of the lake whose segments have no receipts yet.
     """
 
@@ -299,24 +298,24 @@ class _Work:
         lake: Lake,
         to: LakeConfig,
         source: Tables,
-        there: Tables | None,
+        existing: Tables | None,
         rows: Sequence[Receipt],
         hashes: Mapping[str, str],
         waiting: frozenset[str],
     ) -> None:
-        self._lake, self._to, self._source, self._existing = lake, to, source, there
+        self._lake, self._to, self._source, self._existing = lake, to, source, existing
         self._rows, self._hashes, self._waiting = rows, hashes, waiting
         self._acts = _acts_place(source[SEGMENTS])
         self._copied_count = self._copied_bytes = 0
-        self._wanted = {name: self._names(table) for name, table in source.items()}
+        self._wanted = {name: self._file_sizes(table) for name, table in source.items()}
         files = self._wanted[lake.rows_table]
         live = {split_data_file_name(file_name(inside)) for inside in files}
         for of_store in by_store(rows).values():
             for row in current(of_store):
-                # Between the two commits of an expiry in part the table has the file before it.
+                # Between the two commits of an expiry of some streams, the table still has the old file.
                 if row.state == PARTIAL and (slot_prefix(row.identity), row.sha256[:16]) in live:
                     files[row.data_file] = row.data_file_bytes
-        self._had = {name: self._names(table) for name, table in (there or {}).items()}
+        self._had = {name: self._file_sizes(table) for name, table in (existing or {}).items()}
 
     def is_done(self) -> bool:
         if self._existing is None or lacks_acts(self._acts, _acts_place(self._existing[SEGMENTS])):
@@ -329,7 +328,7 @@ class _Work:
         locations = {name: own_location(self._to, name) for name in self._source}
         ios = {name: load_file_io(self._to.file_io_properties, place) for name, place in locations.items()}
         intent = begin(ios[SEGMENTS], locations[SEGMENTS], intent)
-        # A hold counts here before anything else that is new.
+        # Acts are copied first, so that a new hold counts in the copy before its new files.
         copy_acts(self._acts, (ios[SEGMENTS], locations[SEGMENTS]))
         self._copy_files(locations, ios)
         properties: dict[str, str | None] = {
@@ -348,7 +347,7 @@ class _Work:
                 (before.file_name,) if before else (),
                 before.metadata.table_uuid if before else uuid.uuid4(),
             )
-            written[name] = write_table(table, target, properties, self._is_kept(table))
+            written[name] = write_table(table, target, properties, self._is_copied_file(table))
         copy = make_catalog(self._to, intent.lake_id)
         pointers = read_pointers(copy)
         changes = {name: (pointers.get(name), table.metadata_location) for name, table in written.items()}
@@ -370,10 +369,10 @@ class _Work:
             len(self._waiting),
         )
 
-    def _is_kept(self, table: PlacedTable) -> Callable[[DataFile], bool]:
+    def _is_copied_file(self, table: PlacedTable) -> Callable[[DataFile], bool]:
         return lambda file: table.here(file.file_path) not in self._waiting
 
-    def _names(self, table: PlacedTable) -> dict[str, int]:
+    def _file_sizes(self, table: PlacedTable) -> dict[str, int]:
         return {
             location.removeprefix(f"{table.location}/"): file.file_size_in_bytes
             for location, file in live_files(table).items()
@@ -413,7 +412,7 @@ def _load_tables(lake: Lake) -> dict[str, PlacedTable]:
 
 
 def _is_whole(deletions: PlacedTable) -> bool:
-    """Return whether a table of deletions can be copied. If it can't, the lake is copied without it."""
+    """Return whether a table of deletions can be copied. If not, the lake is copied without it."""
     with suppress(LakeUnavailableError):
         files = live_files(deletions).items()
         return not any(file_fault(deletions.io, at, file.file_size_in_bytes, None) for at, file in files)
@@ -426,10 +425,7 @@ def _original_id(lake: Lake) -> str:
 
 
 def _check_apart(lake: Lake, to: LakeConfig) -> None:
-    """Make sure that lake and copy are apart.
-
-    :raises BadInputError: a part of the copy would be inside the lake, or a part of the lake inside the copy.
-    """
+    """Raise BadInputError if a part of the copy would be inside the lake, or a part of the lake inside it."""
     warehouse = to.properties.get("warehouse", "")
     if "://" not in warehouse:
         raise BadInputError(
@@ -447,8 +443,8 @@ def _check_apart(lake: Lake, to: LakeConfig) -> None:
             if outer is not None and is_below(f"{inner}/", f"{outer}/"):
                 raise BadInputError(
                     f"lake {to.location}: expected a place apart from the lake, found one that shares "
-                    f"{outer} with it: whatever destroys that directory destroys both. Nothing was created. "
-                    "Name another directory, on another disk."
+                    f"{outer} with it: if that directory is lost, both are lost. Nothing was created. Name "
+                    "another directory, on another disk."
                 )
 
 
@@ -457,11 +453,8 @@ def _catalog_file(config: LakeConfig) -> tuple[Path, ...]:
     return () if file is None else (file,)
 
 
-def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, Intent | None]:
-    """Return the tables of an existing copy, and the intent of a killed attempt.
-
-    :raises LakeIdentityError: something else is at the copy's place.
-    """
+def _read_target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, Intent | None]:
+    """Return an existing copy's tables and a killed attempt's intent, or raise LakeIdentityError."""
     location = own_location(to, SEGMENTS)
     file_io = load_file_io(to.file_io_properties, location)
     intent = read_intent(file_io, location)
@@ -487,10 +480,8 @@ def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, 
         intent = None
     elif intent != open_intent(file_io, location):
         intent = None
-    opened = open_lake(to)
-    copied = opened.segments().properties.get(COPY_OF_PROPERTY)
-    origins = (original, f"table {lake.segments().metadata.table_uuid}")
-    if copied not in origins:
+    copied = open_lake(to).segments().properties.get(COPY_OF_PROPERTY)
+    if copied not in (original, f"table {lake.segments().metadata.table_uuid}"):
         actual = "a lake that is no copy" if copied is None else Text("a copy of lake ", copied)
         raise _target_error(to, actual, original)
     return tables, intent
@@ -506,23 +497,16 @@ def _target_error(to: LakeConfig, actual: str, original: str) -> LakeIdentityErr
 
 
 def _check_continues(tables: Tables | None, rows: Sequence[Receipt]) -> None:
-    """Make sure that a lake has every receipt that its copy has: an older state must not replace the copy.
-
-    :raises ReceiptError: a receipt is missing or differs.
-    """
+    """Raise ReceiptError if a lake lacks a receipt of its copy: an older state must not replace the copy."""
     stores = by_store(rows)
     copied = by_store(all_receipts(tables[SEGMENTS])) if tables is not None else {}
     for store in {*stores, *copied}:
-        head = ChainHead.of(copied.get(store, []))
-        check_chain(stores.get(store, []), [head])
+        check_chain(stores.get(store, []), [ChainHead.of(copied.get(store, []))])
 
 
 def _sweep(written: Iterable[PlacedTable], before: Tables | None) -> None:
-    """Remove metadata of older copies, and incomplete files that a kill left.
-
-    The metadata of this copy and of the one before stays. Nobody else writes into a copy, so other files
-    there aren't needed.
-    """
+    """Remove incomplete files and all metadata except that of this copy and the one before."""
+    # No other program writes into a copy.
     for table in written:
         earlier = (before or {}).get(table.name)
         kept = [table.file_name] if earlier is None else [table.file_name, earlier.file_name]

@@ -1,6 +1,6 @@
-"""Description of a lake. If other commands refuse the lake, it has the reason and the command that helps.
+"""Description of a lake. If other commands refuse the lake, it says why, and which command helps.
 
-Nothing is changed.
+It never changes the lake.
 """
 
 from __future__ import annotations
@@ -55,11 +55,10 @@ class TableInfo:
 
     :param location: present location of the table's files.
     :param metadata: name of the metadata file that the catalog names.
-    :param named_location: location of the files according to the metadata.
-    :param former_locations: locations that the table had before.
+    :param named_location: location of the files by the metadata.
     :param metadata_count: number of metadata files, by the metadata's log.
-    :param mark: the mark below the table's location; None: there is none that can be read.
-    :param fault: why the other fields aren't known; "": they are known.
+    :param mark: the mark below the table's location; None if none can be read.
+    :param fault: why the other fields aren't known; "" if they are.
     """
 
     name: str
@@ -82,8 +81,8 @@ class TableInfo:
 class StoreInfo:
     """Description of one store in a lake.
 
-    :param ranges: the ranges that the lake has without a hole, as (log, lineage, from, to).
-    :param expired: such ranges of expired segments, which no other field counts.
+    :param ranges: contiguous ranges in the lake, as (log, lineage, from, to).
+    :param expired: such ranges of expired segments. No other field counts these segments.
     :param in_part: such ranges of segments of which archive rules left topics out.
     :param head_sequence: number of the last receipt of the chain.
     :param root: path of the store when its last receipt was written.
@@ -105,18 +104,18 @@ class StoreInfo:
 class LakeInfo:
     """Description of a lake.
 
-    :param lake_id: the lake's UUID; None: a lake of version 1, or one whose tables can't be read.
-    :param refused: why other commands refuse the lake, and what to do; "": they open it.
-    :param copy_of: UUID of the lake that it is a read-only copy of.
+    :param lake_id: the lake's UUID; None for a lake of version 1, or if its tables can't be read.
+    :param refused: why other commands refuse the lake, and what to do; "" if they open it.
+    :param copy_of: UUID of the original, if this is a read-only copy.
     :param copied_heads: for each store, number and hash of the last receipt when the lake was copied.
     :param promoted: who made a copy writable, when and why.
-    :param broker: broker of its segments; "": it takes the first store of any broker; None: its tables can't
+    :param broker: broker of its segments; "" if the first archived store decides it; None if the tables can't
         be read.
-    :param acts: number of acts that it has recorded; None: they can't be read.
-    :param acts_fault: why they can't be read; "": they can.
+    :param acts: number of recorded acts; None if they can't be read.
+    :param acts_fault: why the acts can't be read; "" if they can, or if the table ``segments`` can't be read.
     :param archive_rules: rules by which messages aren't archived.
-    :param ignored: names of properties that aren't followed here, by their table; "" for a REST catalog's
-        own.
+    :param ignored: names of properties that have no effect here, by their table; "" stands for a REST
+        catalog's own properties.
     """
 
     location: str
@@ -145,23 +144,27 @@ def describe(config: LakeConfig) -> LakeInfo:
     lake: Lake | None = None
     placed: dict[str, PlacedTable] = {}
     infos: tuple[TableInfo, ...] = ()
+    refused = ""
     try:
         lake = connect(config)
         catalog = lake.catalog_id
         with suppress(LakeUnavailableError):
-            placed, infos = _tables(lake)
-        refused = _refusal(lake)
+            placed, infos = _read_tables(lake)
+        try:
+            check_lake(lake)
+        except BadInputError as error:
+            refused = Text(error)
     except LakeUnavailableError as error:
         refused = Text(error)
     stores: tuple[StoreInfo, ...] = ()
-    acts, acts_fault = _acts(placed)
+    acts, acts_fault = _read_acts(placed)
     rules = policy_of(acts or ()).archive_rules
     properties = placed[SEGMENTS].metadata.properties if SEGMENTS in placed else {}
     if SEGMENTS in placed:
         try:
-            # Receipts of a newer version may mean something else.
+            # Receipts of a newer version may have another meaning.
             check_version_of(placed[SEGMENTS].location, properties)
-            stores = tuple(_stores(all_receipts(placed[SEGMENTS])))
+            stores = tuple(_describe_stores(all_receipts(placed[SEGMENTS])))
         except StorageEngineError as error:
             refused = refused or Text(error)
     heads = json.loads(properties.get(COPIED_HEADS_PROPERTY, "{}"))
@@ -176,7 +179,7 @@ def describe(config: LakeConfig) -> LakeInfo:
         promoted=json.loads(properties.get(PROMOTED_PROPERTY, "null")),
         tables=infos,
         stores=stores,
-        broker=_broker(placed),
+        broker=_broker_of(placed),
         ignored=tuple(_list_ignored(lake, placed.values())),
         acts=None if acts is None else len(acts),
         acts_fault=acts_fault,
@@ -184,7 +187,7 @@ def describe(config: LakeConfig) -> LakeInfo:
     )
 
 
-def _acts(placed: Mapping[str, PlacedTable]) -> tuple[Acts | None, str]:
+def _read_acts(placed: Mapping[str, PlacedTable]) -> tuple[Acts | None, str]:
     if SEGMENTS not in placed:
         return None, ""
     try:
@@ -193,7 +196,7 @@ def _acts(placed: Mapping[str, PlacedTable]) -> tuple[Acts | None, str]:
         return None, Text(error)
 
 
-def _broker(placed: Mapping[str, PlacedTable]) -> str | None:
+def _broker_of(placed: Mapping[str, PlacedTable]) -> str | None:
     if SEGMENTS not in placed:
         return None
     segments = placed[SEGMENTS].metadata
@@ -214,39 +217,31 @@ def _list_ignored(lake: Lake | None, tables: Iterable[PlacedTable]) -> Iterator[
         yield "", tuple(sorted(lake.catalog.ignored))
 
 
-def _refusal(lake: Lake) -> str:
-    try:
-        check_lake(lake)
-    except (LakeUnavailableError, BadInputError) as error:
-        return Text(error)
-    return ""
-
-
-def _tables(lake: Lake) -> tuple[dict[str, PlacedTable], tuple[TableInfo, ...]]:
+def _read_tables(lake: Lake) -> tuple[dict[str, PlacedTable], tuple[TableInfo, ...]]:
     """Return the tables that can be read, and a description of every table."""
     placed: dict[str, PlacedTable] = {}
     infos: list[TableInfo] = []
-    places = _places(lake)
+    places = _table_places(lake)
 
-    def look(name: str) -> None:
+    def read_table(name: str) -> None:
         if name not in places:
             return
         pointer, location = places[name]
         file = pointer.rpartition("/")[2]
         try:
-            table = _read(lake, name, pointer, location)
-            infos.append(_table(table))
+            table = _read_table(lake, name, pointer, location)
+            infos.append(_describe_table(table))
             placed[name] = table
         except StorageEngineError as error:
             infos.append(TableInfo(name, location, file, fault=Text(error)))
 
-    look(SEGMENTS)
-    look(_rows_table(placed, places))
-    look(DELETIONS)
+    read_table(SEGMENTS)
+    read_table(_rows_table(placed, places))
+    read_table(DELETIONS)
     return placed, tuple(infos)
 
 
-def _read(lake: Lake, name: str, pointer: str, location: str) -> PlacedTable:
+def _read_table(lake: Lake, name: str, pointer: str, location: str) -> PlacedTable:
     if isinstance(lake.catalog, SqlCatalog):
         return placed_table(lake, name, pointer)
     file_io = load_file_io(lake.config.file_io_properties, location)
@@ -261,18 +256,17 @@ def _rows_table(placed: Mapping[str, PlacedTable], names: Iterable[str]) -> str:
     return rows_table_among(names)
 
 
-def _places(lake: Lake) -> dict[str, tuple[str, str]]:
+def _table_places(lake: Lake) -> dict[str, tuple[str, str]]:
     if lake.config.properties.get("type") == "sql":
         sql_catalog(lake)
-        pointers = read_pointers(lake)
-        return {name: (at, own_location(lake.config, name, at)) for name, at in pointers.items()}
+        return {name: (at, own_location(lake.config, name, at)) for name, at in read_pointers(lake).items()}
     return {
         table.name()[-1]: (table.metadata_location, table.location().rstrip("/"))
         for table in lake.every_table()
     }
 
 
-def _table(table: PlacedTable) -> TableInfo:
+def _describe_table(table: PlacedTable) -> TableInfo:
     files = live_files(table)
     metadata = table.metadata
     return TableInfo(
@@ -292,7 +286,7 @@ def _table(table: PlacedTable) -> TableInfo:
     )
 
 
-def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
+def _describe_stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
     stores = []
     for store, of_store in by_store(rows).items():
         counting = select_whole(current(of_store))
@@ -303,21 +297,18 @@ def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
                 name=store_text(of_store[-1].store_name, of_store[-1].broker, of_store[-1].store_root),
                 segment_count=len(counting),
                 size_bytes=sum(row.size_bytes for row in counting),
-                ranges=tuple(_ranges(counting)),
+                ranges=tuple(_contiguous_ranges(counting)),
                 head_sequence=head.sequence,
                 head_hash=head.row_hash,
                 root=of_store[-1].store_root,
-                expired=tuple(_ranges([row for row in removed if not row.lacks_by_rules])),
-                in_part=tuple(_ranges([row for row in removed if row.lacks_by_rules])),
+                expired=tuple(_contiguous_ranges([row for row in removed if not row.lacks_by_rules])),
+                in_part=tuple(_contiguous_ranges([row for row in removed if row.lacks_by_rules])),
             )
         )
     return stores
 
 
-def _ranges(rows: Sequence[Receipt]) -> list[tuple[str, int, int, int]]:
-    """Return the ranges without a hole.
-
-    :param rows: receipts, in the order of log, lineage and offset.
-    """
+def _contiguous_ranges(rows: Sequence[Receipt]) -> list[tuple[str, int, int, int]]:
+    """Return the contiguous ranges of receipts, which are sorted by log, lineage and offset."""
     of_logs = groupby(rows, key=lambda row: (row.log, row.lineage))
     return [(*log, *ends) for log, of_log in of_logs for ends in runs(list(of_log))]

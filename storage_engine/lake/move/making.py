@@ -1,7 +1,7 @@
-"""Make a lake, only at the request of a person, and never at the place of another lake.
+"""Making a lake: only at a person's request, and never at the place of another lake.
 
-Two catalogs may be pointed at one warehouse at the same moment. Each writes its own claim below the tables'
-locations, lists all claims, and continues only if there is no claim of another catalog.
+Processes with two catalogs may make a lake in one warehouse at the same time. Each writes its own claim below
+the tables' locations, lists all claims, and continues only if there is no claim of another catalog.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 
 from pyarrow.fs import FileSelector, FileType
 from pydantic_core import from_json
-from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
 from pyiceberg.io import FileIO, load_file_io
@@ -82,13 +81,13 @@ def make_lake(config: LakeConfig, broker: str | None = None) -> Lake:
 
     It is safe to kill at any instant and to run again.
 
-    :param broker: the broker for whose segments the lake is made; "": the broker of the first store that is
-        archived; None: the default broker, or any broker if the lake exists.
+    :param broker: the broker for whose segments the lake is made; "" for the broker of the first archived
+        store; None for the default broker, or for any broker if the lake exists.
     :raises LakeIdentityError: another lake's files are at this place, or another catalog makes a lake there.
     :raises LakeUnavailableError: the place can't be read or written.
-    :raises BadInputError: the configuration names no catalog that PyIceberg knows, or a place that is inside
-        a broker's store or another lake, or that contains another lake. Or the broker isn't installed, or the
-        existing lake is for another broker.
+    :raises BadInputError: PyIceberg doesn't know the catalog's type. Or the place is inside a broker's store
+        or another lake, or contains another lake. Or the broker isn't installed, or the existing lake is for
+        another broker.
     """
     with suppress(LakeMissingError):
         lake = open_lake(config)
@@ -126,7 +125,7 @@ def make_sqlite_file(file: Path) -> None:
 
 
 def make_catalog(config: LakeConfig, lake_id: str | None) -> Lake:
-    """Make a SQL catalog without a lake's tables, unless it exists, and open it.
+    """Make a SQL catalog without a lake's tables unless it exists, and open it.
 
     :raises LakeUnavailableError: the catalog can't be made.
     """
@@ -140,13 +139,16 @@ def make_catalog(config: LakeConfig, lake_id: str | None) -> Lake:
 def _make(config: LakeConfig, broker: str) -> None:
     file = sqlite_file_of(config)
     lake = connect(config) if is_catalog_there(config) else None
-    # A catalog's file comes last: where it is, commands take a lake to be there.
+    # A catalog's file is made last, because commands expect a lake where such a file is.
     catalog_id = sqlite_identity(config, str(file)) if lake is None else lake.catalog_id
-    locations = _locations(config, broker) if lake is None or isinstance(lake.catalog, SqlCatalog) else {}
+    locations: dict[str, str] = {}
+    if lake is None or isinstance(lake.catalog, SqlCatalog):
+        names = (find_broker(broker or default_broker()).rows.table, SEGMENTS)
+        locations = {name: place for name in names if (place := usual_location(config, name)) is not None}
     if lake is None and not locations:
         raise BadInputError(
-            f"lake {config.location}: expected the property warehouse beside the uri of a new catalog, found "
-            "none. Nothing was created."
+            f"lake {config.location}: expected the property warehouse besides the uri of a new catalog, "
+            "found none. Nothing was created. Add it to the lake's configuration."
         )
     for location in locations.values():
         try:
@@ -164,7 +166,7 @@ def _make(config: LakeConfig, broker: str) -> None:
 
 
 def _finish(lake: Lake) -> None:
-    """Finish the steps of an attempt that was killed after its last table."""
+    """Finish the steps of an attempt that was killed after it had made its last table."""
     claim = _claim_name(lake.catalog_id)
     for table in lake.tables():
         if table.current_snapshot() is None and read_mark(table) is None and (own_id := lake_id_of(table)):
@@ -179,53 +181,51 @@ def _make_tables(lake: Lake, broker: str, locations: dict[str, str]) -> None:
         try:
             lake.catalog.create_tables()
         except DBAPIError as error:
-            # Two processes may make the same new lake; both find the tables in the end.
+            # Another process may make the same lake at the same time.
             if "already exists" not in str(error):
                 raise
-    lake_id = _lake_id(lake.catalog, lake.config.namespace)
-    for table, is_new in _tables(lake, broker, lake_id, locations):
+    # The process that makes the namespace gives it the lake's UUID.
+    made = {LAKE_ID_PROPERTY: str(uuid.uuid4())}
+    with suppress(NamespaceAlreadyExistsError, IntegrityError):
+        lake.catalog.create_namespace(lake.config.namespace, made)
+    existing = lake.catalog.load_namespace_properties(lake.config.namespace).get(LAKE_ID_PROPERTY)
+    # A namespace that was made by hand has no UUID. Then only the tables have the lake's UUID.
+    lake_id = existing or made[LAKE_ID_PROPERTY]
+    for table, is_new in _make_both_tables(lake, broker, lake_id, locations):
         if not locations:
-            # Where a REST catalog puts a table is known only now.
+            # A REST catalog chooses a table's location only when the table is made.
             _check_only(lake, table, is_new=is_new)
         own_id = lake_id_of(table) or lake_id
         if table.current_snapshot() is None:
-            # In the place of what a catalog that was lost since may have left of a lake without rows.
+            # It replaces the mark that a lost catalog may have left of a lake without rows.
             put_mark(table.io, table.location(), mark_of(table, own_id, lake.catalog_id))
         else:
             write_mark(table, own_id, lake.catalog_id)
 
 
-def _locations(config: LakeConfig, broker: str) -> dict[str, str]:
-    """Return the locations of a SQL catalog's tables, by name.
-
-    The result is empty if no warehouse is named.
-    """
-    names = (find_broker(broker or default_broker()).rows.table, SEGMENTS)
-    return {name: place for name in names if (place := usual_location(config, name)) is not None}
-
-
-def _lake_id(catalog: Catalog, namespace: str) -> str:
-    """Return the new lake's UUID, which the first process that made the namespace has given it."""
-    made = {LAKE_ID_PROPERTY: str(uuid.uuid4())}
-    with suppress(NamespaceAlreadyExistsError, IntegrityError):
-        catalog.create_namespace(namespace, made)
-    existing = catalog.load_namespace_properties(namespace).get(LAKE_ID_PROPERTY)
-    # A namespace that was made by hand: the tables alone say which lake it is.
-    return existing or made[LAKE_ID_PROPERTY]
-
-
-def _tables(lake: Lake, broker: str, lake_id: str, locations: dict[str, str]) -> Iterator[tuple[Table, bool]]:
-    """Make both tables unless they exist, and yield each with whether it was made here."""
+def _make_both_tables(
+    lake: Lake, broker: str, lake_id: str, locations: dict[str, str]
+) -> Iterator[tuple[Table, bool]]:
+    """Make both tables unless they exist. Yield each, and whether it was made here."""
     catalog, namespace = lake.catalog, lake.config.namespace
     kind = find_broker(broker or default_broker())
     properties = {BROKER_PROPERTY: broker} if broker else {}
     for name in (SEGMENTS, kind.rows.table):
         is_new, location = False, locations.get(name)
         properties[LAKE_ID_PROPERTY] = lake_id
-        # Asked first: creating writes metadata before the catalog refuses a table that is there.
+        # Creating would write metadata before the catalog refuses an existing table.
         if not catalog.table_exists((namespace, name)):
             if name == SEGMENTS:
-                is_new = _make_segments(catalog, (namespace, name), location, properties)
+                schema = segments_schema()
+                with suppress(TableAlreadyExistsError):
+                    catalog.create_table(
+                        (namespace, name),
+                        schema=schema,
+                        location=location,
+                        partition_spec=partition_by_store(schema),
+                        properties={**SEGMENTS_PROPERTIES, **properties},
+                    )
+                    is_new = True
             else:
                 is_new = make_rows_table(catalog, (namespace, name), kind.codec, location, properties)
         table = catalog.load_table((namespace, name))
@@ -233,30 +233,10 @@ def _tables(lake: Lake, broker: str, lake_id: str, locations: dict[str, str]) ->
         yield table, is_new
 
 
-def _make_segments(
-    catalog: Catalog, name: tuple[str, str], location: str | None, properties: dict[str, str]
-) -> bool:
-    """Make the table of receipts, unless it exists.
-
-    :return: whether it was made here.
-    """
-    schema = segments_schema()
-    with suppress(TableAlreadyExistsError):
-        catalog.create_table(
-            name,
-            schema=schema,
-            location=location,
-            partition_spec=partition_by_store(schema),
-            properties={**SEGMENTS_PROPERTIES, **properties},
-        )
-        return True
-    return False
-
-
 def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> None:
     """Make sure that no lake is at a location. Files of a killed attempt to make a lake are allowed.
 
-    :param catalog_id: identity of the catalog whose killed attempt may have left a mark; None: no mark is
+    :param catalog_id: identity of the catalog whose killed attempt may have left a mark; None if no mark is
         allowed.
     :raises LakeIdentityError: a lake is there.
     """
@@ -287,9 +267,8 @@ def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> No
 def refuse_around(config: LakeConfig) -> None:
     """Make sure that no other lake is directly inside a lake's directory or warehouse.
 
-    :raises BadInputError: another lake is there, and it would prove nothing from then on; nothing was
-        changed.
-    :raises LakeUnavailableError: the place can't be looked at.
+    :raises BadInputError: another lake is there, which then couldn't prove segments any more.
+    :raises LakeUnavailableError: the place can't be listed.
     """
     segments = usual_location(config, SEGMENTS)
     if segments is None:
@@ -306,16 +285,16 @@ def refuse_around(config: LakeConfig) -> None:
             if inside != warehouse and read_small_file(file_io, mark) is not None:
                 raise BadInputError(
                     f"lake {config.location}: expected a place without other lakes in it, found the lake "
-                    f"{inside} inside it: whatever destroys the outer one destroys both. Nothing was "
-                    "changed. Name another directory."
+                    f"{inside} inside it: if the outer one is lost, both are lost. Nothing was changed. Name "
+                    "another directory."
                 )
 
 
 def _check_only(lake: Lake, table: Table, *, is_new: bool) -> None:
-    """Make sure that no other lake is at a table's location, if only the catalog decides the location.
+    """Make sure that no other lake is at a table's location, which a REST catalog has chosen.
 
-    :param is_new: the table was made here a moment ago.
-    :raises LakeIdentityError: another lake is there; a new table without rows was dropped again.
+    :param is_new: whether the table was just made here.
+    :raises LakeIdentityError: another lake is there. A new table without rows was dropped again.
     """
     if table.current_snapshot() is not None:
         return
@@ -332,7 +311,7 @@ def _fault(file_io: FileIO, catalog_id: str | None, location: str, file: ListedF
     path = f"{location}/{file.inside}"
     if name == MARK_NAME:
         data = read_small_file(file_io, path)
-        # Our own, from an attempt that was killed, is no other lake's.
+        # A killed attempt with this catalog may have left the mark.
         if data is None or (catalog_id and is_same_catalog(parse_mark(data, path).catalog, catalog_id)):
             return ""
         return f"the mark {file.path}"
@@ -348,43 +327,29 @@ def _fault(file_io: FileIO, catalog_id: str | None, location: str, file: ListedF
 
 
 def _has_rows(data: bytes, location: str) -> bool:
-    """Return whether a metadata file has snapshots. An incomplete first file of a table has none.
-
-    :raises LakeUnavailableError: the file can't be read.
-    """
+    """Return whether a metadata file has snapshots. An incomplete first file of a table has none."""
     with metadata_errors(location, "read the table's metadata"):
         if location.endswith(".gz.metadata.json"):
-            # Unlike gzip, this gives what there is of a torn file.
+            # Unlike gzip, this returns the readable part of an incomplete file.
             data = zlib.decompressobj(wbits=_GZIP_BITS).decompress(data)
-        if metadata_version(location) == 0 and _is_torn(data):
-            return False
+        if metadata_version(location) == 0:
+            try:
+                json.loads(data)
+            except ValueError:
+                begun = from_json(data, allow_partial="trailing-strings") if data else {}
+                if isinstance(begun, dict) and not begun.get("snapshots"):
+                    return False
         return bool(TableMetadataUtil.parse_raw(data.decode()).snapshots)
 
 
-def _is_torn(data: bytes) -> bool:
-    """Return whether bytes are an incomplete JSON object without a snapshot."""
-    try:
-        json.loads(data)
-    except ValueError:
-        begun = from_json(data, allow_partial="trailing-strings") if data else {}
-        return isinstance(begun, dict) and not begun.get("snapshots")
-    return False
-
-
 def _claim_name(catalog_id: str) -> str:
-    """Return the name of a catalog's claim.
-
-    Each catalog has one name, so that a repeated attempt takes over the claim of a killed one and removes it.
-    """
+    """Return the name of a catalog's claim. A repeated attempt replaces and removes a killed one's claim."""
     return f"{_CLAIM_PREFIX}{hashlib.sha256(catalog_id.encode()).hexdigest()[:16]}.json"
 
 
 @contextmanager
 def _claim_place(config: LakeConfig, catalog_id: str, locations: Iterable[str]) -> Iterator[None]:
-    """Keep other catalogs from making a lake at the same place.
-
-    :raises LakeIdentityError: another catalog is making a lake there, or was killed while it did.
-    """
+    """Raise LakeIdentityError if another catalog is making a lake at the same place."""
     name = _claim_name(catalog_id)
     claims = []
     try:
@@ -403,9 +368,8 @@ def _claim_place(config: LakeConfig, catalog_id: str, locations: Iterable[str]) 
                 if not is_same_catalog(catalog, catalog_id):
                     raise LakeIdentityError(
                         f"{location}: expected no other catalog to make a lake there, found the claim "
-                        f"of {catalog} in {file.path}. Nothing was created. Choose "
-                        "another warehouse or namespace; if that attempt was killed, remove the file and "
-                        "run again."
+                        f"of {catalog} in {file.path}. Nothing was created. Choose another warehouse or "
+                        "namespace; if that attempt was killed, remove the file and run again."
                     )
             check_empty(config, location, catalog_id)
         yield

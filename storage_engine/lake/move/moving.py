@@ -1,8 +1,8 @@
 """A lake's tables at the present location of their files, and rewriting their metadata for that location.
 
-The table of deletions is moved with the others if it is the lake's own and can be read; otherwise the others
-are moved without it. The place that the metadata names shows whether this is a copy or a moved lake: if the
-original is still there, the files here are a copy and get their own UUID.
+If the table of deletions isn't the lake's own, or can't be read, the other tables are moved without it. If
+the original is still at the place that the metadata names, the files here are a copy and get their own UUID.
+Otherwise the lake was moved.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def check_other_catalog(
     """Make sure that no other catalog in use names a lake's files.
 
     :param take_over: a person has decided that the other catalog is not to be used any more.
-    :return: the other catalog, which this catalog replaces; None: there is none.
-    :raises LakeIdentityError: the other catalog exists, or can't be looked at.
+    :return: the other catalog, which this catalog replaces; None if there is none.
+    :raises LakeIdentityError: the other catalog exists, or this host can't find out.
     """
     others = {mark.catalog for mark in marks if not is_same_catalog(mark.catalog, catalog_id)}
     for other in sorted(others):
@@ -95,7 +95,7 @@ def check_other_catalog(
 
 
 def _describe_catalog(catalog_id: str, other: str) -> str:
-    """Return a text about a catalog that may be in use; "": it no longer exists."""
+    """Return a text about a catalog that may be in use, or "" if it no longer exists."""
     if not other.startswith(_SQLITE):
         return "can't be looked at from here"
     path = Path(other.removeprefix(_SQLITE).rsplit(" ", 2)[0])
@@ -103,8 +103,7 @@ def _describe_catalog(catalog_id: str, other: str) -> str:
     if not path.exists() or (Path(own).exists() and path.samefile(own)):
         return ""
     try:
-        uri = f"file:{quote(str(path))}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True)) as connection:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as connection:
             (count,) = connection.execute("SELECT count(*) FROM iceberg_tables").fetchone()
     except sqlite3.DatabaseError:
         return ""
@@ -166,8 +165,8 @@ def is_usable(deletions: PlacedTable, tables: Tables) -> bool:
 def own_location(config: LakeConfig, name: str, pointer: str | None = None) -> str:
     """Return the present location of a table of this lake.
 
-    :param pointer: location of a metadata file of the table, here or at another place; None: none is known.
-    :raises LakeUnavailableError: the marks that decide it can't be read.
+    :param pointer: location of a metadata file of the table, here or at another place; None if unknown.
+    :raises LakeUnavailableError: the marks that decide between two locations can't be read.
     """
     warehouse = config.properties.get("warehouse", "").rstrip("/")
     usual = usual_location(config, name) or f"{warehouse}/{config.namespace}/{name}"
@@ -177,7 +176,7 @@ def own_location(config: LakeConfig, name: str, pointer: str | None = None) -> s
     place = root if is_below(root, warehouse) else "/".join((warehouse, *root.split("/")[-2:]))
     if place == usual:
         return usual
-    # Another engine may have put the table's metadata anywhere, below the warehouse too.
+    # Another engine may have put the table's metadata anywhere, also below the warehouse.
     file_io = load_file_io(config.file_io_properties, usual)
     return usual if has_mark(config, usual, file_io) and not has_mark(config, place, file_io) else place
 
@@ -196,13 +195,11 @@ def placed_table(lake: Lake, name: str, pointer: str) -> PlacedTable:
         or is_own_metadata(config, lake.catalog_id, name, pointer, file_io)
     )
     table = read_placed(file_io, name, location, file_name, pointer if is_away else None)
-    place = own_place(config, lake.catalog_id, name, table.metadata, file_io)
-    # Of a copy, and of a lake that was moved, all files lie here.
-    return with_own_place(table, place)
+    return with_own_place(table, own_place(config, lake.catalog_id, name, table.metadata, file_io))
 
 
 def lake_id_of_tables(tables: Tables) -> str | None:
-    """Return the UUID that the tables' properties have; None: a lake of version 1."""
+    """Return the lake's UUID by its tables' properties, or None for a lake of version 1."""
     return tables[SEGMENTS].metadata.properties.get(LAKE_ID_PROPERTY)
 
 
@@ -221,7 +218,7 @@ def heads_text(rows: Sequence[Receipt]) -> str:
 
 
 def has_landed(intent: Intent, tables: Tables) -> bool:
-    """Return whether the catalog names metadata that one of a command's attempts wrote for this place."""
+    """Return whether the catalog names metadata that a killed attempt of a command wrote for this place."""
     if any(table.is_elsewhere for table in tables.values()):
         return False
     segments = tables[SEGMENTS]
@@ -229,18 +226,14 @@ def has_landed(intent: Intent, tables: Tables) -> bool:
 
 
 def move_tables(
-    lake: Lake,
-    tables: Tables,
-    pointers: Mapping[str, str | None],
-    rows: Sequence[Receipt],
-    command: str,
+    lake: Lake, tables: Tables, pointers: Mapping[str, str | None], rows: Sequence[Receipt], command: str
 ) -> Intent:
     """Write the tables' metadata for the present location of their files, and make the catalog name it.
 
-    :param pointers: the location in the catalog's row of each table.
+    :param pointers: location of each table's metadata by the catalog.
     :param rows: all receipts.
-    :param command: name of the command that does this, for its intent.
-    :return: the intent, with the lake's UUID, and whether the lake is a copy.
+    :param command: name of the calling command, for its intent.
+    :return: the intent, with the lake's UUID, and the original's if the lake is a copy.
     :raises LakeUnavailableError: a file or the catalog can't be read or written.
     """
     segments = tables[SEGMENTS]
@@ -293,10 +286,7 @@ def finish(lake: Lake, tables: Tables, intent: Intent | None) -> None:
 
 
 def _newest_act(segments: PlacedTable) -> str:
-    """Return the SHA-256 of the newest act.
-
-    If the acts form no single chain, the act that the mark names counts.
-    """
+    """Return the SHA-256 of the newest act. If the acts can't be read or are no chain, the mark names it."""
     with suppress(LakeUnavailableError):
         acts = read_acts_at(segments.io, segments.location)
         return acts[-1].sha256 if acts else ""
@@ -305,23 +295,23 @@ def _newest_act(segments: PlacedTable) -> str:
 
 
 def original_is_there(table: PlacedTable, lake_id: str | None) -> bool:
-    """Return whether the lake is still at the place that a table's metadata names.
+    """Return whether the original lake is still at the place that a table's metadata names.
 
-    :param lake_id: the lake's UUID; None: a lake of version 1.
-    :raises LakeUnavailableError: that place can't be looked at.
+    :param lake_id: the lake's UUID; None for a lake of version 1.
+    :raises LakeUnavailableError: that place can't be read.
     """
     if table.is_unmoved or _is_same_place(table):
         return False
     mark = known_mark_at(table.io, table.named_location)
     if mark is not None:
-        # Another lake that lies there by now isn't the one that these files come from.
+        # By now, another lake may be at that place.
         return mark.lake_id == lake_id or mark.table_uuid == str(table.metadata.table_uuid)
     with lake_errors(table.named_location, "look whether the lake is still there"):
         return bool(list_files(table.io, f"{table.named_location}/metadata"))
 
 
 def _is_same_place(table: PlacedTable) -> bool:
-    """Return whether a table's metadata names its own place, by another name, as through a bind mount."""
+    """Return whether a table's metadata names its present place by another path, such as a bind mount's."""
     here, named = local_path(table.location), local_path(table.named_location)
     if here is None or named is None:
         return False
@@ -330,14 +320,11 @@ def _is_same_place(table: PlacedTable) -> bool:
 
 
 def check_same_lake(tables: Tables) -> None:
-    """Make sure that tables belong to one lake.
-
-    :raises LakeIdentityError: the tables belong to two lakes.
-    """
+    """Raise LakeIdentityError if tables belong to several lakes."""
     ids = {table.metadata.properties.get(LAKE_ID_PROPERTY) for table in tables.values()}
     if len(ids - {None}) > 1:
         raise LakeIdentityError(
-            f"{tables[SEGMENTS].location}: expected both tables of one lake, found those of the lakes "
+            f"{tables[SEGMENTS].location}: expected all tables of one lake, found tables of the lakes "
             f"{' and '.join(sorted(map(str, ids)))}. Nothing was changed. Bring the catalog back from a "
             "backup of one lake."
         )
@@ -347,9 +334,9 @@ def check_same_lake(tables: Tables) -> None:
 class Relocated:
     """Result of a relocation.
 
-    :param former: the lake's location according to the metadata before; None: it was right.
-    :param copy_of: UUID of the lake that this is a plain copy of; None: it is no copy.
-    :param other_catalog: the catalog that this one replaced; None: there was none.
+    :param former: the lake's location by the metadata before; None if it was right.
+    :param copy_of: UUID of the original, if this is a plain copy; otherwise None.
+    :param other_catalog: the catalog that this one replaced, or None.
     :param dropped_snapshots: number of older snapshots that can't be read any more.
     """
 
@@ -369,7 +356,7 @@ def relocate(config: LakeConfig, *, take_over: bool = False) -> Relocated:
 
     It is safe to kill at any instant and to run again.
 
-    :param take_over: another catalog that names the same files is not to be used any more.
+    :param take_over: a person has decided that another catalog of the same files is not to be used any more.
     :raises LakeMissingError: the catalog has no tables.
     :raises LakeIdentityError: another lake is there, or the catalog is older than the warehouse.
     :raises LakeUnavailableError: the lake can't be read or written, or a file is missing or damaged.
@@ -390,7 +377,7 @@ def relocate(config: LakeConfig, *, take_over: bool = False) -> Relocated:
         _check_newest(tables, marks, () if intent is None else intent.attempts)
         elsewhere = any(table.is_elsewhere for table in tables.values())
         existing = [mark for name, mark in marks.items() if mark is not None and name != DELETIONS]
-        # Files of another place come with that place's marks: they say nothing of a second catalog here.
+        # Marks of moved files are of their former place, and don't tell of a second catalog here.
         other = (
             None
             if elsewhere
@@ -423,10 +410,7 @@ def relocate(config: LakeConfig, *, take_over: bool = False) -> Relocated:
 
 
 def _check_marks(tables: Tables, marks: Mapping[str, Mark | None]) -> None:
-    """Make sure that marks don't contradict the tables.
-
-    :raises LakeIdentityError: a mark belongs to another lake, or to a later state than the catalog's.
-    """
+    """Raise LakeIdentityError if a mark is of another lake, or of a later state than the catalog's."""
     lake_id = lake_id_of_tables(tables)
     for name, table in tables.items():
         mark = marks[name]
@@ -451,8 +435,8 @@ def _check_marks(tables: Tables, marks: Mapping[str, Mark | None]) -> None:
 def _check_newest(tables: Tables, marks: Mapping[str, Mark | None], attempts: Sequence[str]) -> None:
     """Make sure that the catalog names the last state of each table without a mark.
 
-    :param attempts: UUIDs of a killed command's attempts. Nothing relies on their files.
-    :raises LakeIdentityError: metadata is there that is newer than the catalog's, or may be newer.
+    :param attempts: UUIDs of a killed command's attempts, whose files don't count.
+    :raises LakeIdentityError: there is metadata that is or may be newer than the catalog's.
     """
     for name, table in tables.items():
         if marks[name] is not None or name == DELETIONS:
@@ -466,9 +450,9 @@ def _check_newest(tables: Tables, marks: Mapping[str, Mark | None], attempts: Se
         ]
         if newer or files.damaged:
             raise LakeIdentityError(
-                f"{table.location}: expected {table.file_name}, which the catalog names, to be the "
-                f"table's last state, as no mark says which is; found {max((*newer, *files.damaged))}, "
-                "which came after it or can't be read. Nothing was changed. Run ",
+                f"{table.location}: expected {table.file_name}, which the catalog names, to be the table's "
+                f"last state, because there is no mark; found {max((*newer, *files.damaged))}, which is "
+                "newer or can't be read. Nothing was changed. Run ",
                 Command("lake rebuild"),
                 ", which brings the catalog up to what the warehouse holds and writes the marks.",
             )

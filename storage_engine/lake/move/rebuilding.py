@@ -1,4 +1,4 @@
-"""Rebuilding: make or repair the catalog of a warehouse that has a lake in it.
+"""Rebuilding: making or repairing the catalog of a warehouse that has a lake.
 
 The catalog may be lost, or older than the warehouse, or two copies of it may both have been used. Marks and
 known receipts decide which state of the lake counts. Segments that only other states have are proven again
@@ -77,22 +77,21 @@ from storage_engine.model.proof.receipt import ChainHead, Receipt
 from storage_engine.model.store import grouped
 
 _TOGETHER = 16
-"""Number of segments that are committed at a time. After a kill, at most these are proven again."""
+"""Number of segments that are committed at a time. After a kill, at most so many must be proven again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
     """Result of a rebuild, done or planned.
 
-    :param copy_of: UUID of the lake that this is a copy of; None: it is no copy. No segment is added to a
-        copy.
-    :param other_catalog: the catalog that this one replaced; None: there was none.
+    :param copy_of: UUID of the original, if this is a copy, to which no segment is added; otherwise None.
+    :param other_catalog: the catalog that this one replaced, or None.
     :param brought: data files of the segments that were proven again, or that a dry run would try.
-    :param refused: data files that aren't the segments in their names, each with the reason.
+    :param refused: why other data files weren't added, with their names.
     :param conflicting: data files with other bytes than a receipt proves for the same offset.
-    :param foreign: data files that another program wrote and that the table doesn't have.
-    :param missing: data files that the table has but that don't exist; ``verify`` names their segments.
-    :param unknown_heads: stores with a known receipt that the lake doesn't have.
+    :param foreign: data files of another program that the table doesn't have.
+    :param missing: data files of the table that don't exist. ``verify`` names their segments.
+    :param unknown_heads: stores of which the lake lacks a known receipt.
     """
 
     location: str
@@ -121,7 +120,7 @@ def rebuild(
     It is safe to kill at any instant and to run again.
 
     :param known_heads: for each store, a receipt that its chain is known to have had.
-    :param take_over: another catalog that names the same files is not to be used any more.
+    :param take_over: a person has decided that another catalog of the same files is not to be used any more.
     :raises LakeMissingError: there is no lake in the warehouse.
     :raises LakeIdentityError: another catalog is in use, or the files belong to several lakes.
     :raises LakeUnavailableError: the lake can't be read or written.
@@ -143,7 +142,7 @@ def rebuild(
 
 
 class _Rebuild:
-    """One rebuild: the files in a warehouse, and the tables that they make."""
+    """One rebuild: the right state of the lake in a warehouse."""
 
     def __init__(self, config: LakeConfig, known_heads: Mapping[str, ChainHead]) -> None:
         self._config = config
@@ -162,20 +161,20 @@ class _Rebuild:
         return self.tables[SEGMENTS].metadata.properties.get(COPY_OF_PROPERTY)
 
     def look(self, *, take_over: bool) -> None:
-        """Find out the lake's right state. Nothing is written."""
-        self._pointers = _pointers(self._config)
+        """Find out the lake's right state, without writing."""
+        self._pointers = read_pointers(connect(self._config)) if is_catalog_there(self._config) else {}
         self.tables, skip = {}, self._list_unfinished()
-        segments = self._state_of(SEGMENTS, skip, self._worth_of_receipts)
+        segments = self._state_of(SEGMENTS, skip, self._count_known_receipts)
         self.tables[SEGMENTS] = segments.chosen
-        self.rows = self._receipts(segments.chosen) or []
-        # What segments says of its broker is all that tells which table has the rows.
+        self.rows = self._read_receipts(segments.chosen) or []
+        # Only a property of ``segments`` tells the name of the table of rows.
         messages = self._state_of(
-            rows_table_of(segments.chosen.metadata.properties), skip, self._worth_of_data
+            rows_table_of(segments.chosen.metadata.properties), skip, self._count_proven_files
         )
         self.tables[messages.chosen.name] = messages.chosen
         states = [segments, messages]
         with suppress(LakeMissingError, LakeUnavailableError, BadInputError):
-            deletions = self._state_of(DELETIONS, skip, _worth_of_rows)
+            deletions = self._state_of(DELETIONS, skip, _count_rows)
             if is_usable(deletions.chosen, self.tables):
                 self.tables[DELETIONS] = deletions.chosen
                 states.append(deletions)
@@ -190,11 +189,11 @@ class _Rebuild:
     def _state_of(
         self, name: str, skip: Sequence[str], worth: Callable[[PlacedTable], int | None]
     ) -> TableState:
-        """Return a table's right state, by the files in the warehouse."""
+        """Return a table's right state by the warehouse's files. ``worth`` is higher for a better state."""
         location = own_location(self._config, name, self._pointers.get(name))
         file_io = load_file_io(self._config.file_io_properties, location)
         files = find_metadata(file_io, name, location, skip)
-        files.readable.update(self._named_elsewhere(name, location, file_io))
+        files.readable.update(self._find_named_elsewhere(name, location, file_io))
         if not files.readable:
             raise LakeMissingError(
                 f"{location}: expected the metadata of a lake's table {name}, found none that can be "
@@ -211,15 +210,15 @@ class _Rebuild:
         files.readable[chosen.file_name] = chosen
         return TableState(files, mark, chosen)
 
-    def _named_elsewhere(self, name: str, location: str, file_io: FileIO) -> dict[str, PlacedTable]:
-        """Return the metadata that the catalog names, by file name, if another engine put it elsewhere."""
+    def _find_named_elsewhere(self, name: str, location: str, file_io: FileIO) -> dict[str, PlacedTable]:
+        """Return the catalog's metadata by file name, if another engine has put it at another place."""
         pointer = self._pointers.get(name)
         if pointer is None or pointer.startswith(f"{location}/metadata/"):
             return {}
         try:
             table = placed_table(connect(self._config), name, pointer)
         except LakeUnavailableError:
-            # Lost, or of a copy's original: what lies here counts.
+            # It is lost, or is at the place of a copy's original. The files here count.
             return {}
         return {table.file_name: table}
 
@@ -245,7 +244,7 @@ class _Rebuild:
         return open_lake(self._config)
 
     def earlier_receipts(self) -> list[Receipt]:
-        """Return trustworthy receipts of every state, also superseded ones. Receipts that count come last."""
+        """Return sound receipts of all states, also superseded ones. The receipts that count come last."""
         segments = self.tables[SEGMENTS]
         live = set(live_files(segments))
         rows: list[Receipt] = []
@@ -255,7 +254,7 @@ class _Rebuild:
                 try:
                     rows += receipts_of_files(segments.io, [location])
                 except LakeUnavailableError:
-                    # Torn by a kill or a fault: it only says less of where a segment came from.
+                    # A killed writer or a fault left the file incomplete. Its receipts aren't necessary.
                     continue
         return [row for row in (*rows, *self.rows) if not row_fault(row)]
 
@@ -274,7 +273,7 @@ class _Rebuild:
             tuple(refused),
             self.orphans.conflicting,
             self.orphans.foreign,
-            # Whether files outside of the table are there, verify says.
+            # ``verify`` reports missing files outside of the table's location.
             tuple(sorted(file for file in set(live_files(messages)) - files if messages.inside(file))),
             tuple(
                 sorted(
@@ -326,7 +325,7 @@ class _Rebuild:
                     ".",
                 )
         if self._landed or any(table.is_elsewhere for table in self.tables.values()):
-            # Files of another place came with that place's marks: they say nothing of a second catalog here.
+            # Marks of moved files are of their former place, and don't tell of a second catalog here.
             return None
         return check_other_catalog(self._config.location, self._catalog_id(), marks, take_over=take_over)
 
@@ -334,8 +333,8 @@ class _Rebuild:
         file = sqlite_file_of(self._config)
         return connect(self._config).catalog_id if file is None else sqlite_identity(self._config, str(file))
 
-    def _receipts(self, segments: PlacedTable) -> list[Receipt] | None:
-        """Return the receipts of a state; None: they can't be read."""
+    def _read_receipts(self, segments: PlacedTable) -> list[Receipt] | None:
+        """Return the receipts of a state, or None if they can't be read."""
         if segments.file_name not in self._receipts_by_state:
             try:
                 with metadata_errors(segments.metadata_location, "read receipts"):
@@ -344,17 +343,17 @@ class _Rebuild:
                 self._receipts_by_state[segments.file_name] = None
         return self._receipts_by_state[segments.file_name]
 
-    def _worth_of_receipts(self, segments: PlacedTable) -> int | None:
-        """Return how many of the known receipts a state has; None: the state can't be read."""
-        rows = self._receipts(segments)
+    def _count_known_receipts(self, segments: PlacedTable) -> int | None:
+        """Return how many of the known receipts a state has, or None if it can't be read."""
+        rows = self._read_receipts(segments)
         if rows is None:
             return None
         row_keys = {(row.store_id, row.sequence, row.row_hash) for row in rows}
         heads = self._known_heads.items()
         return sum((store, head.sequence, head.row_hash) in row_keys for store, head in heads)
 
-    def _worth_of_data(self, messages: PlacedTable) -> int | None:
-        """Return the number of a state's files on which receipts depend; None: the state can't be read."""
+    def _count_proven_files(self, messages: PlacedTable) -> int | None:
+        """Return how many files of receipts a state has, or None if it can't be read."""
         try:
             live = {location.removeprefix(f"{messages.location}/") for location in live_files(messages)}
         except LakeUnavailableError:
@@ -363,23 +362,20 @@ class _Rebuild:
         return sum((messages.inside(name) or name) in live for name in named)
 
 
-def _worth_of_rows(deletions: PlacedTable) -> int | None:
+def _count_rows(deletions: PlacedTable) -> int | None:
     with suppress(LakeUnavailableError):
         return sum(file.record_count for file in live_files(deletions).values())
     return None
 
 
-def _likeliest_first(orphans: Iterable[Orphan], earlier: Iterable[Receipt]) -> list[Orphan]:
-    # Of two contents under one offset, that which had a receipt once is likelier to be what a broker had.
+def _sort_likeliest_first(orphans: Iterable[Orphan], earlier: Iterable[Receipt]) -> list[Orphan]:
+    # Of two contents for one offset, one that had a receipt is likelier to be the broker's.
     digests = {(row.store_id, row.sha256[:16]) for row in earlier}
     return sorted(orphans, key=lambda o: (o.store_id, o.slot, (o.store_id, o.digest) not in digests))
 
 
 def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
-    """Prove orphans and commit them with new receipts.
-
-    :return: the data files that were added, and why others weren't.
-    """
+    """Prove orphans and commit them. Return the added data files, and why others weren't added."""
     every_receipt = work.earlier_receipts()
     earlier = {row.identity: row for row in every_receipt}
     expired = {
@@ -387,7 +383,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
         for row in current(every_receipt)
         if not row.has_rows
     }
-    orphans = _likeliest_first(work.orphans.found, every_receipt)
+    orphans = _sort_likeliest_first(work.orphans.found, every_receipt)
     brought, refused = list[str](), list[str]()
     done: set[tuple[str, str, str]] = set()
     waiting: list[ProvenSegment] = []
@@ -408,7 +404,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
         waiting.clear()
 
     def bring_in_shared(location: str, of_file: Sequence[Orphan]) -> None:
-        """Add a shared file. If the lake has some of its segments, add each of the others by itself."""
+        """Add a shared file. If the lake has some of its segments, add each other segment in its own file."""
         proven: list[ProvenSegment] = []
         for orphan in of_file:
             try:
@@ -436,7 +432,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
     sizes = _sizes(messages, orphans)
     shared = grouped((it for it in orphans if it.part is not None), lambda orphan: orphan.location)
     with report_work("Proving", sum(sizes.values())) as advance:
-        # First: what is in the table already, without receipts, is left there.
+        # Shared files come first, because they may be in the table already, without receipts.
         for location, of_file in shared.items():
             bring_in_shared(location, of_file)
             advance(sizes[location])
@@ -468,10 +464,6 @@ def _sizes(messages: PlacedTable, orphans: Sequence[Orphan]) -> dict[str, int]:
     listed = list_files(messages.io, messages.location)
     sizes = {f"{messages.location}/{file.inside}": file.size_bytes for file in listed}
     return {orphan.location: sizes.get(orphan.location, 0) for orphan in orphans}
-
-
-def _pointers(config: LakeConfig) -> dict[str, str]:
-    return read_pointers(connect(config)) if is_catalog_there(config) else {}
 
 
 def _file_name(location: str | None) -> str | None:

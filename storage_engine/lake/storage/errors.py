@@ -1,4 +1,4 @@
-"""Errors of storage and catalog libraries, turned into one error that names the lake."""
+"""Turning errors of storage and catalog libraries into one error that names the lake."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from storage_engine.core.wording import lock_advice, reason_text
 from storage_engine.exceptions import LakeUnavailableError, ProofError, StorageEngineError
 
 _DAMAGED_CATALOG = ("file is not a database", "database disk image is malformed")
-"""SQLite's error texts for a file that is no database, or isn't whole."""
+"""SQLite's error texts for a file that is no database or is incomplete."""
 
 _NOT_WHOLE = (ValidationError, pa.ArrowException)
-"""Exceptions of libraries for a file or an answer that isn't whole."""
+"""Libraries' exceptions for an incomplete file or answer."""
 
 _REBUILD = Text(
     "run ",
@@ -55,10 +55,10 @@ def lake_errors(location: str, doing: str) -> Iterator[None]:
 
 @contextmanager
 def metadata_errors(location: str, doing: str) -> Iterator[None]:
-    """Do the same as :func:`lake_errors` while a table's metadata is read, which may be damaged.
+    """Do the same as :func:`lake_errors` while a table's metadata is read.
 
-    The libraries' parsers raise many kinds of exceptions for incomplete JSON, Avro or Parquet. So every
-    exception that isn't ours counts.
+    For damaged JSON, Avro or Parquet, the libraries' parsers raise many kinds of exceptions. So each
+    exception that isn't from this package is turned into :class:`LakeUnavailableError`.
     """
     try:
         yield
@@ -74,9 +74,9 @@ def metadata_errors(location: str, doing: str) -> Iterator[None]:
         if isinstance(error, LAKE_FAILURES) and not isinstance(error, _NOT_WHOLE):
             raise lake_unavailable(location, doing, error) from error
         raise LakeUnavailableError(
-            f"lake {location}: can't {doing}: expected sound metadata, found something that can't be "
-            f"understood ({type(error).__name__}: {error}). Nothing was changed. If the same error comes "
-            "when you run it again, ",
+            f"lake {location}: can't {doing}: expected sound metadata, found some that can't be parsed "
+            f"({type(error).__name__}: {error}). Nothing was changed. If the same error comes when you run "
+            "it again, ",
             _REBUILD,
         ) from error
 
@@ -91,38 +91,34 @@ def parquet_errors(location: str) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException, KeyError) as error:
-        # PyArrow opens a file whose footer names other columns, and raises a KeyError for those asked for.
+        # PyArrow raises a KeyError for a requested column that isn't in the file's footer.
         if is_file_failure(error):
             raise lake_unavailable(location, "read a data file", error) from error
         raise ProofError(
-            f"{location}: expected a whole Parquet file, found one that can't be read: "
-            f"{reason_text(error)}. Nothing was committed or deleted. If no receipt names the file, remove "
-            "it and archive again; otherwise run verify, and keep or restore the segment from another "
-            "place that still has it."
+            f"{location}: expected a whole Parquet file, found one that can't be read: {reason_text(error)}. "
+            "Nothing was committed or deleted. If no receipt names the file, remove it and archive again; "
+            "otherwise run verify, and keep or restore the segment from another place that still has it."
         ) from error
 
 
 def is_file_failure(error: Exception) -> bool:
     """Return whether the system or an object store failed to read or write a file.
 
-    Then the file's content is not the cause. For content that PyArrow can't read, it raises an OSError
-    without an error number and without an answer of the store.
+    If not, the file's content is damaged: for this, PyArrow raises an OSError without an error number and
+    without an object store's answer.
     """
     return isinstance(error, OSError) and (bool(error.errno) or "AWS Error" in str(error))
 
 
 def is_damage(cause: BaseException | None) -> bool:
-    """Return whether a failure says that a file of the lake is missing or isn't whole.
-
-    :param cause: the library's error.
-    """
+    """Return whether a library's error means that a file of the lake is missing or damaged."""
     if isinstance(cause, FileNotFoundError | pa.ArrowException | ValidationError):
         return True
     return cause is not None and not isinstance(cause, LAKE_FAILURES)
 
 
 def lake_unavailable(location: str, doing: str, error: Exception) -> LakeUnavailableError:
-    """Return the error to raise for a library's failure, with the reason and the file that it names."""
+    """Return the error to raise for a library's failure, with its reason."""
     is_of_database = isinstance(error, DBAPIError | sqlite3.Error)
     if is_of_database and any(phrase in str(error) for phrase in _DAMAGED_CATALOG):
         return LakeUnavailableError(
@@ -134,7 +130,7 @@ def lake_unavailable(location: str, doing: str, error: Exception) -> LakeUnavail
     reason = reason_of(error)
     advice = lock_advice(reason) or (
         "Check that the lake is mounted or reachable, its credentials valid, and that it is writable and has "
-        "space, then run again: what is proven already is kept."
+        "space, then run again. Segments that are proven already are kept."
     )
     return LakeUnavailableError(
         f"lake {location}: can't {doing}: {reason}. The store was not changed. {advice}"
@@ -142,10 +138,10 @@ def lake_unavailable(location: str, doing: str, error: Exception) -> LakeUnavail
 
 
 def reason_of(error: BaseException | None) -> str:
-    """Return a library's failure as text, without words that only its developers understand."""
+    """Return a library's failure as text, without details that only its developers understand."""
     if isinstance(error, OSError) and error.strerror:
         return reason_text(error)
     if isinstance(error, DBAPIError):
-        # A server that is down is told in several lines, the first of which says it.
+        # Only the first of several lines has the reason.
         return str(error.orig).partition("\n")[0].rstrip()
     return f"{type(error).__name__}: {error}"

@@ -1,13 +1,13 @@
 """The rate at which archiving may read and write, so that a broker on the same disks isn't slowed down.
 
-A limit applies to the process with all its threads. It counts every byte read from segments, written to data
-files or read back, cached or not. When a large segment is read again, only bytes from the disk count. With a
-limit, archiving is gentle in two more ways: written bytes go to disk at once, not in one burst at the end,
-and pages that only we needed leave the page cache. The kernel keeps pages that another process has mapped and
-used, such as those a broker serves to slow consumers. Without a limit nothing here costs anything.
+A limit applies to all threads of the process together. It counts every byte read from segments, written to
+data files or read back, cached or not. When a large segment is read again, only bytes from the disk count.
+With a limit, archiving is gentle in two more ways. Written bytes go to disk at once, not in one burst at the
+end. Pages that only archiving needed leave the page cache; the kernel keeps pages that another process has
+mapped and used, such as those a broker serves to slow consumers. Without a limit there are no such steps.
 
-If a broker reports how long its puts take, archiving gives way to it. While puts take noticeably long, and
-longer than without archiving, each look halves the rate.
+If a broker reports how long its puts take, archiving slows down for it. While puts take noticeably long, and
+longer than without archiving, the rate is halved once a minute.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _BURST_SECONDS = 0.1
 """Seconds of an earlier pause that archiving may catch up on."""
 
 _BLOCK_BYTES = 1 << 20
-"""Bytes that are written at a time, so that no single write is a burst."""
+"""Most bytes of one write, so that no write is a burst."""
 
 _SYNC_BYTES = 16 << 20
 
 _LOOK_SECONDS: Final = 60.0
-"""Seconds between two looks: brokers report the time of puts for the last whole minute."""
+"""Seconds between two questions to a broker. Brokers report the time of puts for the last whole minute."""
 
 _SLOW_PUT_MS: Final = 10.0
-"""A p99 up to this number never slows archiving down, because brokers report whole milliseconds."""
+"""A p99 up to this number doesn't slow archiving down, because brokers report only whole milliseconds."""
 
 _LONGER: Final = 1.5
-"""Factor of the earlier p99 above which a broker's puts count as slower."""
+"""Puts count as slower if their p99 is more than this many times the earlier p99."""
 
 _LEAST_SHARE: Final = 0.1
 _STEP: Final = 0.1
@@ -48,23 +48,24 @@ def next_share(share: float, put_p99_ms: float | None, before_ms: float | None) 
     """Return the share of its limit at which archiving continues.
 
     :param share: the share so far.
-    :param put_p99_ms: p99 of the broker's puts now; None: not known.
-    :param before_ms: p99 of its puts without archiving, by :func:`next_before_ms`; None: not known.
+    :param put_p99_ms: p99 of the broker's puts now, or None if it isn't known.
+    :param before_ms: p99 of its puts without archiving, by :func:`next_before_ms`, or None if it isn't known.
     """
     limit_ms = max(_SLOW_PUT_MS, _LONGER * (before_ms or 0.0))
     if put_p99_ms is not None and put_p99_ms > limit_ms:
         return max(_LEAST_SHARE, share / 2)
-    # A broker that is too busy to answer must not meet the whole rate at once.
+    # The rate rises slowly, also because a broker that doesn't answer may be too busy.
     return min(1.0, share + _STEP)
 
 
 def next_before_ms(share: float, put_p99_ms: float | None, before_ms: float | None) -> float | None:
-    """Return the p99 of a broker's puts without archiving, estimated from the looks.
+    """Return an estimate of the p99 of a broker's puts without archiving, or None if it isn't known.
 
-    It is the lowest p99 that was seen. While archiving runs at its lowest share, it is the present p99.
+    It is the lowest p99 that the broker has reported. While archiving runs at its lowest share, it is the
+    present p99.
 
-    :param share: share of its limit at which archiving ran until the look; for the others see
-        :func:`next_share`.
+    :param share: share of its limit at which archiving ran until now. See :func:`next_share` for the other
+        parameters.
     """
     if put_p99_ms is None:
         return before_ms
@@ -78,9 +79,9 @@ class Pace:
 
     @contextmanager
     def following(self, ask: Callable[[], float | None]) -> Iterator[None]:
-        """Give way to a broker until the block ends.
+        """Slow down for a broker until the block ends.
 
-        :param ask: returns the p99 of the broker's puts in milliseconds; None: not known.
+        :param ask: returns the p99 of the broker's puts in milliseconds, or None if it isn't known.
         """
         yield
 
@@ -88,7 +89,7 @@ class Pace:
         """Wait until ``count`` more bytes may be read or written."""
 
     def forget(self, descriptor: int) -> None:
-        """Drop an open file's pages from the page cache, because nobody needs them again soon."""
+        """Drop an open file's pages from the page cache, because they aren't needed again soon."""
 
     @contextmanager
     def writing(self, sink: Any) -> Iterator[Any]:
@@ -110,7 +111,7 @@ class Pace:
 
 
 class _FollowedBroker:
-    """The share of its limit at which archiving runs beside a broker. The broker is asked once a minute."""
+    """A broker that is asked once a minute, and the share of the limit at which archiving runs for it."""
 
     def __init__(self, ask: Callable[[], float | None], now: float) -> None:
         self._ask = ask
@@ -119,7 +120,7 @@ class _FollowedBroker:
         self.share = 1.0
 
     def takes_look(self, now: float) -> bool:
-        """Return whether it is the caller's turn to look."""
+        """Return whether the caller must ask the broker now, and let no other caller do so."""
         if now < self._next_look:
             return False
         self._next_look = now + _LOOK_SECONDS
@@ -133,7 +134,7 @@ class _FollowedBroker:
 
 
 class LimitedPace(Pace):
-    """A pace with a limit, as a token bucket: callers that find it empty wait, in the order of their calls.
+    """A pace with a limit, as a token bucket. If it is empty, callers wait in the order of their calls.
 
     :param bytes_per_second: the limit, above 0.
     :param clock: returns monotonic seconds.
@@ -154,7 +155,7 @@ class LimitedPace(Pace):
 
     @contextmanager
     def following(self, ask: Callable[[], float | None]) -> Iterator[None]:
-        # A watch archives of several stores at once, each beside its own broker.
+        # A process may archive several stores at once, each with its own broker.
         broker = _FollowedBroker(ask, self._clock())
         with self._lock:
             self._brokers.append(broker)
@@ -168,7 +169,7 @@ class LimitedPace(Pace):
         with self._lock:
             now = self._clock()
             due = [broker for broker in self._brokers if broker.takes_look(now)]
-        # Meanwhile other threads go on as before: a broker that hangs holds up none of them.
+        # The lock isn't held, so that a broker that hangs doesn't stop other threads.
         for broker in due:
             broker.look()
         with self._lock:
@@ -189,8 +190,7 @@ class LimitedPace(Pace):
 
     @contextmanager
     def reading(self, file: pa.NativeFile) -> Iterator[pa.NativeFile]:
-        source = _PacedSource(file, self)
-        with pa.PythonFile(source, mode="r") as paced:
+        with pa.PythonFile(_PacedSource(file, self), mode="r") as paced:
             yield paced
         if isinstance(file, pa.OSFile):
             self.forget(file.fileno())
@@ -198,7 +198,7 @@ class LimitedPace(Pace):
 
 @cache
 def pace_at(bytes_per_second: int | None) -> Pace:
-    """Return the process's pace for a limit. All threads with the same limit share it. None: no limit."""
+    """Return the process's pace for a limit, which its threads share; None for no limit."""
     return Pace() if bytes_per_second is None else LimitedPace(bytes_per_second)
 
 

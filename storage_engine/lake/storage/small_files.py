@@ -1,6 +1,6 @@
 """Our small files below a table's location, and listing all files there, on disks and object stores.
 
-The names of our files begin with a dot: Spark's ``remove_orphan_files`` leaves such files alone.
+Our files' names begin with a dot, because Spark's ``remove_orphan_files`` doesn't touch such files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HIDDEN_PREFIX = ".storage-engine-"
 """The beginning of the names of our own small files below a table's location."""
 
 OWN_FOLDER = "_storage-engine"
-"""Directory below the location of ``segments``. It has our files that are never changed or removed."""
+"""Directory below the location of ``segments`` for our files that are never changed or removed."""
 
 _CLOCK_NAME = f"{HIDDEN_PREFIX}clock"
 
@@ -45,13 +45,13 @@ class ListedFile:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether this is one of our small files, or is in our trash or our folder."""
+        """Return whether this is one of our small files, or a file in our trash or folder."""
         parts = self.inside.split("/")
         return parts[0] == OWN_FOLDER or any(part.startswith(HIDDEN_PREFIX) for part in parts)
 
 
 def read_small_file(file_io: FileIO, location: str) -> bytes | None:
-    """Return a file's content; None: there is no such file.
+    """Return a file's content, or None if there is no such file.
 
     :raises LakeUnavailableError: the file can't be read.
     """
@@ -92,7 +92,7 @@ def delete_small_file(file_io: FileIO, location: str) -> None:
 
 
 def read_clock_at(file_io: FileIO, location: str) -> int:
-    """Return the time of a location's storage, in nanoseconds: the time of a file that is written there now.
+    """Return the time by a storage's clock, in nanoseconds since the epoch. It writes a file to find it out.
 
     :raises LakeUnavailableError: nothing can be written there.
     """
@@ -107,7 +107,7 @@ def read_clock_at(file_io: FileIO, location: str) -> int:
 
 
 def list_files(file_io: FileIO, location: str) -> list[ListedFile]:
-    """List every file below a location; the list is empty if there is no such directory.
+    """List every file below a location, or none if there is no such directory.
 
     :raises LakeUnavailableError: the location can't be listed.
     """
@@ -143,7 +143,7 @@ _memories: weakref.WeakSet[FileMemory[Any]] = weakref.WeakSet()
 
 
 class FileMemory(Generic[T]):
-    """A cache of parsed files, by location. The value that was used longest ago is dropped first.
+    """A cache of parsed files, by location. The least recently used value is dropped first.
 
     :param most: largest sum of the values' weights.
     """
@@ -151,60 +151,53 @@ class FileMemory(Generic[T]):
     def __init__(self, most: int) -> None:
         self._most = most
         self._weight = 0
-        self._found: OrderedDict[str, tuple[_Stamp, T, int]] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[_Stamp, T, int]] = OrderedDict()
         self._lock = threading.Lock()
         _memories.add(self)
 
     def get(self, location: str, parse: Callable[[], T], weigh: Callable[[T], int] = lambda _: 1) -> T:
-        """Return a file's parsed content. The file is parsed if this process doesn't know its present state.
+        """Return a file's parsed content. The file is parsed if it isn't cached or has changed.
 
         :raises Exception: as ``parse`` does.
         """
         stamp = _stamp(location)
         with self._lock:
-            entry = self._found.get(location)
+            entry = self._entries.get(location)
             if entry is not None and entry[0] == stamp:
-                self._found.move_to_end(location)
+                self._entries.move_to_end(location)
                 return entry[1]
         value = parse()
         weight = weigh(value)
         with self._lock:
             self._drop(location)
-            self._found[location] = (stamp, value, weight)
+            self._entries[location] = (stamp, value, weight)
             self._weight += weight
-            while self._weight > self._most and len(self._found) > 1:
-                self._drop(next(iter(self._found)))
+            while self._weight > self._most and len(self._entries) > 1:
+                self._drop(next(iter(self._entries)))
         return value
 
     def clear(self) -> None:
-        """Forget everything."""
         with self._lock:
-            self._found.clear()
+            self._entries.clear()
             self._weight = 0
 
     def _drop(self, location: str) -> None:
-        if (entry := self._found.pop(location, None)) is not None:
+        if (entry := self._entries.pop(location, None)) is not None:
             self._weight -= entry[2]
 
 
 def forget_files() -> None:
-    """Clear all caches, so that this process reads every file of a lake again.
-
-    Verification of the files needs this.
-    """
+    """Clear all caches, so that this process reads every file of a lake again, as verification must."""
     for memory in list(_memories):
         memory.clear()
 
 
 def _stamp(location: str) -> _Stamp:
-    """Return facts that distinguish a local file from later files of its name.
-
-    None: the file isn't local. A missing file has the stamp of zeros.
-    """
+    """Return a local file's inode, size and times, zeros if it is missing, or None for a remote file."""
     path = local_path(location)
     try:
         status = None if path is None else path.stat()
     except OSError:
-        # Whoever parses it says what is wrong.
+        # Parsing the file raises the error.
         return (0, 0, 0, 0)
     return None if status is None else (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

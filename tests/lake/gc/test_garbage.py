@@ -241,7 +241,7 @@ def test_a_file_of_another_engine_goes_only_with_the_very_rows_of_the_live_ones_
     for path in (same, other):
         make_old(path)
     found = collect(lake, grace_ms=HOUR_MS, delete=True)
-    assert "others than the live ones" in found.orphans[0].reason
+    assert "differ from the live ones" in found.orphans[0].reason
     assert (names(found.taken), names(found.orphans)) == ({same.name}, {other.name})
     assert FOREIGN_GRACE_MS == 24 * HOUR_MS
 

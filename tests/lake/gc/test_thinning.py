@@ -189,7 +189,7 @@ DAMAGES: dict[str, tuple[Callable[[pa.Table, pa.Table], pa.Table], str]] = {
     "row missing": (lambda rows, _: rows.slice(1), "expected the root"),
     "row of a topic that is gone": (
         lambda rows, old: pa.concat_tables([rows, old.filter(pc.equal(old["topic"], LEDGER)).slice(0, 1)]),
-        f"no row of {LEDGER}, whose rows were removed",
+        f"no row of topic {LEDGER}, whose rows were removed",
     ),
     "body changed": (
         lambda rows, _: rows.set_column(
@@ -335,7 +335,9 @@ def test_what_differs_from_the_old_file_is_not_committed(
     with monkeypatch.context() as patch:
         calls = iter((lacking, real))
         patch.setattr(thinning, "_kept_groups", lambda *of: next(calls)(*of))
-        with pytest.raises(ProofError, match=r"found that row group 0 has others\. Nothing was committed"):
+        with pytest.raises(
+            ProofError, match=r"found that row group 0 has other rows\. Nothing was committed"
+        ):
             thin_segment(lake, row, [LEDGER])
     with monkeypatch.context() as patch:
         # Both alike: the root tells.
