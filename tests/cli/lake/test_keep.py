@@ -133,7 +133,7 @@ def test_a_rule_that_stands_in_the_lake_alone_is_told_with_the_command_that_help
         return [it for it in findings if it["kind"] == "archive-rule"]
 
     (finding,) = told()
-    assert "its messages are archived all the same" in finding["what"]
+    assert "so the messages are archived all the same" in finding["what"]
     assert f"storage-engine lake keep --lake {lake} --topic 'debug*' --archive no" in finding["advice"]
     said = "the rule counts for the stores of this journal 24 hours after it was first recorded there"
     assert said in cli(*words).out
