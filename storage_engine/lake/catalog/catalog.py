@@ -159,7 +159,7 @@ class Lake:
             return self.catalog.table_exists((self.config.namespace, DELETIONS))
 
     def deletions(self) -> Table | None:
-        """Load the table of deletions; None: the catalog has none.
+        """Load the table of deletions; None if the catalog has none.
 
         :raises LakeUnavailableError: the table can't be read, belongs to another lake, or is in an older
             state.
@@ -254,7 +254,7 @@ def has_no_broker(lake: Lake) -> bool:
     :raises LakeUnavailableError: its tables can't be read.
     """
     segments = lake.segments()
-    # What has a kind needs no other table for that.
+    # A lake that has a kind isn't asked for its table of rows.
     return BROKER_PROPERTY not in segments.properties and takes_any_broker(
         segments.metadata, lake.messages().metadata
     )
@@ -366,7 +366,7 @@ def check_lake(lake: Lake) -> None:
     rows = ""
     try:
         if isinstance(lake.catalog, SqlCatalog):
-            # Before the metadata is opened: that of a plain copy may be gone where the original went on.
+            # Before the metadata is opened: a plain copy names the original's, which may be gone by now.
             with lake_errors(lake.location, "read the catalog"):
                 locations = metadata_locations(lake.catalog, lake.config.namespace)
             if SEGMENTS in locations:
@@ -378,11 +378,10 @@ def check_lake(lake: Lake) -> None:
         messages = lake.messages()
     except LakeUnavailableError as error:
         if tables_are_missing(error.__cause__):
-            reason = reason_of(error.__cause__)
             raise LakeMissingError(
                 f"lake {lake.location}: expected the tables {rows or rows_table_among(locations)} and "
                 f"{SEGMENTS} in namespace {lake.config.namespace}, found at least one missing "
-                f"({reason}). Nothing was created. ",
+                f"({reason_of(error.__cause__)}). Nothing was created. ",
                 make_advice(lake.config),
             ) from error
         raise
@@ -407,7 +406,7 @@ def _check_pointer(lake: Lake, name: str, metadata_location: str) -> None:
 
 
 def id_in_catalog(lake: Lake) -> str | None:
-    """Return the UUID that the catalog's namespace names; None: it names none.
+    """Return the UUID of the lake according to its namespace in the catalog; None if it has none.
 
     :raises LakeUnavailableError: the catalog can't be asked.
     """
@@ -416,7 +415,7 @@ def id_in_catalog(lake: Lake) -> str | None:
 
 
 def name_in_catalog(lake: Lake, lake_id: str) -> None:
-    """Make the catalog's namespace name a lake's UUID.
+    """Record a lake's UUID in the properties of its namespace in the catalog.
 
     :raises LakeUnavailableError: the catalog can't be asked or written.
     """
@@ -524,13 +523,13 @@ def make_catalog_tables(lake: Lake, lake_id: str | None) -> None:
 def repoint(lake: Lake, changes: Mapping[str, tuple[str | None, str]]) -> None:
     """Change which metadata file the catalog names for each table, for all tables or for none.
 
-    :param changes: for each table, the location in its row now (None: it has no row), and the new location.
+    :param changes: for each table, the location in its row now (None if it has no row), and the new one.
     :raises LakeUnavailableError: a row was changed meanwhile; nothing was changed here.
     :raises CommitStateUnknownError: the catalog didn't answer; run again to find out.
     """
     catalog, namespace = sql_catalog(lake), lake.config.namespace
     if (file := sqlite_file_of(lake.config)) is not None:
-        with lake_errors(lake.location, "part the catalog from its other names"):
+        with lake_errors(lake.location, "separate the catalog from its other hard links"):
             break_hard_links(file)
     try:
         with Session(catalog.engine) as session:
@@ -555,14 +554,12 @@ def repoint(lake: Lake, changes: Mapping[str, tuple[str | None, str]]) -> None:
     except IntegrityError as error:
         raise _overtaken(lake, "tables", "no row") from error
     except DBAPIError as error:
-        if read_pointers(lake) == {
-            **read_pointers(lake),
-            **{name: new for name, (_, new) in changes.items()},
-        }:
+        pointers = read_pointers(lake)
+        if all(pointers.get(name) == new for name, (_, new) in changes.items()):
             return
         raise CommitStateUnknownError(
-            f"lake {lake.location}: can't change the catalog: {error.orig}. Whether "
-            "it was changed is not known. Run again: what was done is found."
+            f"lake {lake.location}: can't change the catalog: {error.orig}. Whether it was changed is not "
+            "known. Run again: the command finds out."
         ) from error
 
 

@@ -1,7 +1,7 @@
 """The lake's tables as this process works with them: it follows only properties on a list of its own.
 
-Only the configuration decides how files are opened and where this lake's files are written. Whoever may write
-to a table can set its properties and its location, and PyIceberg would follow them: to another file access,
+Only the configuration decides how files are opened and where this lake's files are written. Anyone who may
+write to a table can set its properties and its location. PyIceberg would follow them to another file access,
 host or directory, or to a Python class. A property that is not on our list stays in the metadata unchanged
 and is never followed.
 """
@@ -33,10 +33,7 @@ _PARTITION = f"{_METRICS}column.store_id"
 
 
 def followed_properties(found: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of a table that are followed here: ours, and those for statistics in manifests.
-
-    Pure.
-    """
+    """Return the table properties that are followed here: ours, and those for statistics. Pure."""
     return {
         **OWN_PROPERTIES,
         _PARTITION: "truncate(64)",
@@ -122,7 +119,7 @@ class OwnTables(Catalog):
 
 
 def usual_location(config: LakeConfig, name: str) -> str | None:
-    """Return where a lake's table is made; None: the catalog decides it, as a REST catalog does. Pure."""
+    """Return where a lake's table is made; None if the catalog decides it, as a REST catalog does. Pure."""
     warehouse = config.properties.get("warehouse", "")
     if "://" not in warehouse and not warehouse.lower().startswith(("/", "file:")):
         return None
@@ -132,9 +129,10 @@ def usual_location(config: LakeConfig, name: str) -> str | None:
 def own_place(
     config: LakeConfig, catalog_id: str, name: str, metadata: TableMetadata, file_io: FileIO
 ) -> str:
-    """Return the location of a table's own files: the one in its metadata, or with this catalog's mark.
+    """Return the location of a table's own files.
 
-    The mark decides if the location in the metadata has no mark, because another engine gave it to the table.
+    It is the location in the metadata, unless that one has no mark: then another engine has set it. In that
+    case it is the earlier location with this catalog's mark.
 
     :raises LakeUnavailableError: a mark can't be read.
     """
@@ -159,8 +157,8 @@ def is_own_metadata(
 ) -> bool:
     """Return whether a metadata file outside of the warehouse is this lake's, put there by another engine.
 
-    The file belongs to a plain copy or to a moved lake in three cases: the mark here names another catalog, a
-    file of that name exists here, or the file's own location has a mark. Only that mark is opened there.
+    The file is not this lake's in three cases: the warehouse has no mark of this catalog, it has a file of
+    that name, or the file's own location has a mark. Nothing but that mark is opened there.
 
     :raises LakeUnavailableError: a mark can't be read.
     """
@@ -176,12 +174,8 @@ def is_own_metadata(
 
 
 def is_in_warehouse(config: LakeConfig, location: str) -> bool:
-    """Return whether a location is below a lake's warehouse.
-
-    True if the catalog decides the locations of files.
-    """
-    warehouse = config.properties.get("warehouse", "")
-    return usual_location(config, "") is None or is_below(location, warehouse)
+    """Return whether a location is below a lake's warehouse. True if the catalog decides on locations."""
+    return usual_location(config, "") is None or is_below(location, config.properties.get("warehouse", ""))
 
 
 def has_mark(config: LakeConfig, place: str, file_io: FileIO) -> bool:
@@ -200,7 +194,7 @@ def _mark_at(config: LakeConfig, place: str, file_io: FileIO) -> Mark | None:
 
 
 def _logged_places(metadata: TableMetadata) -> Iterator[str]:
-    """Yield the locations of a table according to its earlier metadata files, the last one first."""
+    """Yield the locations of a table's earlier metadata files, the last one first."""
     for entry in reversed(metadata.metadata_log):
         place, separator, _ = entry.metadata_file.rpartition("/metadata/")
         if separator:
@@ -208,5 +202,5 @@ def _logged_places(metadata: TableMetadata) -> Iterator[str]:
 
 
 def found_properties(table: Table) -> Mapping[str, Any]:
-    """Return all properties of a loaded table's metadata, also those that aren't followed."""
+    """Return all properties of a loaded table, including those that aren't followed."""
     return table.found if isinstance(table, OwnTable) else table.properties
