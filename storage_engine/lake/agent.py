@@ -292,16 +292,14 @@ class Agent:
         versions = (greeting["protocol"], greeting["release"])
         if versions != (PROTOCOL, __version__):
             raise _refusal(
-                f"to be asked by release {__version__}, found {versions[1]}",
-                "Install one release on both",
+                f"to be asked by release {__version__}, found {versions[1]}", "Install one release on both"
             )
         caller, others = str(greeting["who"]), str(greeting["nonce"])
         if caller == DRIVER:
             secret = self._listening.token
             if self._listening.client_authorities is not None and not _certificate(wire.socket):
                 raise _refusal(
-                    "a driver with a certificate that it trusts, found none",
-                    "Name its file for the driver",
+                    "a driver with a certificate that it trusts, found none", "Name its file for the driver"
                 )
         else:
             secret = self._run(caller).key
@@ -359,10 +357,7 @@ class Agent:
         speeds = {plan["bytes_per_second"], self._bytes_per_second} - {None}
         name = f"{digest}.{secrets.token_hex(8)}"
         run = _Run(
-            secrets.token_hex(32),
-            files,
-            tuple(map(pace_at, speeds)),
-            time.monotonic() + self._lease_seconds,
+            secrets.token_hex(32), files, tuple(map(pace_at, speeds)), time.monotonic() + self._lease_seconds
         )
         with self._lock:
             self._runs[name] = run

@@ -238,8 +238,7 @@ def _segment(row: Row[Any]) -> SegmentRow:
 _LOSS = ("log", "lineage", "start_offset", "end_offset", "person", "reason")
 
 _verifications = table(
-    "storage_engine_verifications",
-    *map(column, ("store_id", "receipt_hash", "level", "at_ms", "fault")),
+    "storage_engine_verifications", *map(column, ("store_id", "receipt_hash", "level", "at_ms", "fault"))
 )
 """The table of remembered checks. The first verification makes it, so that a journal may lack it."""
 

@@ -15,17 +15,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import (
-    Connection,
-    Engine,
-    create_engine,
-    event,
-    insert,
-    inspect,
-    make_url,
-    select,
-    update,
-)
+from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, make_url, select, update
 from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
 from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
@@ -37,11 +27,7 @@ from storage_engine.core.untrusted import MALFORMED
 from storage_engine.core.wording import lock_advice
 from storage_engine.exceptions import BadInputError, JournalConflictError, JournalUnavailableError
 from storage_engine.journal.tables.migrations import MIGRATIONS
-from storage_engine.journal.tables.schema import (
-    SCHEMA_VERSION,
-    metadata,
-    schema_version,
-)
+from storage_engine.journal.tables.schema import SCHEMA_VERSION, metadata, schema_version
 
 
 @dataclass(frozen=True, slots=True)

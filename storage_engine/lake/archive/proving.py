@@ -18,9 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 
-from storage_engine.exceptions import (
-    ProofError,
-)
+from storage_engine.exceptions import ProofError
 from storage_engine.lake.acts.unarchived import ArchivePermits
 from storage_engine.lake.catalog.tables import LEAF_KEY
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
@@ -40,14 +38,9 @@ from storage_engine.lake.file.data_file import (
     segment_bytes,
     window_memory,
 )
-from storage_engine.lake.file.jobs import (
-    ProvenSegment,
-    SegmentJob,
-)
+from storage_engine.lake.file.jobs import ProvenSegment, SegmentJob
 from storage_engine.lake.file.segment_tree import NOTHING_GONE, SegmentTree, new_leaf_keys, tree_of_file
-from storage_engine.lake.file.source_file import (
-    Source,
-)
+from storage_engine.lake.file.source_file import Source
 from storage_engine.lake.file.table_entries import packed_facts
 from storage_engine.lake.storage.errors import parquet_errors
 from storage_engine.lake.storage.pace import pace_at

@@ -149,12 +149,7 @@ def _write_snapshot(source: PlacedTable, target: Target, keep: Callable[[DataFil
     sequence_number = metadata.next_sequence_number()
     manifest_list = f"{target.location}/metadata/snap-{snapshot_id}-0-{target.attempt}.avro"
     with write_manifest_list(
-        _FORMAT_VERSION,
-        target.io.new_output(manifest_list),
-        snapshot_id,
-        None,
-        sequence_number,
-        _COMPRESSION,
+        _FORMAT_VERSION, target.io.new_output(manifest_list), snapshot_id, None, sequence_number, _COMPRESSION
     ) as listed:
         listed.add_manifests(written)
     return Snapshot.model_validate(

@@ -15,12 +15,7 @@ from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import (
-    RemovePropertiesUpdate,
-    SetPropertiesUpdate,
-    TableRequirement,
-    TableUpdate,
-)
+from pyiceberg.table.update import RemovePropertiesUpdate, SetPropertiesUpdate, TableRequirement, TableUpdate
 from pyiceberg.typedef import Identifier
 from sqlalchemy import URL, Engine, NullPool, create_engine, event, inspect, make_url, select
 from sqlalchemy.orm import Session
@@ -149,8 +144,7 @@ def metadata_locations(catalog: SqlCatalog, namespace: str) -> dict[str, str]:
     with Session(catalog.engine) as session:
         rows = session.execute(
             select(IcebergTables.table_name, IcebergTables.metadata_location).where(
-                IcebergTables.catalog_name == catalog.name,
-                IcebergTables.table_namespace == namespace,
+                IcebergTables.catalog_name == catalog.name, IcebergTables.table_namespace == namespace
             )
         ).all()
     return {str(name): str(location) for name, location in rows if location}

@@ -456,14 +456,7 @@ class _Source:
             data, filler_bytes = filled_segment(self._tables[self._place(row)], row)
             sha256, why = hashlib.sha256(data).hexdigest(), end_text(row.state, row.act, self._expiries)
             return FilledSegment(
-                row.log,
-                row.lineage,
-                row.base_offset,
-                row.size_bytes,
-                sha256,
-                row.sha256,
-                filler_bytes,
-                why,
+                row.log, row.lineage, row.base_offset, row.size_bytes, sha256, row.sha256, filler_bytes, why
             )
 
         threads = reading_threads(max((row.size_bytes for row in partly), default=0))

@@ -167,10 +167,7 @@ def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
 
 
 def read_receipts(
-    table: Table,
-    where: BooleanExpression,
-    base_offsets: Offsets = EVERY_OFFSET,
-    store_id: str | None = None,
+    table: Table, where: BooleanExpression, base_offsets: Offsets = EVERY_OFFSET, store_id: str | None = None
 ) -> tuple[Receipt, ...]:
     """Return rows of a loaded ``segments`` table, also superseded ones, by their number in a store's chain.
 
@@ -243,10 +240,7 @@ def receipts_of_files(file_io: FileIO, locations: Iterable[str]) -> list[Receipt
     """
     rows: list[Receipt] = []
     for location in locations:
-        with (
-            metadata_errors(location, "read receipts"),
-            open_data_file(file_io, location) as stored,
-        ):
+        with metadata_errors(location, "read receipts"), open_data_file(file_io, location) as stored:
             rows += _receipts_of(pq.read_table(cast("Any", stored)))
     return rows
 

@@ -131,8 +131,5 @@ def _files_with_rows(table: Table, receipt: Receipt) -> list[str]:
 
 
 def _read_stored(table: Table, location: str) -> StoredFile:
-    with (
-        lake_errors(location, "read a data file"),
-        open_data_file(table.io, location) as file,
-    ):
+    with lake_errors(location, "read a data file"), open_data_file(table.io, location) as file:
         return StoredFile(location, file.size(), sha256_of_file(file))

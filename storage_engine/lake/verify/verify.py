@@ -592,11 +592,7 @@ class _Turn:
         return [check]
 
     def result(
-        self,
-        lake: Lake,
-        state: StoreMetadata,
-        released: Iterable[ReleasedSpan],
-        elsewhere: Sequence[Receipt],
+        self, lake: Lake, state: StoreMetadata, released: Iterable[ReleasedSpan], elsewhere: Sequence[Receipt]
     ) -> StoreVerification:
         looked = state.receipts if self._looks else ()
         looks = [self._looks[r.identity] for r in looked if r.identity in self._looks]
