@@ -25,7 +25,7 @@ from storage_engine.model.proof.deleted_range import DeletedRange
 
 
 def read_deletions(lake: Lake, store_id: str) -> tuple[DeletedRange, ...]:
-    """Return a store's rows, in the order in which they were written; none where the lake has no such table.
+    """Return a store's rows in the order of their writing, or () if the lake has no such table.
 
     :raises LakeUnavailableError: they can't be read.
     """
@@ -38,8 +38,8 @@ def drop_unreadable(lake: Lake, store_id: str) -> str:
 
     :func:`add_deletions` makes it again.
 
-    :return: the reason why the table can't be read; "": it can be read, and stays.
-    :raises LakeUnavailableError: it can't be read for another reason, or the lake can't be written.
+    :return: the reason why the table can't be read; "" if it can be read, and stays.
+    :raises LakeUnavailableError: the table can't be read for another reason, or the lake can't be written.
     """
     ready_to_write(lake)
     try:
@@ -65,7 +65,12 @@ def add_deletions(
     ready_to_write(lake)
 
     def next_step() -> CommitStep | None:
-        table = _load_table(lake)
+        table = lake.deletions()
+        if table is None:
+            raise LakeUnavailableError(
+                f"lake {lake.location}: expected the table of deletions, found that another program dropped "
+                "it a moment ago. Run again: it is made again from the journal."
+            )
         rows = missing(_rows_of(table, store_id))
         if not rows:
             return None
@@ -80,17 +85,6 @@ def add_deletions(
 
 def _prepare_rows(table: Table, store_id: str, rows: Sequence[DeletedRange]) -> Transaction:
     return prepare_rows(table, {store_id: as_table(table, [asdict(row) for row in rows])}, "event_id")
-
-
-def _load_table(lake: Lake) -> Table:
-    table = lake.deletions()
-    if table is None:
-        raise LakeUnavailableError(
-            f"lake {lake.location}: expected the table of deletions, found that another program dropped "
-            "it a moment "
-            "ago. Run again: it is made again from the journal."
-        )
-    return table
 
 
 def _rows_of(table: Table, store_id: str) -> tuple[DeletedRange, ...]:
