@@ -27,8 +27,8 @@ class Span:
     :param from_offset: first physical offset.
     :param to_offset: physical offset after the last one.
     :param from_ms: earliest store timestamp, in milliseconds since the epoch.
-    :param to_ms: end of the store timestamps: a segment is left out if all its messages have this timestamp
-        or a later one.
+    :param to_ms: end of the store timestamps, exclusive: a segment whose messages all have this timestamp or
+        a later one is left out.
     :param segments: base offsets of the only segments to restore. Each of them must be archived.
     """
 
@@ -54,7 +54,7 @@ class Span:
 class LineageRange:
     """A range of a log that one lineage has without a hole.
 
-    :param end_text: for expired offsets, a clause that says by what; "": the lake has them.
+    :param end_text: for expired offsets, a clause with the reason; "" if the lake has them.
     """
 
     lineage: int
@@ -94,7 +94,7 @@ def choose(
         hits = [number for number, receipt in enumerate(of_log) if _touches(receipt, span)]
         if not hits:
             continue
-        # A segment without messages has no time, but lies between two that were asked for.
+        # A segment without messages has no time. It is included if it lies between two such segments.
         of_span = of_log[hits[0] : hits[-1] + 1]
         for left, right in pairwise(of_span):
             if left.end != right.base_offset:
@@ -169,7 +169,7 @@ def _describe_gap(
     expiries: Mapping[str, str],
     unarchived: Sequence[LineageRange],
 ) -> str:
-    """Return a text that says where the bytes between two segments are."""
+    """Return a text about the bytes between two segments: expired, not archived, or unknown."""
     hole = Span(left.end, right.base_offset)
     # A replica of the log may have archived them.
     of_log = [
@@ -219,17 +219,14 @@ def expired_ranges(
     )
 
 
-def expired_line(one: LineageRange) -> str:
+def expired_line(expired: LineageRange) -> str:
     """Return a line that says that a range expired or wasn't archived."""
-    word = end_word(one.end_text)
-    return f"{one.log} [{one.start_offset}, {one.end_offset}) {word}: {one.end_text}"
+    offsets = f"[{expired.start_offset}, {expired.end_offset})"
+    return f"{expired.log} {offsets} {end_word(expired.end_text)}: {expired.end_text}"
 
 
 def _name_replicas(left: Receipt, right: Receipt, replicas: Sequence[Receipt]) -> str:
-    """Return a text that names other stores with archived bytes between two segments.
-
-    Nothing shows that these bytes join them.
-    """
+    """Return a text that names other stores which have archived bytes between two segments."""
     stores = {
         row.store_id: None
         for row in replicas
@@ -243,8 +240,8 @@ def _name_replicas(left: Receipt, right: Receipt, replicas: Sequence[Receipt]) -
 
 
 def _with_replicas(own: Sequence[Receipt], replicas: Sequence[Receipt]) -> list[Receipt]:
-    """Return a log's receipts, with replicas' that fill gaps before, between and after them without holes."""
-    # Of two that say other bytes of the same offsets, nobody knows which this log had.
+    """Return a log's receipts, with those of replicas that fill gaps before, between and after them."""
+    # If two replicas have different bytes at the same offsets, it isn't known which bytes this log had.
     hashes: dict[tuple[int, int], set[str]] = {}
     for row in replicas:
         hashes.setdefault((row.base_offset, row.end), set()).add(row.sha256)
@@ -332,8 +329,7 @@ class FilledSegment:
 
     :param sha256: hash of the restored file.
     :param archived_sha256: hash of the archived file.
-    :param filler_bytes: bytes of filler in the place of removed messages.
-    :param why: a clause that says why these were removed.
+    :param why: a clause that says why messages were removed, whose place the filler takes.
     """
 
     log: str
@@ -368,7 +364,7 @@ class FilledSegments:
 
 
 def filled_notes(root: str | PathLike[str], there: Collection[tuple[str, int]]) -> tuple[str, ...]:
-    """Return notes about present segments that were restored with filler, or why that is unknown.
+    """Return notes about the present segments with filler, or a note that the record can't be read.
 
     :param there: logs and base offsets of the present segments.
     """
@@ -379,7 +375,7 @@ def filled_notes(root: str | PathLike[str], there: Collection[tuple[str, int]]) 
 
 
 def read_filled(root: str | PathLike[str]) -> tuple[FilledSegment, ...]:
-    """Return the segments of a store that were restored with filler; (): there are none.
+    """Return the segments of a store that were restored with filler; () if there is no record of any.
 
     :raises StoreIdentityError: the record can't be read.
     """
