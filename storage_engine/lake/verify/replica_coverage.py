@@ -35,13 +35,13 @@ class LostRange(HasOffsets, Protocol):
 
 
 HashRange = Callable[[int, int], "str | None"]
-"""Returns the SHA-256 of a log's bytes at the offsets [first, end), in hex; None: it has no such bytes."""
+"""Returns the SHA-256 of a log's bytes at the offsets [first, end), in hex; None if it has no such bytes."""
 
 EVERY_RECORD = (0, EVERY_OFFSET[1])
 """The offsets of a whole log."""
 
 _MOST_NAMED = 200
-"""Most logs that a query of the table names. For more logs, the receipts of all logs are read."""
+"""Maximum of logs that a query of the table names. For more logs, the receipts of all logs are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ReplicaCover:
 class Difference:
     """A range of a log that another replica has archived with other bytes.
 
-    :param sha256: hash of this log's bytes at the same offsets; None: no batches begin and end there.
+    :param sha256: hash of this log's bytes at the same offsets; None if no batches begin and end there.
     """
 
     receipt: Receipt
@@ -85,7 +85,7 @@ def replica_receipts(
     """Return other stores' receipts within given ranges of logs, by log, store and offset.
 
     There is one for each segment that the other store has whole, in any lineage: only the bytes count. The
-    table is read once, and only files that may have such a receipt, by their bounds.
+    table is read once, and only those of its files whose bounds may include such a receipt.
 
     :param store_id: this store.
     :param logs: for each ``Receipt.log_id``, the first offset and the offset after the last.
@@ -134,7 +134,7 @@ def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, 
 def replica_spans(
     lake: Lake, store_id: str, names: LogNames, lost: Iterable[LostRange], compared: ComparedReceipts
 ) -> tuple[ReplicaSpan, ...]:
-    """Return ranges lost in this store that other stores have archived, also ranges that have expired since.
+    """Return ranges lost in this store that other stores have archived, even if they have expired since.
 
     If a log's identity is unique, equal identities mean the same log. Otherwise a receipt counts only if its
     bytes were compared, or if compared bytes or the store's own archived bytes directly follow its segment.
@@ -190,7 +190,7 @@ def _credit_rows(
     replicas: Mapping[str, Sequence[Receipt]],
     compared: Collection[str | SegmentIdentity],
 ) -> set[str]:
-    """Return row hashes of compared and own receipts, and of receipts that lead up to these without a gap.
+    """Return row hashes of compared and own receipts, and of receipts before them without a gap.
 
     Receipts after the last of these don't count: from there on the other log may differ.
 
@@ -220,7 +220,7 @@ def _credit_rows(
 def is_replica(lake: Lake, store_id: str, found: Sequence[Receipt], compared: ComparedReceipts) -> bool:
     """Return whether other stores' receipts belong to a replica of a store's log, at least up to some offset.
 
-    This is so if one of them was compared, or directly follows the store's own archived segment.
+    They do if one of them was compared, or directly follows a segment that the store has archived.
 
     :param found: other stores' receipts of one log.
     :raises LakeUnavailableError: the lake can't be read.
@@ -298,7 +298,7 @@ def compare_with_replicas(
 
 
 def _covers(segments: Iterable[Segment], rows: Iterable[Receipt]) -> Iterable[ReplicaCover]:
-    """Yield the segments whose offsets are all covered by receipts, whichever stores these are from."""
+    """Yield the segments whose offsets are all covered by receipts, of any stores."""
     ordered = sorted(rows, key=attrgetter("base_offset", "end"))
     for segment in segments:
         first, end = segment.base_offset, segment.end_offset
