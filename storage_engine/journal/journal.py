@@ -143,7 +143,7 @@ def put_findings(
 ) -> None:
     """Replace a store's findings.
 
-    :param lags: lags of all consumer groups; None: the recorded lags are kept.
+    :param lags: lags of all consumer groups; None to keep the recorded lags.
     """
     at_ms = clock_ms()
     connection.execute(delete(findings).where(findings.c.store_id == store_id))
@@ -299,7 +299,7 @@ class Journal(JournalStores):
         return self.find_run(store_id, run_key) or self.begin_run(store_id, run_key, PlanRequest())
 
     def find_run(self, store_id: str, run_key: str) -> Run | None:
-        """Return a run of a store by its key. None: there is no such run.
+        """Return a run of a store by its key; None if there is no such run.
 
         :raises RunStateError: the run existed, and has expired.
         """
@@ -327,7 +327,7 @@ class Journal(JournalStores):
         return run
 
     def last_planned_run(self, store_id: str) -> Run | None:
-        """Return a store's newest run that has a plan. The plan may have expired. None: there is none."""
+        """Return a store's newest run that has a plan, or None. The plan may have expired."""
         query = (
             select(runs.c.run_key)
             .where(runs.c.store_id == store_id, runs.c.plan_digest.is_not(None))
@@ -358,7 +358,6 @@ class Journal(JournalStores):
 
         :param payload: the other data that the plan was decided from.
         """
-
         digest = plan.digest
 
         def record(connection: Connection) -> bool:
@@ -487,7 +486,7 @@ class Journal(JournalStores):
 
         def write(connection: Connection) -> None:
             connection.execute(insert(samples).values(**row))
-            # Two looks in one millisecond: the later one counts.
+            # If there are two looks in one millisecond, the later one counts.
             delete_levels(connection, store_id, [at_ms])
             put_levels(connection, store_id, {at_ms: disks})
 
@@ -580,7 +579,7 @@ def record_under_watch(journal: Journal, record: StoreRecord, found: Sequence[Dr
 def record_drift(journal: Journal, record: StoreRecord, run: Run, found: Sequence[Drift]) -> None:
     """Record drift that was not recorded since the last renewal of the hold.
 
-    Called before a renewal, which forgets the segments that are gone.
+    Call this before a renewal, because a renewal forgets the segments that are gone.
     """
     if not found:
         return
@@ -594,9 +593,9 @@ def record_drift(journal: Journal, record: StoreRecord, run: Run, found: Sequenc
 
 
 def untold_mends(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
-    """Return repairs and given-up segments that no record of the hold reported yet. No single look finds all.
+    """Return repairs and given-up segments that no record of the hold has reported yet.
 
-    Drift recorded while a run checks the hold is older than that run's record, but not part of it.
+    Drift that is recorded while a run checks the hold is older than that run's record, but not part of it.
     """
     before, last = [None, None, *journal.store_events(record.store_id, Step.HOLD, Phase.RESULT)][-2:]
     reported = from_jsonable(HoldStatus, last.payload["result"]).disturbances if last else ()
@@ -612,7 +611,7 @@ def untold_mends(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
 
 
 def drift_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
-    """Return drift recorded since a run last recorded the hold. Perhaps no report has it yet."""
+    """Return drift since a run last recorded the hold. A report may not have it yet."""
     events = _since_renewal(journal, record)
     return tuple(from_jsonable(Drift, event.payload["disturbance"]) for event in events)
 
@@ -625,7 +624,7 @@ def _since_renewal(journal: Journal, record: StoreRecord) -> list[Event]:
 
 
 def _subject(drift: Drift) -> str:
-    """Return a text that identifies a drift: the same at each finding, even after the range was archived."""
+    """Return a text that identifies a drift. It stays the same even after the range was archived."""
     if drift.start_offset < 0:
         return f"{drift.kind.value}: {drift.detail}"
     return f"{drift.kind.value}: {drift.log} [{drift.start_offset}, {drift.end_offset})"

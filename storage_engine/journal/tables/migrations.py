@@ -1,4 +1,4 @@
-"""Migrations of a journal that an older release wrote: each adds what the next version has.
+"""Migrations of a journal that an older release wrote: each makes the next version.
 
 Each runs once, in the transaction that upgrades a journal to this version, while foreign keys are not
 enforced. Missing tables have been made before. A release refuses a journal of a newer version.
@@ -99,10 +99,7 @@ def show_rules_and_verdicts(connection: Connection) -> None:
 
 
 def lease_clusters(connection: Connection) -> None:
-    """Migrate 10 to 11: a table of leases for the settings that all stores of a cluster share.
-
-    Tables that are missing are made before any migration runs.
-    """
+    """Migrate 10 to 11: a table of leases for the settings that all stores of a cluster share."""
 
 
 MIGRATIONS: Mapping[int, Migration] = {
