@@ -2,6 +2,8 @@
 
 The rows of a SQL catalog name the metadata file of each table. The rows of both tables change in one
 transaction. Before a SQLite file is written, its other hard links are separated, so that they don't change.
+
+Functions raise LakeUnavailableError if the catalog or a table can't be read or written.
 """
 
 from __future__ import annotations
@@ -99,10 +101,7 @@ class Lake:
 
     @property
     def broker(self) -> str:
-        """Return the name of the broker whose segments the lake has.
-
-        :raises LakeUnavailableError: when the catalog or the table can't be read.
-        """
+        """Return the name of the broker whose segments the lake has."""
         return broker_in(self.segments().properties)
 
     @property
@@ -111,7 +110,6 @@ class Lake:
 
         Once these name a kind of broker, they aren't read again.
 
-        :raises LakeUnavailableError: when the catalog or the table can't be read.
         :raises BadInputError: the lake's broker isn't installed.
         """
         return self._names[0] if self._names else self.name_rows(self.segments().properties)
@@ -129,30 +127,20 @@ class Lake:
     def messages(self) -> Table:
         """Load the table of rows.
 
-        :raises LakeUnavailableError: when the catalog or the table can't be read.
         :raises BadInputError: the lake's broker isn't installed.
         """
         return self.load(self.rows_table)
 
     def segments(self) -> Table:
-        """Load the table of receipts.
-
-        :raises LakeUnavailableError: when the catalog or the table can't be read.
-        """
+        """Load the table of receipts."""
         return self.load(SEGMENTS)
 
     def tables(self) -> tuple[Table, Table]:
-        """Return the table of rows and ``segments``.
-
-        :raises LakeUnavailableError: when the catalog or a table can't be read.
-        """
+        """Return the table of rows and ``segments``."""
         return self.messages(), self.segments()
 
     def has_deletions(self) -> bool:
-        """Return whether the catalog has a table of deletions, even if it can't be used.
-
-        :raises LakeUnavailableError: the catalog can't be asked.
-        """
+        """Return whether the catalog has a table of deletions, even if it can't be used."""
         with lake_errors(self.location, f"look for table {DELETIONS}"):
             if isinstance(self.catalog, SqlCatalog):
                 return DELETIONS in metadata_locations(self.catalog, self.config.namespace)
@@ -194,10 +182,7 @@ class Lake:
         return tables
 
     def load(self, name: str) -> Table:
-        """Load a table by its name.
-
-        :raises LakeUnavailableError: when the catalog or the table can't be read.
-        """
+        """Load a table by its name."""
         with metadata_errors(self.location, f"load table {self.config.namespace}.{name}"):
             return self.catalog.load_table((self.config.namespace, name))
 
@@ -249,10 +234,7 @@ def takes_any_broker(segments: TableMetadata, rows: TableMetadata) -> bool:
 
 
 def has_no_broker(lake: Lake) -> bool:
-    """Return whether a lake has no kind of broker yet, and takes the first store of any kind.
-
-    :raises LakeUnavailableError: its tables can't be read.
-    """
+    """Return whether a lake has no kind of broker yet, and takes the first store of any kind."""
     segments = lake.segments()
     # A lake that has a kind isn't asked for its table of rows.
     return BROKER_PROPERTY not in segments.properties and takes_any_broker(
@@ -297,7 +279,6 @@ def connect(config: LakeConfig) -> Lake:
     """Open a lake's catalog without a check of its contents.
 
     :raises LakeMissingError: the catalog is a file, and this file doesn't exist.
-    :raises LakeUnavailableError: the catalog can't be asked.
     :raises BadInputError: the configuration names no catalog that PyIceberg knows.
     """
     check_catalog_file(config)
@@ -406,19 +387,13 @@ def _check_pointer(lake: Lake, name: str, metadata_location: str) -> None:
 
 
 def id_in_catalog(lake: Lake) -> str | None:
-    """Return the UUID of the lake according to its namespace in the catalog; None if it has none.
-
-    :raises LakeUnavailableError: the catalog can't be asked.
-    """
+    """Return the UUID of the lake according to its namespace in the catalog; None if it has none."""
     with lake_errors(lake.location, "read the lake's name in its catalog"):
         return lake.catalog.load_namespace_properties(lake.config.namespace).get(LAKE_ID_PROPERTY)
 
 
 def name_in_catalog(lake: Lake, lake_id: str) -> None:
-    """Record a lake's UUID in the properties of its namespace in the catalog.
-
-    :raises LakeUnavailableError: the catalog can't be asked or written.
-    """
+    """Record a lake's UUID in the properties of its namespace in the catalog."""
     if id_in_catalog(lake) != lake_id:
         with lake_errors(lake.location, "name the lake in its catalog"):
             lake.catalog.update_namespace_properties(
@@ -430,7 +405,6 @@ def check_identity(lake: Lake, messages: Table, segments: Table) -> None:
     """Make sure that the loaded tables belong to the lake at their location.
 
     :raises LakeIdentityError: they don't: see :func:`open_lake`.
-    :raises LakeUnavailableError: a mark can't be read.
     """
     lake_id = lake_id_of(segments)
     if (rows_id := lake_id_of(messages)) not in (None, lake_id):
@@ -489,10 +463,7 @@ def sql_catalog(lake: Lake) -> SqlCatalog:
 
 
 def read_pointers(lake: Lake) -> dict[str, str]:
-    """Return the location of the metadata file of each table in the lake's namespace, by the table's name.
-
-    :raises LakeUnavailableError: the catalog can't be read.
-    """
+    """Return the location of the metadata file of each table in the lake's namespace, by the table's name."""
     catalog = sql_catalog(lake)
     try:
         with lake_errors(lake.location, "read the catalog"):
@@ -504,10 +475,7 @@ def read_pointers(lake: Lake) -> dict[str, str]:
 
 
 def make_catalog_tables(lake: Lake, lake_id: str | None) -> None:
-    """Make a catalog's own tables and the lake's namespace, where they are missing.
-
-    :raises LakeUnavailableError: the catalog can't be written.
-    """
+    """Make a catalog's own tables and the lake's namespace, where they are missing."""
     catalog = sql_catalog(lake)
     with lake_errors(lake.location, "make the catalog"):
         try:

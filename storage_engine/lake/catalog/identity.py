@@ -7,6 +7,8 @@ stamps are a fourth kind (:mod:`storage_engine.retention.store.stamp`).
 
 The mark is written after each commit, before anything is deleted on the proof of that commit. A mark that is
 older than the catalog is no contradiction: its writer was killed between the commit and the mark.
+
+Functions raise LakeUnavailableError if a mark can't be read or written.
 """
 
 from __future__ import annotations
@@ -110,8 +112,6 @@ def catalog_identity(config: LakeConfig, catalog: Catalog) -> str:
 
     For SQLite it is the file's real path. For PostgreSQL it is the cluster's identifier, which a dump
     restored elsewhere doesn't have. For a REST catalog it is the address, without a user's name and password.
-
-    :raises LakeUnavailableError: the catalog can't be asked.
     """
     uri = config.properties.get("uri", "")
     if isinstance(catalog, SqlCatalog):
@@ -186,10 +186,7 @@ def read_mark_at(file_io: FileIO, location: str) -> Mark | None:
 
 
 def known_mark_at(file_io: FileIO, location: str) -> Mark | None:
-    """Return the mark at a location; None if there is none, or if its content isn't a mark.
-
-    :raises LakeUnavailableError: the mark can't be read.
-    """
+    """Return the mark at a location; None if there is none, or if its content isn't a mark."""
     path = mark_location(location)
     data = read_small_file(file_io, path)
     with suppress(LakeUnavailableError):
@@ -222,7 +219,6 @@ def write_mark(table: Table, lake_id: str, catalog: str, *, pending: bool = Fals
 
     :param act: SHA-256 of the lake's newest act; "": the mark keeps the act that it names.
     :raises LakeIdentityError: the existing mark contradicts the table.
-    :raises LakeUnavailableError: the mark can't be read or written.
     """
     while True:
         check_mark(table, lake_id, catalog)
@@ -240,10 +236,7 @@ def mark_of(table: Table, lake_id: str, catalog: str, *, pending: bool = False) 
 
 
 def put_mark(file_io: FileIO, table_location: str, mark: Mark) -> None:
-    """Write a mark below a table's location, and replace an existing mark.
-
-    :raises LakeUnavailableError: the mark can't be written.
-    """
+    """Write a mark below a table's location, and replace an existing mark."""
     fields = to_jsonable(mark)
     if not mark.act:
         # A release that doesn't know the field must be able to read the mark of a lake without acts.
@@ -329,7 +322,6 @@ def check_mark(table: Table, lake_id: str | None, catalog: str) -> None:
     :param lake_id: UUID of the lake according to its tables; None if it has none yet.
     :param catalog: identity of the catalog that the table was loaded from.
     :raises LakeIdentityError: the mark contradicts the catalog.
-    :raises LakeUnavailableError: the mark can't be read.
     """
     mark = read_mark(table)
     if mark_fault(mark, table, lake_id, catalog):

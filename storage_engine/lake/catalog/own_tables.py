@@ -4,6 +4,8 @@ Only the configuration decides how files are opened and where this lake's files 
 write to a table can set its properties and its location. PyIceberg would follow them to another file access,
 host or directory, or to a Python class. A property that is not on our list stays in the metadata unchanged
 and is never followed.
+
+Functions raise LakeUnavailableError if a mark can't be read.
 """
 
 from __future__ import annotations
@@ -133,8 +135,6 @@ def own_place(
 
     It is the location in the metadata, unless that one has no mark: then another engine has set it. In that
     case it is the earlier location with this catalog's mark.
-
-    :raises LakeUnavailableError: a mark can't be read.
     """
     named = metadata.location.rstrip("/")
     usual = usual_location(config, name)
@@ -159,8 +159,6 @@ def is_own_metadata(
 
     The file is not this lake's in three cases: the warehouse has no mark of this catalog, it has a file of
     that name, or the file's own location has a mark. Nothing but that mark is opened there.
-
-    :raises LakeUnavailableError: a mark can't be read.
     """
     usual = usual_location(config, name)
     mark = None if usual is None else _mark_at(config, usual, file_io)

@@ -15,6 +15,8 @@ It also keeps the intent of a command that makes a lake's metadata, beside the t
 done. If the command was killed and is run again, it reads here which UUID it gave and which files its earlier
 attempts wrote. These files are removed only after the catalog names another attempt's files. The intent is
 void once the mark below the table says that somebody has committed since: then a complete lake is there.
+
+Functions raise LakeUnavailableError if the lake can't be read or written.
 """
 
 from __future__ import annotations
@@ -132,7 +134,6 @@ def drop_damaged(lake: Lake, error: LakeUnavailableError) -> bool:
     """Drop a lost or damaged table of deletions from the catalog, so that it is made again. Its files stay.
 
     :return: False if the lake can't be reached or the table belongs to another lake: then it stays.
-    :raises LakeUnavailableError: the catalog can't be written.
     """
     if not is_damage(error.__cause__):
         return False
@@ -296,7 +297,6 @@ def settle_broker(lake: Lake, broker: str) -> None:
 
     :raises BadInputError: the lake is for another broker's segments, perhaps since a moment ago; nothing was
         changed.
-    :raises LakeUnavailableError: the lake can't be read or written.
     """
     check_broker(lake, broker)
     if has_no_broker(lake):
@@ -414,7 +414,6 @@ def mark_commits(lake: Lake) -> None:
     """Write the marks of both tables after a commit. Call this before anything relies on the commit.
 
     :raises LakeIdentityError: a mark names another catalog, or a later commit. It stays as it is.
-    :raises LakeUnavailableError: a mark can't be written.
     """
     messages, segments = lake.tables()
     check_identity(lake, messages, segments)
@@ -485,10 +484,7 @@ def _take_over(lake: Lake) -> None:
 
 
 def give_identity(lake: Lake) -> None:
-    """Give a lake of version 1 its UUID, marks and columns. Call this while nobody else commits.
-
-    :raises LakeUnavailableError: the lake can't be written.
-    """
+    """Give a lake of version 1 its UUID, marks and columns. Call this while nobody else commits."""
     for _ in range(_ATTEMPTS):
         lake_id = _chosen_id(lake)
         # First the catalog, so that an attempt after a killed one finds the same UUID.
@@ -518,7 +514,6 @@ def upgrade(lake: Lake) -> tuple[str, str]:
 
     :return: the schema version before, and the version now.
     :raises LakeIdentityError: as :func:`ready_to_write` does.
-    :raises LakeUnavailableError: the lake can't be read or written.
     """
     before = lake.segments().properties[SCHEMA_VERSION_PROPERTY]
     ready_to_write(lake)
@@ -662,7 +657,6 @@ def may_have_landed(file_io: FileIO, location: str, intent: Intent, named: str) 
     """Return whether the catalog's state may come from one of an intent's attempts, without a later commit.
 
     :param named: name of the metadata file that the catalog names.
-    :raises LakeUnavailableError: the mark can't be read.
     """
     by_attempt = any(attempt in named for attempt in intent.attempts)
     return by_attempt and _read_mark(file_io, location) in (intent.began_at, named)

@@ -3,6 +3,8 @@
 Only the files and row groups that can have wanted messages are read. The exported file has one row for each
 message, is written with a limited amount of memory, and gets its name when it is complete. To get the exact
 bytes of a store, use :mod:`storage_engine.lake.restore.restore`.
+
+LakeUnavailableError is raised if the lake can't be read, ProofError if a data file is no Parquet file.
 """
 
 from __future__ import annotations
@@ -144,7 +146,6 @@ def read_topic_ids(lake: Lake, topic_id_of: Callable[[str], str]) -> TopicIds:
     """Return the topic's id of each log that a lake has. Logs whose receipts name no id are left out.
 
     :param topic_id_of: returns the topic's id in a log's identity.
-    :raises LakeUnavailableError: the lake can't be read.
     """
     table = lake.segments()
     if "log_id" not in table.schema().column_names:
@@ -229,8 +230,6 @@ def export_messages(
     :raises BadInputError: the key is empty, the span of time ends before it begins, the lake has no topic
         with the id, or the file would be among a store's files.
     :raises ExportError: the file exists already, or can't be written.
-    :raises LakeUnavailableError: the lake can't be read.
-    :raises ProofError: a data file is no Parquet file.
     """
     if selection.key == "":
         raise BadInputError(
@@ -319,7 +318,6 @@ def check_topic(lake: Lake, topic: str) -> None:
     """Make sure that some archived message has this topic. An empty lake passes.
 
     :raises BadInputError: no message has it. The error names the most similar topic.
-    :raises LakeUnavailableError: the lake can't be read.
     """
     columns = _messages_broker(lake).codec.columns
     name = columns.streams[0]

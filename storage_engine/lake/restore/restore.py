@@ -7,6 +7,8 @@ other bytes, nothing is written: two lineages or two stores never get into one d
 If a person asks for it, a segment with removed streams is restored with filler in their place. Its remaining
 rows are proven by its root. Its new SHA-256 is recorded on disk before the segment gets its name. Other files
 that a broker needs are derived from the segments' receipts and rows.
+
+LakeUnavailableError is raised if the lake can't be read, ProofError if a data file is no Parquet file.
 """
 
 from __future__ import annotations
@@ -88,8 +90,6 @@ def queues_of_segment(
 
     :param table: the loaded table of rows of the lake that has the segment.
     :param untouched: the result of ``untouched_files`` for the table.
-    :raises LakeUnavailableError: the lake can't be read.
-    :raises ProofError: a data file is no Parquet file.
     """
     if config is None:
         return pa.table({})
@@ -260,7 +260,6 @@ def choose_segments(
     :param with_filler: also choose segments with removed streams; filler takes the place of their messages.
     :raises RestoreError: there is no such segment, the span has a hole, a receipt was changed, or the brokers
         could not serve the result.
-    :raises LakeUnavailableError: a lake can't be read.
     """
     everything, expired = _archived_in(lake, second, store_id, with_filler=with_filler)
     rows = tuple(row for row in everything if lineage in (None, row.lineage) and log in (None, row.log))
@@ -321,7 +320,6 @@ def write_segments(
     :param progress: called after each segment with its size in bytes, from any thread.
     :raises RestoreError: the target has other files, can't be written, or the lake's bytes are not those of
         the receipt.
-    :raises LakeUnavailableError: the lake can't be read.
     """
     name = Path(to_dir)
     chosen, config, source = segments.receipts, segments.config, segments.source
@@ -469,7 +467,6 @@ def _archived_in(
     :param with_filler: include segments with removed streams, if no lake has the whole segment. If both lakes
         have a part of it, the larger part is chosen.
     :return: these receipts, and receipts of all other segments, which neither lake has whole.
-    :raises LakeUnavailableError: a lake can't be read.
     """
     every_row = receipts(lake, store_id, with_ended=True)
     present, removed = select_whole(every_row), ended(every_row)

@@ -4,6 +4,8 @@ A segment has several rows if it was proven again, because its data file was los
 The last row counts. If the segment has expired, the last row says so and proves nothing; it is returned only
 on request. :mod:`storage_engine.lake.soundness.chain` checks the chain of rows, and
 :mod:`storage_engine.lake.soundness.soundness` decides whether a receipt is sound.
+
+Functions raise LakeUnavailableError if the lake can't be read.
 """
 
 from __future__ import annotations
@@ -90,7 +92,6 @@ def receipts_in(
     :param base_offsets: lowest and highest base offset of the receipts to return, inclusive.
     :param superseded: return all rows, in the order in which they were committed.
     :param with_ended: also return receipts of segments that have expired, entirely or in part.
-    :raises LakeUnavailableError: the table can't be read.
     """
     where: dict[str, str | int] = {"store_id": store_id}
     if lineage is not None:
@@ -118,10 +119,7 @@ receipts = _open_for(receipts_in)
 
 
 def receipt_history(lake: Lake, store_id: str) -> tuple[Receipt, ...]:
-    """Return all rows of a store, including superseded ones, in the order in which they were committed.
-
-    :raises LakeUnavailableError: the table can't be read.
-    """
+    """Return all rows of a store, including superseded ones, in the order in which they were committed."""
     return receipts_in(lake.segments(), store_id, superseded=True)
 
 
@@ -143,10 +141,7 @@ def first_proven_ms(history: Iterable[Receipt]) -> Mapping[SegmentIdentity, int]
 
 
 def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
-    """Return a summary of each store that has a segment in the lake, by store id.
-
-    :raises LakeUnavailableError: the table can't be read.
-    """
+    """Return a summary of each store that has a segment in the lake, by store id."""
     table = lake.segments()
     identity = ("store_id", "lineage", "log", "base_offset", "sha256")
     with metadata_errors(table.location(), "read receipts"):
@@ -172,7 +167,6 @@ def read_receipts(
 
     :param base_offsets: read only files that can have a segment with a base offset between these two.
     :param store_id: read only files of this store; None for all stores.
-    :raises LakeUnavailableError: the table can't be read.
     """
     with metadata_errors(table.location(), "read receipts"):
         files, rows = plan_files(table, where, base_offsets, store_id), []
@@ -233,10 +227,7 @@ def _summary(rows: Sequence[dict[str, Any]]) -> StoreSummary:
 
 
 def receipts_of_files(file_io: FileIO, locations: Iterable[str]) -> list[Receipt]:
-    """Read receipts straight from data files of ``segments``.
-
-    :raises LakeUnavailableError: a file can't be read.
-    """
+    """Read receipts straight from data files of ``segments``."""
     rows: list[Receipt] = []
     for location in locations:
         with metadata_errors(location, "read receipts"), open_data_file(file_io, location) as stored:
@@ -316,7 +307,6 @@ def file_fault(file_io: FileIO, location: str, size_bytes: int, sha256: str | No
     """Return the fault of a file; "" if it has none.
 
     :param sha256: the expected hash, in hex; None if it was not recorded. Then only the size is checked.
-    :raises LakeUnavailableError: the file can't be read.
     """
     try:
         length = len(file_io.new_input(location))

@@ -4,6 +4,8 @@ Memory is limited, and only files and row groups that can have the wanted rows a
 reader reads all files of a scan at once and keeps all rows until they are taken.
 
 This module also computes the bytes of each topic and day in a segment, from four narrow columns of its rows.
+
+LakeUnavailableError is raised if the lake can't be read, ProofError if a data file is no Parquet file.
 """
 
 from __future__ import annotations
@@ -84,8 +86,6 @@ def message_batches(
     :param mask: returns which rows match, in addition to ``where``.
     :param count: this function adds to it.
     :param left_out: locations of data files that aren't read.
-    :raises LakeUnavailableError: the lake can't be read.
-    :raises ProofError: a data file is no Parquet file.
     """
     count = ReadCount() if count is None else count
     with lake_errors(table.location(), "plan a scan"):
@@ -240,7 +240,6 @@ def untouched_files(table: Table, rows: Sequence[Receipt]) -> frozenset[str]:
     """Return the locations of receipts' data files that the table has unchanged.
 
     :param table: the loaded table of rows.
-    :raises LakeUnavailableError: the lake can't be read.
     """
     return frozenset(file.location for file in live_files_of(table, rows) if not file.has_deletes)
 
@@ -276,7 +275,6 @@ def read_segment(
     :param memory: memory for the bytes, which decides how long they are valid; None: until the next bytes are
         requested.
     :raises ProofError: the data file is no Parquet file, or the rows are not a whole segment.
-    :raises LakeUnavailableError: the lake can't be read.
     """
     location, origin = data_file_of(table, receipt), origin_of(receipt)
     if location not in (untouched_files(table, [receipt]) if untouched is None else untouched):
@@ -336,7 +334,6 @@ def partial_fault(table: Table, receipt: Receipt, *, from_table: bool) -> str:
     :param from_table: read the rows from the table, without rows of removed streams. Otherwise they are read
         from their own data file, which the table may not have yet.
     :raises ProofError: the rows aren't the segment's.
-    :raises LakeUnavailableError: the lake can't be read.
     """
     leaves = tree_to_compare(receipt, receipt.data_file)
     if leaves is None:
@@ -364,8 +361,6 @@ def narrow_rows(
     :param table: the loaded table of rows.
     :param untouched: the result of :func:`untouched_files` for the table.
     :param keeps: condition on these columns, as an Arrow expression.
-    :raises ProofError: a data file is no Parquet file.
-    :raises LakeUnavailableError: the lake can't be read.
     """
     location = data_file_of(table, receipt)
     if location not in untouched:
@@ -393,7 +388,6 @@ def filled_segment(table: Table, receipt: Receipt) -> tuple[memoryview, int]:
 
     :param table: the loaded table of rows.
     :raises ProofError: the remaining rows differ from the proven ones.
-    :raises LakeUnavailableError: the lake can't be read.
     """
     leaves = tree_to_compare(receipt, table.location())
     out, starts, ends, stored_ms = _bytes_of_rows(table, receipt, leaves)
@@ -490,8 +484,6 @@ def read_topic_days(table: Table, receipt: Receipt, untouched: Set[str]) -> tupl
     :param table: the loaded table of rows.
     :param untouched: the result of :func:`untouched_files` for the table.
     :return: () if the broker's codec has no column for the topic or for the time.
-    :raises ProofError: a data file is no Parquet file.
-    :raises LakeUnavailableError: the lake can't be read.
     """
     columns = find_broker(receipt.broker).codec.columns
     if not columns.streams or columns.stored_at is None:

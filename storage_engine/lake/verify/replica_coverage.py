@@ -3,6 +3,8 @@
 Stores of one cluster may share a lake. Their receipts of one log have the same ``log_id``, but their segments
 begin and end at different offsets. A receipt counts here only if the log's own bytes at the receipt's offsets
 have its SHA-256.
+
+Functions raise LakeUnavailableError if the lake can't be read.
 """
 
 from __future__ import annotations
@@ -90,7 +92,6 @@ def replica_receipts(
     :param store_id: this store.
     :param logs: for each ``Receipt.log_id``, the first offset and the offset after the last.
     :param with_ended: also return receipts of expired segments, which prove nothing.
-    :raises LakeUnavailableError: the table can't be read.
     """
     table = lake.segments()
     if not logs or "log_id" not in table.schema().column_names:
@@ -124,7 +125,6 @@ def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, 
     A segment that a replica had archived wasn't archived again. Receipts of expired segments are included.
 
     :param rows: the store's own receipts.
-    :raises LakeUnavailableError: the table can't be read.
     """
     logs = {row.log_id: EVERY_RECORD for row in rows if row.log_id is not None}
     replicas = replica_receipts(lake, rows[0].store_id, logs, with_ended=True) if logs else {}
@@ -144,7 +144,6 @@ def replica_spans(
     :param lost: ranges that neither the disk nor the store's receipts have.
     :param compared: returns the compared receipts. It is called only if an identity isn't unique or isn't
         known.
-    :raises LakeUnavailableError: the lake can't be read.
     """
     ranges = [(lost_range.log, lost_range.start_offset, lost_range.end_offset) for lost_range in lost]
     ids = {log: names.ids.get(log, "") for log, _, _ in ranges}
@@ -223,7 +222,6 @@ def is_replica(lake: Lake, store_id: str, found: Sequence[Receipt], compared: Co
     They do if one of them was compared, or directly follows a segment that the store has archived.
 
     :param found: other stores' receipts of one log.
-    :raises LakeUnavailableError: the lake can't be read.
     """
     renewed = _with_renewed(lake, found, compared())
     by_end = {row.end: row for row in receipts(lake, store_id)}
@@ -269,7 +267,6 @@ def compare_with_replicas(
     :param found: result of :func:`replica_receipts` for this log.
     :param hash_range: hashes ranges of this log's files.
     :param depth: depth to which the receipts' files are read.
-    :raises LakeUnavailableError: the lake can't be read.
     """
     ends = [segment.end_offset for segment in segments]
 
