@@ -264,10 +264,7 @@ class Journal(JournalStores):
     # Runs
 
     def begin_run(self, store_id: str, run_key: str, request: PlanRequest) -> Run:
-        """Open the run, or return the existing one.
-
-        :raises RunStateError: the run exists with another request.
-        """
+        """Open the run, or return the existing one. Raise RunStateError if that has another request."""
         request_json = to_jsonable(request)
 
         def begin(connection: Connection) -> None:
@@ -292,17 +289,11 @@ class Journal(JournalStores):
         return run
 
     def run_without_plan(self, store_id: str, run_key: str) -> Run:
-        """Return a run that needs no plan. If it doesn't exist, it is begun.
-
-        :raises RunStateError: the run existed, and has expired.
-        """
+        """Return a run that needs no plan, or begin it. Raise RunStateError if it has expired."""
         return self.find_run(store_id, run_key) or self.begin_run(store_id, run_key, PlanRequest())
 
     def find_run(self, store_id: str, run_key: str) -> Run | None:
-        """Return a run of a store by its key; None if there is no such run.
-
-        :raises RunStateError: the run existed, and has expired.
-        """
+        """Return a run of a store by its key, or None. Raise RunStateError if it has expired."""
         run = self.read(lambda connection: journal_rows.find_run_row(connection, store_id, run_key))
         if run is not None and run.state is RunState.EXPIRED:
             raise RunStateError(
@@ -312,10 +303,7 @@ class Journal(JournalStores):
         return run
 
     def run(self, store_id: str, run_key: str) -> Run:
-        """Return a run of a store by its key.
-
-        :raises RunStateError: there is no such run.
-        """
+        """Return a run of a store by its key. Raise RunStateError if there is none, or if it has expired."""
         run = self.find_run(store_id, run_key)
         if run is None:
             raise RunStateError(

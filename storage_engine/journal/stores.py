@@ -224,10 +224,7 @@ class JournalStores(HasDatabase):
         return self._twice(add)
 
     def name_store(self, store_id: str, name: str) -> StoreRecord:
-        """Record a store's name.
-
-        :raises StoreIdentityError: another store has the name.
-        """
+        """Record a store's name. Raise StoreIdentityError if another store has it."""
 
         def give(connection: Connection) -> StoreRecord:
             _check_name(connection, name, _require_store(connection, store_id))

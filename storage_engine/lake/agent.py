@@ -312,10 +312,7 @@ class Agent:
         return caller, secret
 
     def _run(self, name: str, key: str | None = None) -> _Run:
-        """Return a run by its name, and renew its lease.
-
-        :raises AgentError: the run isn't known, or no longer.
-        """
+        """Return a run by its name, and renew its lease. Raise AgentError if the run isn't known."""
         with self._lock:
             now = time.monotonic()
             self._runs = {each: run for each, run in self._runs.items() if run.until > now}

@@ -204,10 +204,7 @@ class ReadBackStream:
             self._stream.close()
 
     def close(self) -> None:
-        """Close the file, and compare what the object store has with what was written.
-
-        :raises LakeUnavailableError: the object store has acknowledged a file that it doesn't have.
-        """
+        """Close the object. Raise LakeUnavailableError if the store doesn't have it as it was written."""
         if self.closed:
             return
         self._stream.close()

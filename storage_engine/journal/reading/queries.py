@@ -200,10 +200,7 @@ def _last_of_runs(store_id: str) -> Select[Any]:
 
 
 def _find_last(connection: Connection, run_ids: Sequence[int], after: int, limit: int) -> dict[str, Row[Any]]:
-    """Return the last state event of each segment in some runs, the newest first.
-
-    :param after: only events after this one.
-    """
+    """Return the last state event of each segment in some runs after an event, the newest first."""
     undone = {*connection.execute(undone_among(run_ids)).scalars()}
     query: Select[Any] = (
         select(events.c.id, events.c.run_id, runs.c.run_key, events.c.subject, events.c.step, events.c.at_ms)

@@ -42,20 +42,14 @@ class Lease:
 
 
 def take(connection: Connection, store_id: str) -> Lease:
-    """Take the lease of a store.
-
-    :raises TurnTakenError: another process has it, and is not known to be dead.
-    """
+    """Take the lease of a store. Raise TurnTakenError if a process has it that isn't known to be dead."""
     query = select(stores.c.name, stores.c.broker, stores.c.real_path).where(stores.c.store_id == store_id)
     name = store_text(*connection.execute(query).one())
     return _take(connection, leases.c.store_id, store_id, f"store {name}")
 
 
 def take_cluster(connection: Connection, cluster: str) -> Lease:
-    """Take the lease of the settings that all stores of a cluster share.
-
-    :raises TurnTakenError: another process has it, and is not known to be dead.
-    """
+    """Take the lease of the settings that all stores of a cluster share. Errors: as for :func:`take`."""
     query = select(cluster_leases.c.cluster).where(cluster_leases.c.cluster == cluster)
     if connection.execute(query).first() is None:
         connection.execute(insert(cluster_leases).values(cluster=cluster, owner="", expires_at_ms=0))
@@ -92,11 +86,7 @@ def is_taken(connection: Connection, store_id: str) -> bool:
 
 
 def renew(connection: Connection, lease: Lease, table: Table = leases) -> None:
-    """Renew a lease, for example during work that records nothing.
-
-    :param table: the table that has the lease.
-    :raises StoreBusyError: it expired or was taken over.
-    """
+    """Renew a lease, which is in ``table``. Raise StoreBusyError if it expired or was taken over."""
     now_ms = clock_ms()
     renewed = connection.execute(
         update(table)

@@ -185,10 +185,7 @@ def segment_jobs(
 
 
 def _check_sealed(segment: Segment) -> None:
-    """Make sure that a segment can be archived.
-
-    :raises StoreLayoutError: the segment is empty, or its companions are too long.
-    """
+    """Raise StoreLayoutError if a segment is empty, or if its companions are too long."""
     if not segment.facts.size_bytes or segment.end == segment.base_offset:
         raise StoreLayoutError(
             f"{segment.facts.path}: expected a sealed segment to have bytes and offsets, found "
@@ -218,8 +215,6 @@ def _find_parts(
     """Return, for each segment without a receipt, the shared data file and the row groups that have its rows.
 
     A run that was killed between its commits leaves such a file in the table.
-
-    :param rows: the receipts that count.
     """
     slots = {row.slot for row in rows}
     lacking = [identity for identity in identities if identity not in slots]
@@ -246,8 +241,6 @@ def _attempts(
     If the table has the segment's own file, that file's part is used, unless the table shows that the
     segment's receipt is unsound. Otherwise a segment with a receipt gets a new part. So the file of an
     expired segment, which is to be removed, is never used again.
-
-    :param rows: the receipts that count.
     """
     by_slot = {split_data_file_name(name)[0]: name for name in (file_name(f.location) for f in live)}
     attempts = {}
@@ -539,10 +532,7 @@ def _write_shared(jobs: Sequence[SegmentJob], codec: SegmentCodec, sink: Any) ->
 
 
 def _with_source(proven: ProvenSegment, read: ReadSegment) -> ProvenSegment:
-    """Check that the source file hasn't changed, and return a proven segment with this file's facts.
-
-    :raises ProofError: the source file has changed.
-    """
+    """Return a proven segment with its source file's facts. Raise ProofError if the file has changed."""
     job = read.job
     facts = facts_of_proven(job, read.source)
     return replace(
@@ -573,10 +563,7 @@ def _remove_staged(staged: str, data_file: str) -> None:
 
 
 def _prove_found(jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegment]:
-    """Prove segments that have rows in the table but no receipts.
-
-    :raises ProofError: the table doesn't have a segment as it is on disk.
-    """
+    """Prove segments with rows in the table but no receipts. Raise ProofError if one differs from disk."""
     codec, proven = find_broker(jobs[0].broker).codec, list[ProvenSegment]()
     file_io = load_file_io(jobs[0].lake.file_io_properties, data_file)
     with reading_back(codec, data_file, data_file, file_io, None) as stored:

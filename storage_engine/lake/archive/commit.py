@@ -305,12 +305,7 @@ def _is_as_proven(file: LiveFile, segment: ProvenSegment) -> bool:
 
 
 def _has_rows(table: Table, segment: ProvenSegment, own: Sequence[LiveFile]) -> bool:
-    """Return whether a segment has rows in files other than its own.
-
-    Its own files may be lost, so they aren't read.
-
-    :param own: the segment's own files.
-    """
+    """Return whether a segment has rows outside of its own files, which may be lost and aren't read."""
     where = segment_rows(segment.store_id, segment.lineage, segment.log, segment.base_offset)
     locations = {file.location for file in own}
     with metadata_errors(table.location(), "look for rows of a segment"):
@@ -390,7 +385,6 @@ def _take_out(table: Table, error: SharedWithOthersError, prefixes: Set[str]) ->
     After a killed compaction, receipts may still name the small files, which are no longer in the table. Then
     the segments that these small files prove are yielded.
 
-    :param prefixes: segments that are archived again already.
     :raises LakeUnavailableError: a file exists and can't be read, or the lake can't be written.
     """
     elsewhere = untouched_files(table, error.receipts) - {error.location}
@@ -436,10 +430,7 @@ def take_out(table: Table, receipt: Receipt) -> ProvenSegment:
 
 
 def check_rows(table: Table, receipt: Receipt, location: str) -> None:
-    """Make sure that the rows in a data file are the segment of a receipt.
-
-    :raises ProofError: they aren't.
-    """
+    """Raise ProofError if the rows in a data file aren't the segment of a receipt."""
     if fault := rows_fault(table, receipt, location, frozenset({location})):
         raise ProofError(
             f"{location}: expected the segment {receipt.log}/{receipt.base_offset:020d} as it was proven, "
@@ -492,11 +483,7 @@ def _batches(segments: Sequence[ProvenSegment], leaving: Leaving) -> Iterator[li
 
 
 def _check_shared(segments: Sequence[ProvenSegment], missing: Sequence[MissingSegment]) -> None:
-    """Make sure that a data file of several segments enters the table for all of them, or not at all.
-
-    :param missing: the segments that the table doesn't have, or has elsewhere.
-    :raises SharedFileError: the lake has one of a file's segments by now.
-    """
+    """Raise SharedFileError if a shared data file would enter the table for only some of its segments."""
     counts = Counter(segment.data_file for segment in segments if segment.row_groups is not None)
     lacking = Counter(item.segment.data_file for item in missing if not item.is_taken)
     files = {item.segment.data_file for item in missing if item.segment.row_groups is not None}
@@ -509,10 +496,7 @@ def _check_shared(segments: Sequence[ProvenSegment], missing: Sequence[MissingSe
 
 
 def _refuse(data_files: Iterable[str]) -> None:
-    """Refuse shared data files if the lake has segments of them by now.
-
-    :raises SharedFileError: there is such a file.
-    """
+    """Raise SharedFileError for shared data files of which the lake has segments by now, if there are any."""
     if present := frozenset(data_files):
         raise SharedFileError(
             f"{min(present)}: expected a data file whose segments the lake doesn't have, found that the lake "
@@ -701,10 +685,7 @@ def _file_of(segment: ProvenSegment) -> StoredFile:
 
 
 def _check_extent(segment: ProvenSegment, other: ProvenSegment | Receipt) -> None:
-    """Make sure that two segments with the same bytes have the same end and companions as well.
-
-    :raises LakeConflictError: they differ.
-    """
+    """Raise LakeConflictError if two segments with the same bytes differ in their end or companions."""
     if (segment.end_offset, segment.files) == (other.end_offset, other.files):
         return
     archived, current = (read_companions(item.files) for item in (other, segment))

@@ -25,10 +25,7 @@ from storage_engine.model.proof.deleted_range import DeletedRange
 
 
 def read_deletions(lake: Lake, store_id: str) -> tuple[DeletedRange, ...]:
-    """Return a store's rows in the order of their writing, or () if the lake has no such table.
-
-    :raises LakeUnavailableError: they can't be read.
-    """
+    """Return a store's rows in the order of their writing, or () if the lake has no such table."""
     table = lake.deletions()
     return () if table is None else _rows_of(table, store_id)
 

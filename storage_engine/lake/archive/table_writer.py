@@ -57,7 +57,7 @@ def write_table(
 
     :param properties: table properties to set; those with None are removed.
     :param keep: returns whether the table has a data file at the new place.
-    :raises LakeUnavailableError: the table can't be read or written.
+    :raises LakeUnavailableError: the table can't be read or written, or has another format version.
     """
     metadata = source.metadata
     if metadata.format_version != _FORMAT_VERSION:

@@ -115,20 +115,14 @@ class Lake:
         return self._names[0] if self._names else self.name_rows(self.segments().properties)
 
     def name_rows(self, properties: Mapping[str, str]) -> str:
-        """Take the name of the table of rows from the properties of ``segments``.
-
-        :raises BadInputError: the lake's broker isn't installed.
-        """
+        """Do the same as :attr:`rows_table` with these properties of ``segments``."""
         name = rows_table_of(properties)
         if BROKER_PROPERTY in properties:
             self._names[:] = [name]
         return name
 
     def messages(self) -> Table:
-        """Load the table of rows.
-
-        :raises BadInputError: the lake's broker isn't installed.
-        """
+        """Load the table of rows. Raise BadInputError if the lake's broker isn't installed."""
         return self.load(self.rows_table)
 
     def segments(self) -> Table:
@@ -193,19 +187,15 @@ def broker_in(properties: Mapping[str, str]) -> str:
 
 
 def rows_table_of(properties: Mapping[str, str]) -> str:
-    """Return the name of a lake's table of rows, by the properties of ``segments``.
-
-    :raises BadInputError: the lake's broker isn't installed.
-    """
+    """Return the name of the table of rows. Raise BadInputError if the lake's broker isn't installed."""
     return find_broker(broker_in(properties)).rows.table
 
 
 def rows_table_among(names: Iterable[str]) -> str:
-    """Return the name of a lake's table of rows, given the names of the lake's tables.
+    """Return the name of a lake's table of rows, given the names of all of its tables.
 
-    For a lake whose ``segments`` can't be read.
-
-    :return: the default broker's table if the lake has it, or has no broker's table of rows.
+    It is the default broker's table if the lake has it, or if it has no table of rows. For a lake whose
+    ``segments`` can't be read.
     """
     default = find_broker(default_broker()).rows.table
     existing = set(names)
@@ -375,11 +365,7 @@ def check_lake(lake: Lake) -> None:
 
 
 def _check_pointer(lake: Lake, name: str, metadata_location: str) -> None:
-    """Make sure that a metadata file which the catalog names belongs to this lake, before it is opened.
-
-    :raises LakeIdentityError: the file is outside the warehouse, as after a plain copy or a move of the
-        lake's directory.
-    """
+    """Raise LakeIdentityError if a metadata file, still closed, is another lake's, as after a plain copy."""
     if not is_in_warehouse(lake.config, metadata_location):
         file_io = load_file_io(lake.config.file_io_properties, metadata_location)
         if not is_own_metadata(lake.config, lake.catalog_id, name, metadata_location, file_io):
@@ -402,10 +388,7 @@ def name_in_catalog(lake: Lake, lake_id: str) -> None:
 
 
 def check_identity(lake: Lake, messages: Table, segments: Table) -> None:
-    """Make sure that the loaded tables belong to the lake at their location.
-
-    :raises LakeIdentityError: they don't: see :func:`open_lake`.
-    """
+    """Raise LakeIdentityError if loaded tables don't belong to the lake; see :func:`open_lake`."""
     lake_id = lake_id_of(segments)
     if (rows_id := lake_id_of(messages)) not in (None, lake_id):
         raise LakeIdentityError(
@@ -449,10 +432,7 @@ def break_hard_links(path: Path) -> None:
 
 
 def sql_catalog(lake: Lake) -> SqlCatalog:
-    """Return a lake's catalog if it is a SQL catalog, whose rows can be changed.
-
-    :raises BadInputError: it is another kind of catalog.
-    """
+    """Return a lake's catalog. Raise BadInputError if it isn't a SQL catalog, whose rows can be changed."""
     if not isinstance(lake.catalog, SqlCatalog):
         raise BadInputError(
             f"lake {lake.location}: expected a catalog in SQLite or PostgreSQL, found "

@@ -152,10 +152,7 @@ class LakeConfig:
 
     @classmethod
     def from_json(cls, text: str) -> LakeConfig:
-        """Read a configuration that :meth:`to_json` wrote.
-
-        :raises BadInputError: when the text is not a lake's configuration.
-        """
+        """Read a configuration that :meth:`to_json` wrote. Raise BadInputError for any other text."""
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
@@ -210,10 +207,7 @@ def _read_config(path: Path) -> LakeConfig:
 
 
 def _check_classes(properties: Mapping[str, str]) -> None:
-    """Refuse classes that PyIceberg would import, other than those of a fixed list.
-
-    :raises BadInputError: a property names another class, or could name one (``auth``).
-    """
+    """Raise BadInputError for a class that PyIceberg would import, unless it is on a fixed list."""
     for name, value in properties.items():
         if name != "auth" and not name.endswith("impl"):
             continue
@@ -230,10 +224,7 @@ def _check_classes(properties: Mapping[str, str]) -> None:
 
 
 def _check_places(properties: Mapping[str, str]) -> None:
-    """Refuse relative paths, which depend on the directory that a command is started in.
-
-    :raises BadInputError: the catalog's file, or the warehouse of a SQL catalog, has no absolute path.
-    """
+    """Raise BadInputError for a relative path, which depends on the directory where a command is started."""
     uri, warehouse = properties.get("uri", ""), properties.get("warehouse", "")
     if "://" not in uri or uri.startswith("http"):
         # A REST catalog's warehouse is a name.

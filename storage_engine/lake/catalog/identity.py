@@ -8,7 +8,7 @@ stamps are a fourth kind (:mod:`storage_engine.retention.store.stamp`).
 The mark is written after each commit, before anything is deleted on the proof of that commit. A mark that is
 older than the catalog is no contradiction: its writer was killed between the commit and the mark.
 
-Functions raise LakeUnavailableError if a mark can't be read or written.
+Functions raise LakeUnavailableError if a mark can't be read or written, or if its file isn't a mark.
 """
 
 from __future__ import annotations
@@ -168,18 +168,12 @@ def is_same_catalog(written: str, catalog: str) -> bool:
 
 
 def read_mark(table: Table) -> Mark | None:
-    """Return the mark below a loaded table's location; None if the table has none.
-
-    :raises LakeUnavailableError: the file can't be read, or isn't a mark.
-    """
+    """Return the mark below a loaded table's location; None if the table has none."""
     return read_mark_at(table.io, table.location())
 
 
 def read_mark_at(file_io: FileIO, location: str) -> Mark | None:
-    """Return the mark of the table at a location; None if the table has none.
-
-    :raises LakeUnavailableError: the file can't be read, or isn't a mark.
-    """
+    """Return the mark of the table at a location; None if the table has none."""
     path = mark_location(location)
     data = read_small_file(file_io, path)
     return None if data is None else parse_mark(data, path)
@@ -195,10 +189,7 @@ def known_mark_at(file_io: FileIO, location: str) -> Mark | None:
 
 
 def parse_mark(data: bytes, location: str) -> Mark:
-    """Parse the content of a mark's file.
-
-    :raises LakeUnavailableError: it isn't a mark.
-    """
+    """Parse the content of a mark's file. Raise LakeUnavailableError if it isn't a mark."""
     try:
         mark = from_jsonable(Mark, json.loads(data), location)
     except (ValueError, BadInputError) as error:
@@ -249,18 +240,12 @@ def mark_location(table_location: str) -> str:
 
 
 def check_containment(config: LakeConfig, table: Table) -> None:
-    """Make sure that a table is below its lake's own warehouse.
-
-    :raises LakeIdentityError: the table is elsewhere: its directory was copied or moved.
-    """
+    """Raise LakeIdentityError if a table is outside of its lake's warehouse: it was copied or moved."""
     check_below_warehouse(config, table.name()[-1], table.location())
 
 
 def check_below_warehouse(config: LakeConfig, name: str, location: str) -> None:
-    """Make sure that a table or its metadata file is below the warehouse, before it is opened.
-
-    :raises LakeIdentityError: it is outside of the warehouse.
-    """
+    """Raise LakeIdentityError if a table or its metadata file, still closed, is outside of the warehouse."""
     warehouse = config.properties.get("warehouse", "")
     if "://" not in warehouse and not warehouse.lower().startswith(("/", "file:")):
         # A REST catalog's warehouse is a name.

@@ -23,10 +23,9 @@ from storage_engine.lake.catalog.identity import MARK_NAME
 
 
 def refuse_inside_store(places: Mapping[str, Path]) -> None:
-    """Make sure that no path to write to is a broker's store, or is among a store's files.
+    """Raise BadInputError if a path to write to is a broker's store, or is among a store's files.
 
     :param places: paths by their purpose; they need not exist.
-    :raises BadInputError: such a path was found; nothing was changed.
     """
     for part, place in places.items():
         if (root := store_around(place)) is not None:
@@ -86,10 +85,7 @@ _WAREHOUSE = "warehouse"
 
 
 def refuse_nested(config: LakeConfig) -> None:
-    """Make sure that a lake may be made at its place.
-
-    :raises BadInputError: it would lie inside a store or another lake; nothing was changed.
-    """
+    """Raise BadInputError if a new lake would lie inside a store or another lake."""
     refuse_inside_store(local_directories(config))
     if around := place_around(config):
         raise BadInputError(
@@ -100,10 +96,9 @@ def refuse_nested(config: LakeConfig) -> None:
 
 
 def refuse_nested_proof(config: LakeConfig, root: Path | None = None) -> None:
-    """Make sure that a lake may be archived into, and that a release may rest on it.
+    """Raise LakeIdentityError if a lake is inside a store or another lake: it proves nothing for a release.
 
     :param root: as in :func:`place_around`.
-    :raises LakeIdentityError: the lake is inside a store or another lake; nothing was changed.
     """
     if around := place_around(config, root):
         raise proves_nothing(config, around)

@@ -96,7 +96,6 @@ class OwnTables(Catalog):
         """Return a table with only the properties and the location that are followed here.
 
         :param config: values that the catalog's protocol needs.
-        :raises LakeUnavailableError: the table's own location can't be determined.
         """
         file_io = self._load_file_io(location=location)
         own = self._own_metadata(identifier, metadata, file_io)
@@ -177,10 +176,7 @@ def is_in_warehouse(config: LakeConfig, location: str) -> bool:
 
 
 def has_mark(config: LakeConfig, place: str, file_io: FileIO) -> bool:
-    """Return whether a location has the mark of a lake's table.
-
-    :raises LakeUnavailableError: the location can't be looked at.
-    """
+    """Return whether a location has the mark of a lake's table."""
     return (
         may_open(config.file_io_properties, place)
         and read_small_file(file_io, mark_location(place)) is not None

@@ -15,10 +15,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 
 
 def sqlite_file_of(config: LakeConfig) -> Path | None:
-    """Return the file of a SQLite catalog; None for any other catalog.
-
-    :raises BadInputError: the catalog is a database in memory.
-    """
+    """Return a SQLite catalog's file; None for another catalog. Raise BadInputError for one in memory."""
     uri = config.properties.get("uri", "")
     if not uri.startswith("sqlite"):
         return None
@@ -79,10 +76,7 @@ def is_catalog_there(config: LakeConfig) -> bool:
 
 
 def check_any_catalog_file(configs: Iterable[LakeConfig]) -> None:
-    """Make sure that at least one of a store's lakes has its catalog file.
-
-    :raises LakeMissingError: every file is missing. A file that can't be checked counts as present.
-    """
+    """Raise LakeMissingError if every catalog file is missing. A file that can't be checked isn't missing."""
     missing = None
     for config in configs:
         try:

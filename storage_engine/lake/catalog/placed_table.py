@@ -182,7 +182,7 @@ class PlacedTable:
     def here(self, location: str) -> str:
         """Return the present location of a file that the metadata names.
 
-        :raises LakeIdentityError: the file is outside of the table.
+        Raise LakeIdentityError if the file is outside of the table, and may have been moved.
         """
         inside = self.inside(location)
         if inside is None and self.is_unmoved:
@@ -240,10 +240,7 @@ def with_own_place(table: PlacedTable, place: str) -> PlacedTable:
 
 
 def parse_metadata(data: bytes, location: str) -> TableMetadata:
-    """Parse a metadata file. If another engine has compressed the file, its name says so.
-
-    :raises Exception: any error of PyIceberg for text that is no metadata.
-    """
+    """Parse a metadata file, whose name says whether it is compressed. PyIceberg may raise any error."""
     compressor = Compressor.get_compressor(location)
     return FromByteStream.table_metadata(cast("Any", io.BytesIO(data)), compression=compressor)
 

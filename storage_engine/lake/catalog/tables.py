@@ -221,9 +221,9 @@ _INTEGERS = {"lineage", "proof_version"}
 
 
 def check_segments_schema(location: str, actual: Schema) -> None:
-    """Make sure that the columns of ``segments`` have the ids and types that receipts are written with.
+    """Raise LakeUnavailableError if ``segments`` has other ids or types than receipts, or lacks a column.
 
-    :raises LakeUnavailableError: they have other ids or types. Columns that may be empty may be missing.
+    Columns that may be empty may be missing.
     """
     _check_schema(location, segments_schema(), actual, lambda field: not field.required)
 
@@ -326,10 +326,7 @@ def is_by_store(table: Table, spec_id: int) -> bool:
 
 
 def check_partitions(table: Table) -> None:
-    """Make sure that a table is partitioned by store, because files are skipped by their partitions.
-
-    :raises LakeUnavailableError: another engine partitioned a loaded table in another way.
-    """
+    """Raise LakeUnavailableError unless a table is partitioned by store: files are skipped by partitions."""
     if not is_by_store(table, table.metadata.default_spec_id):
         fields = ", ".join(field.name for field in table.spec().fields) or "nothing"
         raise LakeUnavailableError(
@@ -341,10 +338,9 @@ def check_partitions(table: Table) -> None:
 
 
 def check_messages_schema(location: str, expected: Schema, actual: Schema) -> None:
-    """Make sure that the table's columns have the ids and types that data files are written with.
+    """Raise LakeUnavailableError if the table's columns have other ids or types than data files.
 
-    :raises LakeUnavailableError: they have other ids or types. The table may have further columns, and may
-        lack :data:`TREE_COLUMNS` and :data:`LATER_COLUMNS`.
+    The table may have further columns, and may lack :data:`TREE_COLUMNS` and :data:`LATER_COLUMNS`.
     """
     later = (*TREE_COLUMNS.names, *LATER_COLUMNS)
     _check_schema(location, expected, actual, lambda field: field.name in later)
@@ -367,18 +363,12 @@ def _check_schema(
 
 
 def check_version(table: Table) -> None:
-    """Make sure that this release knows the schema version of a loaded table.
-
-    :raises BadInputError: the table's schema has a major version that this code doesn't know.
-    """
+    """Raise BadInputError if this release doesn't know the major version of a loaded table's schema."""
     check_version_of(table.location(), table.properties)
 
 
 def check_version_of(location: str, properties: Mapping[str, str]) -> None:
-    """Make sure that this code knows the schema version of a table that isn't loaded.
-
-    :raises BadInputError: the table's schema has a major version that this code doesn't know.
-    """
+    """Do the same as :func:`check_version` for a table that isn't loaded."""
     version = properties.get(SCHEMA_VERSION_PROPERTY, "")
     if version.partition(".")[0] not in READABLE_MAJORS:
         majors = ".x or ".join(READABLE_MAJORS)

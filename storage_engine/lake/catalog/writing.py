@@ -173,7 +173,7 @@ def _create(lake: Lake) -> Table:
 def remove_old_mark(lake: Lake, segments: Table, location: str) -> None:
     """Remove the mark of a lost table, so that a new table can be made at its location.
 
-    :raises LakeIdentityError: the mark belongs to another lake or another catalog.
+    Raise LakeIdentityError if the mark belongs to another lake or another catalog.
     """
     mark = read_mark_at(segments.io, location)
     if mark is None:
@@ -219,22 +219,14 @@ def committing(lake: Lake) -> Iterator[None]:
 
 @contextmanager
 def nobody_commits(lake: Lake) -> Iterator[None]:
-    """Keep other processes from committing while the block runs.
-
-    :raises LakeUnavailableError: another process commits for longer than this one waits, or the lock can't be
-        taken; nothing was removed.
-    """
+    """Keep other processes from committing while the block runs. The errors are as for :func:`committing`."""
     with nobody_commits_at(lake.messages().location()):
         yield
 
 
 @contextmanager
 def nobody_commits_at(location: str) -> Iterator[None]:
-    """Keep other processes from committing to a lake that perhaps can't be opened yet.
-
-    :param location: location of the table of rows.
-    :raises LakeUnavailableError: as :func:`nobody_commits` does.
-    """
+    """Do the same as :func:`nobody_commits` for the table of rows at a location, which may not open yet."""
     with _hold_lock(location, fcntl.LOCK_EX):
         yield
 
@@ -243,8 +235,7 @@ def nobody_commits_at(location: str) -> Iterator[None]:
 def recording_acts(lake: Lake) -> Iterator[None]:
     """Keep other processes from removing files and recording acts while the block runs; they may commit.
 
-    :raises LakeUnavailableError: another process does so for longer than this one waits, or a lock can't be
-        taken.
+    The errors are as for :func:`committing`.
     """
     with committing(lake), _hold_lock(lake.segments().location(), fcntl.LOCK_EX, _ACTS_LOCK_NAME):
         yield
@@ -337,10 +328,7 @@ def _make_rows(lake: Lake, segments: Table, broker: str) -> None:
 
 
 def _drop_others(lake: Lake) -> None:
-    """Drop empty tables of rows for other kinds of broker that have this lake's UUID.
-
-    Their directories and locks stay.
-    """
+    """Drop empty tables of rows for other brokers with this lake's UUID. Their directories and locks stay."""
     lake_id = lake_id_of(lake.segments())
     with lake_errors(lake.location, "list the catalog's tables"):
         names = {name[-1] for name in lake.catalog.list_tables(lake.config.namespace)}
@@ -627,10 +615,7 @@ class Intent:
 
 
 def read_intent(file_io: FileIO, location: str) -> Intent | None:
-    """Return the intent of a command that was killed; None if there is none.
-
-    :raises LakeUnavailableError: the intent's file can't be read.
-    """
+    """Return the intent of a command that was killed; None if there is none."""
     path = f"{location}/{INTENT_NAME}"
     data = read_small_file(file_io, path)
     if data is None:
@@ -645,10 +630,7 @@ def read_intent(file_io: FileIO, location: str) -> Intent | None:
 
 
 def open_intent(file_io: FileIO, location: str) -> Intent | None:
-    """Return the intent of a killed command; None if there is none, or if somebody has committed since.
-
-    :raises LakeUnavailableError: the intent or the mark can't be read.
-    """
+    """Return the intent of a killed command; None if there is none, or if somebody has committed since."""
     intent = read_intent(file_io, location)
     return intent if intent is not None and intent.began_at == _read_mark(file_io, location) else None
 
@@ -679,10 +661,7 @@ def _read_mark(file_io: FileIO, location: str) -> str:
 
 
 def end(file_io: FileIO, location: str, intent: Intent) -> None:
-    """Remove the file of an intent that was carried out.
-
-    :raises LakeUnavailableError: the file can't be removed.
-    """
+    """Remove the file of an intent that was carried out."""
     delete_small_file(file_io, f"{location}/{INTENT_NAME}")
 
 

@@ -144,10 +144,7 @@ def companion_fault(broker: str, proven: Companion, path: Path) -> str:
 
 
 def is_same_companion(broker: str, proven: Companion, path: Path) -> bool:
-    """Return whether a file that differs from a companion in bytes has the same content.
-
-    :raises OSError: the file can't be read.
-    """
+    """Return whether a file that differs from a companion in bytes has the same content, or raise OSError."""
     with suppress(CorruptFileError):
         content = read_file(path, MAX_COMPANION_BYTES, follow_links=False)
         return find_broker(broker).receipts.same_companion(proven.name, proven.content, content)

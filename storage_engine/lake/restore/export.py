@@ -315,10 +315,7 @@ def _expired_of(
 
 
 def check_topic(lake: Lake, topic: str) -> None:
-    """Make sure that some archived message has this topic. An empty lake passes.
-
-    :raises BadInputError: no message has it. The error names the most similar topic.
-    """
+    """Raise BadInputError if no archived message has this topic, unless the lake is empty."""
     columns = _messages_broker(lake).codec.columns
     name = columns.streams[0]
     batches = message_batches(lake.messages(), row_filter(Selection(topic=topic), columns), (name,))
@@ -336,10 +333,7 @@ def check_topic(lake: Lake, topic: str) -> None:
 
 
 def _check_topic_id(lake: Lake, topic_id: str | None, ids: TopicIds | None) -> None:
-    """Make sure that the lake has a topic with this id.
-
-    :raises BadInputError: it has none.
-    """
+    """Raise BadInputError if the lake has no topic with this id."""
     if topic_id is None or topic_id in (ids or {}).values():
         return
     names = sorted({f"{id_text} ({log})" for (_, _, log), id_text in (ids or {}).items()})
@@ -426,10 +420,7 @@ def _read_schema(broker: Broker) -> pa.Schema:
 
 
 def _messages_broker(lake: Lake) -> Broker:
-    """Return the lake's broker, if its codec names the columns to export.
-
-    :raises BadInputError: the broker has no messages with topics and bodies.
-    """
+    """Return the lake's broker. Raise BadInputError if it has no messages with topics and bodies."""
     broker = find_broker(lake.broker)
     columns = broker.codec.columns
     if not columns.export or len(columns.streams) < 2 or columns.stored_at is None:

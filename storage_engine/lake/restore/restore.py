@@ -492,7 +492,7 @@ def _gone_bytes(row: Receipt) -> int:
 
 
 def _check_receipts(chosen: Sequence[Receipt]) -> None:
-    """Make sure that receipts weren't changed after they were written."""
+    """Raise RestoreError for a receipt that was changed after it was written."""
     for receipt in chosen:
         if fault := row_fault(receipt):
             raise RestoreError(
@@ -505,8 +505,7 @@ def _check_receipts(chosen: Sequence[Receipt]) -> None:
 def segment_path(receipt: Receipt, config: RestoredConfig | None) -> Path:
     """Return a segment's path, relative to the target.
 
-    :raises RestoreError: the receipt's log leads out of the target or into the broker's configuration: our
-        archiver didn't write this receipt.
+    :raises RestoreError: the receipt's log leads out of the target or into the broker's configuration.
     """
     log = Path(receipt.log)
     names = {"..", *(Path(name).parts[0] for name in (config.FILES if config is not None else ()))}
@@ -519,10 +518,7 @@ def segment_path(receipt: Receipt, config: RestoredConfig | None) -> Path:
 
 
 def _add(sums: dict[Path, str], path: Path, sha256: str, configuration: Set[Path]) -> None:
-    """Add a file to those that will be restored.
-
-    :raises RestoreError: another of them has its name.
-    """
+    """Add a file to those that will be restored. Raise RestoreError if another one has its name."""
     if path in sums or path in configuration:
         raise RestoreError(
             f"{path}: expected one restored file of this name, found two. Nothing was written. Restore the "
@@ -574,10 +570,7 @@ def _write_segment(
 
 
 def _write_small(target: RestoreTarget, name: Path, path: Path, content: bytes) -> None:
-    """Write a small file, which gets its name once it has these bytes.
-
-    :param name: path of the target.
-    """
+    """Write a small file of the target ``name``. It gets its name once it has these bytes."""
     with target.new_file(path) as file:
         file.file.write(content)
         _check_written(str(name / path), hashlib.sha256(content).hexdigest(), file)

@@ -41,8 +41,7 @@ class RestoreTarget:
     def look(self, expected: Set[Path], made_after: Set[str] = frozenset()) -> Set[Path]:
         """Return the expected files that exist.
 
-        :param made_after: names directly below the target, of files that are made only after all expected
-            files exist.
+        :param made_after: names directly below the target that are made only once all expected files exist.
         :raises RestoreError: an unexpected file or a symbolic link is there.
         """
         existing, unexpected, made = set(), [], []

@@ -124,10 +124,7 @@ def check_chain(
 
 
 def check_links_of(rows: Iterable[Receipt], known: Collection[ChainHead] = ()) -> ChainHead:
-    """Check rows that were read already as :func:`check_links` does. Their fields aren't hashed.
-
-    :raises ReceiptError: a row was removed, replaced, or added by another program.
-    """
+    """Do the same as :func:`check_links` for rows that were read already."""
     ordered = sorted(rows, key=lambda row: row.sequence)
     store_id = ordered[0].store_id if ordered else ""
     return _check_links(
@@ -233,7 +230,6 @@ def _check_links(
     """Check the numbers and links of rows, and that known rows are among them.
 
     :param sequences: the rows' numbers, ascending.
-    :param heads: the known rows.
     :param first: number of the first row that was read. The row before it isn't checked.
     """
     wrong = np.flatnonzero(sequences != np.arange(first, first + len(sequences)))

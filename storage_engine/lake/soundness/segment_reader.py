@@ -222,10 +222,7 @@ def _column_bytes(parquet: pq.ParquetFile, group: int, columns: Sequence[str]) -
 def _merged_on_read(
     table: Table, where: BooleanExpression, task: FileScanTask, columns: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """Yield the remaining rows of a file from which another engine has deleted rows.
-
-    PyIceberg, which can leave out deleted rows, reads the whole file.
-    """
+    """Yield the remaining rows of a file from which another engine has deleted rows, read by PyIceberg."""
     with lake_errors(task.file.file_path, "read a data file"):
         schema = table.schema().select(*columns)
         for batch in ArrowScan(table.metadata, table.io, schema, where).to_record_batches([task]):

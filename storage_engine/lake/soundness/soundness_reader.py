@@ -67,11 +67,7 @@ logging.getLogger("pyiceberg.io.pyarrow").addFilter(
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """The table's values for a data file that has the right length.
-
-    :param first: the lowest value of each column that identifies a segment.
-    :param last: the highest value of each such column.
-    """
+    """The table's values for a file, and the lowest and highest of each column that identifies a segment."""
 
     row_count: int
     size_bytes: int
@@ -125,11 +121,9 @@ class Reader:
         return {look.receipt.identity: look for look in looks if look.faults}
 
     def _is_as_expected(self, row: Receipt, root: str) -> bool:
-        """Return whether table and storage have a receipt's file with the receipt's values.
+        """Return whether table and storage have a receipt's file below ``root`` with the receipt's values.
 
         If False, the receipt needs a closer look.
-
-        :param root: directory below which its file must be.
         """
         if row.state is not None or row.moved_to is not None or not row.data_file.startswith("data/"):
             return False
@@ -186,10 +180,7 @@ class Reader:
         return is_displaced(receipt, self._list_files(receipt)[1])
 
     def file(self, stored: StoredFile, depth: Depth) -> SeenFile:
-        """Look at a file at SIZES or FILES, even if the table doesn't list it.
-
-        :raises LakeUnavailableError: the file exists and can't be read.
-        """
+        """Look at a file at SIZES or FILES, even if the table doesn't list it. Errors: see :meth:`look`."""
         return self._file(SeenFile(stored, self._live.get(stored.location, ())), depth)
 
     def _list_files(self, receipt: Receipt) -> tuple[tuple[LiveFile, ...], tuple[SeenFile, ...]]:
@@ -339,10 +330,7 @@ def broken_receipts(
 
 
 def moved_receipts(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
-    """Return receipts whose rows another engine has moved into other files, or dropped, since their proof.
-
-    :raises LakeUnavailableError: the lake can't be read.
-    """
+    """Return receipts whose rows another engine has moved into other files, or dropped, since their proof."""
     if not rows:
         return ()
     reader = _reader(lake.messages(), rows)

@@ -192,8 +192,6 @@ def _credit_rows(
     """Return row hashes of compared and own receipts, and of receipts before them without a gap.
 
     Receipts after the last of these don't count: from there on the other log may differ.
-
-    :param replicas: other stores' receipts, by ``Receipt.log_id``.
     """
     own_rows = receipts(lake, store_id, with_ended=True)
     compared = _with_renewed(lake, [row for of_log in replicas.values() for row in of_log], compared)
@@ -235,10 +233,7 @@ def is_replica(lake: Lake, store_id: str, found: Sequence[Receipt], compared: Co
 def _with_renewed(
     lake: Lake, rows: Sequence[Receipt], compared: Collection[str | SegmentIdentity]
 ) -> Collection[str | SegmentIdentity]:
-    """Return the compared receipts, together with later receipts that prove the same bytes again.
-
-    :param rows: other stores' receipts that count.
-    """
+    """Return the compared receipts, together with later receipts that prove the same bytes again."""
     if not compared:
         return compared
     stores = {row.store_id for row in rows if not _is_compared(row, compared)}

@@ -94,10 +94,7 @@ def _prove(table: Table, receipt: Receipt, stored: Callable[[str], StoredFile]) 
 
 
 def _commit(lake: Lake, store_id: str, proven: dict[str, Receipt]) -> list[Receipt]:
-    """Commit new receipts, and return those that are in the table.
-
-    :param proven: the new receipts, by ``row_hash`` of the receipt that each supersedes.
-    """
+    """Commit receipts, given by the hash of the receipt that each supersedes. Return those in the table."""
     if not proven:
         return []
     span = offsets_of(proven.values())
