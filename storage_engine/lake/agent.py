@@ -71,8 +71,7 @@ class AgentListening:
     """The address of an agent, and the users who may ask for a run.
 
     :param certificate: file of the TLS certificate, which belongs to ``key``; None means no TLS.
-    :param client_authorities: file of the authorities that sign drivers' certificates; None if a driver needs
-        no certificate.
+    :param client_authorities: file of the authorities that sign drivers' certificates, if these are needed.
     :param token: token that a driver must have; "" if a driver needs none.
     :param plain: hosts other than this one may connect without TLS.
     """
@@ -139,8 +138,7 @@ class _Run:
 
     :param files: files that the run may read, by path; None for a file that was deleted after it was planned.
     :param until: monotonic time at which the run is forgotten if no request comes.
-    :param settled: facts of files after they were flushed for this run. A file whose facts are still the same
-        isn't flushed again.
+    :param settled: facts of files after their flush for this run. An unchanged file isn't flushed again.
     """
 
     key: str = field(repr=False)
@@ -247,8 +245,7 @@ class Agent:
     def _tls_now(self) -> ssl.SSLContext | None:
         """Return the TLS context for a new connection.
 
-        If the certificates' files have changed, it is made from the new ones. If these can't be used, the
-        earlier context stays.
+        If the certificates' files have changed, it is made anew. If they are unusable, it stays.
         """
         with self._lock:
             if (files := self._listening.files()) != self._tls_files:

@@ -3,8 +3,7 @@
 PyIceberg's own FileIO leaves written files in the page cache, so a power cut can destroy manifests that a
 committed catalog row points at. Here a local file is created without overwriting, and closing it fsyncs the
 file and its directory; the parents of new directories are fsynced as well. An object store acknowledges a
-file when its stream is closed. The file is then read back, because everything that refers to it would be lost
-with it.
+file when its stream is closed. The file is then read back, as everything that refers to it depends on it.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ from storage_engine.journal.records import Waiver
 class RunRow:
     """A run in short.
 
-    :param outcome: the run's outcome; None if it has no report yet, or if an older release stored the outcome
-        elsewhere.
+    :param outcome: the run's outcome; None if it has no report yet, or one of an older release.
     :param deleted_segments: number of deleted segments; None in the same cases. Then the events of segments
         say what was deleted.
     :param unchanged_since: the run whose report is also this run's report, because nothing changed.

@@ -61,12 +61,10 @@ class StoreSummary:
         none; None if not known. ``lost_ranges`` is the number of these ranges.
     :param archive_lag_seconds: time since the last write to the oldest unarchived segment, by that
         measurement; ``archive_lag_at_ms`` is the time of the measurement.
-    :param time_to_loss_ms: time until the first group loses an unread message; None if no group with a known
-        position has one.
+    :param time_to_loss_ms: time until a group loses an unread message; None if no group is known to have one.
     :param due_bytes: bytes that a cleanup requested by a person would have deleted at the last look; no lake
         had ``due_unproven_bytes`` of them.
-    :param validated_at_ms: when the last run with a validation wrote its report; ``validation`` is its
-        verdict.
+    :param validated_at_ms: when the last run with a ``validation`` wrote its report.
     """
 
     store_id: str

@@ -337,8 +337,7 @@ def commit_segments(
     :param unproven: shared files in which some of these segments were looked for, but not found as they are.
     :return: one receipt a segment, in the given order, read back from the table. If the segment has an older
         receipt that still holds, that one.
-    :raises SharedFileError: a shared file can't be committed, because the lake has one of its segments by
-        now.
+    :raises SharedFileError: a shared file can't be committed: the lake has one of its segments by now.
     :raises SharedWithOthersError: the lake has a segment's rows in a file that other segments share. Some of
         these have no receipt that shows whether the file proves them.
     :raises LakeConflictError: other bytes, another end or other companions are archived under the same

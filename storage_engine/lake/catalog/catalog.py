@@ -143,8 +143,7 @@ class Lake:
     def deletions(self) -> Table | None:
         """Load the table of deletions; None if the catalog has none.
 
-        :raises LakeUnavailableError: the table can't be read, belongs to another lake, or is in an older
-            state.
+        :raises LakeUnavailableError: the table can't be read, is another lake's, or is in an older state.
         :raises BadInputError: a newer release made it.
         """
         if not self.has_deletions():

@@ -53,8 +53,7 @@ def location_of(table: Table, name: str) -> str:
     """Return the present location of a file of a table.
 
     :param table: the table that has the file below its location.
-    :param name: the name in a receipt: relative, or a whole location below the table's present or former
-        location.
+    :param name: the name in a receipt: relative, or below the table's present or former location.
     """
     if "://" not in name and not name.startswith("/"):
         return f"{_root(table)}/{name}"
@@ -138,8 +137,7 @@ class PlacedTable:
     :param name: ``segments``, ``deletions``, or the name of the table of rows.
     :param metadata: the metadata as it was read; its locations may name another place.
     :param location: present location of the table's files, without a final slash.
-    :param metadata_elsewhere: location at which another engine has put the metadata file; None if it is below
-        ``location``.
+    :param metadata_elsewhere: location of the metadata file, if another engine has put it elsewhere.
     :param is_unmoved: whether the files that the metadata names outside of ``location`` are still there.
     """
 

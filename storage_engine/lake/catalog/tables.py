@@ -120,8 +120,7 @@ SEGMENTS = "segments"
 """The table of receipts. The table of rows has a name that the broker's package gives it."""
 
 DELETIONS = "deletions"
-"""The table of ranges that runs released or found deleted. A lake is complete without it, because it is made
-from the journal."""
+"""The table of ranges that runs released or found deleted. It is made from the journal, if it is missing."""
 
 SCHEMA_VERSION = "3.0"
 """Schema version of a new lake."""
@@ -167,8 +166,7 @@ SELECTIVE_COLUMNS = (*IDENTITY_COLUMNS.names, "physical_offset", "kind")
 """
 
 BROKER_PROPERTY = "storage-engine.broker"
-"""Property of each table: the broker whose segments the lake has. A lake without it is older, or belongs to
-the default broker."""
+"""Property of each table: the broker whose segments the lake has; the default broker if it is missing."""
 
 METADATA_AGE_MS = 7 * DAY_MS
 """Minimum time for which metadata files, manifest lists and manifests are kept after no table names them.
@@ -273,8 +271,7 @@ def messages_schema(
 ) -> Schema:
     """Return the Iceberg schema of the table of rows for a codec's columns.
 
-    :param comments: comments of the codec's columns; None: no column gets a comment, for a caller that only
-        reads or compares.
+    :param comments: comments of the codec's columns; None for a caller that needs no comments.
     """
     schema = _messages_schema(codec_schema, LATER_COLUMNS)
     if not trees:

@@ -210,8 +210,7 @@ def committing(lake: Lake) -> Iterator[None]:
 
     A commit needs this from the first look at the tables until the catalog has answered.
 
-    :raises LakeUnavailableError: another process removes files for longer than this one waits, or the lock
-        can't be taken.
+    :raises LakeUnavailableError: another process has the lock for too long, or it can't be taken.
     """
     with _hold_lock(lake.messages().location(), fcntl.LOCK_SH):
         yield
@@ -286,8 +285,7 @@ def settle_broker(lake: Lake, broker: str) -> None:
 
     It is safe to kill at any instant and to run again, for the same broker or another one.
 
-    :raises BadInputError: the lake is for another broker's segments, perhaps since a moment ago; nothing was
-        changed.
+    :raises BadInputError: the lake is for another broker's segments, perhaps since a moment ago.
     """
     check_broker(lake, broker)
     if has_no_broker(lake):
@@ -599,8 +597,7 @@ class Intent:
     :param lake_id: the UUID that the lake has when the command is done.
     :param copy_of: UUID of the lake that it is then a copy of; None if it is no copy.
     :param attempts: a UUID for each attempt, the last one last. The names of the files that it wrote have it.
-    :param began_at: name of the metadata file in the mark of ``segments`` when the attempt began; "" if there
-        was no mark.
+    :param began_at: metadata file in the mark of ``segments`` when the attempt began; "" without a mark.
     """
 
     command: str

@@ -74,10 +74,8 @@ class LocalSpan:
     :param path: path of the file; "" if nobody needs to read it.
     :param different_at: position of the first byte that differs from the archived segment.
     :param shielded: the segment is no longer in the log, but in the shield.
-    :param companions_fault: how its companions differ from the archived ones; "" if they are the same, or if
-        none were archived.
-    :param lineage: present lineage of the log; 0 if not known. Archived segments of an older lineage had
-        other bytes.
+    :param companions_fault: how its companions differ from the archived ones; "" if they don't.
+    :param lineage: present lineage of the log; 0 if not known. Older lineages had other bytes.
     :param unread: why the file can't be read, so that its bytes are unknown; "" if it can be read.
     """
 
@@ -100,12 +98,10 @@ class LocalSpan:
 class ReleasedSpan:
     """A range that was deleted from a log by the journal's record: by a run, or by somebody else.
 
-    :param excused: why no receipt was needed (policy ``archive: off``, a rule, or a waiver); "" if one was
-        needed.
+    :param excused: why no receipt was needed (policy ``archive: off``, a rule or a waiver), otherwise "".
     :param unasked: the lake that proved the range, if this lake can't be asked now; otherwise "".
     :param others: the known facts of a deletion by somebody else; "" if a run deleted it.
-    :param lineage: lineage of the log then; 0 if not known. Archived segments of an older lineage had other
-        bytes.
+    :param lineage: lineage of the log then; 0 if not known. Older lineages had other bytes.
     :param unknown: it isn't known whether the range is deleted: it may be in a place that can't be read.
     :param log_id: identity of its log, as receipts have it; "" if not known.
     :param is_other: another log has the name of its log by now.
@@ -154,8 +150,7 @@ class Witnesses:
     """Further places that may have bytes which are neither on disk nor in the store's receipts.
 
     :param present: identity of each log on disk by the log's name, as receipts have it; "" if not known.
-    :param replicas: ranges in sound receipts of other stores. They count where the store has no receipt of
-        its own.
+    :param replicas: ranges in sound receipts of other stores. They count where the store has no receipt.
     :param unasked: lakes that may have the bytes but were not asked, each as a clause that names it.
     :param compared: returns the receipts that were compared, by the journal.
     :param expiries: for each act that expired rows, by its SHA-256, a clause with the policy and the time.

@@ -55,8 +55,7 @@ def choose(
     At least one segment that is not urgent is always chosen, however small the budget is, so that each
     segment gets its turn.
 
-    :param urgent: segments that come before the others, within half of the budget, so that a repair shows
-        soon.
+    :param urgent: segments to check first, within half of the budget, so that a repair shows soon.
     :param cost_bytes: returns the number of bytes that a check of a segment reads.
     :param max_bytes: budget of bytes to read; None means no limit.
     """

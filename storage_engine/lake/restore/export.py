@@ -225,8 +225,7 @@ def export_messages(
     """Write the selected messages into a new file. The messages of one queue are in order.
 
     :param path: path of the new file. It appears when it is complete. An existing file is never overwritten.
-    :param decompress: decompress bodies. A damaged body stays compressed, and its column ``body_compressed``
-        is true.
+    :param decompress: decompress bodies, except damaged ones. ``body_compressed`` is true for these.
     :raises BadInputError: the key is empty, the span of time ends before it begins, the lake has no topic
         with the id, or the file would be among a store's files.
     :raises ExportError: the file exists already, or can't be written.

@@ -254,8 +254,7 @@ def choose_segments(
     :param span: part of the logs; None for all of their offsets.
     :param lineage: lineage to restore; None for the newest.
     :param log: log to restore; None for all logs.
-    :param serving: stores of stopped brokers that will serve the restored store; see
-        :meth:`Broker.restored_config`.
+    :param serving: stores of brokers that will serve the result; see :meth:`Broker.restored_config`.
     :param files_only: choose only segments, without the further files that a broker needs.
     :param with_filler: also choose segments with removed streams; filler takes the place of their messages.
     :raises RestoreError: there is no such segment, the span has a hole, a receipt was changed, or the brokers
@@ -318,8 +317,7 @@ def write_segments(
 
     :param keep_mtime: give files their old mtime. A broker then deletes them at its next window.
     :param progress: called after each segment with its size in bytes, from any thread.
-    :raises RestoreError: the target has other files, can't be written, or the lake's bytes are not those of
-        the receipt.
+    :raises RestoreError: the target has other files, can't be written, or the lake has other bytes.
     """
     name = Path(to_dir)
     chosen, config, source = segments.receipts, segments.config, segments.source

@@ -137,8 +137,7 @@ def check_streams(chosen: Sequence[Receipt], streams: Callable[[Receipt], Set[st
 
     A broker numbers a queue's messages one after the other. Messages after the gap would get new numbers.
 
-    :param streams: returns the streams that have rows in a segment. It is called only for logs with removed
-        streams.
+    :param streams: returns the streams with rows in a segment, and is called only for logs that lack some.
     :raises RestoreError: a stream has such a gap.
     """
     for log, of_log in group_by_log(chosen).items():

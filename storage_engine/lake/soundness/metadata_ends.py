@@ -148,8 +148,7 @@ def choose(
     """Return a table's right state.
 
     :param tables: all readable metadata of the table.
-    :param worth: returns how many known receipts, or files of receipts, a state has; None if its files can't
-        be read.
+    :param worth: returns a state's number of known receipts, or of their files; None if it can't be read.
     :raises LakeUnavailableError: no state can be read.
     """
 

@@ -269,8 +269,7 @@ def read_segment(
 
     :param table: the loaded table of rows.
     :param untouched: the result of :func:`untouched_files` for the table; None: it is called here.
-    :param memory: memory for the bytes, which decides how long they are valid; None: until the next bytes are
-        requested.
+    :param memory: memory for the bytes. Without it they are valid until the next ones are requested.
     :raises ProofError: the data file is no Parquet file, or the rows are not a whole segment.
     """
     location, origin = data_file_of(table, receipt), origin_of(receipt)

@@ -72,8 +72,7 @@ class ReceiptFault(StrEnum):
     def loses(self) -> bool:
         """Return whether nothing proves the bytes any more.
 
-        Otherwise files of the table prove them, and the fault is in the chain, in the tree, or in the entries
-        that queries use.
+        Otherwise files of the table prove them, and the fault is in the chain, the tree or the entries.
         """
         return self not in (
             ReceiptFault.CHAIN,
@@ -157,10 +156,8 @@ class Seen:
 
     :param row: the fault of the receipt's own row. If there is one, nothing else was read.
     :param files: the files that its proof depends on.
-    :param own: the table's entries of the data file that archiving wrote, even if the proof no longer depends
-        on it.
-    :param identity: the segment's values that these entries must have: column, its field id, its value as a
-        bound.
+    :param own: the table's entries of the data file that archiving wrote, needed for the proof or not.
+    :param identity: the segment's values that ``own`` must have: column, field id, value as a bound.
     :param statistics: difference between ``own`` and the file's footer.
     :param rows_sha256: hash of the segment's bytes that the rows give; None if the rows were not read.
     :param undecoded: why the rows give no segment.

@@ -142,8 +142,7 @@ def replica_spans(
     :param names: names and identities of the store's logs. The identity of other logs is found by the store's
         own receipts, and by compared ones.
     :param lost: ranges that neither the disk nor the store's receipts have.
-    :param compared: returns the compared receipts. It is called only if an identity isn't unique or isn't
-        known.
+    :param compared: returns the compared receipts, and is called only if an identity isn't sure.
     """
     ranges = [(lost_range.log, lost_range.start_offset, lost_range.end_offset) for lost_range in lost]
     ids = {log: names.ids.get(log, "") for log, _, _ in ranges}
