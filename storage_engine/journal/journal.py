@@ -75,7 +75,7 @@ class JournalHoldMemory:
     ) -> None:
         self._database = database
         self._store_id = store_id
-        self._record_drift = record_drift
+        self.record_drift = record_drift
 
     def load(self) -> Mapping[str, Any] | None:
         query = select(holds.c.state).where(holds.c.store_id == self._store_id)
@@ -117,9 +117,6 @@ class JournalHoldMemory:
                 if time.monotonic() >= deadline:
                     raise
             time.sleep(_ASK_AGAIN_SECONDS)
-
-    def record_drift(self, found: Sequence[Drift]) -> None:
-        self._record_drift(found)
 
 
 def put_report(connection: Connection, run: Run, row: ReportRow) -> None:

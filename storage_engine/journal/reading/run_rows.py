@@ -434,6 +434,9 @@ def runs_said_to_delete(connection: Connection, store_id: str) -> tuple[Deleting
     return tuple(DeletingRun(*row, last_id=0) for row in connection.execute(query))
 
 
+_COLUMNS = ("outcome", "causes", "deleted_segments", "freed_bytes", "validation", "lost_ranges")
+
+
 def read_run_record(connection: Connection, run_id: int) -> RunRecord:
     """Return a journal's record of a run."""
     run = connection.execute(select(runs).where(runs.c.id == run_id)).one()
@@ -449,7 +452,10 @@ def read_run_record(connection: Connection, run_id: int) -> RunRecord:
     fault = ""
     try:
         plan = None if run.plan is None else read_plan(connection, run.plan)
-        report = None if row is None else _report(row)
+        if row is not None:
+            content = None if row.report is None else json.loads(zlib.decompress(row.report))
+            columns = {name: getattr(row, name) for name in _COLUMNS}
+            report = ReportRecord(row.version, row.at_ms, columns, row.unchanged_since, content)
     except (BadInputError, NoResultFound, *MALFORMED) as error:
         fault = reason_text(error)
     return RunRecord(
@@ -461,12 +467,3 @@ def read_run_record(connection: Connection, run_id: int) -> RunRecord:
         is_undone=connection.execute(undo).first() is not None,
         report=report,
     )
-
-
-_COLUMNS = ("outcome", "causes", "deleted_segments", "freed_bytes", "validation", "lost_ranges")
-
-
-def _report(row: Any) -> ReportRecord:
-    content = None if row.report is None else json.loads(zlib.decompress(row.report))
-    columns = {name: getattr(row, name) for name in _COLUMNS}
-    return ReportRecord(row.version, row.at_ms, columns, row.unchanged_since, content)

@@ -11,7 +11,7 @@ Functions raise LakeUnavailableError if a mark can't be read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -137,7 +137,8 @@ def own_place(
     """
     named = metadata.location.rstrip("/")
     usual = usual_location(config, name)
-    places = dict.fromkeys(_logged_places(metadata) if usual is None else (usual,))
+    logged = (entry.metadata_file.rpartition("/metadata/") for entry in reversed(metadata.metadata_log))
+    places = dict.fromkeys([place for place, found, _ in logged if found] if usual is None else [usual])
     places.pop(named, None)
     for place in places:
         mark = _mark_at(config, place, file_io)
@@ -185,14 +186,6 @@ def has_mark(config: LakeConfig, place: str, file_io: FileIO) -> bool:
 
 def _mark_at(config: LakeConfig, place: str, file_io: FileIO) -> Mark | None:
     return read_mark_at(file_io, place) if may_open(config.file_io_properties, place) else None
-
-
-def _logged_places(metadata: TableMetadata) -> Iterator[str]:
-    """Yield the locations of a table's earlier metadata files, the last one first."""
-    for entry in reversed(metadata.metadata_log):
-        place, separator, _ = entry.metadata_file.rpartition("/metadata/")
-        if separator:
-            yield place
 
 
 def found_properties(table: Table) -> Mapping[str, Any]:

@@ -27,7 +27,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from pyiceberg.catalog.sql import SqlCatalog
@@ -204,30 +204,24 @@ _OTHERS = {
 }
 
 
-@contextmanager
-def committing(lake: Lake) -> Iterator[None]:
+def committing(lake: Lake) -> AbstractContextManager[None]:
     """Keep other processes from removing files while the block runs.
 
     A commit needs this from the first look at the tables until the catalog has answered.
 
     :raises LakeUnavailableError: another process has the lock for too long, or it can't be taken.
     """
-    with _hold_lock(lake.messages().location(), fcntl.LOCK_SH):
-        yield
+    return _hold_lock(lake.messages().location(), fcntl.LOCK_SH)
 
 
-@contextmanager
-def nobody_commits(lake: Lake) -> Iterator[None]:
+def nobody_commits(lake: Lake) -> AbstractContextManager[None]:
     """Keep other processes from committing while the block runs. The errors are as for :func:`committing`."""
-    with nobody_commits_at(lake.messages().location()):
-        yield
+    return nobody_commits_at(lake.messages().location())
 
 
-@contextmanager
-def nobody_commits_at(location: str) -> Iterator[None]:
+def nobody_commits_at(location: str) -> AbstractContextManager[None]:
     """Do the same as :func:`nobody_commits` for the table of rows at a location, which may not open yet."""
-    with _hold_lock(location, fcntl.LOCK_EX):
-        yield
+    return _hold_lock(location, fcntl.LOCK_EX)
 
 
 @contextmanager

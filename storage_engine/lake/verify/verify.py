@@ -308,22 +308,19 @@ def read_state(
     # Loaded after the receipts, so that the table has all files that these name.
     table = lake.messages()
     entries = list_entries(table, store_id, statistics=statistics)
-    acts = tuple(_faults_of_acts(lake))
+    acts: tuple[Finding, ...] = ()
+    try:
+        read_acts(lake)
+    except LakeUnavailableError as error:
+        # The fault concerns each store in the lake.
+        fault, _, advice = Text(error).partition(". ")
+        acts = (Finding(Status.FAILURE, "acts", fault, advice),)
     before = {check.store_id for check in remembered} if store_id is None else set()
     states = (
         _state(lake, table, name, rows.get(name, ()), entries.get(name, []), remembered, known(name))
         for name in sorted({*rows, *entries, *before} if store_id is None else {store_id})
     )
     return tuple(replace(state, findings=(*acts, *state.findings)) for state in states)
-
-
-def _faults_of_acts(lake: Lake) -> Iterator[Finding]:
-    """Yield the faults of the lake's acts. They concern each store in the lake."""
-    try:
-        read_acts(lake)
-    except LakeUnavailableError as error:
-        fault, _, advice = Text(error).partition(". ")
-        yield Finding(Status.FAILURE, "acts", fault, advice)
 
 
 def _state(
