@@ -580,7 +580,7 @@ def record_drift(journal: Journal, record: StoreRecord, run: Run, found: Sequenc
 def untold_mends(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
     """Return repairs and given-up segments that no record of the hold has reported yet.
 
-    Drift that is recorded while a run checks the hold is older than that run's record, but not part of it.
+    A run's record may lack drift that was recorded while the run checked the hold.
     """
     before, last = [None, None, *journal.store_events(record.store_id, Step.HOLD, Phase.RESULT)][-2:]
     reported = from_jsonable(HoldStatus, last.payload["result"]).disturbances if last else ()

@@ -532,7 +532,7 @@ def _last_in_buckets(
     conditions: Sequence[ColumnElement[bool]],
     span: BucketSpan,
 ) -> list[int]:
-    """Return the last moment of a table in each bucket that has one."""
+    """Return the time of a table's last row in each bucket that has rows."""
     buckets = _starts(span)
     last = select(at_ms).where(*conditions, *_inside(at_ms, buckets, span)).order_by(at_ms.desc()).limit(1)
     # Not joined to the table's rows, because a database may begin with all of those.

@@ -199,7 +199,7 @@ CHANGES_AT_MOST = 8
 
 
 def store_plan(connection: Connection, run: Run, plan: Plan) -> dict[str, Any]:
-    """Store a plan's decisions, as differences from the store's last list where they are few.
+    """Store a plan's decisions, as differences from the store's last list if these are few.
 
     :return: the JSON object to store in the run's row. :func:`read_plan` makes the plan of it.
     """

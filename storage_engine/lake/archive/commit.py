@@ -196,7 +196,7 @@ def missing_data(
     receipts_of: ReceiptsOf = tuple,
     leaving: Leaving = MappingProxyType({}),
 ) -> list[MissingSegment]:
-    """Return those of a store's segments that the loaded table of rows does not have as they were proven.
+    """Return a store's segments that the loaded table of rows lacks, or has otherwise than proven.
 
     :param receipts_of: returns the store's receipts that count. It is called if a shared file can't be read.
     :param leaving: shared files that may leave the table although some of their segments are lost.
@@ -212,7 +212,7 @@ def missing_data(
         if is_shared_name(file_name(file.location)):
             may_have = file.may_have(table.schema())
             shared += [file] if any(may_have(segment.identity) for segment in segments) else []
-        # Another engine puts rows into files whose names don't tell their segments.
+        # The names of another engine's files don't show which segments have rows in them.
         foreign = foreign or not is_own_name(file_name(file.location))
     inside = {file.location: _slots_in(table, file, receipts_of) for file in shared}
     asking = {slot_prefix(segment.identity) for segment in segments if segment.row_groups is None}
@@ -276,7 +276,7 @@ def _data_file(table: Table, segment: ProvenSegment) -> DataFile:
     if size_bytes != segment.data_file_bytes:
         raise ProofError(
             f"{segment.data_file}: expected {segment.data_file_bytes} bytes as proven, found {size_bytes}. "
-            "Nothing was committed. Do all hosts see the same warehouse? Run archive again."
+            "Nothing was committed. Make sure that all hosts see the same warehouse, and run archive again."
         )
     return iceberg_data_file(table, segment.data_file, size_bytes, segment.store_id, segment.manifest_facts)
 
@@ -521,7 +521,7 @@ def _commit_batch(
 
     :param settled: receipts that held when the tables were read before.
     """
-    # A receipt that holds by the tables may name a file that was lost. Then the same file is put back.
+    # A receipt may hold according to the tables although its file was lost. Then the file is put back.
     messages, staged = lake.messages(), segments
     lacking = [
         segment

@@ -69,7 +69,7 @@ def commit_steps(
     """Commit one step after the other until freshly loaded tables lack nothing.
 
     :param next_step: loads the tables and returns what they lack, or None if they lack nothing.
-    :param mark: writes the table's mark after the commits; None: :func:`mark_commits` writes both marks.
+    :param mark: writes the table's mark after the commits. The default writes the marks of both tables.
     :raises LakeUnavailableError: a table can't be read or written, or other writers overtook every attempt.
     :raises CommitStateUnknownError: the outcome of a commit can't be read.
     """

@@ -108,7 +108,7 @@ class Lake:
     def rows_table(self) -> str:
         """Return the name of the table of rows, by the properties of ``segments``.
 
-        Once these name a kind of broker, they aren't read again.
+        Once they name a broker, they aren't read again.
 
         :raises BadInputError: the lake's broker isn't installed.
         """

@@ -81,7 +81,7 @@ class Mark:
     :param catalog: identity of the catalog that committed last.
     :param metadata: name of the table's metadata file that was committed last.
     :param pending: the lake is getting its identity; the table may not have it yet.
-    :param act: SHA-256 of the newest known act of the lake; later acts may exist. "": no act is known.
+    :param act: SHA-256 of the newest known act of the lake, or ""; later acts may exist.
     """
 
     lake_id: str
@@ -208,7 +208,7 @@ def write_mark(table: Table, lake_id: str, catalog: str, *, pending: bool = Fals
     A mark never goes back to an older state. Two processes may write at once, and the process that loaded the
     table first may write last. So each loads the table again after writing, until mark and table agree.
 
-    :param act: SHA-256 of the lake's newest act; "": the mark keeps the act that it names.
+    :param act: SHA-256 of the lake's newest act; "" to keep the act that the mark names.
     :raises LakeIdentityError: the existing mark contradicts the table.
     """
     while True:

@@ -120,7 +120,7 @@ def proves_nothing(config: LakeConfig, around: str) -> LakeIdentityError:
 def place_around(config: LakeConfig, root: Path | None = None) -> str:
     """Return the store or lake that contains a lake, as words for a message; "" if none does.
 
-    :param root: a directory that counts as a store even if none is recognized there; None: no such directory.
+    :param root: a directory that counts as a store even if none is recognized there.
     :raises BadInputError: a broker's package can't say whether a directory is a store.
     """
     directories = local_directories(config)

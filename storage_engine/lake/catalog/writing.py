@@ -576,7 +576,7 @@ def _data_files(table: Table, metadata: TableMetadata) -> Iterator[str]:
 def _overtaken(lake: Lake, doing: str) -> LakeUnavailableError:
     return LakeUnavailableError(
         f"lake {lake.location}: {_ATTEMPTS} attempts to {doing} were overtaken by other writers. Run again "
-        "when fewer write at once."
+        "when fewer processes write at once."
     )
 
 

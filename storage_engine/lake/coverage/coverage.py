@@ -1,7 +1,7 @@
 """Coverage of a log: the ranges that the store, a lake, both or neither have. Pure; reads nothing.
 
 The ranges on disk and the ranges in the lake must together be one interval: every gap between its ends is
-LOST. If both have a segment, its SHA-256 must be the same. Ranges that were released by the journal's record
+LOST. If both have a segment, its SHA-256 must be the same. Ranges that the journal has as released
 belong to the interval, so that a loss at its beginning is noticed. If one lake lacks a segment or its receipt
 is broken, another lake may prove it.
 """
@@ -96,7 +96,7 @@ class LocalSpan:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedSpan:
-    """A range that was deleted from a log by the journal's record: by a run, or by somebody else.
+    """A range that was deleted from a log, according to the journal: by a run, or by somebody else.
 
     :param excused: why no receipt was needed (policy ``archive: off``, a rule or a waiver), otherwise "".
     :param unasked: the lake that proved the range, if this lake can't be asked now; otherwise "".
@@ -195,7 +195,7 @@ def log_ranges(
     :param receipts: receipts of one store, including those of expired segments. If several lineages cover an
         offset, the highest counts, even if it is higher than that of the log on disk: a person opened that
         lineage because the offset was written again. The older bytes stay in the lake as history.
-    :param released: ranges deleted by the journal's record.
+    :param released: ranges that were deleted, according to the journal.
     :param broken: receipts that contradict their data file, each with the reason: they prove nothing.
     """
     witnesses = witnesses or Witnesses()
@@ -388,7 +388,7 @@ def judge_absent(
     If all of their deletions are excused, the result is NOT_ARCHIVED or an accepted loss. All other bytes are
     LOST only if every lake that may have them was asked; otherwise they are UNKNOWN.
 
-    :param released: their deletions by the journal's record.
+    :param released: their deletions, according to the journal.
     :param unasked: lakes that may have them but were not asked, each as a clause.
     :param has_receipt: a receipt covers them, but it proves nothing.
     """

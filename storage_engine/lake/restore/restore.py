@@ -130,7 +130,7 @@ def with_their_ends(
     found: Sequence[Receipt],
     queues: Callable[[Receipt], pa.Table],
 ) -> tuple[tuple[Receipt, ...], tuple[Extension, ...]]:
-    """Return chosen segments with the later ones that a broker needs as well, and the logs that have such.
+    """Return the chosen segments with later ones that a broker needs as well, and the extended logs.
 
     :param found: all archived segments, in order.
     :param queues: returns :func:`queues_of_segment` for a segment.

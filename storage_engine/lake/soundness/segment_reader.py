@@ -268,7 +268,7 @@ def read_segment(
     SHA-256: nothing here is a proof.
 
     :param table: the loaded table of rows.
-    :param untouched: the result of :func:`untouched_files` for the table; None: it is called here.
+    :param untouched: the result of :func:`untouched_files` for the table, which is called here if missing.
     :param memory: memory for the bytes. Without it they are valid until the next ones are requested.
     :raises ProofError: the data file is no Parquet file, or the rows are not a whole segment.
     """

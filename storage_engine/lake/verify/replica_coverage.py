@@ -122,7 +122,7 @@ def replica_receipts(
 def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
     """Return other stores' receipts of a store's logs.
 
-    A segment that a replica had archived wasn't archived again. Receipts of expired segments are included.
+    They are for segments that this store didn't archive because a replica had, including expired ones.
 
     :param rows: the store's own receipts.
     """

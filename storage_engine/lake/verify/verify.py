@@ -299,7 +299,7 @@ def read_state(
     :param statistics: read all statistics of data files, so that they can be compared later.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    # Metadata that this process read earlier may not be what the files have now.
+    # The files may have changed since this process read their metadata.
     clear_manifest_cache()
     forget_files()
     segments = lake.segments()
@@ -427,12 +427,11 @@ def verify(
     :param store_id: the store to check; None for every store that the lake knows.
     :param local: that store's ranges on disk, from :func:`local_spans`.
     :param elsewhere: receipts of that store that hold in another lake, or whose segments expired there.
-    :param released: ranges deleted by the journal's record, by store.
+    :param released: ranges that were deleted according to the journal, by store.
     :param known: links that the chain is known to have had, by store.
     :param memory: has earlier checks, and records new ones.
     :param max_bytes: limit for reading data files and segments; None means no limit.
-    :param witnesses: by store, other places that may have missing ranges, and the logs on disk. Replicas'
-        ranges in this lake are added.
+    :param witnesses: by store, other places that may have missing ranges. Replicas in this lake are added.
     :return: one result for each store, by store id.
     :raises LakeUnavailableError: the lake can't be read. A single data file that can't be read is a finding.
     """
