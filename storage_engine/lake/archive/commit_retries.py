@@ -157,7 +157,7 @@ def pause_seconds(attempt: int) -> float:
 def overtaken(lake: Lake) -> LakeUnavailableError:
     return LakeUnavailableError(
         f"lake {lake.location}: {MAX_ATTEMPTS} attempts to commit were overtaken by other writers. Run "
-        "again when fewer processes write at once: what is committed by now is found."
+        "again when fewer processes write at once: it finds what is committed already."
     )
 
 
@@ -207,8 +207,8 @@ def _was_not_sent(error: Exception) -> bool:
 def _state_unknown(lake: Lake, cause: Exception) -> CommitStateUnknownError:
     return CommitStateUnknownError(
         f"lake {lake.location}: a commit ended with {type(cause).__name__}: {cause}, and the table could not "
-        "tell whether it went through. Nothing was deleted. Run again when the lake answers: what is "
-        "committed is found and not committed twice."
+        "tell whether it went through. Nothing was deleted. Run again when the lake answers: nothing "
+        "is committed twice."
     )
 
 

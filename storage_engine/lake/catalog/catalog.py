@@ -77,7 +77,7 @@ from storage_engine.lake.catalog.tables import (
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors, reason_of
 
 CHANGE_LOCK = threading.Lock()
-"""Held while this process changes a lake, so that what a failed attempt wrote is known to be its own."""
+"""Held while this process changes a lake, so that files of a failed attempt are known to be its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +336,7 @@ def check_lake(lake: Lake) -> None:
     rows = ""
     try:
         if isinstance(lake.catalog, SqlCatalog):
-            # Before the metadata is opened: a plain copy names the original's, which may be gone by now.
+            # Before the metadata is opened: a plain copy names the original's files, which may be missing.
             with lake_errors(lake.location, "read the catalog"):
                 locations = metadata_locations(lake.catalog, lake.config.namespace)
             if SEGMENTS in locations:
@@ -421,7 +421,7 @@ def break_hard_links(path: Path) -> None:
                 "expected a rollback journal, found WAL mode. End every program that uses the database, then "
                 f"checkpoint it and leave WAL mode: {command}"
             )
-        # Nobody commits meanwhile, and what a killed writer left is rolled back.
+        # Nobody else can commit now, and an unfinished transaction of a killed writer is rolled back.
         connection.execute("BEGIN IMMEDIATE")
         with replacing(path) as file:
             file.write(connection.serialize())

@@ -129,8 +129,7 @@ def place_around(config: LakeConfig, root: Path | None = None) -> str:
         for around in places_around(place):
             if store_around(around) == around or (root is not None and _is_same(around, root)):
                 return f"the store {around}"
-            # The directory may be this lake under another name. Whoever makes tables checks for lakes that
-            # share the warehouse.
+            # The directory may be this lake under another name. A shared warehouse is noticed by the tables.
             is_own = any(_is_same(name, path) for name in (around, around / _WAREHOUSE) for path in paths)
             if not is_own and _is_lake(around, config):
                 return f"the lake {around}"

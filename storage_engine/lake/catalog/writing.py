@@ -14,7 +14,7 @@ journal. The caller holds :data:`~storage_engine.lake.catalog.catalog.CHANGE_LOC
 It also keeps the intent of a command that makes a lake's metadata, beside the tables and until the command is
 done. If the command was killed and is run again, it reads here which UUID it gave and which files its earlier
 attempts wrote. These files are removed only after the catalog names another attempt's files. The intent is
-void once the mark below the table says that somebody has committed since: then a complete lake is there.
+void once the mark below the table says that somebody has committed since: then the lake is complete.
 
 Functions raise LakeUnavailableError if the lake can't be read or written.
 """
@@ -347,8 +347,8 @@ _ATTEMPTS = 20
 def ready_to_write(lake: Lake) -> None:
     """Make sure that a lake may be written, and has this version's identity, marks, columns and comments.
 
-    A table of deletions that can't be made is no fault, because nothing depends on it. Whoever writes to it
-    gets the error. Don't call this while :data:`CHANGE_LOCK` is held: it is taken here for any change.
+    A table of deletions that can't be made is no fault, because nothing depends on it. A write to it raises
+    the error. Don't call this while :data:`CHANGE_LOCK` is held: it is taken here for any change.
 
     :raises LakeIdentityError: the lake is a copy that was not promoted, or lies inside a store or another
         lake. Or the lake is of version 1, and its catalog is older than its warehouse or isn't the
@@ -659,8 +659,8 @@ def end(file_io: FileIO, location: str, intent: Intent) -> None:
 def sweep_attempts(file_io: FileIO, tables: Iterable[str], intent: Intent, named: Iterable[str]) -> None:
     """Remove files of attempts that failed.
 
-    Call this before anybody else can commit. Until somebody does, the catalog names the files of the attempt
-    that succeeded. If it names no attempt's files, nothing is removed.
+    Call this before other processes can commit: until then the catalog names the files of the attempt that
+    succeeded. If it names no attempt's files, nothing is removed.
 
     :param tables: locations of the tables.
     :param named: names of the metadata files that the catalog has now.

@@ -85,7 +85,7 @@ class RestoreTarget:
         with ExitStack() as opened:
             files = []
             for path in paths:
-                # A killed restore may not have fsynced them, and whoever copied them neither.
+                # The file may not be fsynced yet: a killed restore left it, or somebody copied it.
                 with target_errors(self._name / path), self._directory(path.parent, make=True) as directory:
                     fd = os.open(path.name, _OPEN_FILE, dir_fd=directory)
                     files.append(opened.enter_context(io.FileIO(fd)))
