@@ -192,7 +192,6 @@ def levels_at(connection: Connection, store_id: str, at_ms: int) -> tuple[DiskUs
 
 
 def delete_levels(connection: Connection, store_id: str, moments: Sequence[int] | ScalarSelect[Any]) -> None:
-    """Remove the levels of these moments."""
     disk_ids = select(disks.c.id).where(disks.c.store_id == store_id)
     connection.execute(delete(levels).where(levels.c.disk_id.in_(disk_ids), levels.c.at_ms.in_(moments)))
 

@@ -79,11 +79,9 @@ class StoreRecord:
 
     @property
     def lineages(self) -> Lineages:
-        """The lineage of each log."""
         return Lineages(self.lineage, self.log_lineages)
 
     def lineage_of(self, log: str) -> int:
-        """Return the lineage of a log."""
         return self.lineages.of(log)
 
     def at_lineage(self, lineage: int, logs: Iterable[str]) -> StoreRecord:

@@ -438,7 +438,6 @@ _COLUMNS = ("outcome", "causes", "deleted_segments", "freed_bytes", "validation"
 
 
 def read_run_record(connection: Connection, run_id: int) -> RunRecord:
-    """Return a journal's record of a run."""
     run = connection.execute(select(runs).where(runs.c.id == run_id)).one()
     result = select(events.c.payload).where(
         events.c.run_id == run_id, events.c.phase == Phase.RESULT.value, events.c.subject == ""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table
 
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.archive.commit_retries import CommitStep, commit_steps
@@ -72,16 +71,15 @@ def add_deletions(
         if not rows:
             return None
         texts = tuple(f"{row.run} {row.event_id} {row.name}" for row in rows)
-        return CommitStep(table, texts, partial(_prepare_rows, table, store_id, rows))
+        new = [asdict(row) for row in rows]
+        return CommitStep(
+            table, texts, lambda: prepare_rows(table, {store_id: as_table(table, new)}, "event_id")
+        )
 
     with CHANGE_LOCK:
         with committing(lake):
             make_deletions(lake)
         commit_steps(lake, next_step, mark_deletions)
-
-
-def _prepare_rows(table: Table, store_id: str, rows: Sequence[DeletedRange]) -> Transaction:
-    return prepare_rows(table, {store_id: as_table(table, [asdict(row) for row in rows])}, "event_id")
 
 
 def _rows_of(table: Table, store_id: str) -> tuple[DeletedRange, ...]:

@@ -175,7 +175,6 @@ class Lake:
         return tables
 
     def load(self, name: str) -> Table:
-        """Load a table by its name."""
         with metadata_errors(self.location, f"load table {self.config.namespace}.{name}"):
             return self.catalog.load_table((self.config.namespace, name))
 

@@ -43,8 +43,6 @@ class Depth(IntEnum):
 
 
 class ReceiptFault(StrEnum):
-    """A fault of a receipt."""
-
     ROW = "row"
     CHAIN = "chain"
     MOVED = "moved"
