@@ -136,7 +136,7 @@ def put_report(connection: Connection, run: Run, row: ReportRow) -> None:
 
 
 def put_findings(
-    connection: Connection, store_id: str, found: Mapping[str, Any], lags: Sequence[GroupLag] | None
+    connection: Connection, store_id: str, new_findings: Mapping[str, Any], lags: Sequence[GroupLag] | None
 ) -> None:
     """Replace a store's findings.
 
@@ -144,7 +144,7 @@ def put_findings(
     """
     at_ms = clock_ms()
     connection.execute(delete(findings).where(findings.c.store_id == store_id))
-    row = {"store_id": store_id, "findings": to_jsonable(found), "at_ms": at_ms}
+    row = {"store_id": store_id, "findings": to_jsonable(new_findings), "at_ms": at_ms}
     connection.execute(insert(findings).values(**row))
     if lags is None:
         return
@@ -156,15 +156,15 @@ def put_findings(
         connection.execute(insert(groups), rows)
 
 
-def put_levels(connection: Connection, store_id: str, seen: Mapping[int, Sequence[DiskUsage]]) -> None:
+def put_levels(connection: Connection, store_id: str, by_moment: Mapping[int, Sequence[DiskUsage]]) -> None:
     """Record the disks' levels at moments that have none yet; of several disks with one path, the fullest.
 
-    :param seen: the disks by the moment, in milliseconds since the epoch.
+    :param by_moment: the disks by the moment, in milliseconds since the epoch.
     :raises IntegrityError: another process recorded a path for the first time at the same time.
     """
     rows = []
     ids = _ids(connection, store_id)
-    for at_ms, usages in seen.items():
+    for at_ms, usages in by_moment.items():
         fullest = {disk.path: disk for disk in sorted(usages, key=lambda disk: disk.used_percent or 0)}
         for path, disk in fullest.items():
             if path not in ids:
@@ -441,9 +441,9 @@ class Journal(JournalStores):
     save_report = writes(put_report)
     save_findings = writes(put_findings)
 
-    def save_topic_days(self, store_id: str, found: Mapping[Slot, Sequence[TopicDay]]) -> None:
+    def save_topic_days(self, store_id: str, slots: Mapping[Slot, Sequence[TopicDay]]) -> None:
         """Record the bytes of archived segments by topic and day. This never uses a full disk's reserve."""
-        self._database.write(lambda connection: put_topic_days(connection, store_id, found), reserve=False)
+        self._database.write(lambda connection: put_topic_days(connection, store_id, slots), reserve=False)
 
     # Samples and waivers
 
@@ -555,22 +555,22 @@ def hold_memory(journal: Journal, store_id: str) -> HoldMemory:
     return journal.hold_memory(store_id, record)
 
 
-def record_under_watch(journal: Journal, record: StoreRecord, found: Sequence[Drift]) -> None:
+def record_under_watch(journal: Journal, record: StoreRecord, drifts: Sequence[Drift]) -> None:
     """Record drift under :data:`WATCH_RUN`, if it was not recorded since the last renewal of the hold."""
-    record_drift(journal, record, journal.run_without_plan(record.store_id, WATCH_RUN), found)
+    record_drift(journal, record, journal.run_without_plan(record.store_id, WATCH_RUN), drifts)
 
 
-def record_drift(journal: Journal, record: StoreRecord, run: Run, found: Sequence[Drift]) -> None:
+def record_drift(journal: Journal, record: StoreRecord, run: Run, drifts: Sequence[Drift]) -> None:
     """Record drift that was not recorded since the last renewal of the hold.
 
     Call this before a renewal, because a renewal forgets the segments that are gone.
     """
-    if not found:
+    if not drifts:
         return
     recorded = {event.subject for event in _since_renewal(journal, record)}
     new = {
         _subject(drift): {"lineage": record.lineage_of(drift.log), "disturbance": to_jsonable(drift)}
-        for drift in found
+        for drift in drifts
         if _subject(drift) not in recorded
     }
     journal.record(run, Step.DRIFT, Phase.RESULT, list(new.items()))

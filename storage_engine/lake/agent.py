@@ -411,8 +411,8 @@ class Agent:
         elif ask == "acts":
             # A task must not delay the mending of a fence.
             acts = read_own_acts(served.root, waits=False)
-            same = tuple(it for it in acts.files if (it.device, it.inode) == (served.device, served.inode))
-            wire.send({"acts": to_jsonable(OwnActs(same))})
+            files = tuple(it for it in acts.files if (it.device, it.inode) == (served.device, served.inode))
+            wire.send({"acts": to_jsonable(OwnActs(files))})
         elif ask == "read":
             self._send_file(wire, run, path, served, int(question["offset"]), int(question["bytes"]))
         else:

@@ -212,8 +212,8 @@ def store_plan(connection: Connection, run: Run, plan: Plan) -> dict[str, Any]:
         select(plans).where(plans.c.store_id == run.store_id).order_by(plans.c.id.desc()).limit(1)
     ).first()
     if last is not None:
-        same = bytes(last.decisions) == packed
-        changes = whole if same else difference(unpack(last.decisions), decisions)
+        is_same = bytes(last.decisions) == packed
+        changes = whole if is_same else difference(unpack(last.decisions), decisions)
         if changes is not None:
             return {**head, "decisions_in": last.id, **changes}
     row = {"store_id": run.store_id, "run_key": run.run_key, "decisions": packed, "at_ms": clock_ms()}
@@ -387,10 +387,10 @@ class SlotTopic(NamedTuple):
     size_bytes: int
 
 
-def put_topic_days(connection: Connection, store_id: str, found: Mapping[Slot, Sequence[TopicDay]]) -> None:
+def put_topic_days(connection: Connection, store_id: str, slots: Mapping[Slot, Sequence[TopicDay]]) -> None:
     """Replace the recorded bytes of segments by topic and day."""
     rows: list[dict[str, Any]] = []
-    for (log, base_offset), days in found.items():
+    for (log, base_offset), days in slots.items():
         key = {"store_id": store_id, "log": log, "base_offset": base_offset}
         connection.execute(delete(topic_days).filter_by(**key))
         rows += [
@@ -452,10 +452,10 @@ class RulesRow:
     rules: Mapping[str, Any]
 
 
-def put_rules(connection: Connection, store_id: str, found: Mapping[str, Any]) -> None:
+def put_rules(connection: Connection, store_id: str, broker_rules: Mapping[str, Any]) -> None:
     """Record the rules by which a store's broker deletes, if they differ from the last recorded ones."""
     query = select(rules).where(rules.c.store_id == store_id).order_by(rules.c.at_ms.desc()).limit(1)
-    last, now = connection.execute(query).first(), to_jsonable(found)
+    last, now = connection.execute(query).first(), to_jsonable(broker_rules)
     if last is not None and last.rules == now:
         return
     # A clock that was set back must not put new rules before old ones.

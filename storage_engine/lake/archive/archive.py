@@ -303,7 +303,7 @@ def commit_proven(
     def at(it: ProvenSegment) -> int:
         return by_slot[it.slot]
 
-    proven, again = sorted(proven, key=at), list[ProvenSegment]()
+    proven, archived_again = sorted(proven, key=at), list[ProvenSegment]()
     unproven: set[str] = set()
     try:
         while True:
@@ -323,10 +323,10 @@ def commit_proven(
                 for job in [jobs[at(segment)] for segment in proven if segment.data_file in error.data_files]:
                     with suppress(FileGoneError):
                         staying.append(archive_segment(replace(job, found_in=None)))
-                        again.append(staying[-1])
+                        archived_again.append(staying[-1])
                 proven = sorted(staying, key=at)
     finally:
-        discard(again)
+        discard(archived_again)
 
 
 def _prove_again(lake: Lake, jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegment]:

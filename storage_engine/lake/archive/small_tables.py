@@ -139,7 +139,7 @@ def files_to_merge(row_counts: Sequence[int]) -> list[int]:
         if count < FULL_FILE_ROWS:
             # Two bits are a factor of four.
             by_size.setdefault((count.bit_length() - 1) // 2, []).append(at)
-    return [at for same in by_size.values() if len(same) >= MERGED_FILES for at in same]
+    return [at for indexes in by_size.values() if len(indexes) >= MERGED_FILES for at in indexes]
 
 
 def _files(table: Table, store_id: str) -> list[FileScanTask]:

@@ -34,21 +34,21 @@ _PARTITION = f"{_METRICS}column.store_id"
 """Property for the bounds of ``store_id``, from which PyIceberg takes a new file's partition."""
 
 
-def followed_properties(found: Mapping[str, str]) -> dict[str, str]:
+def followed_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the table properties that are followed here: ours, and those for statistics. Pure."""
     return {
         **OWN_PROPERTIES,
         _PARTITION: "truncate(64)",
-        **{key: value for key, value in found.items() if _is_followed(key, value)},
+        **{key: value for key, value in properties.items() if _is_followed(key, value)},
     }
 
 
-def ignored_properties(found: Mapping[str, str]) -> tuple[str, ...]:
+def ignored_properties(properties: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of a table's properties that aren't followed here. Pure."""
     return tuple(
         sorted(
             key
-            for key, value in found.items()
+            for key, value in properties.items()
             if not _is_followed(key, value) and value != OWN_PROPERTIES.get(key)
         )
     )
@@ -138,7 +138,7 @@ def own_place(
     named = metadata.location.rstrip("/")
     usual = usual_location(config, name)
     logged = (entry.metadata_file.rpartition("/metadata/") for entry in reversed(metadata.metadata_log))
-    places = dict.fromkeys([place for place, found, _ in logged if found] if usual is None else [usual])
+    places = dict.fromkeys([place for place, slash, _ in logged if slash] if usual is None else [usual])
     places.pop(named, None)
     for place in places:
         mark = _mark_at(config, place, file_io)

@@ -256,14 +256,14 @@ def _names_before_trees(names: Iterable[str]) -> list[str]:
 @cache
 def _with_field_ids(codec_schema: pa.Schema, later: tuple[str, ...]) -> pa.Schema:
     ids = itertools.count(1)
-    every = pa.schema([*IDENTITY_COLUMNS, *codec_schema, *TREE_COLUMNS])
-    added = (*TREE_COLUMNS.names, *(name for name in later if name in every.names))
-    first = [_with_id(field, next(ids)) for field in every if field.name not in added]
+    all_columns = pa.schema([*IDENTITY_COLUMNS, *codec_schema, *TREE_COLUMNS])
+    added = (*TREE_COLUMNS.names, *(name for name in later if name in all_columns.names))
+    first = [_with_id(field, next(ids)) for field in all_columns if field.name not in added]
     columns = {field.name: _with_nested_ids(field, ids) for field in first}
     for name in added:
-        field = _with_id(every.field(name), next(ids))
+        field = _with_id(all_columns.field(name), next(ids))
         columns[name] = _with_nested_ids(field, ids)
-    return pa.schema([columns[field.name] for field in every])
+    return pa.schema([columns[field.name] for field in all_columns])
 
 
 def messages_schema(
@@ -278,8 +278,8 @@ def messages_schema(
         schema = schema.select(*_names_before_trees(field.name for field in schema.fields))
     if comments is None:
         return schema
-    every = {**IDENTITY_COMMENTS, **comments, **TREE_COMMENTS}
-    return Schema(*(field.model_copy(update={"doc": every.get(field.name)}) for field in schema.fields))
+    texts = {**IDENTITY_COMMENTS, **comments, **TREE_COMMENTS}
+    return Schema(*(field.model_copy(update={"doc": texts.get(field.name)}) for field in schema.fields))
 
 
 @cache
@@ -442,7 +442,7 @@ def make_rows_table(
     :return: whether this call made it.
     """
     first = messages_schema(codec.schema, codec.columns.comments, trees=False)
-    every = messages_schema(codec.schema, codec.columns.comments)
+    last = messages_schema(codec.schema, codec.columns.comments)
     # A catalog numbers the columns of the first schema itself. The columns of trees get the ids after them.
     with suppress(TableAlreadyExistsError, CommitFailedException):
         creation = catalog.create_table_transaction(
@@ -453,7 +453,7 @@ def make_rows_table(
             properties={**messages_properties(codec.columns), **more_properties},
         )
         with creation.update_schema() as update:
-            later = (field for field in every.fields if field.name not in first.column_names)
+            later = (field for field in last.fields if field.name not in first.column_names)
             for field in sorted(later, key=lambda field: field.field_id):
                 update.add_column(field.name, field.field_type, doc=field.doc)
         creation.commit_transaction()

@@ -257,7 +257,7 @@ def _one_log(
             pairwise(cuts), zip(here, proven, removed, elsewhere, strict=True), strict=True
         )
     ]
-    return [_joined(tuple(same)) for _, same in groupby(rows, attrgetter("where", "status", "detail"))]
+    return [_joined(tuple(equal)) for _, equal in groupby(rows, attrgetter("where", "status", "detail"))]
 
 
 def _covering(cuts: Sequence[int], spans: Sequence[tuple[int, int, T]]) -> list[list[T]]:
@@ -313,8 +313,8 @@ def _judge(
     elif local:
         where, place = Where.LOCAL, "on disk"
     elif shielded:
-        known = "".join(f" ({text})" for text in sorted({span.others for span in released if span.others}))
-        where, place = Where.SHIELDED, f"gone from the log{known}, kept in the shield, not in the lake yet"
+        details = "".join(f" ({text})" for text in sorted({span.others for span in released if span.others}))
+        where, place = Where.SHIELDED, f"gone from the log{details}, kept in the shield, not in the lake yet"
         faults.append((Status.WARNING, place))
     elif replicas:
         stores = " and ".join(sorted({span.store_id for span in replicas}))

@@ -110,10 +110,10 @@ def compare(
 
 def _compare(files: Sequence[FileFacts], receipt: Receipt, acts: OwnActs, *, hash_all: bool) -> Compared:
     own, *companions = files
-    same = acts.same_file(own, receipt.source_facts)
-    sha256 = sha256_of(own.path) if hash_all or not same else None
+    is_same = acts.same_file(own, receipt.source_facts)
+    sha256 = sha256_of(own.path) if hash_all or not is_same else None
     if receipt.files is None and not companions:
-        return Compared(sha256, same, "")
+        return Compared(sha256, is_same, "")
     try:
         proven = {companion.name: companion for companion in receipt.companions}
     except ReceiptError as error:
@@ -128,7 +128,7 @@ def _compare(files: Sequence[FileFacts], receipt: Receipt, acts: OwnActs, *, has
             fault := companion_fault(receipt.broker, proven[name], Path(facts.path))
         ):
             return Compared(sha256, False, fault)
-    return Compared(sha256, same, "")
+    return Compared(sha256, is_same, "")
 
 
 def companion_fault(broker: str, proven: Companion, path: Path) -> str:

@@ -127,12 +127,12 @@ class Extension:
 def with_their_ends(
     config: RestoredConfig | None,
     chosen: Sequence[Receipt],
-    found: Sequence[Receipt],
+    archived: Sequence[Receipt],
     queues: Callable[[Receipt], pa.Table],
 ) -> tuple[tuple[Receipt, ...], tuple[Extension, ...]]:
     """Return the chosen segments with later ones that a broker needs as well, and the extended logs.
 
-    :param found: all archived segments, in order.
+    :param archived: all archived segments, in order.
     :param queues: returns :func:`queues_of_segment` for a segment.
     :raises RestoreError: a needed segment isn't archived.
     """
@@ -146,8 +146,8 @@ def with_their_ends(
         asked_end, why = last.end, config.unfinished(merged)
         while reason := config.unfinished(merged):
             where = (log, last.lineage, last.end)
-            behind = [row for row in found if (row.log, row.lineage, row.base_offset) == where]
-            if not behind:
+            following = [row for row in archived if (row.log, row.lineage, row.base_offset) == where]
+            if not following:
                 before = _last_end(config, of_log, queues)
                 raise RestoreError(
                     f"log {log}: expected the restored log to end where a broker can serve it, found that "
@@ -155,7 +155,7 @@ def with_their_ends(
                     "written. Archive the next segment first"
                     + (f", or restore less: --log {log} --to-offset {before}." if before else ".")
                 )
-            last = behind[0]
+            last = following[0]
             of_log.append(last)
             merged = _merged(config, [merged, queues(last)])
         rows += of_log
@@ -340,8 +340,8 @@ def write_segments(
             existing = target.look(configuration | set(sums), finished)
             # Every existing file is compared before anything is written.
             present = sorted(existing - configuration)
-            beside = min(LANES, max(1, -(-len(present) // threads)))
-            groups = (present[at : at + beside] for at in range(0, len(present), beside))
+            group_size = min(LANES, max(1, -(-len(present) // threads)))
+            groups = (present[at : at + group_size] for at in range(0, len(present), group_size))
             _all(pool.submit(_check_same, name, target, paths, sums) for paths in groups)
             if existing & configuration:
                 queues = _all(pool.submit(source.queues, row) for row in chosen)
@@ -356,10 +356,10 @@ def write_segments(
 
             def restore_one(receipt: Receipt, path: Path) -> tuple[RestoredSegment, pa.Table]:
                 # Companions first, so that they exist once the segment has its name.
-                beside = {path.with_name(companion.name): companion for companion in receipt.companions}
-                for extra in beside.keys() - existing:
+                companions = {path.with_name(companion.name): companion for companion in receipt.companions}
+                for extra in companions.keys() - existing:
                     with target.new_file(extra) as file:
-                        _write_companion(beside[extra], str(path), file, keep_mtime)
+                        _write_companion(companions[extra], str(path), file, keep_mtime)
                         file.publish()
                 if path not in existing:
                     with target.new_file(path) as file:

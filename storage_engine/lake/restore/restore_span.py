@@ -65,7 +65,7 @@ class LineageRange:
 
 
 def choose(
-    found: Sequence[Receipt],
+    receipts: Sequence[Receipt],
     span: Span,
     store_id: str,
     location: str,
@@ -76,7 +76,7 @@ def choose(
 ) -> tuple[Receipt, ...]:
     """Return the segments that a span touches, in each log's newest lineage, without a hole in any log.
 
-    :param found: the store's receipts.
+    :param receipts: the store's receipts.
     :param replicas: other stores' receipts of the same logs. They fill gaps between, before and after the
         store's own receipts, if they join them without a hole.
     :param expired: receipts of expired segments, which error messages name.
@@ -85,7 +85,7 @@ def choose(
     :raises RestoreError: there are no such segments, or a segment between them is missing.
     """
     chosen: list[Receipt] = []
-    for log, of_log in group_by_log(found).items():
+    for log, of_log in group_by_log(receipts).items():
         newest = max(receipt.lineage for receipt in of_log)
         of_log = [receipt for receipt in of_log if receipt.lineage == newest]
         of_log = _with_replicas(of_log, [row for row in replicas if row.log_id == of_log[-1].log_id])
@@ -115,7 +115,7 @@ def choose(
         )
     if not chosen:
         spans = "; ".join(
-            f"lineage {r.lineage} {r.log} [{r.base_offset}, {r.end})" for r in (*found[:1], *found[-1:])
+            f"lineage {r.lineage} {r.log} [{r.base_offset}, {r.end})" for r in (*receipts[:1], *receipts[-1:])
         )
         raise RestoreError(
             f"lake {location}: expected archived segments of store {store_id}"
@@ -291,10 +291,10 @@ def runs(rows: Sequence[Receipt]) -> list[tuple[int, int]]:
     return merged
 
 
-def other_lineages(found: Sequence[Receipt], chosen: Sequence[Receipt]) -> tuple[LineageRange, ...]:
+def other_lineages(receipts: Sequence[Receipt], chosen: Sequence[Receipt]) -> tuple[LineageRange, ...]:
     """Return the ranges of other lineages of the chosen logs, which the restore doesn't bring back."""
     lineages = {row.log: row.lineage for row in chosen}
-    ordered = sorted(found, key=lambda row: (row.lineage, row.log, row.base_offset))
+    ordered = sorted(receipts, key=lambda row: (row.lineage, row.log, row.base_offset))
     return tuple(
         LineageRange(number, log, start, end)
         for (number, log), rows in groupby(ordered, key=lambda row: (row.lineage, row.log))
@@ -362,13 +362,13 @@ class FilledSegments:
         return json.dumps(to_jsonable(self), indent=1).encode()
 
 
-def filled_notes(root: str | PathLike[str], there: Collection[tuple[str, int]]) -> tuple[str, ...]:
+def filled_notes(root: str | PathLike[str], slots: Collection[tuple[str, int]]) -> tuple[str, ...]:
     """Return notes about the present segments with filler, or a note that the record can't be read.
 
-    :param there: logs and base offsets of the present segments.
+    :param slots: logs and base offsets of the present segments.
     """
     try:
-        return tuple(str(filled) for filled in read_filled(root) if (filled.log, filled.base_offset) in there)
+        return tuple(str(filled) for filled in read_filled(root) if (filled.log, filled.base_offset) in slots)
     except StoreIdentityError as error:
         return (Text(error).removesuffix("."),)
 

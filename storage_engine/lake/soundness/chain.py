@@ -232,11 +232,11 @@ def _check_links(
     :param sequences: the rows' numbers, ascending.
     :param first: number of the first row that was read. The row before it isn't checked.
     """
-    wrong = np.flatnonzero(sequences != np.arange(first, first + len(sequences)))
-    if len(wrong):
-        at = first + int(wrong[0])
-        if sequences[wrong[0]] < at:
-            fault = f"two rows are number {int(sequences[wrong[0]])}: one was added from elsewhere"
+    misplaced = np.flatnonzero(sequences != np.arange(first, first + len(sequences)))
+    if len(misplaced):
+        at = first + int(misplaced[0])
+        if sequences[misplaced[0]] < at:
+            fault = f"two rows are number {int(sequences[misplaced[0]])}: one was added from elsewhere"
         else:
             fault = f"row number {at} is missing: it was removed or replaced"
         raise ReceiptError(f"receipts of store {store_id}: {fault}. {_WHAT_NOW}")

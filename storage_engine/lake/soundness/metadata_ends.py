@@ -90,14 +90,14 @@ def find_metadata(
     return MetadataFiles(readable, tuple(sorted(damaged)))
 
 
-def of_one_table(found: MetadataFiles, mark: Mark | None, pointer: str | None) -> list[PlacedTable]:
+def of_one_table(files: MetadataFiles, mark: Mark | None, pointer: str | None) -> list[PlacedTable]:
     """Return the metadata of the one table that belongs at a location.
 
     :param mark: the location's mark, if there is one.
     :param pointer: name of the metadata file that the catalog names, if it names one.
     :raises LakeIdentityError: there is metadata of several tables, and nothing shows which one is right.
     """
-    tables = found.readable
+    tables = files.readable
     uuids = {table.metadata.table_uuid for table in tables.values()}
     uuid: UUID | None = None
     if mark is not None:

@@ -390,14 +390,14 @@ def filled_segment(table: Table, receipt: Receipt) -> tuple[memoryview, int]:
     if fault := tree_fault(receipt, leaves) if leaves is not None else "expected a root, found none":
         raise ProofError(f"{table.location()}: {receipt.log}/{receipt.base_offset:020d}: {fault}.")
     origin = origin_of(receipt)
-    begins = np.append(origin, ends)
-    behind = np.append(starts, origin + receipt.size_bytes)
-    gaps = np.flatnonzero(begins < behind)
+    gap_starts = np.append(origin, ends)
+    gap_ends = np.append(starts, origin + receipt.size_bytes)
+    gaps = np.flatnonzero(gap_starts < gap_ends)
     # A filler gets the store timestamp of the message before it, the first one that of the segment.
     times = np.append(receipt.first_store_timestamp_ms or receipt.proven_at_ms, stored_ms)
     last_timed = np.maximum.accumulate(np.where(times > 0, np.arange(len(times)), 0))
     codec = find_broker(receipt.broker).codec
-    rows = codec.filler(begins[gaps], behind[gaps], times[last_timed[gaps]])
+    rows = codec.filler(gap_starts[gaps], gap_ends[gaps], times[last_timed[gaps]])
     if rows is None:
         raise ProofError(
             f"{receipt.log}: expected a broker whose log may have filler, found {receipt.broker}."

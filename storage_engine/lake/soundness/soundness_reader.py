@@ -160,8 +160,8 @@ class Reader:
         :param chunk: called with positions and bytes of the segment that the rows give.
         :raises LakeUnavailableError: a file exists and can't be read.
         """
-        if wrong := row_fault(receipt):
-            return _judge_look(receipt, Seen(wrong))
+        if fault := row_fault(receipt):
+            return _judge_look(receipt, Seen(fault))
         own, files = self._list_files(receipt)
         displaced = is_displaced(receipt, files)
         for step in (Depth.SIZES, Depth.FILES):
@@ -222,8 +222,8 @@ class Reader:
         if not any(entry.location == file.stored.location for entry in seen.own for file in seen.files):
             return seen
         try:
-            wrong = (self._difference(entry) for entry in seen.own)
-            return replace(seen, statistics=next(filter(None, wrong), ""))
+            differences = (self._difference(entry) for entry in seen.own)
+            return replace(seen, statistics=next(filter(None, differences), ""))
         except (LakeUnavailableError, MemoryError):
             raise
         except Exception as error:
@@ -244,8 +244,8 @@ class Reader:
                     digest.update(data)
                 if chunk is not None:
                     chunk(position, data)
-            wrong = tree_fault(receipt, leaves)
-            if leaves is not None and not wrong:
+            tree_difference = tree_fault(receipt, leaves)
+            if leaves is not None and not tree_difference:
                 # The root covers each byte at its place, and the SHA-256. So each byte is hashed only once.
                 return replace(seen, rows_sha256=receipt.sha256)
             if leaves is not None:
@@ -260,7 +260,7 @@ class Reader:
             return replace(seen, undecoded=_decode_fault(error))
         # If the rows have other bytes, the tree's difference isn't reported.
         is_same = digest.hexdigest() == receipt.sha256
-        return replace(seen, rows_sha256=digest.hexdigest(), tree=wrong if is_same else "")
+        return replace(seen, rows_sha256=digest.hexdigest(), tree=tree_difference if is_same else "")
 
     def _difference(self, listed: LiveFile) -> str:
         """Return the difference between an entry and the file's footer, which is read once."""

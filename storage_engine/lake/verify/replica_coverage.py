@@ -213,19 +213,19 @@ def _credit_rows(
     return credited
 
 
-def is_replica(lake: Lake, store_id: str, found: Sequence[Receipt], compared: ComparedReceipts) -> bool:
+def is_replica(lake: Lake, store_id: str, rows: Sequence[Receipt], compared: ComparedReceipts) -> bool:
     """Return whether other stores' receipts belong to a replica of a store's log, at least up to some offset.
 
     They do if one of them was compared, or directly follows a segment that the store has archived.
 
-    :param found: other stores' receipts of one log.
+    :param rows: other stores' receipts of one log.
     """
-    renewed = _with_renewed(lake, found, compared())
+    renewed = _with_renewed(lake, rows, compared())
     by_end = {row.end: row for row in receipts(lake, store_id)}
     return any(
         _is_compared(row, renewed)
         or ((left := by_end.get(row.base_offset)) and find_broker(row.broker).receipts.continues(left, row))
-        for row in found
+        for row in rows
     )
 
 
@@ -248,7 +248,7 @@ def _is_compared(row: Receipt, compared: Collection[str | SegmentIdentity]) -> b
 def compare_with_replicas(
     lake: Lake,
     segments: Sequence[Segment],
-    found: Sequence[Receipt],
+    rows: Sequence[Receipt],
     hash_range: HashRange,
     depth: Depth = Depth.SIZES,
 ) -> ReplicaComparison:
@@ -258,7 +258,7 @@ def compare_with_replicas(
     one of the segments are hashed.
 
     :param segments: segments of one log, the oldest first.
-    :param found: result of :func:`replica_receipts` for this log.
+    :param rows: result of :func:`replica_receipts` for this log.
     :param hash_range: hashes ranges of this log's files.
     :param depth: depth to which the receipts' files are read.
     """
@@ -268,7 +268,7 @@ def compare_with_replicas(
         place = bisect_right(ends, row.base_offset)
         return place < len(ends) and segments[place].base_offset < row.end
 
-    by_identity = {row.identity: row for row in found if meets_one(row)}
+    by_identity = {row.identity: row for row in rows if meets_one(row)}
     broken = broken_receipts(lake, list(by_identity.values()), depth)
     same: list[Receipt] = []
     others: list[tuple[Receipt, str | None]] = []

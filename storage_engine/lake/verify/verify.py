@@ -327,16 +327,16 @@ def _state(
     lake: Lake,
     table: Table,
     store_id: str,
-    every: Sequence[Receipt],
+    history: Sequence[Receipt],
     entries: Sequence[LiveFile],
     remembered: Sequence[Check],
     heads: Collection[ChainHead],
 ) -> StoreMetadata:
-    every_row = current(every)
+    every_row = current(history)
     findings, rows = [], with_rows(every_row)
-    chained, faults = True, row_faults(every)
+    chained, faults = True, row_faults(history)
     try:
-        check_chain(every, heads, faults)
+        check_chain(history, heads, faults)
     except ReceiptError as error:
         chained = False
         advice = (
@@ -344,7 +344,7 @@ def _state(
             "segments back to the snapshot before the change."
         )
         findings.append(Finding(Status.FAILURE, "receipts", Text(error), advice))
-    findings += _find_vanished(every, [check for check in remembered if check.store_id == store_id])
+    findings += _find_vanished(history, [check for check in remembered if check.store_id == store_id])
     reader = Reader(table, entries)
     looks = reader.faulty(rows, faults)
     findings += (unsound(fault) for look in looks.values() for fault in look.faults if not fault.kind.loses)
