@@ -245,7 +245,7 @@ class Agent:
     def _tls_now(self) -> ssl.SSLContext | None:
         """Return the TLS context for a new connection.
 
-        If the certificates' files have changed, it is made anew. If they are unusable, it stays.
+        If the certificates' files have changed, it is made again. If they are unusable, it stays.
         """
         with self._lock:
             if (files := self._listening.files()) != self._tls_files:
