@@ -105,11 +105,11 @@ def refuse_nested_proof(config: LakeConfig, root: Path | None = None) -> None:
 
 
 def proves_nothing(config: LakeConfig, around: str) -> LakeIdentityError:
-    """Return the error for a lake that lies inside a store or another lake."""
+    """Return the error for a lake that lies inside a store or another lake. Alarms have its text."""
     return LakeIdentityError(
         f"lake {config.location}: expected a lake outside of stores and other lakes, found one inside "
-        f"{around}. Such a lake proves nothing for a release and takes no archive: whatever destroys that "
-        "store or lake destroys both. Nothing was changed. Move its directory to another disk and run ",
+        f"{around}, which proves nothing for a release and takes nothing: whatever destroys that store or "
+        "lake destroys both. Nothing was changed. Move its directory to another disk and run ",
         Command("lake relocate"),
         "; ",
         Command("lake copy"),

@@ -31,7 +31,7 @@ def test_it_is_read_copied_and_moved_and_nothing_is_released_on_its_proof(
         assert done.exit_code == 0, (words, done.err)
     refused = cli("clean", store, "--lake", nested, "--manual")
     assert refused.exit_code != 0
-    assert f"inside the store {store}. Such a lake proves nothing for a release" in refused.err + refused.out
+    assert f"inside the store {store}, which proves nothing for a release" in refused.err + refused.out
     assert sorted(path.name for path in (store / "commitlog").iterdir()) == log
     told = cli("doctor", store, "--lake", nested, "--json").json
     assert "lake-nested" in {finding["kind"] for finding in told["findings"]}

@@ -107,7 +107,7 @@ def test_a_lake_that_lies_inside_a_store_is_read_and_moved_and_takes_nothing(
     relocate(config)
     lake = open_lake(config)
     assert copy_lake(lake, LakeConfig.local(tmp_path / "copy"))
-    with pytest.raises(LakeIdentityError, match=rf"inside the store {store}. Such a lake proves nothing"):
+    with pytest.raises(LakeIdentityError, match=rf"inside the store {store}, which proves nothing"):
         archive_all(lake, make_jobs(lake, segments[1]))
     nested.rename(tmp_path / "moved")
     relocate(LakeConfig.local(tmp_path / "moved"))
