@@ -24,7 +24,10 @@ from storage_engine.model.proof.deleted_range import DeletedRange
 
 
 def read_deletions(lake: Lake, store_id: str) -> tuple[DeletedRange, ...]:
-    """Return a store's rows in the order of their writing, or () if the lake has no such table."""
+    """Return a store's rows in the order of their writing, or () if the lake has no such table.
+
+    :raises LakeUnavailableError: the rows can't be read.
+    """
     table = lake.deletions()
     return () if table is None else _rows_of(table, store_id)
 

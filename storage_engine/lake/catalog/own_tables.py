@@ -132,8 +132,8 @@ def own_place(
 ) -> str:
     """Return the location of a table's own files.
 
-    It is the location in the metadata, unless that one has no mark: then another engine has set it. In that
-    case it is the earlier location with this catalog's mark.
+    It is the location in the metadata, unless another engine has set that one: then it has no mark, and an
+    earlier location has this catalog's mark.
     """
     named = metadata.location.rstrip("/")
     usual = usual_location(config, name)

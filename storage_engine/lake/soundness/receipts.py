@@ -91,7 +91,7 @@ def receipts_in(
     :param log: log of the receipts to return; None for all logs.
     :param base_offsets: lowest and highest base offset of the receipts to return, inclusive.
     :param superseded: return all rows, in the order in which they were committed.
-    :param with_ended: also return receipts of segments that have expired, entirely or in part.
+    :param with_ended: also return receipts of segments of which the lake has only a part, or nothing now.
     """
     where: dict[str, str | int] = {"store_id": store_id}
     if lineage is not None:

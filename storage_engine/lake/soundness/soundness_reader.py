@@ -330,7 +330,10 @@ def broken_receipts(
 
 
 def moved_receipts(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
-    """Return receipts whose rows another engine has moved into other files, or dropped, since their proof."""
+    """Return receipts whose rows another engine has moved into other files, or dropped, since their proof.
+
+    :raises LakeUnavailableError: the lake can't be read.
+    """
     if not rows:
         return ()
     reader = _reader(lake.messages(), rows)

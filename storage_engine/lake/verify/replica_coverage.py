@@ -120,9 +120,9 @@ def replica_receipts(
 
 
 def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
-    """Return other stores' receipts of a store's logs.
+    """Return all other stores' receipts of a store's logs, including those of expired segments.
 
-    They are for segments that this store didn't archive because a replica had, including expired ones.
+    A segment that a replica had archived wasn't archived again, and has a receipt only there.
 
     :param rows: the store's own receipts.
     """

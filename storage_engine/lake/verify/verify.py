@@ -431,7 +431,8 @@ def verify(
     :param known: links that the chain is known to have had, by store.
     :param memory: has earlier checks, and records new ones.
     :param max_bytes: limit for reading data files and segments; None means no limit.
-    :param witnesses: by store, other places that may have missing ranges. Replicas in this lake are added.
+    :param witnesses: by store, the logs on disk and other places that may have missing ranges. Replicas in
+        this lake are added.
     :return: one result for each store, by store id.
     :raises LakeUnavailableError: the lake can't be read. A single data file that can't be read is a finding.
     """
