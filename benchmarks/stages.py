@@ -105,7 +105,7 @@ class _WatchedHash:
 def _watched(watch: Watch, stack: ExitStack) -> None:
     functions: list[tuple[Any, str, str]] = [
         (archive, "read_source", "read source"),
-        (data_file, "_write_group", "write Parquet"),
+        (pq.ParquetWriter, "write_table", "write Parquet"),
         (archive, "fsync_path", "fsync"),
         (pq.ParquetFile, "read_row_group", "read back"),
         (RocketMQCodec, "encode", "encode"),
@@ -116,7 +116,6 @@ def _watched(watch: Watch, stack: ExitStack) -> None:
         (restoring, "_write_chunk", "write file"),
         (NewFile, "sha256", "sync and hash file"),
         (restoring, "queues_of_segment", "config"),
-        (restoring, "_start_writeback", "start writeback"),
         (os, "fsync", "fsync"),
     ]
     for owner, name, stage in functions:

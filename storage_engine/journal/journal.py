@@ -75,7 +75,7 @@ class JournalHoldMemory:
     ) -> None:
         self._database = database
         self._store_id = store_id
-        self._record_drift = record_drift
+        self.record_drift = record_drift
 
     def load(self) -> Mapping[str, Any] | None:
         query = select(holds.c.state).where(holds.c.store_id == self._store_id)
@@ -118,9 +118,6 @@ class JournalHoldMemory:
                     raise
             time.sleep(_ASK_AGAIN_SECONDS)
 
-    def record_drift(self, found: Sequence[Drift]) -> None:
-        self._record_drift(found)
-
 
 def put_report(connection: Connection, run: Run, row: ReportRow) -> None:
     """Replace a run's report."""
@@ -139,15 +136,15 @@ def put_report(connection: Connection, run: Run, row: ReportRow) -> None:
 
 
 def put_findings(
-    connection: Connection, store_id: str, found: Mapping[str, Any], lags: Sequence[GroupLag] | None
+    connection: Connection, store_id: str, new_findings: Mapping[str, Any], lags: Sequence[GroupLag] | None
 ) -> None:
     """Replace a store's findings.
 
-    :param lags: lags of all consumer groups; None: the recorded lags are kept.
+    :param lags: lags of all consumer groups; None to keep the recorded lags.
     """
     at_ms = clock_ms()
     connection.execute(delete(findings).where(findings.c.store_id == store_id))
-    row = {"store_id": store_id, "findings": to_jsonable(found), "at_ms": at_ms}
+    row = {"store_id": store_id, "findings": to_jsonable(new_findings), "at_ms": at_ms}
     connection.execute(insert(findings).values(**row))
     if lags is None:
         return
@@ -159,15 +156,15 @@ def put_findings(
         connection.execute(insert(groups), rows)
 
 
-def put_levels(connection: Connection, store_id: str, seen: Mapping[int, Sequence[DiskUsage]]) -> None:
+def put_levels(connection: Connection, store_id: str, by_moment: Mapping[int, Sequence[DiskUsage]]) -> None:
     """Record the disks' levels at moments that have none yet; of several disks with one path, the fullest.
 
-    :param seen: the disks by the moment, in milliseconds since the epoch.
+    :param by_moment: the disks by the moment, in milliseconds since the epoch.
     :raises IntegrityError: another process recorded a path for the first time at the same time.
     """
     rows = []
     ids = _ids(connection, store_id)
-    for at_ms, usages in seen.items():
+    for at_ms, usages in by_moment.items():
         fullest = {disk.path: disk for disk in sorted(usages, key=lambda disk: disk.used_percent or 0)}
         for path, disk in fullest.items():
             if path not in ids:
@@ -195,7 +192,6 @@ def levels_at(connection: Connection, store_id: str, at_ms: int) -> tuple[DiskUs
 
 
 def delete_levels(connection: Connection, store_id: str, moments: Sequence[int] | ScalarSelect[Any]) -> None:
-    """Remove the levels of these moments."""
     disk_ids = select(disks.c.id).where(disks.c.store_id == store_id)
     connection.execute(delete(levels).where(levels.c.disk_id.in_(disk_ids), levels.c.at_ms.in_(moments)))
 
@@ -264,10 +260,7 @@ class Journal(JournalStores):
     # Runs
 
     def begin_run(self, store_id: str, run_key: str, request: PlanRequest) -> Run:
-        """Open the run, or return the existing one.
-
-        :raises RunStateError: the run exists with another request.
-        """
+        """Open the run, or return the existing one. Raise RunStateError if that has another request."""
         request_json = to_jsonable(request)
 
         def begin(connection: Connection) -> None:
@@ -292,17 +285,11 @@ class Journal(JournalStores):
         return run
 
     def run_without_plan(self, store_id: str, run_key: str) -> Run:
-        """Return a run that needs no plan. If it doesn't exist, it is begun.
-
-        :raises RunStateError: the run existed, and has expired.
-        """
+        """Return a run that needs no plan, or begin it. Raise RunStateError if it has expired."""
         return self.find_run(store_id, run_key) or self.begin_run(store_id, run_key, PlanRequest())
 
     def find_run(self, store_id: str, run_key: str) -> Run | None:
-        """Return a run of a store by its key. None: there is no such run.
-
-        :raises RunStateError: the run existed, and has expired.
-        """
+        """Return a run of a store by its key, or None. Raise RunStateError if it has expired."""
         run = self.read(lambda connection: journal_rows.find_run_row(connection, store_id, run_key))
         if run is not None and run.state is RunState.EXPIRED:
             raise RunStateError(
@@ -312,10 +299,7 @@ class Journal(JournalStores):
         return run
 
     def run(self, store_id: str, run_key: str) -> Run:
-        """Return a run of a store by its key.
-
-        :raises RunStateError: there is no such run.
-        """
+        """Return a run of a store by its key. Raise RunStateError if there is none, or if it has expired."""
         run = self.find_run(store_id, run_key)
         if run is None:
             raise RunStateError(
@@ -327,7 +311,7 @@ class Journal(JournalStores):
         return run
 
     def last_planned_run(self, store_id: str) -> Run | None:
-        """Return a store's newest run that has a plan. The plan may have expired. None: there is none."""
+        """Return a store's newest run that has a plan, or None. The plan may have expired."""
         query = (
             select(runs.c.run_key)
             .where(runs.c.store_id == store_id, runs.c.plan_digest.is_not(None))
@@ -358,7 +342,6 @@ class Journal(JournalStores):
 
         :param payload: the other data that the plan was decided from.
         """
-
         digest = plan.digest
 
         def record(connection: Connection) -> bool:
@@ -458,9 +441,9 @@ class Journal(JournalStores):
     save_report = writes(put_report)
     save_findings = writes(put_findings)
 
-    def save_topic_days(self, store_id: str, found: Mapping[Slot, Sequence[TopicDay]]) -> None:
+    def save_topic_days(self, store_id: str, slots: Mapping[Slot, Sequence[TopicDay]]) -> None:
         """Record the bytes of archived segments by topic and day. This never uses a full disk's reserve."""
-        self._database.write(lambda connection: put_topic_days(connection, store_id, found), reserve=False)
+        self._database.write(lambda connection: put_topic_days(connection, store_id, slots), reserve=False)
 
     # Samples and waivers
 
@@ -487,7 +470,7 @@ class Journal(JournalStores):
 
         def write(connection: Connection) -> None:
             connection.execute(insert(samples).values(**row))
-            # Two looks in one millisecond: the later one counts.
+            # If there are two looks in one millisecond, the later one counts.
             delete_levels(connection, store_id, [at_ms])
             put_levels(connection, store_id, {at_ms: disks})
 
@@ -572,31 +555,31 @@ def hold_memory(journal: Journal, store_id: str) -> HoldMemory:
     return journal.hold_memory(store_id, record)
 
 
-def record_under_watch(journal: Journal, record: StoreRecord, found: Sequence[Drift]) -> None:
+def record_under_watch(journal: Journal, record: StoreRecord, drifts: Sequence[Drift]) -> None:
     """Record drift under :data:`WATCH_RUN`, if it was not recorded since the last renewal of the hold."""
-    record_drift(journal, record, journal.run_without_plan(record.store_id, WATCH_RUN), found)
+    record_drift(journal, record, journal.run_without_plan(record.store_id, WATCH_RUN), drifts)
 
 
-def record_drift(journal: Journal, record: StoreRecord, run: Run, found: Sequence[Drift]) -> None:
+def record_drift(journal: Journal, record: StoreRecord, run: Run, drifts: Sequence[Drift]) -> None:
     """Record drift that was not recorded since the last renewal of the hold.
 
-    Called before a renewal, which forgets the segments that are gone.
+    Call this before a renewal, because a renewal forgets the segments that are gone.
     """
-    if not found:
+    if not drifts:
         return
     recorded = {event.subject for event in _since_renewal(journal, record)}
     new = {
         _subject(drift): {"lineage": record.lineage_of(drift.log), "disturbance": to_jsonable(drift)}
-        for drift in found
+        for drift in drifts
         if _subject(drift) not in recorded
     }
     journal.record(run, Step.DRIFT, Phase.RESULT, list(new.items()))
 
 
 def untold_mends(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
-    """Return repairs and given-up segments that no record of the hold reported yet. No single look finds all.
+    """Return repairs and given-up segments that no record of the hold has reported yet.
 
-    Drift recorded while a run checks the hold is older than that run's record, but not part of it.
+    A run's record may lack drift that was recorded while the run checked the hold.
     """
     before, last = [None, None, *journal.store_events(record.store_id, Step.HOLD, Phase.RESULT)][-2:]
     reported = from_jsonable(HoldStatus, last.payload["result"]).disturbances if last else ()
@@ -612,7 +595,7 @@ def untold_mends(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
 
 
 def drift_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
-    """Return drift recorded since a run last recorded the hold. Perhaps no report has it yet."""
+    """Return drift since a run last recorded the hold. A report may not have it yet."""
     events = _since_renewal(journal, record)
     return tuple(from_jsonable(Drift, event.payload["disturbance"]) for event in events)
 
@@ -625,7 +608,7 @@ def _since_renewal(journal: Journal, record: StoreRecord) -> list[Event]:
 
 
 def _subject(drift: Drift) -> str:
-    """Return a text that identifies a drift: the same at each finding, even after the range was archived."""
+    """Return a text that identifies a drift. It stays the same even after the range was archived."""
     if drift.start_offset < 0:
         return f"{drift.kind.value}: {drift.detail}"
     return f"{drift.kind.value}: {drift.log} [{drift.start_offset}, {drift.end_offset})"

@@ -61,10 +61,10 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoreRecord:
-    """A store's identity. Its UUID never changes. Its lineage does when other bytes get its offsets.
+    """A store's identity. Its UUID never changes. Its lineage changes when other bytes get its offsets.
 
-    :param host: the machine on which the store was first seen; None: not known.
-    :param name: the name by which it is managed; None: it has none yet.
+    :param host: the machine on which the store was first seen; None if not known.
+    :param name: the name by which it is managed; None if it has none yet.
     :param log_lineages: lineages of the logs that have their own, by the log's name.
     """
 
@@ -79,11 +79,9 @@ class StoreRecord:
 
     @property
     def lineages(self) -> Lineages:
-        """The lineage of each log."""
         return Lineages(self.lineage, self.log_lineages)
 
     def lineage_of(self, log: str) -> int:
-        """Return the lineage of a log."""
         return self.lineages.of(log)
 
     def at_lineage(self, lineage: int, logs: Iterable[str]) -> StoreRecord:
@@ -108,7 +106,7 @@ class Run:
 class Event:
     """A step's intent, result or failure.
 
-    :param subject: its subject: a segment's base offset, or a file; "" for the step as a whole.
+    :param subject: a segment's base offset, or a file; "" for the step as a whole.
     :param event_id: a number that increases with each recorded event, whatever the clock says.
     """
 
@@ -125,7 +123,7 @@ class Event:
 class Extent:
     """Extent of a store's logs: sums over its logs, and the time of the oldest message.
 
-    :param oldest_message_ms: when the oldest message was stored; None: unknown.
+    :param oldest_message_ms: when the oldest message was stored; None if unknown.
     """
 
     min_offset: int
@@ -137,9 +135,9 @@ class Extent:
 class Sample:
     """The results of one look at a store.
 
-    :param archive_lag: archive lag; None: the lakes were not asked.
-    :param progress: a running broker's progress; None: no running broker was asked.
-    :param extent: extent of the logs; None: the logs were not read.
+    :param archive_lag: archive lag; None if the lakes were not asked.
+    :param progress: a running broker's progress; None if no running broker was asked.
+    :param extent: extent of the logs; None if the logs were not read.
     """
 
     store_id: str
@@ -156,11 +154,10 @@ class ReportRow:
 
     :param version: version of the report's fields.
     :param causes: why the run deleted, such as ``time-up``.
-    :param report: the report's JSON; None: another run's report counts for it.
+    :param report: the report's JSON; None if another run's report counts for it.
     :param unchanged_since: that other run.
     :param validation: the validation's verdict; "" where the run had none.
-    :param lost_ranges: number of ranges that its validation found nowhere and whose loss no person had
-        accepted.
+    :param lost_ranges: number of lost ranges by its validation, without losses that a person has accepted.
     """
 
     version: int
@@ -179,7 +176,7 @@ class RecordedRule:
     """A rule that keeps messages of a store out of its lakes.
 
     :param rule: SHA-256 of the act that records it in a lake.
-    :param clock: clock reading of the recording machine at that time; None: the machine has none.
+    :param clock: clock reading of the recording machine at that time, if it has one.
     """
 
     store_id: str

@@ -75,7 +75,7 @@ def named_anew(place: str, store_id: str, known_at: str, name: str) -> StoreIden
 def no_copy(place: str, store_id: str, stamped_at: str, name: str) -> StoreIdentityError:
     """Return the error for making a new store of directories that are a known store itself, not a copy.
 
-    :param name: the name that the store gets here.
+    The parameters are as for :func:`moved_error`.
     """
     return StoreIdentityError(
         f"{place}: expected a copy of a store, found the directories of store {store_id} itself, which was "
@@ -156,12 +156,12 @@ def _store_at(connection: Connection, real_path: str, host: str | None = ANY_HOS
 
     A record of another machine counts only if no setting says that this machine has its own store.
 
-    :param host: the store's host by its settings: this machine, any host (``ANY_HOST``), or None: not set.
+    :param host: the store's host by its settings: this machine, ``ANY_HOST``, or None if not set.
     :raises StoreIdentityError: several machines have a store at this path, this machine has none yet, and no
         setting says which store it is.
     """
     rows = read_stores(connection, stores.c.real_path == real_path)
-    # Its id tells a machine better than its name, which another may have had.
+    # A machine's id identifies it better than its name, which another machine may have had.
     here = sorted((row for row in rows if is_this_host(row.host)), key=lambda row: row.host != this_host())
     if here:
         return here[0]
@@ -204,9 +204,9 @@ class JournalStores(HasDatabase):
     ) -> StoreRecord:
         """Give the store at ``real_path`` an identity, or return the identity that it has already.
 
-        :param store_id: its UUID if the lake knows the store already; None: a new UUID.
+        :param store_id: its UUID if the lake knows the store already; None for a new UUID.
         :param host: as for :meth:`find_store`.
-        :param name: the name given by a person; None: none was given.
+        :param name: the name given by a person, if any.
         :param log_lineages: lineages of logs that have their own.
         :raises StoreIdentityError: the store with this id is at another place, or another store has the name.
         """
@@ -224,10 +224,7 @@ class JournalStores(HasDatabase):
         return self._twice(add)
 
     def name_store(self, store_id: str, name: str) -> StoreRecord:
-        """Record a store's name.
-
-        :raises StoreIdentityError: another store has the name.
-        """
+        """Record a store's name. Raise StoreIdentityError if another store has it."""
 
         def give(connection: Connection) -> StoreRecord:
             _check_name(connection, name, _require_store(connection, store_id))
@@ -243,16 +240,17 @@ class JournalStores(HasDatabase):
         """
         return self._twice(lambda connection: _move(connection, store_id, real_path))
 
-    def end_move(self, run: Run, real_path: str, name: str | None, said: Mapping[str, Any]) -> StoreRecord:
+    def end_move(self, run: Run, real_path: str, name: str | None, move: Mapping[str, Any]) -> StoreRecord:
         """Record a store's new place on this machine and its name, together with the event of the move.
 
-        :param name: the new name; None: the name is not changed.
+        :param name: the new name; None to keep the name.
+        :param move: the event's payload.
         :raises StoreIdentityError: another store is at this place, or has the name.
         """
 
         def end(connection: Connection) -> StoreRecord:
             moved = _move(connection, run.store_id, real_path)
-            insert_events(connection, run.run_id, Step.MOVE, Phase.RESULT, [("", said)])
+            insert_events(connection, run.run_id, Step.MOVE, Phase.RESULT, [("", move)])
             if name is None:
                 return moved
             _check_name(connection, name, moved)
@@ -263,7 +261,7 @@ class JournalStores(HasDatabase):
     def open_lineage(self, store_id: str, person: str, reason: str, log: str | None = None) -> StoreRecord:
         """Open a new lineage, so that offsets may have other bytes. Its number is new for the store.
 
-        :param log: open it only for this log; None: for the whole store with all its logs.
+        :param log: open it only for this log; None for the whole store with all its logs.
         """
 
         def adopt(connection: Connection) -> StoreRecord:
@@ -279,7 +277,7 @@ class JournalStores(HasDatabase):
         return self._database.write(adopt)
 
     def follow_lineages(self, store_id: str, newer: Lineages) -> StoreRecord:
-        """Record the lineages that a store is now known to have. Who opened them is no longer known."""
+        """Record the lineages that a store is now known to have, without the persons who opened them."""
 
         def follow(connection: Connection) -> StoreRecord:
             current = _require_store(connection, store_id).lineages
@@ -326,9 +324,7 @@ class JournalStores(HasDatabase):
         return self.read(read)
 
     def _twice(self, work: Callable[[Connection], T]) -> T:
-        """Run work, and run it again if another process recorded the same at the same time. The second
-        time it finds that record.
-        """
+        """Run work. If another process recorded the same meanwhile, run it again: it finds that record."""
         try:
             return self._database.write(work)
         except JournalConflictError:
@@ -340,9 +336,7 @@ def _find(connection: Connection, where: ColumnElement[bool]) -> StoreRecord | N
 
 
 def _require_store(connection: Connection, store_id: str) -> StoreRecord:
-    """
-    :raises RunStateError: there is no such store.
-    """
+    """:raises RunStateError: there is no such store."""
     record = _find(connection, stores.c.store_id == store_id)
     if record is None:
         raise RunStateError(f"store {store_id}: expected in the journal, not found")
@@ -358,7 +352,7 @@ def _insert(connection: Connection, made: StoreRecord) -> StoreRecord:
     """:raises StoreIdentityError: the store with this id is elsewhere, or another store has its name."""
     other = _find(connection, stores.c.store_id == made.store_id)
     if other is not None and other.real_path == made.real_path:
-        # Its stamp says who it is: another machine has its disk by now.
+        # The stamp identifies the store: its disk is on another machine by now.
         return _move(connection, made.store_id, made.real_path)
     if other is not None:
         known_at = f"the journal knows it at {other.real_path}"
@@ -381,9 +375,7 @@ def _put_lineages(connection: Connection, store_id: str, newer: Lineages) -> Sto
 
 
 def _move(connection: Connection, store_id: str, real_path: str) -> StoreRecord:
-    """
-    :raises StoreIdentityError: there is another store at this place.
-    """
+    """:raises StoreIdentityError: another store is at this place."""
     other = _store_at(connection, real_path, this_host())
     if other is not None and other.store_id != store_id:
         raise StoreIdentityError(
@@ -396,9 +388,7 @@ def _move(connection: Connection, store_id: str, real_path: str) -> StoreRecord:
 
 
 def _check_name(connection: Connection, name: str, record: StoreRecord) -> None:
-    """
-    :raises StoreIdentityError: another store has the name.
-    """
+    """:raises StoreIdentityError: another store has the name."""
     other = _find(connection, stores.c.name == name)
     if other is not None and other.store_id != record.store_id:
         raise name_taken(record.real_path, name, other)

@@ -58,8 +58,7 @@ from storage_engine.same_bytes.trusted_times import settle
 
 _PAUSE_SECONDS: Final = 0.1
 _UNPACED_BYTES: Final = 8 * BLOCK_BYTES
-"""Bytes that are sent at a time if no limit of speed applies. A run's lease is renewed after each such part.
-"""
+"""Bytes that are sent at a time without a limit of speed. A run's lease is renewed after each such part."""
 _BUFFERS: Final = threading.local()
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -71,10 +70,9 @@ SegmentFiles = Callable[[], Iterable[FileFacts]]
 class AgentListening:
     """The address of an agent, and the users who may ask for a run.
 
-    :param certificate: file of the TLS certificate, which belongs to ``key``; None: without TLS.
-    :param client_authorities: file of the authorities that sign drivers' certificates; None: a driver needs
-        no certificate.
-    :param token: token that a driver must have; "": a driver needs none.
+    :param certificate: file of the TLS certificate, which belongs to ``key``; None means no TLS.
+    :param client_authorities: file of the authorities that sign drivers' certificates, if these are needed.
+    :param token: token that a driver must have; "" if a driver needs none.
     :param plain: hosts other than this one may connect without TLS.
     """
 
@@ -92,7 +90,7 @@ class AgentListening:
         return tuple((facts.st_ino, facts.st_mtime_ns) for facts in map(_stat, filter(None, named)) if facts)
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context for connections; None: they aren't encrypted.
+        """Return the TLS context for connections; None if they aren't encrypted.
 
         :raises BadInputError: others could read the traffic, anybody could ask, or the files can't be used.
         """
@@ -114,7 +112,7 @@ class AgentListening:
             context.load_cert_chain(self.certificate, self.key)
             if self.client_authorities is not None:
                 context.load_verify_locations(self.client_authorities)
-                # A task has none: it has the key of its run.
+                # A task needs no certificate, because it has the key of its run.
                 context.verify_mode = ssl.CERT_OPTIONAL
         except OSError as error:
             raise BadInputError(
@@ -138,11 +136,9 @@ class _Served:
 class _Run:
     """A driver's run, whose tasks may read files.
 
-    :param files: files that the run may read, by path; None: the file was deleted after the plan had chosen
-        it.
+    :param files: files that the run may read, by path; None for a file that was deleted after it was planned.
     :param until: monotonic time at which the run is forgotten if no request comes.
-    :param settled: facts of files after they were flushed for this run. A file whose facts are still the same
-        isn't flushed again.
+    :param settled: facts of files after their flush for this run. An unchanged file isn't flushed again.
     """
 
     key: str = field(repr=False)
@@ -158,8 +154,7 @@ class Agent:
     :param stores: for the real path of each store's root, a function that lists the files of its segments.
     :param lease_seconds: time without a request after which a run is forgotten.
     :param connections: largest number of connections at one time; a further one is closed at once.
-    :param bytes_per_second: limit for all runs together, in addition to each plan's own limit; None: no
-        limit.
+    :param bytes_per_second: limit for all runs together, in addition to each plan's own limit, if any.
     :param log: called with a line for each event that an operator should know.
     """
 
@@ -205,7 +200,7 @@ class Agent:
             except OSError as error:
                 if self._closed:
                     return
-                # No descriptor is left, or who connected has gone again.
+                # No descriptor is left, or the caller has ended the connection again.
                 self._log(f"a connection could not be taken: {reason_text(error)}")
                 time.sleep(_PAUSE_SECONDS)
                 continue
@@ -233,14 +228,14 @@ class Agent:
             until = time.monotonic() + CONNECT_SECONDS
             notice_death(connection)
             if (tls := self._tls_now()) is not None:
-                # All of the handshake has to come in this time.
+                # The whole handshake must end in this time.
                 connection.settimeout(CONNECT_SECONDS)
                 connection = tls.wrap_socket(connection, server_side=True)
             wire = Wire(connection, until)
             wire.wait_at_most(CONNECT_SECONDS)
             self._answer(wire, peer)
         except (OSError, *MALFORMED) as error:
-            # Who ends a connection between two questions has no more of them.
+            # A caller may end its connection between two requests.
             if not isinstance(error, (ConnectionError, BlockingIOError, TimeoutError)):
                 self._log(f"{peer}: {printable(reason_text(error))}")
         finally:
@@ -250,8 +245,7 @@ class Agent:
     def _tls_now(self) -> ssl.SSLContext | None:
         """Return the TLS context for a new connection.
 
-        If the certificates' files have changed, it is made from the new ones. If these can't be used, the
-        earlier context stays.
+        If the certificates' files have changed, it is made again. If they are unusable, it stays.
         """
         with self._lock:
             if (files := self._listening.files()) != self._tls_files:
@@ -292,16 +286,15 @@ class Agent:
         versions = (greeting["protocol"], greeting["release"])
         if versions != (PROTOCOL, __version__):
             raise _refusal(
-                f"to be asked by release {__version__}, found {versions[1]}",
-                "Install one release on both",
+                f"to be asked by release {__version__}, found {versions[1]}", "Install one release on both"
             )
         caller, others = str(greeting["who"]), str(greeting["nonce"])
         if caller == DRIVER:
             secret = self._listening.token
-            if self._listening.client_authorities is not None and not _certificate(wire.socket):
+            is_certified = isinstance(wire.socket, ssl.SSLSocket) and bool(wire.socket.getpeercert())
+            if self._listening.client_authorities is not None and not is_certified:
                 raise _refusal(
-                    "a driver with a certificate that it trusts, found none",
-                    "Name its file for the driver",
+                    "a driver with a certificate that it trusts, found none", "Name its file for the driver"
                 )
         else:
             secret = self._run(caller).key
@@ -316,10 +309,7 @@ class Agent:
         return caller, secret
 
     def _run(self, name: str, key: str | None = None) -> _Run:
-        """Return a run by its name, and renew its lease.
-
-        :raises AgentError: the run isn't known, or no longer.
-        """
+        """Return a run by its name, and renew its lease. Raise AgentError if the run isn't known."""
         with self._lock:
             now = time.monotonic()
             self._runs = {each: run for each, run in self._runs.items() if run.until > now}
@@ -359,10 +349,7 @@ class Agent:
         speeds = {plan["bytes_per_second"], self._bytes_per_second} - {None}
         name = f"{digest}.{secrets.token_hex(8)}"
         run = _Run(
-            secrets.token_hex(32),
-            files,
-            tuple(map(pace_at, speeds)),
-            time.monotonic() + self._lease_seconds,
+            secrets.token_hex(32), files, tuple(map(pace_at, speeds)), time.monotonic() + self._lease_seconds
         )
         with self._lock:
             self._runs[name] = run
@@ -374,7 +361,7 @@ class Agent:
     ) -> Iterator[tuple[str, _Served | None]]:
         """Yield the files of a plan, each found among the segments of a store of this agent.
 
-        None: the broker has deleted the file.
+        If the broker has deleted a file, None is yielded for it.
 
         :raises BadInputError: another file is at that path, or this agent serves no such store.
         """
@@ -422,10 +409,10 @@ class Agent:
                     run.settled[path] = facts = settle(path)
             wire.send(facts_message(facts))
         elif ask == "acts":
-            # Whoever has a run's key must not hold up a fence that is mended.
+            # A task must not delay the mending of a fence.
             acts = read_own_acts(served.root, waits=False)
-            same = tuple(it for it in acts.files if (it.device, it.inode) == (served.device, served.inode))
-            wire.send({"acts": to_jsonable(OwnActs(same))})
+            files = tuple(it for it in acts.files if (it.device, it.inode) == (served.device, served.inode))
+            wire.send({"acts": to_jsonable(OwnActs(files))})
         elif ask == "read":
             self._send_file(wire, run, path, served, int(question["offset"]), int(question["bytes"]))
         else:
@@ -436,7 +423,7 @@ class Agent:
     ) -> None:
         with ExitStack() as held:
             with source_errors(path):
-                # Who asks who uses the store is told that we do.
+                # The lock shows other processes that this one uses the store.
                 held.enter_context(SharedLock([Path(path).parent]))
                 file = held.enter_context(opened(path, _READ))
                 before = FileFacts.of_stat(path, os.fstat(file))
@@ -463,7 +450,7 @@ def _refusal(expected: str, then: str) -> AgentError:
 def _stream(wire: Wire, path: str, file: int, start: int, end: int, most_bytes: int) -> Iterator[int]:
     """Send a range of a file in blocks, each followed by its CRC.
 
-    Yields the number of bytes of the next blocks before these are read.
+    Before the next blocks are read, their number of bytes is yielded.
 
     :param most_bytes: largest number to yield; a whole number of blocks.
     :raises ValueError: the file can't be read, or has become shorter. The connection then ends, because only
@@ -538,10 +525,7 @@ def _send_blocks(
 
 @cache
 def _system_calls() -> tuple[int, int, int]:
-    """Return the addresses of the C library's pread and send, and of a function for CRC-32C.
-
-    0 as the last one: there is no such function.
-    """
+    """Return the addresses of the C library's pread and send, and of a function for CRC-32C or 0."""
     library = ctypes.CDLL(None)
     pread, send = (ctypes.cast(it, ctypes.c_void_p).value or 0 for it in (library.pread, library.send))
     return pread, send, crc32c_engine().function
@@ -552,7 +536,3 @@ def _stat(path: Path) -> os.stat_result | None:
         return path.stat()
     except OSError:
         return None
-
-
-def _certificate(connection: socket.socket) -> bool:
-    return isinstance(connection, ssl.SSLSocket) and bool(connection.getpeercert())

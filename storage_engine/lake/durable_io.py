@@ -1,10 +1,9 @@
 """Iceberg file access whose local files are on disk once they are closed.
 
-PyIceberg's own FileIO leaves written files to the page cache, so a power cut can take manifests that a
+PyIceberg's own FileIO leaves written files in the page cache, so a power cut can destroy manifests that a
 committed catalog row points at. Here a local file is created without overwriting, and closing it fsyncs the
-file and the directory that names it; directories that had to be made are fsynced in their parents. An object
-store acknowledges a file when its stream is closed. The file is then read back, because everything that
-refers to it would be lost with it.
+file and its directory; the parents of new directories are fsynced as well. An object store acknowledges a
+file when its stream is closed. The file is then read back, as everything that refers to it depends on it.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ _recorders_lock = threading.Lock()
 
 @contextmanager
 def recorded_outputs() -> Iterator[list[str]]:
-    """Collect the paths of local files created through :class:`DurableFileIO` in this process meanwhile.
+    """Collect the paths of local files that this process creates through :class:`DurableFileIO` meanwhile.
 
-    PyIceberg loads a FileIO of its own for each file it writes in a commit, some in other threads, so
-    an instance can't know them all. A caller that runs beside others must filter by path.
+    PyIceberg loads another FileIO for each file of a commit, some in other threads, so no single instance
+    knows all files. A caller that runs beside others must filter by path.
     """
     created: list[str] = []
     with _recorders_lock:
@@ -61,8 +60,8 @@ def recorded_outputs() -> Iterator[list[str]]:
 
 
 def local_path(location: str) -> Path | None:
-    """Return the path that a location names on this machine's file systems. None: it has another scheme."""
-    # Of a plain location that's all there is to parse, which takes ten times as long.
+    """Return the path that a location names on this machine's file systems; None for another scheme."""
+    # A plain location needs no parsing, which takes ten times as long.
     is_plain = location.startswith("file:///") and location.isprintable()
     if is_plain and "?" not in location and "#" not in location:
         return Path(location.removeprefix("file://"))
@@ -74,7 +73,6 @@ def may_open(properties: Mapping[str, str], location: str) -> bool:
     """Return whether the configuration says how to open files of such a location. Pure.
 
     A location may come from data. It could name an unknown host, or a kind of storage that nobody configured.
-    Then we would connect to something that the configuration doesn't know.
     """
     scheme, netloc, _ = PyArrowFileIO.parse_location(location)
     warehouse = properties.get("warehouse", "")
@@ -94,10 +92,7 @@ def may_open(properties: Mapping[str, str], location: str) -> bool:
 
 
 def read_buffer(file_io: FileIO, location: str) -> pa.Buffer:
-    """Return a whole data file. A local file is mapped, because data files never change.
-
-    Any other is read into memory.
-    """
+    """Return a whole data file. A local file, which never changes, is mapped; any other is read."""
     path = local_path(location)
     if path is None:
         with file_io.new_input(location).open() as stream:
@@ -133,7 +128,14 @@ class DurableOutputStream(io.BufferedWriter):
 
     def __init__(self, path: Path, *, overwrite: bool) -> None:
         make_dirs(path.parent)
-        super().__init__(_open_file(path, overwrite=overwrite), buffer_size=1 << 20)
+        try:
+            file = create(path)
+        except FileExistsError:
+            if not overwrite:
+                raise
+            fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+            file = io.FileIO(fd, "wb")
+        super().__init__(file, buffer_size=1 << 20)
         self._path = path
         with _recorders_lock:
             for recorder in _recorders:
@@ -146,25 +148,16 @@ class DurableOutputStream(io.BufferedWriter):
             self.flush()
             os.fsync(self.fileno())
         except OSError as error:
-            # A plain errno doesn't say which of the lake's files it was.
+            # The error of fsync doesn't name the file.
             error.filename = error.filename or str(self._path)
             raise
         finally:
             try:
                 super().close()
             except OSError:
-                # The bytes that flush could not write fail again here; the first error says so.
+                # Bytes that flush could not write fail again here; the first error is raised.
                 self.raw.close()
         fsync_path(self._path.parent)
-
-
-def _open_file(path: Path, *, overwrite: bool) -> io.FileIO:
-    try:
-        return create(path)
-    except FileExistsError:
-        if not overwrite:
-            raise
-    return io.FileIO(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC), "wb")
 
 
 class DurableFile(PyArrowFile):
@@ -206,14 +199,11 @@ class ReadBackStream:
         if kind is None:
             self.close()
         else:
-            # Of what an error cut off nothing is claimed.
+            # After an error, an incomplete object is not read back.
             self._stream.close()
 
     def close(self) -> None:
-        """Close the file, and compare what the object store has with what was written.
-
-        :raises LakeUnavailableError: the object store has acknowledged a file that it doesn't have.
-        """
+        """Close the object. Raise LakeUnavailableError if the store doesn't have it as it was written."""
         if self.closed:
             return
         self._stream.close()
@@ -232,7 +222,7 @@ def _write_error(location: str, expected: str, actual: str) -> LakeUnavailableEr
     return LakeUnavailableError(
         f"{location}: expected {expected} that were written a moment ago, found {actual}: the object store "
         "acknowledged a file that it doesn't have. The table and the store were not changed. Run again: what "
-        "is proven already is kept. If it comes again, the fault is the object store's."
+        "is proven already is kept. If the error comes again, repair the object store."
     )
 
 
@@ -254,7 +244,7 @@ def new_data_file(file_io: FileIO, location: str) -> OutputStream:
 class DurableFileIO(PyArrowFileIO):
     """PyIceberg's Arrow FileIO with durable local files; named by the property ``py-io-impl``.
 
-    What is written to an object store is read back before anything names it.
+    An object in an object store is read back before anything names it.
     """
 
     def new_input(self, location: str) -> PyArrowFile:

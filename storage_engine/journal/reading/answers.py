@@ -13,10 +13,9 @@ from storage_engine.journal.records import Waiver
 class RunRow:
     """A run in short.
 
-    :param outcome: the run's outcome; None: it has no report yet, or an older release stored the outcome
-        elsewhere.
-    :param deleted_segments: number of deleted segments; None: as for ``outcome``, and the records of segments
-        then say what was deleted.
+    :param outcome: the run's outcome; None if it has no report yet, or one of an older release.
+    :param deleted_segments: number of deleted segments; None in the same cases. Then the events of segments
+        say what was deleted.
     :param unchanged_since: the run whose report is also this run's report, because nothing changed.
     :param has_report: whether that report is still stored.
     """
@@ -60,8 +59,8 @@ class GroupRow:
 
     :param lag_messages: its lag in the queues where its position was known.
     :param unknown_queues: number of queues where its position wasn't known.
-    :param first_unread_offset: physical offset of its first unread message; None: it had read all messages.
-    :param time_to_loss_ms: time until that message may be deleted by age; None: it had read all messages.
+    :param first_unread_offset: physical offset of its first unread message; None if it had read all messages.
+    :param time_to_loss_ms: time until that message may be deleted by age; None if it had read all messages.
     """
 
     consumer_group: str
@@ -114,9 +113,8 @@ class SegmentRow:
 class HoldRow:
     """Findings of the last look at a store's hold, and the run that looked.
 
-    :param ends_at_ms: when the hold ends by itself without a renewal; None: it doesn't end by itself, or the
-        store isn't held.
-    :param described: the held segments in words, where the broker deletes by its own rules; "": it doesn't.
+    :param ends_at_ms: when the hold ends without a renewal; None if it has no end, or if there is no hold.
+    :param described: the held segments in words if the broker deletes by its own rules; otherwise "".
     """
 
     held: bool
@@ -143,8 +141,8 @@ class LossRow:
 class VerifiedRow:
     """Remembered checks of a store's receipts, at any level.
 
-    :param receipts: number of receipts; None: they weren't counted.
-    :param oldest_ms: time of the oldest check; ``newest_ms`` is that of the newest.
+    :param receipts: number of receipts; None if they weren't counted.
+    :param oldest_ms: time of the oldest check. ``newest_ms`` is the time of the newest.
     :param faulty: number of receipts whose last check found a fault.
     """
 
@@ -158,9 +156,9 @@ class VerifiedRow:
 class Standing:
     """A store's present state of work and decisions.
 
-    :param worker: the process that has its lease, and so works on it; None: no process.
+    :param worker: the process that has its lease, and so works on it; None if no process has it.
     :param waivers: waivers of its plans: a person permits the deletion of their segments without receipts.
-    :param verified: the remembered checks; None: no check is remembered.
+    :param verified: the remembered checks; None if no check is remembered.
     """
 
     hold: HoldRow | None

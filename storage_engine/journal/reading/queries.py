@@ -104,7 +104,7 @@ def read_incidents(
 ) -> tuple[Incident, ...]:
     """Return changes by other programs, accepted losses, and failed steps, the newest first.
 
-    :param until_ms: only events before this time; None: all events.
+    :param until_ms: only events before this time; None means no limit.
     """
     newest = (
         select(events.c.id)
@@ -115,7 +115,7 @@ def read_incidents(
     )
     if until_ms is not None:
         newest = newest.where(events.c.at_ms < until_ms)
-    # Payloads are read of these alone.
+    # Payloads are read only for these events.
     query = EVENTS.where(events.c.id.in_(newest)).order_by(events.c.id.desc())
     return tuple(
         Incident(row.run_key, row.step, row.subject, row.at_ms, row.payload)
@@ -157,7 +157,7 @@ def read_drifts(
         .group_by(part)
     )
     rows = connection.execute(grouped).all()
-    # Payloads are read of the last ones alone.
+    # Payloads are read only for the last ones.
     last = select(events.c.id, events.c.payload).where(events.c.id.in_([row.last_id for row in rows]))
     payloads = {row.id: row.payload for row in connection.execute(last)}
     drifts = [DriftRow(row.first_ms, payloads[row.last_id], row.times, row.until_ms) for row in rows]
@@ -169,15 +169,15 @@ def read_segments(connection: Connection, store_id: str, *, limit: int = 1_000) 
 
     The deletions of an undone run don't count: its segments have their earlier state.
     """
-    # As many rows as it takes: a journal may have a million.
+    # Rows are read only as far as needed: a journal may have a million.
     streamed = connection.execution_options(stream_results=True)
     by_subject: dict[str, Row[Any]] = {}
-    # One run may have all that is asked for, or a thousand a segment each.
+    # One run may have all of these segments, or a thousand runs may have one each.
     count = 1
     with streamed.execute(_last_of_runs(store_id)) as last_of_runs:
         while batch := [*islice(last_of_runs, count)]:
             after = min((row.id for row in by_subject.values()), default=0) if len(by_subject) == limit else 0
-            # A run whose last event is older than all that was found can't add to it, nor can those behind.
+            # If a run's last event is older than all that were found, it adds none, nor do later rows.
             if (batch[0].last_id or 0) <= after:
                 break
             newer = _find_last(streamed, [row.id for row in batch], after, limit)
@@ -200,10 +200,7 @@ def _last_of_runs(store_id: str) -> Select[Any]:
 
 
 def _find_last(connection: Connection, run_ids: Sequence[int], after: int, limit: int) -> dict[str, Row[Any]]:
-    """Return the last state event of each segment in some runs, the newest first.
-
-    :param after: only events after this one.
-    """
+    """Return the last state event of each segment in some runs after an event, the newest first."""
     undone = {*connection.execute(undone_among(run_ids)).scalars()}
     query: Select[Any] = (
         select(events.c.id, events.c.run_id, runs.c.run_key, events.c.subject, events.c.step, events.c.at_ms)
@@ -238,8 +235,7 @@ def _segment(row: Row[Any]) -> SegmentRow:
 _LOSS = ("log", "lineage", "start_offset", "end_offset", "person", "reason")
 
 _verifications = table(
-    "storage_engine_verifications",
-    *map(column, ("store_id", "receipt_hash", "level", "at_ms", "fault")),
+    "storage_engine_verifications", *map(column, ("store_id", "receipt_hash", "level", "at_ms", "fault"))
 )
 """The table of remembered checks. The first verification makes it, so that a journal may lack it."""
 
@@ -269,7 +265,7 @@ def read_holds(connection: Connection, store_ids: Collection[str]) -> dict[str, 
         .join(runs, events.c.run_id == runs.c.id)
         .where(runs.c.store_id == stores.c.store_id)
         .where(events.c.step == Step.HOLD, events.c.phase == Phase.RESULT)
-        # By the run first: its index ends the search at the newest, where a hold is renewed all the time.
+        # Sorted by run first, so that its index ends the search at the newest run: a hold has many renewals.
         .order_by(runs.c.id.desc(), events.c.id.desc())
         .limit(1)
         .correlate(stores)
@@ -331,8 +327,8 @@ T = TypeVar("T")
 
 class JournalReader:
     """:param url: SQLAlchemy URL of a journal.
-    :param answer_seconds: how long a server may take to accept a connection, and to answer each query; None:
-        as long as its driver waits.
+    :param answer_seconds: how long a server may take to accept a connection, and to answer each query; None
+        means the driver's own limit.
     :raises BadInputError: the text is no URL.
     """
 
@@ -358,7 +354,7 @@ class JournalReader:
     standing = reads(read_standing)
 
     def store_id(self, name: str) -> str | None:
-        """Return the id of the store with this name. None: the journal knows no such store."""
+        """Return the id of the store with this name; None if the journal knows no such store."""
         query = select(stores.c.store_id).where(stores.c.name == name)
         return self.read(lambda connection: connection.execute(query).scalar())
 
@@ -380,8 +376,9 @@ class JournalReader:
         return tuple(run_row(row) for row in rows)
 
     def report(self, store_id: str, run_key: str) -> StoredReport | None:
-        """Return a run's report. If it has none because nothing changed, return the earlier run's report.
-        None: there is none, or it has expired.
+        """Return a run's report, or an earlier run's report that counts for it because nothing changed.
+
+        Return None if there is none, or if it has expired.
         """
         query = (
             select(reports)
@@ -399,13 +396,13 @@ class JournalReader:
         return self.report(store_id, answer) if isinstance(answer, str) else answer
 
     def findings(self, store_id: str) -> Findings | None:
-        """Return the findings of the last look. None: there was no look yet."""
+        """Return the findings of the last look; None if there was no look yet."""
         query = select(findings).where(findings.c.store_id == store_id)
         row = self.read(lambda connection: connection.execute(query).first())
         return None if row is None else Findings(row.at_ms, row.findings)
 
     def groups(self, store_id: str, *, limit: int = 200) -> tuple[GroupRow, ...]:
-        """Return the consumer groups by the last look. Groups that lose messages first come first."""
+        """Return the consumer groups by the last look, sorted by the time until they lose messages."""
         query = (
             select(*(column for column in groups.columns if column is not groups.c.store_id))
             .where(groups.c.store_id == store_id)
@@ -438,7 +435,7 @@ class JournalReader:
                     Command("maintain"),
                     ", undoes the unfinished transaction with it. Then ask again.",
                 ) from error
-            # A server that is down is told in several lines, the first of which says it.
+            # The error for a server that is down has several lines. The first one says it.
             first_line = str(getattr(error, "orig", None) or error).partition("\n")[0].rstrip()
             cause = without_secrets(first_line, self._secrets)
             advice = lock_advice(cause) or (
@@ -466,7 +463,7 @@ class JournalReader:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Results of one look at the logs. A field of None: unknown."""
+    """Results of one look at the logs. A field is None if it is unknown."""
 
     at_ms: int
     oldest_message_ms: int | None
@@ -525,13 +522,22 @@ def read_archive_lags(
 
 def last_moments(connection: Connection, store_id: str, span: BucketSpan) -> tuple[Moment, ...]:
     """Return the last sample with known log ends of each bucket, by time."""
-    buckets = _starts(span)
     conditions = (samples.c.store_id == store_id, samples.c.max_offset.is_not(None))
-    last = select(samples.c.at_ms).where(*conditions, *_inside(samples.c.at_ms, buckets, span))
-    # Not joined to their samples: a database may begin with all of those.
-    newest = select(last.order_by(samples.c.at_ms.desc()).limit(1).scalar_subquery()).select_from(buckets)
-    moments = [at_ms for at_ms in connection.execute(newest).scalars() if at_ms is not None]
-    return moments_at(connection, store_id, moments)
+    return moments_at(connection, store_id, _last_in_buckets(connection, samples.c.at_ms, conditions, span))
+
+
+def _last_in_buckets(
+    connection: Connection,
+    at_ms: ColumnElement[int],
+    conditions: Sequence[ColumnElement[bool]],
+    span: BucketSpan,
+) -> list[int]:
+    """Return the time of a table's last row in each bucket that has rows."""
+    buckets = _starts(span)
+    last = select(at_ms).where(*conditions, *_inside(at_ms, buckets, span)).order_by(at_ms.desc()).limit(1)
+    # Not joined to the table's rows, because a database may begin with all of those.
+    moments = connection.execute(select(last.scalar_subquery()).select_from(buckets)).scalars()
+    return [moment for moment in moments if moment is not None]
 
 
 def moments_at(connection: Connection, store_id: str, moments: Collection[int]) -> tuple[Moment, ...]:
@@ -545,7 +551,7 @@ def moments_at(connection: Connection, store_id: str, moments: Collection[int]) 
 
 
 def levels_at(connection: Connection, disk_id: int, moments: Collection[int]) -> dict[int, int | None]:
-    """Return the level of a disk at these moments. None: not known."""
+    """Return the level of a disk at these moments; None if it is not known."""
     query = select(levels.c.at_ms, levels.c.used_percent).where(levels.c.disk_id == disk_id)
     return {
         row.at_ms: row.used_percent
@@ -557,7 +563,7 @@ def levels_at(connection: Connection, disk_id: int, moments: Collection[int]) ->
 def sample_extremes(
     connection: Connection, store_id: str, span: BucketSpan
 ) -> tuple[Sequence[Extremes | None], Sequence[Extremes | None], Sequence[Extremes | None]]:
-    """Return the extremes, bucket by bucket, of the samples' times and of two values. None: no sample.
+    """Return the extremes, bucket by bucket, of the samples' times and of two values; None without a sample.
 
     The values are the retention time in whole seconds, and the unarchived bytes in whole MiB.
     """
@@ -577,12 +583,9 @@ def sample_extremes(
 
 def last_used_bytes(connection: Connection, disk_id: int, span: BucketSpan) -> tuple[tuple[int, int], ...]:
     """Return the used bytes of a disk at the last look of each bucket with a known level, by time."""
-    buckets = _starts(span)
     used_bytes = levels.c.total_bytes - levels.c.usable_bytes
     conditions = (levels.c.disk_id == disk_id, used_bytes.is_not(None))
-    last = select(levels.c.at_ms).where(*conditions, *_inside(levels.c.at_ms, buckets, span))
-    newest = select(last.order_by(levels.c.at_ms.desc()).limit(1).scalar_subquery()).select_from(buckets)
-    moments = [at_ms for at_ms in connection.execute(newest).scalars() if at_ms is not None]
+    moments = _last_in_buckets(connection, levels.c.at_ms, conditions, span)
     query = select(levels.c.at_ms, used_bytes.label("used_bytes")).where(*conditions).order_by(levels.c.at_ms)
     return tuple(
         (row.at_ms, row.used_bytes)
@@ -592,7 +595,7 @@ def last_used_bytes(connection: Connection, disk_id: int, span: BucketSpan) -> t
 
 
 def level_extremes(connection: Connection, disk_id: int, span: BucketSpan) -> Sequence[Extremes | None]:
-    """Return the extremes of a disk's level, bucket by bucket. None: unknown."""
+    """Return the extremes of a disk's level, bucket by bucket; None if they are unknown."""
     where = levels.c.disk_id == disk_id
     (extremes,) = _extremes(connection, levels.c.at_ms, (levels.c.used_percent,), where, span)
     return extremes
@@ -607,7 +610,7 @@ def disk_ids(connection: Connection, store_id: str) -> dict[str, int]:
 def read_levels(
     connection: Connection, disk_id: int, start_ms: int, end_ms: int
 ) -> tuple[tuple[int, int | None], ...]:
-    """Return every level of a disk in the time [start_ms, end_ms), by time. None: not known."""
+    """Return every level of a disk in the time [start_ms, end_ms), by time; None if it is not known."""
     query = (
         select(levels.c.at_ms, levels.c.used_percent)
         .where(levels.c.disk_id == disk_id, levels.c.at_ms >= start_ms, levels.c.at_ms < end_ms)
@@ -619,9 +622,7 @@ def read_levels(
 def last_level_outside(
     connection: Connection, disk_id: int, start_ms: int, end_ms: int, low_percent: int, high_percent: int
 ) -> int | None:
-    """Return the last level in the time [start_ms, end_ms) that was ``low_percent`` or lower, or above
-    ``high_percent``.
-    """
+    """Return the last level in [start_ms, end_ms) of at most ``low_percent`` or above ``high_percent``."""
     used = levels.c.used_percent
     query = (
         select(used)
@@ -645,7 +646,7 @@ def _extremes(
     A subquery for each bucket reads the bucket's rows once. Grouping all rows would sort them all.
     """
     buckets = _starts(span)
-    # One number has both a value and its moment within the bucket, so that it tells when an extreme was.
+    # Each number has a value and its moment within the bucket, so that an extreme has its moment.
     bucket_ms = literal(span.bucket_ms, BigInteger)
     keys = [value * bucket_ms + at_ms - buckets.c.start_ms for value in values]
     texts: list[ColumnElement[str]] = [

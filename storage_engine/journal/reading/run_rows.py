@@ -32,8 +32,8 @@ class Deletion:
     """A segment that a run deleted.
 
     :param excuse: why it needed no receipt; "" where it had one.
-    :param lineage: lineage of its log then; 0: an older version recorded none.
-    :param log_id: identity of its log; "": not known.
+    :param lineage: lineage of its log then; 0 if an older version recorded none.
+    :param log_id: identity of its log; "" if not known.
     """
 
     log: str
@@ -49,7 +49,7 @@ class DeletingRun:
     """A run that deleted segments, or found that segments were gone.
 
     :param request: the request, as in the journal.
-    :param last_id: number of the last event that says so.
+    :param last_id: number of the last event of a deletion or of a missing segment.
     """
 
     run_id: int
@@ -62,9 +62,9 @@ class DeletingRun:
 
 @dataclass(frozen=True, slots=True)
 class JournalEnds:
-    """:param known_id: the newest event of any store that is at least an hour old. All transactions with
-        lower event numbers have ended by then. 0: there is no such event.
-    :param last_undo: the newest event by which deletions of this store were undone; 0: none.
+    """:param known_id: the newest event of any store that is at least an hour old; 0 if there is none. All
+        transactions with lower event numbers have ended by then.
+    :param last_undo: the newest event by which deletions of this store were undone; 0 if none.
     """
 
     known_id: int
@@ -75,8 +75,8 @@ class JournalEnds:
 class EventsAround:
     """The times of the events before and after an event number, of any store, in ms since the epoch.
 
-    :param before_ms: time of the last event up to this number; None: there is none.
-    :param after_ms: time of the first event behind it; None: there is none.
+    :param before_ms: time of the last event up to this number; None if there is none.
+    :param after_ms: time of the first event behind it; None if there is none.
     """
 
     before_ms: int | None
@@ -103,6 +103,9 @@ def journal_ends(connection: Connection, store_id: str, now_ms: int) -> JournalE
     return JournalEnds(connection.execute(old).scalar() or 0, connection.execute(undo).scalar() or 0)
 
 
+_DELETING_RUN = (runs.c.id, runs.c.run_key, runs.c.created_at_ms, runs.c.request, runs.c.plan_digest)
+
+
 def deleting_runs(connection: Connection, store_id: str) -> tuple[DeletingRun, ...]:
     """Return a store's runs that deleted or lost segments, in the order of their last such event."""
     kind = events.c.payload[("disturbance", "kind")].as_string()
@@ -122,22 +125,16 @@ def deleting_runs(connection: Connection, store_id: str) -> tuple[DeletingRun, .
         .subquery()
     )
     query = (
-        select(
-            runs.c.id,
-            runs.c.run_key,
-            runs.c.created_at_ms,
-            runs.c.request,
-            runs.c.plan_digest,
-            last.c.last_id,
-        )
-        .join(last, last.c.run_id == runs.c.id)
-        .order_by(last.c.last_id)
+        select(*_DELETING_RUN, last.c.last_id).join(last, last.c.run_id == runs.c.id).order_by(last.c.last_id)
     )
     return tuple(DeletingRun(*row) for row in connection.execute(query))
 
 
 def events_of_deletion(connection: Connection, run_id: int) -> tuple[Event, ...]:
-    """Return a run's events on deletions and missing ranges, intents too, oldest first. They never expire."""
+    """Return a run's events on deletions and missing ranges, and their intents, oldest first.
+
+    These never expire.
+    """
     where = or_(
         and_(events.c.step == Step.RELEASE.value, events.c.subject != ""),
         events.c.step.in_([Step.DRIFT.value, Step.ACCEPT_LOSS.value]),
@@ -179,28 +176,27 @@ def deletions_after(connection: Connection, store_id: str, event_id: int) -> tup
 
 
 def _standing(connection: Connection, store_id: str, run_ids: Sequence[int]) -> Iterator[int]:
-    """Yield the ids of those of the given runs that belong to the store and were not undone."""
+    """Yield the ids of the given runs that belong to the store and were not undone."""
     for batch in in_parts(run_ids):
         query = select(runs.c.id).where(runs.c.id.in_(batch), runs.c.store_id == store_id)
         yield from connection.execute(query.where(runs.c.id.not_in(undone_among(batch)))).scalars()
 
 
 def undone_among(run_ids: Sequence[int]) -> Select[tuple[int]]:
-    """Return a query for those of the given runs whose deletions were undone."""
+    """Return a query for the given runs whose deletions were undone."""
     undone = events.c.step == Step.UNDO.value, events.c.phase == Phase.RESULT.value
     return select(events.c.run_id).where(events.c.run_id.in_(run_ids), *undone)
 
 
 _MOST_UNPACKED = 200
-"""The most reports of older releases that one query unpacks. Further verdicts remain unknown."""
+"""Maximum of reports of older releases that one query unpacks. Further verdicts remain unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """:param at_ms: when the run ended, or when it began if it hasn't ended.
-    :param validation: OK, WARNING or FAILURE; "" where the run had no validation; None: not known.
-    :param lost_ranges: number of ranges that it found nowhere and whose loss no person had accepted; None:
-        not known.
+    :param validation: OK, WARNING or FAILURE; "" if the run had no validation; None if not known.
+    :param lost_ranges: number of lost ranges, without losses that a person has accepted; None if not known.
     :param unchanged_since: the run whose report is also this run's report, because this run did nothing.
     :param has_report: whether its own report is still stored.
     """
@@ -259,7 +255,7 @@ def _unpack_verdicts(connection: Connection, run_ids: Sequence[int]) -> dict[int
 
 
 def verdict_of(validation: Mapping[str, Any] | None) -> tuple[str, int]:
-    """Return the verdict of a validation in a report, and the number of ranges that it found nowhere."""
+    """Return the verdict of a validation in a report, and its number of lost ranges that nobody accepted."""
     if validation is None:
         return "", 0
     ranges, checks = validation.get("ranges", ()), validation.get("checks", ())
@@ -304,7 +300,7 @@ def run_row(row: Any) -> RunRow:
 
 @dataclass(frozen=True, slots=True)
 class CleanupRun:
-    """A run that deleted segments, or should have and didn't; or several such runs shown as one.
+    """A run that deleted segments, or should have but didn't; or several such runs shown as one.
 
     :param at_ms: when the first run ended, or began if it hasn't ended.
     :param run_key: key of the last run.
@@ -332,7 +328,7 @@ _PARTS = 60
 def read_cleanups(
     connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int = 500
 ) -> tuple[CleanupRun, ...]:
-    """Return the runs between two moments that deleted segments, or should have and didn't, by time.
+    """Return the runs between two moments that deleted segments, or should have but didn't, by time.
 
     :param most: if there are more runs, several are shown as one. Then each run is part of a shown entry.
     """
@@ -341,7 +337,7 @@ def read_cleanups(
         runs.c.store_id == store_id,
         at_ms >= start_ms,
         at_ms < end_ms,
-        # What another run's report answers for did nothing.
+        # A run for which another run's report counts did nothing.
         reports.c.unchanged_since.is_(None),
         or_(reports.c.deleted_segments > 0, reports.c.outcome.not_in(QUIET)),
     )
@@ -350,7 +346,7 @@ def read_cleanups(
     each = select(at_ms.label("at_ms"), runs.c.run_key, *columns).select_from(of_runs).where(*where)
     rows = connection.execute(each.order_by(runs.c.id.desc()).limit(most + 1)).all()
     if len(rows) <= most:
-        cleanups = [_cleanup(row, runs_told=1, until_ms=row.at_ms) for row in rows]
+        cleanups = [_cleanup(row, run_count=1, until_ms=row.at_ms) for row in rows]
         return tuple(sorted(cleanups, key=lambda run: run.at_ms))
     part = (at_ms - start_ms) // max(1, -(-(end_ms - start_ms) // _PARTS))
     by_part = (
@@ -370,11 +366,11 @@ def read_cleanups(
         .subquery()
     )
     query = select(by_part, runs.c.run_key).join(runs, runs.c.id == by_part.c.last_id)
-    grouped = [_cleanup(row, runs_told=row.runs, until_ms=row.until_ms) for row in connection.execute(query)]
+    grouped = [_cleanup(row, run_count=row.runs, until_ms=row.until_ms) for row in connection.execute(query)]
     return tuple(sorted(grouped, key=lambda run: run.at_ms))
 
 
-def _cleanup(row: Any, *, runs_told: int, until_ms: int) -> CleanupRun:
+def _cleanup(row: Any, *, run_count: int, until_ms: int) -> CleanupRun:
     return CleanupRun(
         row.at_ms,
         row.run_key,
@@ -382,17 +378,17 @@ def _cleanup(row: Any, *, runs_told: int, until_ms: int) -> CleanupRun:
         int(row.deleted_segments),
         int(row.freed_bytes),
         row.outcome,
-        runs_told,
+        run_count,
         until_ms,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ReportRecord:
-    """A run's report as stored in its row.
+    """A run's report, as in its row.
 
     :param columns: the values that lists of runs show, by name.
-    :param content: the report; None: another run's report counts for it.
+    :param content: the report; None if another run's report counts for it.
     """
 
     version: int
@@ -403,18 +399,18 @@ class ReportRecord:
 
     @property
     def verdict(self) -> tuple[str, int]:
-        """Return the status of its validation, and the number of ranges that the validation found nowhere."""
+        """Return the status of its validation, and the number of lost ranges; see :func:`verdict_of`."""
         return verdict_of((self.content or {}).get("validation"))
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """:param fault: why plan or report can't be read, so that both are None; "": they can be read.
-    :param plan: the run's plan; None: it has none, or the plan has expired.
-    :param released: the result of the step release, as in the journal; None: the step isn't finished, or the
-        result has expired.
+    """:param fault: why plan or report can't be read, so that both are None; "" if they can be read.
+    :param plan: the run's plan; None if it has none, or the plan has expired.
+    :param released: the result of the step release, as in the journal; None if the step isn't finished, or if
+        the result has expired.
     :param is_undone: whether its deletions were undone, or an undo has begun.
-    :param report: the run's report; None: it has none, or the report has expired.
+    :param report: the run's report; None if it has none, or the report has expired.
     """
 
     state: str
@@ -428,9 +424,8 @@ class RunRecord:
 
 def runs_said_to_delete(connection: Connection, store_id: str) -> tuple[DeletingRun, ...]:
     """Return the runs of a store whose reports have deleted segments. Their ``last_id`` is 0."""
-    columns = runs.c.id, runs.c.run_key, runs.c.created_at_ms, runs.c.request, runs.c.plan_digest
     query = (
-        select(*columns)
+        select(*_DELETING_RUN)
         .join(reports, reports.c.run_id == runs.c.id)
         .where(runs.c.store_id == store_id, reports.c.unchanged_since.is_(None))
         .where(or_(reports.c.deleted_segments > 0, reports.c.freed_bytes > 0))
@@ -439,8 +434,10 @@ def runs_said_to_delete(connection: Connection, store_id: str) -> tuple[Deleting
     return tuple(DeletingRun(*row, last_id=0) for row in connection.execute(query))
 
 
+_COLUMNS = ("outcome", "causes", "deleted_segments", "freed_bytes", "validation", "lost_ranges")
+
+
 def read_run_record(connection: Connection, run_id: int) -> RunRecord:
-    """Return a journal's record of a run."""
     run = connection.execute(select(runs).where(runs.c.id == run_id)).one()
     result = select(events.c.payload).where(
         events.c.run_id == run_id, events.c.phase == Phase.RESULT.value, events.c.subject == ""
@@ -454,7 +451,10 @@ def read_run_record(connection: Connection, run_id: int) -> RunRecord:
     fault = ""
     try:
         plan = None if run.plan is None else read_plan(connection, run.plan)
-        report = None if row is None else _report(row)
+        if row is not None:
+            content = None if row.report is None else json.loads(zlib.decompress(row.report))
+            columns = {name: getattr(row, name) for name in _COLUMNS}
+            report = ReportRecord(row.version, row.at_ms, columns, row.unchanged_since, content)
     except (BadInputError, NoResultFound, *MALFORMED) as error:
         fault = reason_text(error)
     return RunRecord(
@@ -466,12 +466,3 @@ def read_run_record(connection: Connection, run_id: int) -> RunRecord:
         is_undone=connection.execute(undo).first() is not None,
         report=report,
     )
-
-
-_COLUMNS = ("outcome", "causes", "deleted_segments", "freed_bytes", "validation", "lost_ranges")
-
-
-def _report(row: Any) -> ReportRecord:
-    content = None if row.report is None else json.loads(zlib.decompress(row.report))
-    columns = {name: getattr(row, name) for name in _COLUMNS}
-    return ReportRecord(row.version, row.at_ms, columns, row.unchanged_since, content)

@@ -31,9 +31,8 @@ from storage_engine.journal.tables.schema import (
 class DiskLevel:
     """The level of a disk at a store's last look, and its free bytes up to a day earlier.
 
-    :param used_percent: the level; None: not known, and ``error`` says why.
-    :param earlier_usable_bytes: free bytes at ``earlier_ms``, the first look within the last day; None: not
-        known.
+    :param used_percent: the level; None if not known, and ``error`` says why.
+    :param earlier_usable_bytes: free bytes at ``earlier_ms``, the first look of the last day, if known.
     """
 
     path: str
@@ -50,24 +49,22 @@ class DiskLevel:
 class StoreSummary:
     """One store in short.
 
-    :param sampled_at_ms: time of the last look at the store; None: never.
-    :param archive_lag_bytes: archive lag by the last measurement within the last day; None: there was none.
-    :param lagging_groups: consumer groups whose first unread message may be deleted within a day; None: no
+    :param sampled_at_ms: time of the last look at the store; None if there was none.
+    :param archive_lag_bytes: archive lag by the last measurement within the last day; None if there was none.
+    :param lagging_groups: consumer groups whose first unread message may be deleted within a day; None if no
         group's lag is known.
-    :param last_run: the last run that planned a deletion or wrote a report; None: there was none.
-    :param rules: the broker's last recorded rules; None: none were recorded.
-    :param doctor: doctor's findings at the last look, the most urgent first; None: doctor hasn't looked yet.
+    :param last_run: the last run that planned a deletion or wrote a report; None if there was none.
+    :param rules: the broker's last recorded rules; None if none were recorded.
+    :param doctor: doctor's findings at the last look, the most urgent first; None if it hasn't looked yet.
     :param alarms: alarms of the last look.
-    :param lost: offsets that were lost at the last look and whose loss no person has accepted; "": none;
-        None: not known. ``lost_ranges`` is the number of these ranges.
+    :param lost: lost offsets at the last look, without losses that a person has accepted; "" if there are
+        none; None if not known. ``lost_ranges`` is the number of these ranges.
     :param archive_lag_seconds: time since the last write to the oldest unarchived segment, by that
         measurement; ``archive_lag_at_ms`` is the time of the measurement.
-    :param time_to_loss_ms: time until the first group loses an unread message; None: no group with a known
-        position has one.
+    :param time_to_loss_ms: time until a group loses an unread message; None if no group is known to have one.
     :param due_bytes: bytes that a cleanup requested by a person would have deleted at the last look; no lake
         had ``due_unproven_bytes`` of them.
-    :param validated_at_ms: when the last run with a validation wrote its report; ``validation`` is its
-        verdict.
+    :param validated_at_ms: when the last run with a ``validation`` wrote its report.
     """
 
     store_id: str
@@ -102,7 +99,7 @@ def read_summaries(
 ) -> tuple[StoreSummary, ...]:
     """Return summaries of stores, in the order of name and path.
 
-    :param names: only stores with these names; None: all stores.
+    :param names: names of the stores; None for all stores.
     """
     rows = _stores(connection, names, now_ms)
     ids = [row.store_id for row in rows]
@@ -112,7 +109,7 @@ def read_summaries(
     return tuple(
         _summary(
             row,
-            # A disk that is measured no more has no level now.
+            # A disk that is no longer measured has no level now.
             tuple(level for level in found_levels[row.store_id] if level.at_ms == row.sampled_at_ms),
             lagging.get(row.store_id, (0, None)),
             last_runs.get(row.store_id),
@@ -139,7 +136,7 @@ def _summary(
         values["doctor"], values["found_at_ms"] = tuple(facts.doctor or ()), facts.at_ms
         values |= {"alarms": tuple(facts.alarms or ()), "lost": facts.lost, "lost_ranges": facts.lost_ranges}
         values |= {"due_bytes": due.get("size_bytes"), "due_unproven_bytes": due.get("unproven_bytes")}
-        # Groups whose lag could not be measured stay in the journal as they were.
+        # If the lag could not be measured, the journal still has the groups' earlier lag.
         if facts.lag_error == "":
             values["lagging_groups"], values["time_to_loss_ms"] = lagging
     if verdict is not None:
@@ -223,7 +220,7 @@ def _at(of_disk: Any, at_ms: ScalarSelect[Any]) -> Any:
 
 
 def _lagging(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[int, int | None]]:
-    """Return for each store groups that may lose a message within a day, and the time to the first loss."""
+    """Return each store's number of groups that may lose a message within a day, and the time to a loss."""
     losing = func.count(case((groups.c.time_to_loss_ms <= DAY_MS, 1)))
     query = select(groups.c.store_id, losing, func.min(groups.c.time_to_loss_ms)).group_by(groups.c.store_id)
     return {
@@ -287,7 +284,7 @@ def _last_rules(connection: Connection, ids: Sequence[str]) -> dict[str, RulesRo
 
 
 def _findings(connection: Connection, ids: Sequence[str]) -> dict[str, Any]:
-    # Of all findings only this: the rest is for the page of one store.
+    # Only these findings: the others are for the page of one store.
     column = findings.c.findings
     query = select(
         findings.c.store_id,
@@ -305,6 +302,6 @@ def _findings(connection: Connection, ids: Sequence[str]) -> dict[str, Any]:
 def of_stores(
     connection: Connection, query: Select[Any], column: ColumnElement[Any], values: Iterable[str]
 ) -> Iterator[Any]:
-    """Yield the rows of a query whose column has one of the given values. There may be any number."""
+    """Yield the rows of a query whose column has one of any number of values."""
     for batch in in_parts(values):
         yield from connection.execute(query.where(column.in_(batch)))

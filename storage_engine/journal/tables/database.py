@@ -15,17 +15,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import (
-    Connection,
-    Engine,
-    create_engine,
-    event,
-    insert,
-    inspect,
-    make_url,
-    select,
-    update,
-)
+from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, make_url, select, update
 from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
 from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
@@ -37,18 +27,14 @@ from storage_engine.core.untrusted import MALFORMED
 from storage_engine.core.wording import lock_advice
 from storage_engine.exceptions import BadInputError, JournalConflictError, JournalUnavailableError
 from storage_engine.journal.tables.migrations import MIGRATIONS
-from storage_engine.journal.tables.schema import (
-    SCHEMA_VERSION,
-    metadata,
-    schema_version,
-)
+from storage_engine.journal.tables.schema import SCHEMA_VERSION, metadata, schema_version
 
 
 @dataclass(frozen=True, slots=True)
 class JournalPlace:
     """:param name: the URL without a password.
     :param secrets: texts that must not be in any message.
-    :param file: SQLite's file; None: the journal is on a server.
+    :param file: SQLite's file; None if the journal is on a server.
     """
 
     name: str
@@ -64,31 +50,25 @@ class JournalPlace:
         """
         try:
             yield
-        except ModuleNotFoundError as error:
-            if error.name == POSTGRES.module:
-                raise POSTGRES.missing(f"journal_url {self.name}") from None
-            raise self._driver_error(error) from error
         except (ArgumentError, ImportError) as error:
-            raise self._driver_error(error) from error
-
-    def _driver_error(self, error: Exception) -> BadInputError:
-        return BadInputError(
-            f"journal_url: expected a URL whose driver is installed, found {self.name} ({error})"
-        )
+            if isinstance(error, ModuleNotFoundError) and error.name == POSTGRES.module:
+                raise POSTGRES.missing(f"journal_url {self.name}") from None
+            raise BadInputError(
+                f"journal_url: expected a URL whose driver is installed, found {self.name} ({error})"
+            ) from error
 
 
 def place_of(url: str) -> JournalPlace:
     """Return a journal's place and secrets from its URL.
 
     :param url: SQLAlchemy URL.
-    :raises BadInputError: the text is no URL, names a database in memory, or makes a driver load further
-        code.
+    :raises BadInputError: the text is no URL, names a database in memory, or makes a driver load code.
     """
     try:
         name = shown_url(url)
         check_database_url(url)
     except ValueError as error:
-        # Its text is not shown: what can't be parsed may hold a password anywhere.
+        # The URL is not shown: if it can't be parsed, it may have a password anywhere.
         raise BadInputError(
             f"journal_url: expected an SQLAlchemy URL such as sqlite:////path/journal.db, found {error}. "
             "Nothing was changed. Write characters such as @ and / in a password as %40 and %2F."
@@ -106,12 +86,12 @@ _READ_ONLY = {"storage_engine_read_only": True}
 def read_only_engine(url: str, file: Path | None, answer_seconds: int | None = None) -> Engine:
     """Return an engine whose transactions read one consistent state of the journal.
 
-    :param file: SQLite's file; None: the journal is on a server.
+    :param file: SQLite's file; None if the journal is on a server.
     :param answer_seconds: how long a server may take to accept a connection, and then to answer all queries
-        on it; None: as long as its driver waits.
+        on it; None means the driver's own limit.
     """
     if file is not None:
-        # Read only, and never made: by SQLite's own URI, since SQLAlchemy changes what it is given.
+        # SQLite's own URI makes it read-only and never creates the file. SQLAlchemy would change the URI.
         uri = f"file:{quote(str(file.absolute()))}?mode=ro"
         return create_engine(
             "sqlite://",
@@ -142,7 +122,7 @@ class _Deadline:
     """
 
     def __init__(self, fileno: int, seconds: float) -> None:
-        # Of its own, as a number that the driver has closed may already be another file's.
+        # A descriptor of its own: once the driver has closed its number, another file may have it.
         self._socket = socket.socket(fileno=os.dup(fileno))
         self._timer = threading.Timer(seconds, self._end)
         self._timer.daemon = True
@@ -164,7 +144,7 @@ def _end_late(engine: Engine, seconds: int) -> None:
     def connect(
         dialect: Dialect, record: ConnectionPoolEntry, given: Any, named: dict[str, Any]
     ) -> DBAPIConnection:
-        # Before SQLAlchemy asks its first question, which is part of making a connection.
+        # Before SQLAlchemy's first query, which is part of making a connection.
         connection: Any = dialect.connect(*given, **named)
         deadlines[connection] = _Deadline(connection.fileno(), seconds)
         return connection  # type: ignore[no-any-return]
@@ -214,21 +194,25 @@ class JournalDatabase:
             except OSError as error:
                 raise self._unavailable(error) from error
         self._prepare()
-        self._set_reserve_aside()
+        # The journal also works without this reserve beside SQLite's file.
+        if self._reserve is not None and not self._reserve.exists():
+            with suppress(OSError):
+                durable.write_file(self._reserve, bytes(RESERVE_BYTES))
 
     def write(self, work: Callable[[Connection], T], *, reserve: bool = True) -> T:
         """Run ``work`` in one transaction that is on disk when this returns.
 
         On a full disk the reserve is released and ``work`` runs again, so it must only use its connection.
 
-        :param reserve: False: this write may not use the reserve.
+        :param reserve: whether this write may use the reserve.
         :raises JournalConflictError: a row that should be new exists already.
         :raises JournalUnavailableError: nothing was written.
         """
         try:
             return self._run(work, read_only=False)
         except UNREADABLE as error:
-            if not (reserve and sqlite_error(error) == "SQLITE_FULL" and self._give_reserve_back()):
+            file = self._reserve if reserve and sqlite_error(error) == "SQLITE_FULL" else None
+            if file is None or not durable.unlink(file):
                 raise self._unavailable(error) from error
         return self._run_guarded(work, read_only=False)
 
@@ -285,7 +269,7 @@ class JournalDatabase:
         return self._run(_read_version, read_only=True, any_version=True)
 
     def _create(self) -> None:
-        """Make the tables and record their version in one transaction. Others may do the same meanwhile."""
+        """Make the tables and record their version in one transaction. Others may do so at the same time."""
 
         def create(connection: Connection) -> None:
             metadata.create_all(connection)
@@ -299,10 +283,10 @@ class JournalDatabase:
                 raise
 
     def _upgrade(self) -> None:
-        """Upgrade an older journal to this version in one transaction. Others may do the same meanwhile."""
+        """Upgrade an older journal to this version in one transaction. Others may do so at the same time."""
 
         def upgrade(connection: Connection) -> None:
-            # Locks the row where a transaction doesn't lock the whole database.
+            # Locks the row, in a database that a transaction doesn't lock as a whole.
             connection.execute(update(schema_version).values(version=schema_version.c.version))
             version = connection.execute(select(schema_version.c.version)).scalar_one()
             metadata.create_all(connection)
@@ -317,17 +301,8 @@ class JournalDatabase:
     def _reserve(self) -> Path | None:
         return None if self._file is None else self._file.with_name(self._file.name + ".reserve")
 
-    def _set_reserve_aside(self) -> None:
-        """Keep RESERVE_BYTES beside SQLite's file. The journal also works without this reserve."""
-        if self._reserve is not None and not self._reserve.exists():
-            with suppress(OSError):
-                durable.write_file(self._reserve, bytes(RESERVE_BYTES))
-
-    def _give_reserve_back(self) -> bool:
-        return self._reserve is not None and durable.unlink(self._reserve)
-
     def _unavailable(self, error: Exception) -> JournalUnavailableError:
-        # A server that is down is told in several lines, the first of which says it.
+        # The error for a server that is down has several lines. The first one says it.
         first_line = str(getattr(error, "orig", None) or error).partition("\n")[0].rstrip()
         cause = without_secrets(first_line, self._secrets)
         if isinstance(error, IntegrityError):
@@ -387,7 +362,7 @@ def _read_version(connection: Connection) -> int | None:
 
 
 def without_backup(file: Path) -> str:
-    """Return advice on a journal's damaged file for which there is no backup."""
+    """Return advice for a damaged journal without a backup."""
     return (
         f"Without a backup move {file} away: the next run makes a new journal. It knows each store again by "
         "its stamp and by the lake's receipts, but no waiver, accepted loss or unfinished run."
@@ -395,7 +370,7 @@ def without_backup(file: Path) -> str:
 
 
 def sqlite_error(error: Exception) -> str:
-    """Return SQLite's name of an error. "": it isn't an error of SQLite."""
+    """Return SQLite's name of an error; "" for any other error."""
     return str(getattr(getattr(error, "orig", None), "sqlite_errorname", ""))
 
 
@@ -409,8 +384,8 @@ def missing_sqlite_file(url: str) -> bool:
 
 @lru_cache(maxsize=32)
 def _engine(url: str) -> Engine:
-    """Return the same engine for each URL, since an engine caches its compiled statements."""
-    # Without a pool no connection outlives its transaction: nothing to share by accident across a fork.
+    """Return the same engine for each URL, because an engine caches its compiled statements."""
+    # Without a pool no connection outlives its transaction, so that no fork shares one.
     engine = create_engine(url, poolclass=NullPool)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _configure_sqlite)
@@ -425,7 +400,7 @@ def _configure_sqlite(connection: Any, _record: object) -> None:
         "foreign_keys=ON",
         "journal_mode=DELETE",
         # FULL, and the directory is fsynced after the rollback journal is unlinked as well. With FULL alone
-        # a power loss could bring that file back, and with it undo an intent whose segment is already gone.
+        # a power loss could bring that file back, which would undo an intent whose segment is already gone.
         "synchronous=EXTRA",
     ):
         connection.execute(f"PRAGMA {pragma}")
@@ -434,7 +409,7 @@ def _configure_sqlite(connection: Any, _record: object) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     options = connection.get_execution_options()
     if not options.get("storage_engine_foreign_keys", True):
-        # Only outside of a transaction, and for as long as the connection: a table can't be rebuilt else.
+        # Works only outside of a transaction and lasts as long as the connection. A table's rebuild needs it.
         connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
     connection.exec_driver_sql(
         "BEGIN" if options.get("storage_engine_read_only", False) else "BEGIN IMMEDIATE"

@@ -1,8 +1,8 @@
-"""Leases: the journal's record of the run that has a store.
+"""Leases: the journal's record of the run that may change a store.
 
-A lease is taken before the broker's own lock, and released after it. A waiting process learns from it which
-run has the store, on any host or in any container. A lease expires by itself, so that a machine that vanished
-doesn't block its store. A killed process's lease is taken over at once, if its end can be seen.
+A lease is taken before the broker's own lock, and released after it. It shows a waiting process which run has
+the store, on any host or in any container. A lease expires by itself, so that a machine that vanished doesn't
+block its store. The lease of a killed process is taken over at once, if its end can be seen.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEASE_MS = 10 * 60 * 1000
 """How long a lease is valid after its last renewal."""
 
 START_TOLERANCE_S = 5.0
-"""The tolerance for a process's start, computed from the boot time, which a clock correction changes."""
+"""Tolerance for a process's start time. It is computed from the boot time, which a clock change moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +42,14 @@ class Lease:
 
 
 def take(connection: Connection, store_id: str) -> Lease:
-    """Take the lease of a store.
-
-    :raises TurnTakenError: another process has it, and is not known to be dead.
-    """
+    """Take the lease of a store. Raise TurnTakenError if a process has it that isn't known to be dead."""
     query = select(stores.c.name, stores.c.broker, stores.c.real_path).where(stores.c.store_id == store_id)
     name = store_text(*connection.execute(query).one())
     return _take(connection, leases.c.store_id, store_id, f"store {name}")
 
 
 def take_cluster(connection: Connection, cluster: str) -> Lease:
-    """Take the lease of the settings that all stores of a cluster share.
-
-    :raises TurnTakenError: another process has it, and is not known to be dead.
-    """
+    """Take the lease of the settings that all stores of a cluster share. Errors: as for :func:`take`."""
     query = select(cluster_leases.c.cluster).where(cluster_leases.c.cluster == cluster)
     if connection.execute(query).first() is None:
         connection.execute(insert(cluster_leases).values(cluster=cluster, owner="", expires_at_ms=0))
@@ -78,8 +72,7 @@ def _take(connection: Connection, key: Column[str], value: str, of: str) -> Leas
         raise TurnTakenError(
             f"{of}: expected its lease to be free, found that {Owner.parse(row.owner).described()} has it, "
             f"for another {max(0, row.expires_at_ms - now_ms) // 1000} s at least. Nothing was changed. "
-            "Wait for "
-            "that run to end."
+            "Wait for that run to end."
         )
     return lease
 
@@ -93,11 +86,7 @@ def is_taken(connection: Connection, store_id: str) -> bool:
 
 
 def renew(connection: Connection, lease: Lease, table: Table = leases) -> None:
-    """Renew a lease, for example during work that records nothing.
-
-    :param table: the table that has the lease.
-    :raises StoreBusyError: it expired or was taken over.
-    """
+    """Renew a lease, which is in ``table``. Raise StoreBusyError if it expired or was taken over."""
     now_ms = clock_ms()
     renewed = connection.execute(
         update(table)
@@ -120,10 +109,10 @@ def give_up(connection: Connection, lease: Lease, table: Table = leases) -> None
 class Owner:
     """Identity of a process, by which processes of the same host and container recognize it.
 
-    :param boot_id: id of the machine's start; "": not known, as in older releases' records.
-    :param pid_namespace: the namespace in which the number is valid; "": not known.
-    :param since_ms: when the process took the lease; None: not known, as in older releases' records.
-    :param command: the process's command; "": not known.
+    :param boot_id: id of the machine's start; "" if not known, as in older releases' records.
+    :param pid_namespace: the namespace in which the number is valid; "" if not known.
+    :param since_ms: when the process took the lease; None if not known, as in older releases' records.
+    :param command: the process's command; "" if not known.
     """
 
     host: str
@@ -139,7 +128,7 @@ class Owner:
         return process if self.since_ms is None else f"{process}:{self.since_ms}:{self.command}"
 
     def described(self) -> str:
-        """Return its description for messages: its command, host and time of the lease."""
+        """Return the process's command, number, host and time of the lease, for messages."""
         since_ms = int(self.started_at_s * 1000) if self.since_ms is None else self.since_ms
         return (
             f"{self.command or 'a run'} (process {self.pid} on host {self.host}, since {time_text(since_ms)})"
@@ -169,8 +158,8 @@ def this_process() -> Owner:
 def is_dead(owner: Owner) -> bool:
     """Return whether ``owner`` is known to have ended.
 
-    Only processes of this start of this machine and of this PID namespace can be seen. Nothing is known of
-    others: a container's process has another number here, or none, and machines may share a name.
+    Only processes since the last start of this machine, in this PID namespace, can be seen. Others are never
+    known to be dead: a container's process has another number here, or none, and machines may share a name.
     """
     current = this_process()
     here = (current.boot_id, current.pid_namespace)
@@ -183,7 +172,7 @@ def is_dead(owner: Owner) -> bool:
         reused = abs(process.create_time() - owner.started_at_s) > START_TOLERANCE_S
         return reused or bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.Error:
-        # It is there, but /proc doesn't show the processes of other users.
+        # The process exists, but /proc doesn't show the processes of other users.
         return False
 
 

@@ -1,4 +1,4 @@
-"""Migrations of a journal that an older release wrote: each adds what the next version has.
+"""Migrations of a journal that an older release wrote: each makes the next version.
 
 Each runs once, in the transaction that upgrades a journal to this version, while foreign keys are not
 enforced. Missing tables have been made before. A release refuses a journal of a newer version.
@@ -39,12 +39,10 @@ def sample_progress(connection: Connection) -> None:
     _add(connection, samples.c.progress)
 
 
-def store_plans_once(connection: Connection) -> None:
-    """Migrate 3 to 4: a table for decisions that several runs share."""
-
-
-def plan_several_logs(connection: Connection) -> None:
-    """Migrate 4 to 5: plans may have several logs, which older releases can't read."""
+def change_nothing(connection: Connection) -> None:
+    """Migrate 3 to 4 (a table for decisions that several runs share), 4 to 5 (plans may have several logs,
+    which older releases can't read), or 10 to 11 (a table of leases for the settings of clusters).
+    """
 
 
 def tell_hosts_apart(connection: Connection) -> None:
@@ -98,24 +96,17 @@ def show_rules_and_verdicts(connection: Connection) -> None:
     runs_by_store.create(connection, checkfirst=True)
 
 
-def lease_clusters(connection: Connection) -> None:
-    """Migrate 10 to 11: a table of leases for the settings that all stores of a cluster share.
-
-    Tables that are missing are made before any migration runs.
-    """
-
-
 MIGRATIONS: Mapping[int, Migration] = {
     1: remember_hosts,
     2: sample_progress,
-    3: store_plans_once,
-    4: plan_several_logs,
+    3: change_nothing,
+    4: change_nothing,
     5: tell_hosts_apart,
     6: name_stores,
     7: answer_without_scans,
     8: find_events_by_kind,
     9: show_rules_and_verdicts,
-    10: lease_clusters,
+    10: change_nothing,
 }
 """Migrations by the version that they upgrade."""
 

@@ -65,13 +65,9 @@ _facts_of = attrgetter(*_FACTS)
 _UNSIGNED = frozenset({"device", "inode", "size_bytes"})
 
 
+@no_collection()
 def pack(decisions: Sequence[Decision]) -> bytes:
     """Return decisions as bytes. Equal decisions give equal bytes."""
-    with no_collection():
-        return _pack(decisions)
-
-
-def _pack(decisions: Sequence[Decision]) -> bytes:
     segments = [decision.segment for decision in decisions]
     facts = [segment.facts for segment in segments]
     texts: dict[str, int] = {}
@@ -121,30 +117,29 @@ def _integers(name: str, values: Sequence[int]) -> bytes:
     return column.tobytes()
 
 
+@no_collection()
 def unpack(packed: bytes) -> list[Decision]:
     """Return the decisions from the result of :func:`pack`.
 
     :param packed: bytes of this version, or compressed JSON of earlier ones: columns, or decisions.
     """
-    with no_collection():
-        content = zlib.decompress(packed)
-        if content[:1] == b"[":
-            return list(read_decisions(json.loads(content)))
-        if content[:1] == b"{":
-            earlier = json.loads(content)
-            return list(_rows(earlier["texts"], earlier["columns"]))
-        start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "big")
-        header = json.loads(content[_LENGTH_BYTES:start])
-        columns = _columns(header, memoryview(content)[start:])
-        texts = [Text.from_json(text) if isinstance(text, list) else text for text in header["texts"]]
-        return list(_rows(texts, columns, header.get("companions")))
+    content = zlib.decompress(packed)
+    if content[:1] == b"[":
+        return list(read_decisions(json.loads(content)))
+    if content[:1] == b"{":
+        earlier = json.loads(content)
+        return list(_rows(earlier["texts"], earlier["columns"]))
+    start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "big")
+    header = json.loads(content[_LENGTH_BYTES:start])
+    columns = _columns(header, memoryview(content)[start:])
+    texts = [Text.from_json(text) if isinstance(text, list) else text for text in header["texts"]]
+    return list(_rows(texts, columns, header.get("companions")))
 
 
 def _columns(header: Mapping[str, Any], values: memoryview) -> Mapping[str, Sequence[int | None]]:
-    names = header["columns"]
     width = 8 * header["rows"]
     columns: dict[str, Sequence[int | None]] = {}
-    for number, name in enumerate(names):
+    for number, name in enumerate(header["columns"]):
         column = array("Q" if name in _UNSIGNED else "q")
         column.frombytes(values[number * width : (number + 1) * width])
         if sys.byteorder == "big":
@@ -171,7 +166,7 @@ def _rows(
     columns: Mapping[str, Sequence[Any]],
     beside: Sequence[Iterable[Sequence[int]]] | None = None,
 ) -> Iterable[Decision]:
-    """:param beside: each segment's companions; None: no segment has companions."""
+    """:param beside: each segment's companions; None if no segment has companions."""
     states = {number: SegmentState(texts[number]) for number in set(columns["state"])}
     reasons = {number: Reason(texts[number]) for number in set(columns["reason"])}
     text = texts.__getitem__
@@ -204,7 +199,7 @@ CHANGES_AT_MOST = 8
 
 
 def store_plan(connection: Connection, run: Run, plan: Plan) -> dict[str, Any]:
-    """Store a plan's decisions, as differences from the store's last list where they are few.
+    """Store a plan's decisions, as differences from the store's last list if these are few.
 
     :return: the JSON object to store in the run's row. :func:`read_plan` makes the plan of it.
     """
@@ -217,8 +212,8 @@ def store_plan(connection: Connection, run: Run, plan: Plan) -> dict[str, Any]:
         select(plans).where(plans.c.store_id == run.store_id).order_by(plans.c.id.desc()).limit(1)
     ).first()
     if last is not None:
-        same = bytes(last.decisions) == packed
-        changes = whole if same else difference(unpack(last.decisions), decisions)
+        is_same = bytes(last.decisions) == packed
+        changes = whole if is_same else difference(unpack(last.decisions), decisions)
         if changes is not None:
             return {**head, "decisions_in": last.id, **changes}
     row = {"store_id": run.store_id, "run_key": run.run_key, "decisions": packed, "at_ms": clock_ms()}
@@ -245,9 +240,7 @@ def read_plan(connection: Connection, stored: Mapping[str, Any]) -> Plan:
 
 
 def _group_plans(logs: Sequence[tuple[str, int]], decisions: Sequence[Decision]) -> tuple[LogPlan, ...]:
-    """
-    :raises ValueError: the counts don't sum up, or a decision is on another log's segment.
-    """
+    """:raises ValueError: the counts don't sum up, or a decision is on another log's segment."""
     if sum(count for _, count in logs) != len(decisions):
         raise ValueError(f"expected the decisions of {logs}, found {len(decisions)}")
     plans_of_logs = []
@@ -259,10 +252,9 @@ def _group_plans(logs: Sequence[tuple[str, int]], decisions: Sequence[Decision])
 
 
 def difference(before: Sequence[Decision], now: Sequence[Decision]) -> dict[str, Any] | None:
-    """Return the change from ``before`` to ``now``: the number of items skipped at the start, the new number
-    of items, and the items that differ.
+    """Return the change from ``before`` to ``now``; None if more than :data:`CHANGES_AT_MOST` items differ.
 
-    :return: None: more than :data:`CHANGES_AT_MOST` items differ.
+    :return: the number of items skipped at the start, the new number of items, and the items that differ.
     """
     skip = next((i for i, item in enumerate(before) if now and item.segment.id == now[0].segment.id), 0)
     old = before[skip : skip + len(now)]
@@ -371,7 +363,7 @@ def _head(data: Mapping[str, Any]) -> LakeHead:
 
 Value = TypeVar("Value")
 MOST_VALUES = 500
-"""The most values in one query, because databases limit the number of parameters."""
+"""Maximum of values in one query, because databases limit the number of parameters."""
 
 
 def in_parts(values: Iterable[Value]) -> Iterator[list[Value]]:
@@ -395,10 +387,10 @@ class SlotTopic(NamedTuple):
     size_bytes: int
 
 
-def put_topic_days(connection: Connection, store_id: str, found: Mapping[Slot, Sequence[TopicDay]]) -> None:
+def put_topic_days(connection: Connection, store_id: str, slots: Mapping[Slot, Sequence[TopicDay]]) -> None:
     """Replace the recorded bytes of segments by topic and day."""
     rows: list[dict[str, Any]] = []
-    for (log, base_offset), days in found.items():
+    for (log, base_offset), days in slots.items():
         key = {"store_id": store_id, "log": log, "base_offset": base_offset}
         connection.execute(delete(topic_days).filter_by(**key))
         rows += [
@@ -460,10 +452,10 @@ class RulesRow:
     rules: Mapping[str, Any]
 
 
-def put_rules(connection: Connection, store_id: str, found: Mapping[str, Any]) -> None:
+def put_rules(connection: Connection, store_id: str, broker_rules: Mapping[str, Any]) -> None:
     """Record the rules by which a store's broker deletes, if they differ from the last recorded ones."""
     query = select(rules).where(rules.c.store_id == store_id).order_by(rules.c.at_ms.desc()).limit(1)
-    last, now = connection.execute(query).first(), to_jsonable(found)
+    last, now = connection.execute(query).first(), to_jsonable(broker_rules)
     if last is not None and last.rules == now:
         return
     # A clock that was set back must not put new rules before old ones.
@@ -472,7 +464,7 @@ def put_rules(connection: Connection, store_id: str, found: Mapping[str, Any]) -
 
 
 def read_rules(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> tuple[RulesRow, ...]:
-    """Return the rules in force between two moments, by time. The first may be older than the first one."""
+    """Return the rules in force between two moments, by time. The first ones may have begun earlier."""
     where = rules.c.store_id == store_id
     first = select(func.max(rules.c.at_ms)).where(where, rules.c.at_ms <= start_ms).scalar_subquery()
     query = (
@@ -500,10 +492,8 @@ def find_run_row(connection: Connection, store_id: str, run_key: str) -> Run | N
     row = connection.execute(
         select(runs).where(runs.c.store_id == store_id, runs.c.run_key == run_key)
     ).first()
-    return None if row is None else _to_run(connection, row)
-
-
-def _to_run(connection: Connection, row: Row[Any]) -> Run:
+    if row is None:
+        return None
     return filled(
         Run,
         row,

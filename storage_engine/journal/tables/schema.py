@@ -30,11 +30,7 @@ metadata = MetaData()
 _serial = BigInteger().with_variant(Integer(), "sqlite")
 """Type of a row number. SQLite numbers rows by itself only if the key's type is INTEGER."""
 
-schema_version = Table(
-    "storage_engine_schema",
-    metadata,
-    Column("version", Integer, primary_key=True),
-)
+schema_version = Table("storage_engine_schema", metadata, Column("version", Integer, primary_key=True))
 
 stores = Table(
     "storage_engine_stores",

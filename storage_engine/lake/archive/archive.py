@@ -1,6 +1,6 @@
 """Archiving segments with proof: read, decode, write, read back from the lake, compare every byte.
 
-:func:`archive_segment` does all of it for one segment, anywhere in plain Python. The returned segment is
+:func:`archive_segment` does all of it for one segment, in plain Python on any host. The returned segment is
 proven, but counts only once :func:`storage_engine.lake.archive.commit.commit_segments` has committed it.
 """
 
@@ -88,18 +88,17 @@ SHARED_SEGMENT_BYTES = 16 << 20
 """A segment of this size or more has a data file of its own; smaller segments share files."""
 
 SHARED_FILE_BYTES = 64 << 20
-"""Most bytes of segments in a shared data file. They stay in memory until each segment is proven in the file.
-The number is small because a full disk waits for the first proven segments."""
+"""Maximum of segment bytes in a shared data file. They stay in memory until each segment is proven in it. The
+number is small because a full disk waits for the first proven segments."""
 
 SHARED_LEAST_SEGMENTS = 4
-"""Fewer segments get a file each. Segments in one file expire together, and are archived again together once
+"""Fewer segments get a file each. Segments in one file expire together, and are archived again together if
 the file is damaged."""
 
 SHARED_FILE_SEGMENTS = 1000
-"""Most segments in a shared data file."""
 
 SHARED_GROUP_BYTES = 1 << 20
-"""Most bytes of segments that share a row group. Who reads one of these segments reads the whole group."""
+"""Maximum of segment bytes in a shared row group. To read one of the segments, the whole group is read."""
 
 Progress = Callable[[int], None]
 """Called with the number of segment bytes that are done since the last call."""
@@ -122,14 +121,13 @@ def segment_jobs(
 ) -> tuple[SegmentJob, ...]:
     """Describe the segments to archive.
 
-    Only this function asks the lake for the locations of new data files.
-
-    An empty lake that was made for no broker becomes one for this broker's segments.
+    Only this function asks the lake for the locations of new data files. An empty lake that was made for no
+    broker becomes one for this broker's segments.
 
     :param bytes_per_second: see ``pace``.
-    :param store_name: the store's name for the receipts; None: they have no name.
-    :param store_host: the machine with the store, for the receipts; None: they name no machine.
-    :param contexts: facts that the broker knows and the segments' files don't contain; None: there are none.
+    :param store_name: the store's name in the receipts; None if they have no name.
+    :param store_host: the machine with the store, in the receipts; None if they name no machine.
+    :param contexts: facts that the broker knows and the segments' files don't contain.
     :param permits: archive rules. Where a log has several topics, they leave out the rows of some topics.
     :raises BadInputError: the lake has another broker's segments.
     :raises StoreLayoutError: a segment is empty, or its companions are too long.
@@ -145,7 +143,7 @@ def segment_jobs(
     slots = [SegmentIdentity(store_id, lineage, segment.log, segment.base_offset, "") for segment in segments]
     attempts = _attempts(messages, live, slots, rows)
     parts = _find_parts(messages, live, slots, rows)
-    # What the lake has, or had, in whatever file stays in a file of its own.
+    # A segment that the lake has, or had, doesn't get into a shared file.
     has_rows_elsewhere = any(not is_own_name(file_name(file.location)) for file in live)
     by_rules = permits.of_rows if trees else None
     permits_of = {} if by_rules is None else {row.slot: by_rules.beside(row) for row in rows}
@@ -187,10 +185,7 @@ def segment_jobs(
 
 
 def _check_sealed(segment: Segment) -> None:
-    """Make sure that a segment can be archived.
-
-    :raises StoreLayoutError: the segment is empty, or its companions are too long.
-    """
+    """Raise StoreLayoutError if a segment is empty, or if its companions are too long."""
     if not segment.facts.size_bytes or segment.end == segment.base_offset:
         raise StoreLayoutError(
             f"{segment.facts.path}: expected a sealed segment to have bytes and offsets, found "
@@ -201,12 +196,12 @@ def _check_sealed(segment: Segment) -> None:
 
 
 def _read_rows(lake: Lake, segments: Sequence[Segment], store_id: str, lineage: int) -> tuple[Receipt, ...]:
-    """Return the receipts that count between the lowest and the highest of the segments' offsets."""
+    """Return the receipts that count from the lowest to the highest of the segments' offsets."""
     return receipts(lake, store_id, lineage=lineage, base_offsets=offsets_of(segments), with_ended=True)
 
 
 def topic_of(broker: str, log: str) -> str | None:
-    """Return the topic of a log, whose segments may share data files; None: the log has several topics.
+    """Return the topic of a log, whose segments may share data files; None if the log has several topics.
 
     Rules apply to topics, and a data file is removed with all of its segments. So in a log of several topics
     each segment has a file of its own, from which the rows of one topic can be removed.
@@ -220,9 +215,6 @@ def _find_parts(
     """Return, for each segment without a receipt, the shared data file and the row groups that have its rows.
 
     A run that was killed between its commits leaves such a file in the table.
-
-    :param identities: the segments.
-    :param rows: the receipts that count.
     """
     slots = {row.slot for row in rows}
     lacking = [identity for identity in identities if identity not in slots]
@@ -236,22 +228,19 @@ def _find_parts(
         if not any(map(file.may_have(messages.schema()), lacking)):
             continue
         with suppress(LakeUnavailableError, ProofError):
-            for it, groups in segments_in(messages.io, file.location).items():
-                parts[it] = (file.location, row_groups_text(groups))
+            for identity, groups in segments_in(messages.io, file.location).items():
+                parts[identity] = (file.location, row_groups_text(groups))
     return {slot: part for slot, part in parts.items() if slot not in slots}
 
 
 def _attempts(
     messages: Table, live: Sequence[LiveFile], slots: Sequence[SegmentIdentity], rows: Sequence[Receipt]
 ) -> dict[SegmentIdentity, str]:
-    """Return the part of a data file's name that tells attempts apart.
+    """Return, for each segment, the part of its data file's name that distinguishes attempts.
 
-    If the table has the segment's own file, its part is used, unless the segment's receipt is unsound by what
-    the table tells. Otherwise a segment with a receipt gets a new part. So the file of an expired segment,
-    which is to be removed, is never used again.
-
-    :param slots: the segments.
-    :param rows: the receipts that count.
+    If the table has the segment's own file, that file's part is used, unless the table shows that the
+    segment's receipt is unsound. Otherwise a segment with a receipt gets a new part. So the file of an
+    expired segment, which is to be removed, is never used again.
     """
     by_slot = {split_data_file_name(name)[0]: name for name in (file_name(f.location) for f in live)}
     attempts = {}
@@ -275,7 +264,7 @@ def archive_all(
     After an error in one segment, none of them is committed. A segment whose file vanishes meanwhile is left
     out, and the others are committed.
 
-    :param progress: called after each data file with the bytes of its segments, from any thread.
+    :param progress: called from any thread after each data file.
     :return: one receipt for each job, in order, without the segments whose files vanished.
     :raises StorageEngineError: as :func:`archive_segment` and ``commit_segments`` do.
     """
@@ -301,9 +290,9 @@ def commit_proven(
 ) -> tuple[Receipt, ...]:
     """Commit proven segments.
 
-    A file is added once, for all of its segments. If the lake has got one of a shared file's segments
-    meanwhile, all of them are archived again here, each into a file of its own. If another run has put a
-    shared file without receipts into the lake meanwhile, the segments are proven in that file.
+    A file is added once, for all of its segments. Other runs may have archived some of them meanwhile. If the
+    lake has one of a shared file's segments by now, all of them are archived again here, each into a file of
+    its own. If it has them in another run's shared file without receipts, they are proven in that file.
 
     :param jobs: jobs by which the segments were archived.
     :return: receipts, in the order of the jobs.
@@ -314,7 +303,7 @@ def commit_proven(
     def at(it: ProvenSegment) -> int:
         return by_slot[it.slot]
 
-    proven, again = sorted(proven, key=at), list[ProvenSegment]()
+    proven, archived_again = sorted(proven, key=at), list[ProvenSegment]()
     unproven: set[str] = set()
     try:
         while True:
@@ -334,17 +323,14 @@ def commit_proven(
                 for job in [jobs[at(segment)] for segment in proven if segment.data_file in error.data_files]:
                     with suppress(FileGoneError):
                         staying.append(archive_segment(replace(job, found_in=None)))
-                        again.append(staying[-1])
+                        archived_again.append(staying[-1])
                 proven = sorted(staying, key=at)
     finally:
-        discard(again)
+        discard(archived_again)
 
 
 def _prove_again(lake: Lake, jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegment]:
-    """Prove segments in a shared file that the table has.
-
-    Returns none if the file doesn't have each of them as it is on disk.
-    """
+    """Prove segments in a shared file of the table. Return [] if one of them isn't there as it is on disk."""
     with suppress(ProofError, LakeUnavailableError):
         groups = segments_in(lake.messages().io, data_file)
         named = [replace(job, found_in=(data_file, row_groups_text(groups[job.slot]))) for job in jobs]
@@ -353,7 +339,7 @@ def _prove_again(lake: Lake, jobs: Sequence[SegmentJob], data_file: str) -> list
 
 
 def file_groups(jobs: Sequence[SegmentJob], threads: int) -> list[tuple[SegmentJob, ...]]:
-    """Cut jobs into groups, each for one data file. The order stays. Pure."""
+    """Divide jobs into groups in the given order, each for one data file. Pure."""
     size_bytes = sum(job.facts.size_bytes for job in jobs if job.shares is not None)
     most_bytes = min(SHARED_FILE_BYTES, max(SHARED_SEGMENT_BYTES, size_bytes // max(1, threads)))
     groups: list[list[SegmentJob]] = []
@@ -375,7 +361,7 @@ def file_groups(jobs: Sequence[SegmentJob], threads: int) -> list[tuple[SegmentJ
 
 
 def _file_of(job: SegmentJob) -> tuple[str, str] | None:
-    """Return a key that is equal for jobs whose segments may share a file; None: this one shares no file."""
+    """Return a key that is equal for jobs whose segments may share a file; None if it may share none."""
     if job.found_in is not None:
         return job.store_id, job.found_in[0]
     return None if job.shares is None else (job.store_id, f"topic {job.shares}")
@@ -400,13 +386,13 @@ def archive_group(
         with suppress(ProofError):
             proven = _prove_found(jobs, jobs[0].found_in[0])
     elif len(jobs) > 1:
-        # Where one of them goes away, each of the others gets a file of its own.
+        # If the file of one segment vanishes, each other segment gets a data file of its own.
         with suppress(FileGoneError):
             proven = archive_shared(jobs, run, task)
     try:
         for job in () if proven else jobs:
             with suppress(FileGoneError):
-                # Where it was found it isn't as it was.
+                # The file in the table doesn't have it as it is on disk, so it is archived into a new file.
                 proven.append(archive_segment(replace(job, found_in=None)))
     except BaseException:
         discard(proven)
@@ -464,7 +450,7 @@ def _archive_segment(job: SegmentJob) -> ProvenSegment:
         return _with_source(proven, read)
     except ProofError:
         if exists:
-            # The file of this name is damaged. It stays, for whoever looks into it; another takes its place.
+            # The file of this name is damaged. It stays for an examination; another one takes its place.
             return archive_segment(replace(job, attempt=new_attempt()))
         _remove_staged(staged, data_file)
         raise
@@ -473,7 +459,8 @@ def _archive_segment(job: SegmentJob) -> ProvenSegment:
         if path is None or path.exists() or not isinstance(error.__cause__, FileNotFoundError):
             _remove_staged(staged, data_file)
             raise
-        # Another attempt at the same segment committed, and swept this one's file away: its file is proven.
+        # Another attempt at the same segment committed and removed this one's file. That attempt's file is
+        # proven here.
         if not file_io.new_input(data_file).exists():
             raise
         return archive_segment(job)
@@ -487,7 +474,7 @@ def archive_shared(jobs: Sequence[SegmentJob], run: str, task: int) -> list[Prov
 
     Each segment has row groups of its own, or shares one row group with others.
 
-    :raises FileGoneError: a file of one segment vanished. Then nothing is kept of the others either.
+    :raises FileGoneError: a file of one segment vanished. Then the data file is removed.
     :raises StorageEngineError: as :func:`archive_segment` does.
     """
     first = jobs[0]
@@ -545,24 +532,20 @@ def _write_shared(jobs: Sequence[SegmentJob], codec: SegmentCodec, sink: Any) ->
 
 
 def _with_source(proven: ProvenSegment, read: ReadSegment) -> ProvenSegment:
-    """Check that the source file hasn't changed, and return a proven segment with this file's facts.
-
-    :raises ProofError: the source file has changed.
-    """
+    """Return a proven segment with its source file's facts. Raise ProofError if the file has changed."""
     job = read.job
     facts = facts_of_proven(job, read.source)
-    files = companions_text(companions_of_proven(job, read.companions))
     return replace(
         proven,
-        # Where a hold has set another time, the one before it is the segment's.
+        # If a hold has set another time, the time before it counts.
         source_mtime_ns=facts.mtime_ns if job.original_mtime_ns is None else job.original_mtime_ns,
         source_ctime_ns=facts.ctime_ns,
-        files=files,
+        files=companions_text(companions_of_proven(job, read.companions)),
     )
 
 
 def first_damage(job: SegmentJob) -> Damage | None:
-    """Return the first damage in a segment's bytes; None: there is none, or the file can't be read."""
+    """Return the first damage in a segment's bytes; None if it has none or can't be read."""
     codec = find_broker(job.broker).codec
     with suppress(StorageEngineError, OSError):
         source = read_source(job)
@@ -580,10 +563,7 @@ def _remove_staged(staged: str, data_file: str) -> None:
 
 
 def _prove_found(jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegment]:
-    """Prove segments that have rows in the table but no receipts.
-
-    :raises ProofError: the table doesn't have a segment as it is on disk.
-    """
+    """Prove segments with rows in the table but no receipts. Raise ProofError if one differs from disk."""
     codec, proven = find_broker(jobs[0].broker).codec, list[ProvenSegment]()
     file_io = load_file_io(jobs[0].lake.file_io_properties, data_file)
     with reading_back(codec, data_file, data_file, file_io, None) as stored:
@@ -606,17 +586,14 @@ def _new_file(file_io: FileIO, location: str) -> Iterator[OutputStream | pa.Nati
         return
     make_dirs(path.parent)
     create(path).close()
-    # Not through the FileIO: Arrow's own file writes without going through Python.
+    # Not through the FileIO: Arrow's own file needs no call of Python for each write.
     with pa.OSFile(str(path), "wb") as file:
         yield file
 
 
 @contextmanager
 def _syncing(location: str, data_file: str) -> Iterator[None]:
-    """Fsync a local file while the block reads it back.
-
-    The file is durable when the block ends without an error.
-    """
+    """Fsync a local file while the block reads it back. It is durable if the block ends without an error."""
     path = local_path(location)
     if path is None:
         yield

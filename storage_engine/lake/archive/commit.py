@@ -84,7 +84,7 @@ class SharedFileError(StorageEngineError):
 
     Nothing was committed.
 
-    :param data_files: all such files. Their segments are to be archived again, each into a file of its own.
+    :param data_files: all such files. Each of their segments must be archived again into a file of its own.
     """
 
     def __init__(self, message: str = "", data_files: frozenset[str] = frozenset()) -> None:
@@ -95,7 +95,7 @@ class SharedFileError(StorageEngineError):
 class SharedWithOthersError(LakeUnavailableError):
     """A data file no longer proves a segment, and has rows of other segments that aren't archived with it.
 
-    :param slots: all segments of the file, by how the names of their own files begin.
+    :param slots: all segments of the file, each as the prefix that a data file of its own would have.
     :param receipts: their receipts that count. They name this file, or the files that it replaced.
     """
 
@@ -115,9 +115,7 @@ ReceiptsOf = Callable[[], Sequence[Receipt]]
 
 @dataclass(frozen=True, slots=True)
 class LeavingFile:
-    """A shared file that leaves the table.
-
-    Those of its segments that can be archived again are then in other files.
+    """A shared file that leaves the table. Segments that can be archived again then have other files.
 
     :param slots: all segments of the file.
     :param lost: segments that the file no longer proves and that exist nowhere else.
@@ -136,10 +134,9 @@ class MissingSegment:
     """A segment whose proven file the table does not have.
 
     :param replaces: entries of the segment's earlier files, which the same commit removes.
-    :param rewritten: another engine has put rows of the segment into files of its own. The commit removes
-        these rows as well.
-    :param other_sha256: the first part of the SHA-256 of other bytes that the table has in the segment's
-        place.
+    :param rewritten: whether another engine has put rows of the segment into files of its own. The commit
+        removes these rows as well.
+    :param other_sha256: beginning of the SHA-256 of other bytes that the table has for the segment, or None.
     :param is_taken: the table has rows of the segment elsewhere, and its proven file also has other segments.
     """
 
@@ -151,13 +148,13 @@ class MissingSegment:
 
 
 def _slots_in(table: Table, file: LiveFile, receipts_of: ReceiptsOf) -> frozenset[str]:
-    """Return the segments that have rows in a shared file, by how the names of their own files begin.
+    """Return the prefixes of the segments that have rows in a shared file.
 
-    The file tells them. If it is lost or damaged, the receipts that name it do. If these account for fewer
-    rows than the file has, a compaction was killed: then segments whose own files aren't in the table, and
-    whose rows make up the difference, are in it as well.
+    The file names its segments. If it is lost or damaged, the receipts that name the file are used. If they
+    account for fewer rows than the file has, a compaction was killed. Then the file also has segments whose
+    own files aren't in the table, if their rows make up the difference.
 
-    :raises LakeUnavailableError: neither the file nor the receipts tell the segments.
+    :raises LakeUnavailableError: neither the file nor the receipts show which segments it has.
     """
     try:
         return frozenset(map(slot_prefix, segments_in(table.io, file.location)))
@@ -169,7 +166,7 @@ def _slots_in(table: Table, file: LiveFile, receipts_of: ReceiptsOf) -> frozense
             others = [row for row in receipts_of() if may_have(row.identity)]
             locations = untouched_files(table, others) | {file.location}
             others = [row for row in others if data_file_of(table, row) not in locations]
-            # One may have expired since, with its rows in the table until the compaction is finished.
+            # A segment may have expired since. Its rows stay in the table until the compaction is finished.
             sets = [it for it in (with_rows(others), others) if it and sum(r.row_count for r in it) == count]
             if not (rows or sets):
                 raise LakeUnavailableError(error, " Nothing was committed.") from error
@@ -199,7 +196,7 @@ def missing_data(
     receipts_of: ReceiptsOf = tuple,
     leaving: Leaving = MappingProxyType({}),
 ) -> list[MissingSegment]:
-    """Return those of a store's segments that the loaded table of rows does not have as they were proven.
+    """Return a store's segments that the loaded table of rows lacks, or has otherwise than proven.
 
     :param receipts_of: returns the store's receipts that count. It is called if a shared file can't be read.
     :param leaving: shared files that may leave the table although some of their segments are lost.
@@ -215,7 +212,7 @@ def missing_data(
         if is_shared_name(file_name(file.location)):
             may_have = file.may_have(table.schema())
             shared += [file] if any(may_have(segment.identity) for segment in segments) else []
-        # Rows that another engine rewrote are in files whose names say nothing of segments.
+        # The names of another engine's files don't show which segments have rows in them.
         foreign = foreign or not is_own_name(file_name(file.location))
     inside = {file.location: _slots_in(table, file, receipts_of) for file in shared}
     asking = {slot_prefix(segment.identity) for segment in segments if segment.row_groups is None}
@@ -229,7 +226,7 @@ def missing_data(
                 missing.append(MissingSegment(segment, (), False, is_taken=is_taken))
             continue
         for file in holding:
-            # All of its segments are archived again that can be, so that nothing is lost with it.
+            # The file may leave only if each of its segments is archived again here or can't be.
             entry = leaving.get(file.location)
             if others := inside[file.location] - asking - (frozenset() if entry is None else entry.lost):
                 slots = inside[file.location]
@@ -279,7 +276,7 @@ def _data_file(table: Table, segment: ProvenSegment) -> DataFile:
     if size_bytes != segment.data_file_bytes:
         raise ProofError(
             f"{segment.data_file}: expected {segment.data_file_bytes} bytes as proven, found {size_bytes}. "
-            "Nothing was committed. Do all hosts see the same warehouse? Run archive again."
+            "Nothing was committed. Make sure that all hosts see the same warehouse, and run archive again."
         )
     return iceberg_data_file(table, segment.data_file, size_bytes, segment.store_id, segment.manifest_facts)
 
@@ -308,12 +305,7 @@ def _is_as_proven(file: LiveFile, segment: ProvenSegment) -> bool:
 
 
 def _has_rows(table: Table, segment: ProvenSegment, own: Sequence[LiveFile]) -> bool:
-    """Return whether a segment has rows in files other than its own.
-
-    Its own files may be lost, so they aren't read.
-
-    :param own: the segment's own files.
-    """
+    """Return whether a segment has rows outside of its own files, which may be lost and aren't read."""
     where = segment_rows(segment.store_id, segment.lineage, segment.log, segment.base_offset)
     locations = {file.location for file in own}
     with metadata_errors(table.location(), "look for rows of a segment"):
@@ -342,17 +334,15 @@ def commit_segments(
     Up to :data:`BATCH_SEGMENTS` are committed together, all or nothing. If there are more, an error leaves
     the earlier ones in the lake, and the next run finds them there.
 
-    :param unproven: shared files that were searched for some of these segments, and that don't have them as
-        they are now.
-    :return: one receipt a segment, in the given order, read back from the table. For a segment that was
-        committed before, and whose receipt still holds, it is the older one.
-    :raises SharedFileError: a shared file can't be committed, because the lake has one of its segments by
-        now.
-    :raises SharedWithOthersError: the lake has a segment's rows in a file that other segments share, and no
-        receipt tells whether the file proves all of them.
+    :param unproven: shared files in which some of these segments were looked for, but not found as they are.
+    :return: one receipt a segment, in the given order, read back from the table. If the segment has an older
+        receipt that still holds, that one.
+    :raises SharedFileError: a shared file can't be committed: the lake has one of its segments by now.
+    :raises SharedWithOthersError: the lake has a segment's rows in a file that other segments share. Some of
+        these have no receipt that shows whether the file proves them.
     :raises LakeConflictError: other bytes, another end or other companions are archived under the same
         store, lineage, log and base offset; nothing was committed.
-    :raises LakeUnavailableError: the lake can't be read or written; run again to go on from there.
+    :raises LakeUnavailableError: the lake can't be read or written; run again to continue.
     :raises CommitStateUnknownError: the outcome of a commit can't be read.
     :raises ReceiptError: a store's chain of receipts is broken; no receipt was added.
     """
@@ -394,7 +384,6 @@ def _take_out(table: Table, error: SharedWithOthersError, prefixes: Set[str]) ->
     After a killed compaction, receipts may still name the small files, which are no longer in the table. Then
     the segments that these small files prove are yielded.
 
-    :param prefixes: segments that are archived again anyway.
     :raises LakeUnavailableError: a file exists and can't be read, or the lake can't be written.
     """
     elsewhere = untouched_files(table, error.receipts) - {error.location}
@@ -413,12 +402,12 @@ def _take_out(table: Table, error: SharedWithOthersError, prefixes: Set[str]) ->
 def take_out(table: Table, receipt: Receipt) -> ProvenSegment:
     """Write a segment of a shared file into a file of its own, and prove it there.
 
-    :raises ProofError: the shared file doesn't prove it any more.
-    :raises LakeUnavailableError: it can't be read, or the lake can't be written.
+    :raises ProofError: the shared file no longer proves the segment.
+    :raises LakeUnavailableError: the file can't be read, or the lake can't be written.
     """
     old, codec = data_file_of(table, receipt), find_broker(receipt.broker).codec
     new = f"{old.rpartition('/')[0]}/{data_file_name(receipt.identity, new_attempt())}"
-    # Read first: nothing is written for what is lost.
+    # Read first: nothing is written for a segment that is lost.
     check_rows(table, receipt, old)
     copy_rows(table.io, old, new, codec.columns, lambda parquet: rows_of_segment(parquet, receipt, old))
     new_row = replace(receipt, data_file=relative_name(table, new), row_groups=None, moved_to=None)
@@ -440,10 +429,7 @@ def take_out(table: Table, receipt: Receipt) -> ProvenSegment:
 
 
 def check_rows(table: Table, receipt: Receipt, location: str) -> None:
-    """Make sure that the rows in a data file are the segment of a receipt.
-
-    :raises ProofError: they aren't.
-    """
+    """Raise ProofError if the rows in a data file aren't the segment of a receipt."""
     if fault := rows_fault(table, receipt, location, frozenset({location})):
         raise ProofError(
             f"{location}: expected the segment {receipt.log}/{receipt.base_offset:020d} as it was proven, "
@@ -454,17 +440,14 @@ def check_rows(table: Table, receipt: Receipt, location: str) -> None:
 def _commit_all(
     lake: Lake, proven: Sequence[ProvenSegment], leaving: Leaving
 ) -> dict[SegmentIdentity, Receipt]:
-    """Commit proven segments in batches.
-
-    :return: for each segment a receipt that holds.
-    """
+    """Commit proven segments in batches, and return a receipt that holds for each segment."""
     segments = sorted(
         {segment.identity: segment for segment in proven}.values(),
         key=lambda s: (s.store_id, s.lineage, s.log, s.base_offset),
     )
     batches = list(_batches(segments, leaving))
     settled: dict[SegmentIdentity, Receipt] = {}
-    # Ask both tables of all before any file gets its final name.
+    # All batches are looked up in both tables before any file gets its final name.
     for batch in batches:
         settled |= _look(lake, lake.segments(), lake.messages(), batch, leaving)[1]
     messages = lake.messages()
@@ -481,7 +464,7 @@ def _commit_all(
 
 
 def _batches(segments: Sequence[ProvenSegment], leaving: Leaving) -> Iterator[list[ProvenSegment]]:
-    """Cut segments into batches. Segments that share a data file, or replace the same file, stay together."""
+    """Divide segments into batches. Segments that share a file, or replace the same file, stay together."""
     by_file: dict[str, list[ProvenSegment]] = {}
     for segment in segments:
         slot = slot_prefix(segment.identity)
@@ -499,15 +482,11 @@ def _batches(segments: Sequence[ProvenSegment], leaving: Leaving) -> Iterator[li
 
 
 def _check_shared(segments: Sequence[ProvenSegment], missing: Sequence[MissingSegment]) -> None:
-    """Make sure that a data file of several segments enters the table for all of them, or not at all.
-
-    :param missing: the segments that the table doesn't have, or has elsewhere.
-    :raises SharedFileError: the lake has one of a file's segments by now.
-    """
+    """Raise SharedFileError if a shared data file would enter the table for only some of its segments."""
     counts = Counter(segment.data_file for segment in segments if segment.row_groups is not None)
     lacking = Counter(item.segment.data_file for item in missing if not item.is_taken)
     files = {item.segment.data_file for item in missing if item.segment.row_groups is not None}
-    # Else it would have rows that the table has twice, or that no receipt names.
+    # Otherwise the table would have some rows twice, or rows that no receipt names.
     _refuse(
         location
         for location in files
@@ -516,10 +495,7 @@ def _check_shared(segments: Sequence[ProvenSegment], missing: Sequence[MissingSe
 
 
 def _refuse(data_files: Iterable[str]) -> None:
-    """Refuse shared data files if the lake has segments of them by now.
-
-    :raises SharedFileError: there is such a file.
-    """
+    """Raise SharedFileError for shared data files of which the lake has segments by now, if there are any."""
     if present := frozenset(data_files):
         raise SharedFileError(
             f"{min(present)}: expected a data file whose segments the lake doesn't have, found that the lake "
@@ -539,14 +515,13 @@ def _commit_batch(
     settled: Mapping[SegmentIdentity, Receipt],
     leaving: Leaving,
 ) -> dict[SegmentIdentity, Receipt]:
-    """Commit data files and then receipts, and check that the receipts hold.
+    """Commit data files and then receipts, and return a receipt that holds for each segment.
 
-    Repeat if another run was quicker.
+    If another run has replaced a file meanwhile, repeat.
 
-    :param settled: receipts that held when the tables were asked.
-    :return: for each segment a receipt that holds.
+    :param settled: receipts that held when the tables were read before.
     """
-    # A receipt that holds by what the tables say may be of a file that was lost: then this one is put back.
+    # A receipt may hold according to the tables although its file was lost. Then the file is put back.
     messages, staged = lake.messages(), segments
     lacking = [
         segment
@@ -563,7 +538,7 @@ def _commit_batch(
         unsettled, holding = _look(lake, lake.segments(), lake.messages(), segments, leaving)
         if not unsettled:
             break
-        # Who archives the same at the same time has put its file in the place of our file since we asked.
+        # Another run that archives the same segments has replaced our file since the commit.
         time.sleep(pause_seconds(attempt))
     else:
         raise overtaken(lake)
@@ -595,7 +570,7 @@ def append_receipts(lake: Lake, store_id: str, missing: Callable[[Table], Sequen
 def _look(
     lake: Lake, segments: Table, messages: Table, proven: Sequence[ProvenSegment], leaving: Leaving
 ) -> tuple[list[ProvenSegment], dict[SegmentIdentity, Receipt]]:
-    """Return the segments without a sound receipt, and the receipts of the others.
+    """Return the segments without a sound receipt, and the sound receipts of the other segments.
 
     :param segments: the table of receipts. It was loaded before the table of rows, because a receipt is
         committed after its data.
@@ -615,24 +590,25 @@ def _look(
             if row.sha256 != segment.sha256:
                 raise _conflict(segment, row.sha256)
             if row_fault(row) or not _has_as_much(row, segment):
-                # The same bytes again are archived again; other bytes need another lineage even so.
+                # The receipt doesn't hold, so these bytes are archived again. Other bytes were refused above.
                 continue
             if data_file_of(messages, row) in leaving:
-                # It may hold, but for as long as the file is in the table.
+                # The receipt may hold, but only until its file leaves the table.
                 continue
             _check_extent(segment, row)
             if proven_files(messages, row) != (_file_of(segment),):
                 others.append(row)
             elif not reader.is_displaced(row):
                 settled[row.identity] = row
-    # Whoever archived a segment again may have found its file damaged: its length proves nothing.
+    # The segment may have been archived again because the receipt's file is damaged. A file's length doesn't
+    # show that.
     broken = broken_receipts(lake, others, Depth.FILES)
     settled |= {row.identity: row for row in others if row.identity not in broken}
     return [segment for segment in proven if segment.identity not in settled], settled
 
 
 def _has_as_much(row: Receipt, segment: ProvenSegment) -> bool:
-    """Return whether a receipt lacks only rows that archive rules leave out now, too."""
+    """Return whether a receipt's segment is whole, or lacks only rows that archive rules leave out here."""
     if row.is_whole or not row.lacks_by_rules:
         return row.is_whole
     lacks = {stream["name"] for stream in json.loads(segment.streams or "[]") if stream["gone"] is not None}
@@ -642,10 +618,11 @@ def _has_as_much(row: Receipt, segment: ProvenSegment) -> bool:
 def _next_step(
     lake: Lake, proven: Sequence[ProvenSegment], leaving: Leaving, of_others: dict[str, float]
 ) -> CommitStep | None:
-    """Return the next commit: data files first, receipts only once the table has all data.
+    """Return the next commit, or None if nothing is missing.
 
-    None: nothing is missing. The commit is bound to the tables that were asked what is missing. If another
-    run's file has no receipt yet, the run gets time to append it: it may be between its two commits.
+    Data files come first, receipts only once the table has all data. The commit is bound to the tables that
+    were read here. If another run's file has no receipt yet, that run gets time to append it: it may be
+    between its two commits.
 
     :param of_others: when each such file was first seen, by location, in monotonic seconds. Filled here.
     """
@@ -686,7 +663,7 @@ def _missing(
         receipts_of = partial(receipts_in, table, store_id, with_ended=True)
         lacking = missing_data(messages, store_id, of_store, span, receipts_of, leaving)
         if replaced := {entry.file_path for item in lacking for entry in item.replaces}:
-            # Whoever named one has named it for a segment that is archived again here.
+            # A receipt that names such a file belongs to a segment that is archived again here.
             rows = receipts_of(base_offsets=span)
             unnamed |= replaced - {file.location for row in rows for file in proven_files(messages, row)}
         missing += lacking
@@ -707,10 +684,7 @@ def _file_of(segment: ProvenSegment) -> StoredFile:
 
 
 def _check_extent(segment: ProvenSegment, other: ProvenSegment | Receipt) -> None:
-    """Make sure that two segments with the same bytes have the same end and companions as well.
-
-    :raises LakeConflictError: they differ.
-    """
+    """Raise LakeConflictError if two segments with the same bytes differ in their end or companions."""
     if (segment.end_offset, segment.files) == (other.end_offset, other.files):
         return
     archived, current = (read_companions(item.files) for item in (other, segment))

@@ -1,10 +1,9 @@
-"""Commits one step after the other to a lake's tables, whatever is retried, killed or answers late.
+"""Commits to a lake's tables, one step after the other, despite retries, kills and late answers.
 
-Before every attempt the tables are loaded again and asked what is missing. An attempt is bound to the
-snapshot that it looked at. So the catalog refuses one of two attempts at the same time, and that one looks
-again. The same is true of a request that timed out and arrives later: the catalog refuses it once anything
-else was committed, and until then the table does not have its rows. If an outcome is not known, the table is
-read to find it out.
+Before every attempt the tables are loaded again to see what is missing. An attempt is bound to the snapshot
+that it read. So the catalog refuses one of two simultaneous attempts, and that one reads the tables again.
+The same is true of a request that timed out and arrives later: the catalog refuses it once anything else was
+committed, and until then the table does not have its rows. If an outcome is not known, the table is read.
 """
 
 from __future__ import annotations
@@ -42,21 +41,21 @@ _PATIENCE_SECONDS = 300
 """How long to wait for a catalog that can be read but doesn't tell a commit's outcome."""
 
 _MAX_REPEATS = 6
-"""Most repeats of one commit. If two processes archive one segment, the later one may replace the other's
-file before its receipt is committed."""
+"""Maximum of repeats of one commit. If two processes archive one segment, the later one may replace the
+other's file before its receipt is committed."""
 
 _REFUSED = (UnauthorizedError, ForbiddenError, BadRequestError, AuthorizationExpiredError)
 """Answers by which a catalog server says that it changed nothing."""
 
 _REFUSED_STATES = ("25006", "42501", "53100", "55P03")
-"""Such answers of PostgreSQL: read-only, not permitted, disk full, another session has the lock."""
+"""PostgreSQL's codes for the same: read-only, not permitted, disk full, another session has the lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitStep:
-    """The next thing to commit.
+    """The next change to commit.
 
-    :param what: texts that are equal for equal work, so that two readings of the tables can be compared.
+    :param what: texts that are equal for equal changes, so that two readings of the tables can be compared.
     """
 
     table: Table
@@ -69,8 +68,8 @@ def commit_steps(
 ) -> None:
     """Commit one step after the other until freshly loaded tables lack nothing.
 
-    :param next_step: loads the tables and returns what they lack; None: nothing.
-    :param mark: writes the table's mark after the commits; None: the marks of both tables are written.
+    :param next_step: loads the tables and returns what they lack, or None if they lack nothing.
+    :param mark: writes the table's mark after the commits. The default writes the marks of both tables.
     :raises LakeUnavailableError: a table can't be read or written, or other writers overtook every attempt.
     :raises CommitStateUnknownError: the outcome of a commit can't be read.
     """
@@ -92,7 +91,7 @@ def _commit_steps(lake: Lake, next_step: Callable[[], CommitStep | None]) -> Non
         with _unknown_if_unreadable(lake, unknown):
             step = next_step()
             if step and committed[step.what]:
-                # Two that undo each other's commits at one pace would do so for ever.
+                # Two processes that undo each other's commits at the same pace would never stop.
                 time.sleep(random.uniform(0, took_seconds * 2 ** committed[step.what]))
                 step = next_step()
         if step is None:
@@ -123,7 +122,7 @@ def _commit_steps(lake: Lake, next_step: Callable[[], CommitStep | None]) -> Non
                     raise _state_unknown(lake, unknown) from error
                 raise
             except (CommitFailedException, ValidationException) as error:
-                # Somebody else committed in between; it may have been our own earlier attempt.
+                # Another commit came in between; it may be of our own earlier attempt.
                 if _is_settled(lake, error):
                     _remove(created, step.table)
             except Exception as error:
@@ -141,8 +140,8 @@ def _commit_steps(lake: Lake, next_step: Callable[[], CommitStep | None]) -> Non
 def _is_up_to_date(lake: Lake, table: Table) -> bool:
     """Return whether a loaded table has every commit ever made, by the mark below its location.
 
-    :raises LakeIdentityError: the table lacks such a commit even after it was loaded again: its catalog went
-        back to an older state.
+    :raises LakeIdentityError: the table lacks a commit even after it was loaded again: its catalog went back
+        to an older state.
     """
     mark = read_mark(table)
     if mark is None or knows(table.metadata, table.metadata_location, mark.metadata):
@@ -158,7 +157,7 @@ def pause_seconds(attempt: int) -> float:
 def overtaken(lake: Lake) -> LakeUnavailableError:
     return LakeUnavailableError(
         f"lake {lake.location}: {MAX_ATTEMPTS} attempts to commit were overtaken by other writers. Run "
-        "again when fewer processes write at once: what is committed by now is found."
+        "again when fewer processes write at once: it finds what is committed already."
     )
 
 
@@ -175,7 +174,7 @@ def _unknown_if_unreadable(lake: Lake, unknown: Exception | None) -> Iterator[No
 def _is_still(
     step: CommitStep, next_step: Callable[[], CommitStep | None], lake: Lake, cause: Exception
 ) -> bool:
-    """Return whether the tables, read again, still miss exactly the rows that an attempt wanted to add."""
+    """Return whether the tables, read again, still lack exactly the rows that an attempt wanted to add."""
     try:
         again = next_step()
     except LakeUnavailableError as error:
@@ -198,7 +197,7 @@ def _is_settled(lake: Lake, error: Exception) -> bool:
 
 
 def _was_not_sent(error: Exception) -> bool:
-    """Return whether a commit failed while it wrote a file, that is before the catalog was asked.
+    """Return whether a commit failed while it wrote a file, before the request to the catalog.
 
     The error then has the name of the file. The error of a broken connection has none.
     """
@@ -208,8 +207,8 @@ def _was_not_sent(error: Exception) -> bool:
 def _state_unknown(lake: Lake, cause: Exception) -> CommitStateUnknownError:
     return CommitStateUnknownError(
         f"lake {lake.location}: a commit ended with {type(cause).__name__}: {cause}, and the table could not "
-        "tell whether it went through. Nothing was deleted. Run again when the lake answers: what is "
-        "committed is found and not committed twice."
+        "tell whether it went through. Nothing was deleted. Run again when the lake answers: nothing "
+        "is committed twice."
     )
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table
 
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.archive.commit_retries import CommitStep, commit_steps
@@ -25,9 +24,9 @@ from storage_engine.model.proof.deleted_range import DeletedRange
 
 
 def read_deletions(lake: Lake, store_id: str) -> tuple[DeletedRange, ...]:
-    """Return a store's rows, in the order in which they were written; none where the lake has no such table.
+    """Return a store's rows in the order of their writing, or () if the lake has no such table.
 
-    :raises LakeUnavailableError: they can't be read.
+    :raises LakeUnavailableError: the rows can't be read.
     """
     table = lake.deletions()
     return () if table is None else _rows_of(table, store_id)
@@ -38,8 +37,8 @@ def drop_unreadable(lake: Lake, store_id: str) -> str:
 
     :func:`add_deletions` makes it again.
 
-    :return: the reason why the table can't be read; "": it can be read, and stays.
-    :raises LakeUnavailableError: it can't be read for another reason, or the lake can't be written.
+    :return: the reason why the table can't be read; "" if it can be read, and stays.
+    :raises LakeUnavailableError: the table can't be read for another reason, or the lake can't be written.
     """
     ready_to_write(lake)
     try:
@@ -65,32 +64,25 @@ def add_deletions(
     ready_to_write(lake)
 
     def next_step() -> CommitStep | None:
-        table = _load_table(lake)
+        table = lake.deletions()
+        if table is None:
+            raise LakeUnavailableError(
+                f"lake {lake.location}: expected the table of deletions, found that another program dropped "
+                "it a moment ago. Run again: it is made again from the journal."
+            )
         rows = missing(_rows_of(table, store_id))
         if not rows:
             return None
         texts = tuple(f"{row.run} {row.event_id} {row.name}" for row in rows)
-        return CommitStep(table, texts, partial(_prepare_rows, table, store_id, rows))
+        new = [asdict(row) for row in rows]
+        return CommitStep(
+            table, texts, lambda: prepare_rows(table, {store_id: as_table(table, new)}, "event_id")
+        )
 
     with CHANGE_LOCK:
         with committing(lake):
             make_deletions(lake)
         commit_steps(lake, next_step, mark_deletions)
-
-
-def _prepare_rows(table: Table, store_id: str, rows: Sequence[DeletedRange]) -> Transaction:
-    return prepare_rows(table, {store_id: as_table(table, [asdict(row) for row in rows])}, "event_id")
-
-
-def _load_table(lake: Lake) -> Table:
-    table = lake.deletions()
-    if table is None:
-        raise LakeUnavailableError(
-            f"lake {lake.location}: expected the table of deletions, found that another program dropped "
-            "it a moment "
-            "ago. Run again: it is made again from the journal."
-        )
-    return table
 
 
 def _rows_of(table: Table, store_id: str) -> tuple[DeletedRange, ...]:

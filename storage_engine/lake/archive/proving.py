@@ -1,4 +1,4 @@
-"""Byte-for-byte proof of a data file: its rows, encoded again, are the very bytes of the segment's files.
+"""Byte-for-byte proof of a data file: its rows, encoded again, are exactly the bytes of the segment's files.
 
 Nothing here writes, commits or deletes. If a segment's bytes differ, an error names the first physical offset
 at which they differ.
@@ -18,9 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 
-from storage_engine.exceptions import (
-    ProofError,
-)
+from storage_engine.exceptions import ProofError
 from storage_engine.lake.acts.unarchived import ArchivePermits
 from storage_engine.lake.catalog.tables import LEAF_KEY
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
@@ -40,14 +38,9 @@ from storage_engine.lake.file.data_file import (
     segment_bytes,
     window_memory,
 )
-from storage_engine.lake.file.jobs import (
-    ProvenSegment,
-    SegmentJob,
-)
+from storage_engine.lake.file.jobs import ProvenSegment, SegmentJob
 from storage_engine.lake.file.segment_tree import NOTHING_GONE, SegmentTree, new_leaf_keys, tree_of_file
-from storage_engine.lake.file.source_file import (
-    Source,
-)
+from storage_engine.lake.file.source_file import Source
 from storage_engine.lake.file.table_entries import packed_facts
 from storage_engine.lake.storage.errors import parquet_errors
 from storage_engine.lake.storage.pace import pace_at
@@ -66,7 +59,7 @@ from storage_engine.model.proof.receipt import (
 class ReadSegment:
     """A segment as it was read.
 
-    :param groups: row groups that have the segment's rows in a shared data file; None: the file is its own.
+    :param groups: row groups that have the segment's rows in a shared data file; None if it shares no file.
     """
 
     job: SegmentJob
@@ -93,10 +86,7 @@ class DataFileReadBack:
     manifest: bytes
 
     def rows_of(self, read: ReadSegment) -> SegmentRows:
-        """Return the rows of a segment.
-
-        :raises ProofError: the file doesn't have the segment's row groups.
-        """
+        """Return the rows of a segment. Raise ProofError if the file lacks the segment's row groups."""
         if read.groups is None:
             return self.parquet
         return SegmentPart(self.groups, read.job.slot, read.groups, self.data_file)
@@ -125,7 +115,7 @@ def prove_rows(read: ReadSegment, stored: DataFileReadBack) -> ProvenSegment:
     leaves = tree_of_file(parquet, codec.columns, data_file, trees=job.trees)
     left_out, size_bytes = _LeftOutStreams(), len(source.data)
     if job.permits is not None and leaves is not None and _row_bytes(parquet) < size_bytes:
-        left_out = _prove_others(read, job.permits, codec, data_file, parquet, counter, leaves)
+        left_out = _prove_left_out(read, job.permits, codec, data_file, parquet, counter, leaves)
     else:
         chunks = segment_bytes(parquet, codec, origin, size_bytes, data_file, counter, memory, leaves)
         for position, chunk in chunks:
@@ -199,7 +189,7 @@ def _row_bytes(parquet: SegmentRows) -> int:
     return pc.sum(sizes).as_py() or 0
 
 
-def _prove_others(
+def _prove_left_out(
     read: ReadSegment,
     permits: ArchivePermits,
     codec: SegmentCodec,
@@ -208,7 +198,7 @@ def _prove_others(
     counter: RowCounter,
     leaves: SegmentTree,
 ) -> _LeftOutStreams:
-    """Prove a data file without the rows that archive rules leave out.
+    """Prove a data file that lacks the rows which archive rules leave out.
 
     Each row in the file must have the segment's bytes. Each row that is left out is encoded again and must
     have the segment's bytes, too. Together the rows must cover the whole segment.
@@ -223,15 +213,15 @@ def _prove_others(
     def compare(
         first: int, decoded: memoryview, of_rows: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]
     ) -> None:
-        # One where a row has the byte, zero elsewhere, where nothing was written; then the source's bytes.
+        # 1 for each byte of a row, 0 for bytes that nobody wrote; then multiplied by the source's bytes.
         marks = np.zeros(len(decoded) + 1, np.uint8)
         marks[of_rows - first] += 1
         marks[of_rows - first + lengths] -= 1
         expected = np.add.accumulate(marks, out=marks)[:-1]
-        at = 0
+        done = 0
         for part in source.parts(first - origin, len(decoded)):
-            expected[at : at + len(part)] *= np.frombuffer(part, np.uint8)
-            at += len(part)
+            expected[done : done + len(part)] *= np.frombuffer(part, np.uint8)
+            done += len(part)
         _compare(job, data_file, first, expected.data, decoded)
         starts.append(of_rows)
         sizes.append(lengths)
@@ -265,9 +255,8 @@ def _prove_others(
 
 def _kept_as_codes(codec: SegmentCodec) -> list[str]:
     """Return the text columns that the proof reads as dictionary codes, because it doesn't encode them."""
-    names = (name for name in codec.columns.dictionary if name not in codec.encoded_columns)
-    schema = codec.schema
-    return [name for name in names if name in schema.names and pa.types.is_string(schema.field(name).type)]
+    texts = {field.name for field in codec.schema if pa.types.is_string(field.type)}
+    return [name for name in codec.columns.dictionary if name in texts and name not in codec.encoded_columns]
 
 
 def _compare(job: SegmentJob, data_file: str, position: int, source: memoryview, stored: memoryview) -> None:

@@ -29,28 +29,27 @@ from storage_engine.model.store import grouped
 class _Transaction(Transaction):
     """A transaction that copies the table's metadata only after something was staged.
 
-    PyIceberg's own copies all of it each of the twenty times a commit looks at it. No copy is changed.
+    PyIceberg's own transaction makes some twenty copies in a commit. No copy is changed.
     """
 
-    _seen: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
+    _copied: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
 
     @property
     def table_metadata(self) -> TableMetadata:
         if not self._updates:
             return self._table.metadata
-        if self._seen is None or self._seen[0] is not self._updates:
-            self._seen = (self._updates, super().table_metadata)
-        return self._seen[1]
+        if self._copied is None or self._copied[0] is not self._updates:
+            self._copied = (self._updates, super().table_metadata)
+        return self._copied[1]
 
 
 def begin(table: Table) -> Transaction:
-    """Return a transaction on a loaded table."""
     return _Transaction(table)
 
 
 MERGED_FILES = 4
-"""If a commit finds at least so many files of one store and of about the same size, it merges them into one.
-So a receipt is written again only once each time its file grows fourfold, however long the history is."""
+"""If one store has at least this number of files of about the same size, a commit merges them into one. So a
+receipt is written again only once each time its file grows fourfold, however long the history is."""
 
 FULL_FILE_ROWS = 1_000
 """A file with this many receipts or more is not merged: rewriting it would cost more than reading it."""
@@ -64,9 +63,8 @@ def prepare_receipts(table: Table, heads: Mapping[str, ChainHead], rows: Sequenc
 
     :param table: the loaded table.
     :param heads: the end of each store's chain in this table, by store.
-    :param rows: receipts to append, in this order for each store. This function links them into the store's
-        chain.
-    :raises OSError: as PyIceberg does when a file can't be written.
+    :param rows: receipts to append, in this order for each store. They are linked into the store's chain.
+    :raises OSError: a file can't be written.
     """
     new = {
         store_id: as_table(table, _chained(heads[store_id], of_store))
@@ -119,8 +117,7 @@ def _chained(head: ChainHead, rows: Sequence[Receipt]) -> list[dict[str, object]
 def as_table(table: Table, rows: Sequence[dict[str, object]]) -> pa.Table:
     """Return rows with a loaded table's columns.
 
-    :raises LakeUnavailableError: the table lacks a column that has a value in a row, and the row's hash
-        covers this value.
+    :raises LakeUnavailableError: the table lacks a column for a value in a row, which the row's hash covers.
     """
     lacking = {name for row in rows for name, value in row.items() if value is not None}
     lacking.difference_update(table.schema().column_names)
@@ -136,16 +133,13 @@ def as_table(table: Table, rows: Sequence[dict[str, object]]) -> pa.Table:
 
 
 def files_to_merge(row_counts: Sequence[int]) -> list[int]:
-    """Choose files to merge with the rows that a commit appends.
-
-    :return: the indexes of the files in ``row_counts``.
-    """
+    """Return the indexes of the files to merge with the rows that a commit appends."""
     by_size: dict[int, list[int]] = {}
     for at, count in enumerate(row_counts):
         if count < FULL_FILE_ROWS:
             # Two bits are a factor of four.
             by_size.setdefault((count.bit_length() - 1) // 2, []).append(at)
-    return [at for same in by_size.values() if len(same) >= MERGED_FILES for at in same]
+    return [at for indexes in by_size.values() if len(indexes) >= MERGED_FILES for at in indexes]
 
 
 def _files(table: Table, store_id: str) -> list[FileScanTask]:
@@ -156,9 +150,9 @@ def _files(table: Table, store_id: str) -> list[FileScanTask]:
 
 
 class _Overwrite(_OverwriteFiles):
-    """An overwrite that opens only the manifests with files to remove; PyIceberg's own opens each one twice.
+    """An overwrite that opens only manifests with files to remove. PyIceberg's own opens each one twice.
 
-    :param tells: functions; a manifest can list a file to remove if one of them returns True.
+    :param tells: functions that return whether a manifest may list a file to remove.
     """
 
     tells: Sequence[Callable[[ManifestFile], bool]] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
@@ -37,7 +37,7 @@ class Target:
     :param location: location of the table there, without a final slash.
     :param attempt: a UUID that is part of the name of every written file.
     :param after: names of the metadata files there that come before the new one, the last one last.
-    :param table_uuid: UUID of the table there; None: the table keeps its UUID.
+    :param table_uuid: UUID of the table there; None if the table keeps its UUID.
     """
 
     location: str
@@ -55,9 +55,9 @@ def write_table(
 ) -> PlacedTable:
     """Write a table's current state for another place. Nothing refers to it yet.
 
-    :param properties: table properties to set; None: remove the property.
+    :param properties: table properties to set; those with None are removed.
     :param keep: returns whether the table has a data file at the new place.
-    :raises LakeUnavailableError: the table can't be read or written.
+    :raises LakeUnavailableError: the table can't be read or written, or has another format version.
     """
     metadata = source.metadata
     if metadata.format_version != _FORMAT_VERSION:
@@ -118,7 +118,7 @@ def _properties(source: PlacedTable, target: Target, properties: Mapping[str, st
     ]
     added = {FORMER_LOCATIONS_PROPERTY: json.dumps(former) if former else None, **properties}
     if LAKE_ID_PROPERTY in properties:
-        # What gets an identity is no lake of version 1 any more.
+        # A lake that gets a UUID is of version 2 or later.
         added[SCHEMA_VERSION_PROPERTY] = version_to_write(source.metadata.properties)
     return {key: value for key, value in {**source.metadata.properties, **added}.items() if value is not None}
 
@@ -141,20 +141,17 @@ def _write_snapshot(source: PlacedTable, target: Target, keep: Callable[[DataFil
             _FORMAT_VERSION, spec, metadata.schema(), output, snapshot_id, _COMPRESSION
         ) as manifest:
             for entry in chosen:
-                # The path is the field after the content. What lies outside of the table stays there.
-                entry.data_file[1] = _rebased(source, target, source.here(entry.data_file.file_path))
+                location = source.here(entry.data_file.file_path)
+                inside = location.removeprefix(f"{source.location}/")
+                # The second field is the path. Files outside of the table stay where they are.
+                entry.data_file[1] = location if inside == location else f"{target.location}/{inside}"
                 manifest.existing(entry)
                 kept.append(entry.data_file)
         written.append(manifest.to_manifest_file())
     sequence_number = metadata.next_sequence_number()
     manifest_list = f"{target.location}/metadata/snap-{snapshot_id}-0-{target.attempt}.avro"
     with write_manifest_list(
-        _FORMAT_VERSION,
-        target.io.new_output(manifest_list),
-        snapshot_id,
-        None,
-        sequence_number,
-        _COMPRESSION,
+        _FORMAT_VERSION, target.io.new_output(manifest_list), snapshot_id, None, sequence_number, _COMPRESSION
     ) as listed:
         listed.add_manifests(written)
     return Snapshot.model_validate(
@@ -169,13 +166,7 @@ def _write_snapshot(source: PlacedTable, target: Target, keep: Callable[[DataFil
     )
 
 
-def _rebased(source: PlacedTable, target: Target, location: str) -> str:
-    inside = location.removeprefix(f"{source.location}/")
-    return location if inside == location else f"{target.location}/{inside}"
-
-
-def _totals(files: Iterable[DataFile]) -> dict[str, str]:
-    files = list(files)
+def _totals(files: Collection[DataFile]) -> dict[str, str]:
     return {
         "total-data-files": str(len(files)),
         "total-files-size": str(sum(file.file_size_in_bytes for file in files)),

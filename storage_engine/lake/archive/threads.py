@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Files with a container's memory limit, in version 2 and in version 1 of control groups."""
 _THREAD_BYTES_PER_SECOND = 200_000_000
-"""Bytes that one thread reads and writes, with those that a pace counts (docs/performance.md)."""
+"""Bytes that one thread reads and writes, as a pace counts them (docs/performance.md)."""
 _MOST = 8
-"""Most threads of one process, because another process may archive beside it."""
+"""Maximum of threads in one process, because another process may archive beside it."""
 _OVERLAPPING = 2
-"""Threads at a pace that one thread could keep up with: while one waits for a disk, another works."""
+"""Minimum of threads at any pace: while one waits for a disk, another works."""
 
 
 def archive_threads(
@@ -27,13 +27,13 @@ def archive_threads(
 ) -> int:
     """Return how many segments are archived at a time, at least one.
 
-    Together they take at most a quarter of the memory, as another process may archive as well. A whole
-    segment in memory takes up to 1.3 times its size, plus its windows.
+    Together they take at most a quarter of the memory, because another process may archive as well. A segment
+    takes up to 1.3 times its size in memory, plus its windows.
 
     :param processors: number of processors that this process may use.
-    :param memory_bytes: memory that this process could have.
+    :param memory_bytes: memory that this process may use.
     :param segment_bytes: size of the largest segment.
-    :param bytes_per_second: limit of the pace; None: there is no limit.
+    :param bytes_per_second: limit of the pace; None means no limit.
     """
     by_memory = memory_bytes // 4 // (segment_bytes * 13 // 10 + (64 << 20))
     by_pace = processors
@@ -43,24 +43,20 @@ def archive_threads(
 
 
 def threads_for(jobs: Sequence[SegmentJob]) -> int:
-    """Return how many of these jobs this process does at a time.
-
-    The number depends only on the jobs and the host.
-    """
+    """Return how many of these jobs this process does at a time, by the jobs and the host alone."""
     if not jobs:
         return 1
-    here = threads_here(max(job.facts.size_bytes for job in jobs), jobs[0].bytes_per_second)
-    return min(here, len(jobs))
+    largest_bytes = max(job.facts.size_bytes for job in jobs)
+    return min(threads_here(largest_bytes, jobs[0].bytes_per_second), len(jobs))
 
 
 def threads_here(segment_bytes: int, bytes_per_second: int | None) -> int:
     """Return how many segments of a size this process archives at a time."""
-    processors = len(os.sched_getaffinity(0))
-    return archive_threads(processors, _memory_bytes(), segment_bytes, bytes_per_second)
+    return archive_threads(len(os.sched_getaffinity(0)), _memory_bytes(), segment_bytes, bytes_per_second)
 
 
 def reading_threads(segment_bytes: int) -> int:
-    """Return how many segments of a size are read back at once: while one waits for a disk, another works."""
+    """Return how many segments of a size are read back at a time."""
     return max(_OVERLAPPING, threads_here(segment_bytes, None))
 
 

@@ -2,6 +2,8 @@
 
 The rows of a SQL catalog name the metadata file of each table. The rows of both tables change in one
 transaction. Before a SQLite file is written, its other hard links are separated, so that they don't change.
+
+Functions raise LakeUnavailableError if the catalog or a table can't be read or written.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ from storage_engine.lake.catalog.tables import (
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors, reason_of
 
 CHANGE_LOCK = threading.Lock()
-"""Held while this process changes a lake, so that what a failed attempt wrote is known to be its own."""
+"""Held while this process changes a lake, so that files of a failed attempt are known to be its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,70 +101,49 @@ class Lake:
 
     @property
     def broker(self) -> str:
-        """Return the name of the broker whose segments the lake has.
-
-        :raises LakeUnavailableError: when the catalog or the table can't be read.
-        """
+        """Return the name of the broker whose segments the lake has."""
         return broker_in(self.segments().properties)
 
     @property
     def rows_table(self) -> str:
         """Return the name of the table of rows, by the properties of ``segments``.
 
-        Once these name a kind of broker, they aren't read again.
+        Once they name a broker, they aren't read again.
 
-        :raises LakeUnavailableError: when the catalog or the table can't be read.
         :raises BadInputError: the lake's broker isn't installed.
         """
         return self._names[0] if self._names else self.name_rows(self.segments().properties)
 
     def name_rows(self, properties: Mapping[str, str]) -> str:
-        """Take the name of the table of rows from the properties of ``segments``.
-
-        :raises BadInputError: the lake's broker isn't installed.
-        """
+        """Do the same as :attr:`rows_table` with these properties of ``segments``."""
         name = rows_table_of(properties)
         if BROKER_PROPERTY in properties:
             self._names[:] = [name]
         return name
 
     def messages(self) -> Table:
-        """Load the table of rows.
-
-        :raises LakeUnavailableError: when the catalog or the table can't be read.
-        :raises BadInputError: the lake's broker isn't installed.
-        """
+        """Load the table of rows. Raise BadInputError if the lake's broker isn't installed."""
         return self.load(self.rows_table)
 
     def segments(self) -> Table:
-        """Load the table of receipts.
-
-        :raises LakeUnavailableError: when the catalog or the table can't be read.
-        """
+        """Load the table of receipts."""
         return self.load(SEGMENTS)
 
     def tables(self) -> tuple[Table, Table]:
-        """Return the table of rows and ``segments``.
-
-        :raises LakeUnavailableError: when the catalog or a table can't be read.
-        """
+        """Return the table of rows and ``segments``."""
         return self.messages(), self.segments()
 
     def has_deletions(self) -> bool:
-        """Return whether the catalog has a table of deletions, even if it can't be used.
-
-        :raises LakeUnavailableError: the catalog can't be asked.
-        """
+        """Return whether the catalog has a table of deletions, even if it can't be used."""
         with lake_errors(self.location, f"look for table {DELETIONS}"):
             if isinstance(self.catalog, SqlCatalog):
                 return DELETIONS in metadata_locations(self.catalog, self.config.namespace)
             return self.catalog.table_exists((self.config.namespace, DELETIONS))
 
     def deletions(self) -> Table | None:
-        """Load the table of deletions; None: the catalog has none.
+        """Load the table of deletions; None if the catalog has none.
 
-        :raises LakeUnavailableError: the table can't be read, belongs to another lake, or is in an older
-            state.
+        :raises LakeUnavailableError: the table can't be read, is another lake's, or is in an older state.
         :raises BadInputError: a newer release made it.
         """
         if not self.has_deletions():
@@ -194,10 +175,6 @@ class Lake:
         return tables
 
     def load(self, name: str) -> Table:
-        """Load a table by its name.
-
-        :raises LakeUnavailableError: when the catalog or the table can't be read.
-        """
         with metadata_errors(self.location, f"load table {self.config.namespace}.{name}"):
             return self.catalog.load_table((self.config.namespace, name))
 
@@ -208,19 +185,15 @@ def broker_in(properties: Mapping[str, str]) -> str:
 
 
 def rows_table_of(properties: Mapping[str, str]) -> str:
-    """Return the name of a lake's table of rows, by the properties of ``segments``.
-
-    :raises BadInputError: the lake's broker isn't installed.
-    """
+    """Return the name of the table of rows. Raise BadInputError if the lake's broker isn't installed."""
     return find_broker(broker_in(properties)).rows.table
 
 
 def rows_table_among(names: Iterable[str]) -> str:
-    """Return the name of a lake's table of rows, given the names of the lake's tables.
+    """Return the name of a lake's table of rows, given the names of all of its tables.
 
-    For a lake whose ``segments`` can't be read.
-
-    :return: the default broker's table if the lake has it, or has no broker's table of rows.
+    It is the default broker's table if the lake has it, or if it has no table of rows. For a lake whose
+    ``segments`` can't be read.
     """
     default = find_broker(default_broker()).rows.table
     existing = set(names)
@@ -249,12 +222,9 @@ def takes_any_broker(segments: TableMetadata, rows: TableMetadata) -> bool:
 
 
 def has_no_broker(lake: Lake) -> bool:
-    """Return whether a lake has no kind of broker yet, and takes the first store of any kind.
-
-    :raises LakeUnavailableError: its tables can't be read.
-    """
+    """Return whether a lake has no kind of broker yet, and takes the first store of any kind."""
     segments = lake.segments()
-    # What has a kind needs no other table for that.
+    # A lake that has a kind isn't asked for its table of rows.
     return BROKER_PROPERTY not in segments.properties and takes_any_broker(
         segments.metadata, lake.messages().metadata
     )
@@ -297,7 +267,6 @@ def connect(config: LakeConfig) -> Lake:
     """Open a lake's catalog without a check of its contents.
 
     :raises LakeMissingError: the catalog is a file, and this file doesn't exist.
-    :raises LakeUnavailableError: the catalog can't be asked.
     :raises BadInputError: the configuration names no catalog that PyIceberg knows.
     """
     check_catalog_file(config)
@@ -366,7 +335,7 @@ def check_lake(lake: Lake) -> None:
     rows = ""
     try:
         if isinstance(lake.catalog, SqlCatalog):
-            # Before the metadata is opened: that of a plain copy may be gone where the original went on.
+            # Before the metadata is opened: a plain copy names the original's files, which may be missing.
             with lake_errors(lake.location, "read the catalog"):
                 locations = metadata_locations(lake.catalog, lake.config.namespace)
             if SEGMENTS in locations:
@@ -378,11 +347,10 @@ def check_lake(lake: Lake) -> None:
         messages = lake.messages()
     except LakeUnavailableError as error:
         if tables_are_missing(error.__cause__):
-            reason = reason_of(error.__cause__)
             raise LakeMissingError(
                 f"lake {lake.location}: expected the tables {rows or rows_table_among(locations)} and "
                 f"{SEGMENTS} in namespace {lake.config.namespace}, found at least one missing "
-                f"({reason}). Nothing was created. ",
+                f"({reason_of(error.__cause__)}). Nothing was created. ",
                 make_advice(lake.config),
             ) from error
         raise
@@ -395,11 +363,7 @@ def check_lake(lake: Lake) -> None:
 
 
 def _check_pointer(lake: Lake, name: str, metadata_location: str) -> None:
-    """Make sure that a metadata file which the catalog names belongs to this lake, before it is opened.
-
-    :raises LakeIdentityError: the file is outside the warehouse, as after a plain copy or a move of the
-        lake's directory.
-    """
+    """Raise LakeIdentityError if a metadata file, still closed, is another lake's, as after a plain copy."""
     if not is_in_warehouse(lake.config, metadata_location):
         file_io = load_file_io(lake.config.file_io_properties, metadata_location)
         if not is_own_metadata(lake.config, lake.catalog_id, name, metadata_location, file_io):
@@ -407,19 +371,13 @@ def _check_pointer(lake: Lake, name: str, metadata_location: str) -> None:
 
 
 def id_in_catalog(lake: Lake) -> str | None:
-    """Return the UUID that the catalog's namespace names; None: it names none.
-
-    :raises LakeUnavailableError: the catalog can't be asked.
-    """
+    """Return the UUID of the lake according to its namespace in the catalog; None if it has none."""
     with lake_errors(lake.location, "read the lake's name in its catalog"):
         return lake.catalog.load_namespace_properties(lake.config.namespace).get(LAKE_ID_PROPERTY)
 
 
 def name_in_catalog(lake: Lake, lake_id: str) -> None:
-    """Make the catalog's namespace name a lake's UUID.
-
-    :raises LakeUnavailableError: the catalog can't be asked or written.
-    """
+    """Record a lake's UUID in the properties of its namespace in the catalog."""
     if id_in_catalog(lake) != lake_id:
         with lake_errors(lake.location, "name the lake in its catalog"):
             lake.catalog.update_namespace_properties(
@@ -428,11 +386,7 @@ def name_in_catalog(lake: Lake, lake_id: str) -> None:
 
 
 def check_identity(lake: Lake, messages: Table, segments: Table) -> None:
-    """Make sure that the loaded tables belong to the lake at their location.
-
-    :raises LakeIdentityError: they don't: see :func:`open_lake`.
-    :raises LakeUnavailableError: a mark can't be read.
-    """
+    """Raise LakeIdentityError if loaded tables don't belong to the lake; see :func:`open_lake`."""
     lake_id = lake_id_of(segments)
     if (rows_id := lake_id_of(messages)) not in (None, lake_id):
         raise LakeIdentityError(
@@ -466,7 +420,7 @@ def break_hard_links(path: Path) -> None:
                 "expected a rollback journal, found WAL mode. End every program that uses the database, then "
                 f"checkpoint it and leave WAL mode: {command}"
             )
-        # Nobody commits meanwhile, and what a killed writer left is rolled back.
+        # Nobody else can commit now, and an unfinished transaction of a killed writer is rolled back.
         connection.execute("BEGIN IMMEDIATE")
         with replacing(path) as file:
             file.write(connection.serialize())
@@ -476,10 +430,7 @@ def break_hard_links(path: Path) -> None:
 
 
 def sql_catalog(lake: Lake) -> SqlCatalog:
-    """Return a lake's catalog if it is a SQL catalog, whose rows can be changed.
-
-    :raises BadInputError: it is another kind of catalog.
-    """
+    """Return a lake's catalog. Raise BadInputError if it isn't a SQL catalog, whose rows can be changed."""
     if not isinstance(lake.catalog, SqlCatalog):
         raise BadInputError(
             f"lake {lake.location}: expected a catalog in SQLite or PostgreSQL, found "
@@ -490,10 +441,7 @@ def sql_catalog(lake: Lake) -> SqlCatalog:
 
 
 def read_pointers(lake: Lake) -> dict[str, str]:
-    """Return the location of the metadata file of each table in the lake's namespace, by the table's name.
-
-    :raises LakeUnavailableError: the catalog can't be read.
-    """
+    """Return the location of the metadata file of each table in the lake's namespace, by the table's name."""
     catalog = sql_catalog(lake)
     try:
         with lake_errors(lake.location, "read the catalog"):
@@ -505,10 +453,7 @@ def read_pointers(lake: Lake) -> dict[str, str]:
 
 
 def make_catalog_tables(lake: Lake, lake_id: str | None) -> None:
-    """Make a catalog's own tables and the lake's namespace, where they are missing.
-
-    :raises LakeUnavailableError: the catalog can't be written.
-    """
+    """Make a catalog's own tables and the lake's namespace, where they are missing."""
     catalog = sql_catalog(lake)
     with lake_errors(lake.location, "make the catalog"):
         try:
@@ -524,13 +469,13 @@ def make_catalog_tables(lake: Lake, lake_id: str | None) -> None:
 def repoint(lake: Lake, changes: Mapping[str, tuple[str | None, str]]) -> None:
     """Change which metadata file the catalog names for each table, for all tables or for none.
 
-    :param changes: for each table, the location in its row now (None: it has no row), and the new location.
+    :param changes: for each table, the location in its row now (None if it has no row), and the new one.
     :raises LakeUnavailableError: a row was changed meanwhile; nothing was changed here.
     :raises CommitStateUnknownError: the catalog didn't answer; run again to find out.
     """
     catalog, namespace = sql_catalog(lake), lake.config.namespace
     if (file := sqlite_file_of(lake.config)) is not None:
-        with lake_errors(lake.location, "part the catalog from its other names"):
+        with lake_errors(lake.location, "separate the catalog from its other hard links"):
             break_hard_links(file)
     try:
         with Session(catalog.engine) as session:
@@ -555,14 +500,12 @@ def repoint(lake: Lake, changes: Mapping[str, tuple[str | None, str]]) -> None:
     except IntegrityError as error:
         raise _overtaken(lake, "tables", "no row") from error
     except DBAPIError as error:
-        if read_pointers(lake) == {
-            **read_pointers(lake),
-            **{name: new for name, (_, new) in changes.items()},
-        }:
+        pointers = read_pointers(lake)
+        if all(pointers.get(name) == new for name, (_, new) in changes.items()):
             return
         raise CommitStateUnknownError(
-            f"lake {lake.location}: can't change the catalog: {error.orig}. Whether "
-            "it was changed is not known. Run again: what was done is found."
+            f"lake {lake.location}: can't change the catalog: {error.orig}. Whether it was changed is not "
+            "known. Run again: the command finds out."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Connections to a catalog server: each has a time limit, and none is used again after a long idle time."""
+"""Connections to a catalog: waiting is limited, and none is used again after a long idle time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import (
-    RemovePropertiesUpdate,
-    SetPropertiesUpdate,
-    TableRequirement,
-    TableUpdate,
-)
+from pyiceberg.table.update import RemovePropertiesUpdate, SetPropertiesUpdate, TableRequirement, TableUpdate
 from pyiceberg.typedef import Identifier
 from sqlalchemy import URL, Engine, NullPool, create_engine, event, inspect, make_url, select
 from sqlalchemy.orm import Session
@@ -42,7 +37,7 @@ ANSWER_SECONDS = 60
 
 _POSTGRES_DEFAULTS = {
     "connect_timeout": str(CONNECT_SECONDS),
-    # A host that vanished is noticed after a minute, whether we wait for its answer or it for our request.
+    # A vanished host is noticed after a minute, whether we wait for its answer or it waits for our request.
     "keepalives_idle": "20",
     "keepalives_interval": "10",
     "keepalives_count": "4",
@@ -51,10 +46,7 @@ _POSTGRES_DEFAULTS = {
 
 
 def sql_url(uri: str) -> URL:
-    """Return a SQL catalog's address.
-
-    For PostgreSQL it has limits on waiting, unless the address sets its own.
-    """
+    """Return a SQL catalog's address. For PostgreSQL it limits waiting, unless it has limits already."""
     url = make_url(uri)
     if url.get_backend_name() != "postgresql" or url.get_driver_name() not in ("psycopg", "psycopg2"):
         return url
@@ -65,8 +57,8 @@ def sql_url(uri: str) -> URL:
 def sql_engine(url: URL) -> Engine:
     """Return an engine without a pool of connections.
 
-    So no connection outlives its use or is shared with a forked process, and each gets the settings that make
-    it durable. There is one engine for each URL, because it remembers the statements that it compiled.
+    So no connection outlives its use or is shared with a forked process, and each one is made durable. There
+    is one engine for each URL, because an engine remembers the statements that it has compiled.
     """
     engine = create_engine(url, poolclass=NullPool)
     if engine.dialect.name == "sqlite":
@@ -93,8 +85,9 @@ def _connect_existing(_dialect: Any, _record: Any, arguments: Any, keywords: Any
 
 
 def _make_durable(connection: Any, _record: Any) -> None:
-    """Set synchronous=EXTRA, which is FULL and also fsyncs the directory after the rollback journal is
-    removed. Without that a power cut may bring the journal back, which rolls a committed transaction back.
+    """Set synchronous=EXTRA: FULL, and the directory is fsynced after the rollback journal is removed.
+
+    Otherwise a power cut may bring the journal back, which rolls a committed transaction back.
     """
     cursor = connection.cursor()
     cursor.execute("PRAGMA synchronous=EXTRA")
@@ -114,12 +107,12 @@ def _connect_limited(_dialect: Any, _record: Any, arguments: Any, keywords: Any)
             try:
                 return super().wait(_limit_wait(gen, time.monotonic() + ANSWER_SECONDS), *options, **more)
             except TimeoutError as error:
-                # Or whoever rolls back would wait as long again.
+                # Otherwise a rollback would wait as long again.
                 self.pgconn.finish()
                 raise psycopg.OperationalError(str(error)) from None
 
     connection = LimitedConnection.connect(*arguments, **{**keywords, "autocommit": True})
-    # Sooner than we give up: then its answer says that nothing was done.
+    # The server gives up before we do, so its answer says that nothing was done.
     connection.execute(f"SET lock_timeout = {ANSWER_SECONDS * 500}")
     connection.execute(f"SET idle_in_transaction_session_timeout = {ANSWER_SECONDS * 1000}")
     connection.autocommit = bool(keywords.get("autocommit", False))
@@ -151,8 +144,7 @@ def metadata_locations(catalog: SqlCatalog, namespace: str) -> dict[str, str]:
     with Session(catalog.engine) as session:
         rows = session.execute(
             select(IcebergTables.table_name, IcebergTables.metadata_location).where(
-                IcebergTables.catalog_name == catalog.name,
-                IcebergTables.table_namespace == namespace,
+                IcebergTables.catalog_name == catalog.name, IcebergTables.table_namespace == namespace
             )
         ).all()
     return {str(name): str(location) for name, location in rows if location}
@@ -213,4 +205,4 @@ class RememberingSqlCatalog(OwnTables, SqlCatalog):
 SQL_CATALOG = f"{RememberingSqlCatalog.__module__}.{RememberingSqlCatalog.__qualname__}"
 
 REST_CATALOG = "storage_engine.lake.catalog.rest_catalog.PatientRestCatalog"
-"""By name, so that only a lake with a REST catalog imports the HTTP libraries for a tenth of a second."""
+"""A name, so that only a lake with a REST catalog spends a tenth of a second on importing HTTP libraries."""

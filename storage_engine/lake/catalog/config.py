@@ -21,10 +21,10 @@ from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.s3_defaults import S3_DEFAULTS
 
 DESCRIPTION = "lake.json"
-"""File in a lake's directory that says where catalog and warehouse are, when they are not below it."""
+"""File in a lake's directory that says where catalog and warehouse are, if they are elsewhere."""
 
 CATALOG_FILE = "catalog.db"
-"""The SQLite catalog in the directory of a lake that has no such description."""
+"""The SQLite catalog in the directory of a lake without ``lake.json``."""
 
 DURABLE_FILE_IO = "storage_engine.lake.durable_io.DurableFileIO"
 
@@ -58,7 +58,7 @@ class LakeConfig:
 
     :param name: catalog name; SQL catalogs keep it in their rows, so other engines must use the same.
     :param properties: the arguments of ``pyiceberg.catalog.load_catalog``: type, uri, warehouse, credentials.
-    :param namespace: Iceberg namespace of the two tables.
+    :param namespace: Iceberg namespace of the lake's tables.
     """
 
     name: str
@@ -98,7 +98,7 @@ class LakeConfig:
         :raises LakeUnavailableError: it isn't known whether a ``lake.json`` exists.
         """
         root = Path(directory).resolve()
-        # Also of a link that leads nowhere: what says where the lake is may be on a disk that isn't mounted.
+        # A link that leads nowhere counts, too: its target may be on a disk that isn't mounted.
         if _is_there(described := root / DESCRIPTION):
             return _read_config(described)
         if unusable := sorted({char for char in str(root) if char in "?#%"}):
@@ -121,13 +121,10 @@ class LakeConfig:
 
     @property
     def file_io_properties(self) -> dict[str, str]:
-        """Return the properties for reading and writing files.
-
-        The configuration's properties override our defaults.
-        """
+        """Return the properties for file access. Those of the configuration override our defaults."""
         defaults = {"py-io-impl": DURABLE_FILE_IO, **S3_DEFAULTS}
         if "s3.endpoint" in self.properties and "client.region" not in self.properties:
-            # Without a region AWS is asked for it, which knows nothing of another store's buckets.
+            # Without a region AWS would be asked for it, but AWS doesn't know another provider's buckets.
             defaults["s3.region"] = _S3_DEFAULT_REGION
         return {**defaults, **self.properties}
 
@@ -137,7 +134,7 @@ class LakeConfig:
         return property_secrets(self.properties)
 
     def without_secrets(self, text: str) -> str:
-        """Return the text of another program's error, with ``***`` in the place of each of our secrets."""
+        """Return another program's error text, with ``***`` in the place of each of our secrets."""
         return without_secrets(text, self.secrets)
 
     def with_properties(self, properties: Mapping[str, str]) -> LakeConfig:
@@ -155,10 +152,7 @@ class LakeConfig:
 
     @classmethod
     def from_json(cls, text: str) -> LakeConfig:
-        """Read a configuration that :meth:`to_json` wrote.
-
-        :raises BadInputError: when the text is not a lake's configuration.
-        """
+        """Read a configuration that :meth:`to_json` wrote. Raise BadInputError for any other text."""
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
@@ -174,14 +168,13 @@ def _is_there(path: Path) -> bool:
         return False
     except OSError as error:
         raise LakeUnavailableError(
-            f"{path}: can't look whether the lake is described there: {error.strerror}. Nothing was changed. "
-            "Check its disk and permissions."
+            f"{path}: can't check whether this file exists: {error.strerror}. Nothing was changed. Check its "
+            "disk and permissions."
         ) from error
     return True
 
 
 def _read_config(path: Path) -> LakeConfig:
-    """Read a lake's configuration from a file with the JSON object of its catalog's properties."""
     if not path.is_file():
         raise BadInputError(
             f"{path}: expected a file with a JSON object of catalog properties, found none. Nothing was "
@@ -192,8 +185,7 @@ def _read_config(path: Path) -> LakeConfig:
     except (OSError, ValueError) as error:
         raise BadInputError(
             f"{path}: expected a JSON object of catalog properties: {reason_text(error)}. Nothing was "
-            "changed. "
-            "Correct the file."
+            "changed. Correct the file."
         ) from None
     if not isinstance(data, dict):
         raise BadInputError(
@@ -215,10 +207,7 @@ def _read_config(path: Path) -> LakeConfig:
 
 
 def _check_classes(properties: Mapping[str, str]) -> None:
-    """Refuse classes that PyIceberg would import, other than those of a fixed list.
-
-    :raises BadInputError: a property names another class, or could name one (``auth``).
-    """
+    """Raise BadInputError for a class that PyIceberg would import, unless it is on a fixed list."""
     for name, value in properties.items():
         if name != "auth" and not name.endswith("impl"):
             continue
@@ -235,10 +224,7 @@ def _check_classes(properties: Mapping[str, str]) -> None:
 
 
 def _check_places(properties: Mapping[str, str]) -> None:
-    """Refuse relative paths, which depend on the directory that a command is started in.
-
-    :raises BadInputError: the catalog's file, or the warehouse of a SQL catalog, has no absolute path.
-    """
+    """Raise BadInputError for a relative path, which depends on the directory where a command is started."""
     uri, warehouse = properties.get("uri", ""), properties.get("warehouse", "")
     if "://" not in uri or uri.startswith("http"):
         # A REST catalog's warehouse is a name.

@@ -1,12 +1,14 @@
-"""A lake's identity: three witnesses, so that a copy or an older state is never taken for the lake.
+"""A lake's identity: three kinds of evidence, so that a copy or an older state is never taken for the lake.
 
 A UUID distinguishes the lake from other lakes, but each copy has it, too. A **mark** below each table's
 location says which catalog committed last, and which metadata file. A copied catalog, or a catalog from a
 backup, contradicts the mark. And a table outside of its own warehouse belongs to a plain copy. The stores'
-stamps are the fourth witness (:mod:`storage_engine.retention.store.stamp`).
+stamps are a fourth kind (:mod:`storage_engine.retention.store.stamp`).
 
 The mark is written after each commit, before anything is deleted on the proof of that commit. A mark that is
 older than the catalog is no contradiction: its writer was killed between the commit and the mark.
+
+Functions raise LakeUnavailableError if a mark can't be read or written, or if its file isn't a mark.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ class Mark:
     :param catalog: identity of the catalog that committed last.
     :param metadata: name of the table's metadata file that was committed last.
     :param pending: the lake is getting its identity; the table may not have it yet.
-    :param act: SHA-256 of the newest known act of the lake; later acts may exist. "": no act is known.
+    :param act: SHA-256 of the newest known act of the lake, or ""; later acts may exist.
     """
 
     lake_id: str
@@ -91,12 +93,12 @@ class Mark:
 
 
 def lake_id_of(table: Table) -> str | None:
-    """Return the UUID of a loaded table's lake; None: an older version made it, and nobody wrote since."""
+    """Return the UUID of a loaded table's lake; None if only older versions have written to the lake."""
     return table.properties.get(LAKE_ID_PROPERTY)
 
 
 def copy_of(table: Table) -> str | None:
-    """Return the lake that a loaded table's lake is a copy of; None: it is no copy, and may be written."""
+    """Return the UUID of the lake that this table's lake was copied from; None if the lake may be written."""
     return table.properties.get(COPY_OF_PROPERTY)
 
 
@@ -110,8 +112,6 @@ def catalog_identity(config: LakeConfig, catalog: Catalog) -> str:
 
     For SQLite it is the file's real path. For PostgreSQL it is the cluster's identifier, which a dump
     restored elsewhere doesn't have. For a REST catalog it is the address, without a user's name and password.
-
-    :raises LakeUnavailableError: the catalog can't be asked.
     """
     uri = config.properties.get("uri", "")
     if isinstance(catalog, SqlCatalog):
@@ -136,7 +136,7 @@ def sqlite_identity(config: LakeConfig, file: str) -> str:
 
 
 def without_user(uri: str) -> str:
-    """Return an address without a user's name and password; the rest of the text is left as it is."""
+    """Return an address without the user's name and password, and otherwise unchanged."""
     return re.sub(r"(?<=://)[^/?#]*@", "", uri, count=1)
 
 
@@ -168,28 +168,19 @@ def is_same_catalog(written: str, catalog: str) -> bool:
 
 
 def read_mark(table: Table) -> Mark | None:
-    """Return the mark below a loaded table's location; None: there is none.
-
-    :raises LakeUnavailableError: the file can't be read, or isn't a mark.
-    """
+    """Return the mark below a loaded table's location; None if the table has none."""
     return read_mark_at(table.io, table.location())
 
 
 def read_mark_at(file_io: FileIO, location: str) -> Mark | None:
-    """Return the mark of the table at a location; None: there is none.
-
-    :raises LakeUnavailableError: the file can't be read, or isn't a mark.
-    """
+    """Return the mark of the table at a location; None if the table has none."""
     path = mark_location(location)
     data = read_small_file(file_io, path)
     return None if data is None else parse_mark(data, path)
 
 
 def known_mark_at(file_io: FileIO, location: str) -> Mark | None:
-    """Return the mark at a location; None: there is none, or it has no known form.
-
-    :raises LakeUnavailableError: it can't be read.
-    """
+    """Return the mark at a location; None if there is none, or if its content isn't a mark."""
     path = mark_location(location)
     data = read_small_file(file_io, path)
     with suppress(LakeUnavailableError):
@@ -198,10 +189,7 @@ def known_mark_at(file_io: FileIO, location: str) -> Mark | None:
 
 
 def parse_mark(data: bytes, location: str) -> Mark:
-    """Parse the content of a mark's file.
-
-    :raises LakeUnavailableError: it isn't a mark.
-    """
+    """Parse the content of a mark's file. Raise LakeUnavailableError if it isn't a mark."""
     try:
         mark = from_jsonable(Mark, json.loads(data), location)
     except (ValueError, BadInputError) as error:
@@ -220,10 +208,8 @@ def write_mark(table: Table, lake_id: str, catalog: str, *, pending: bool = Fals
     A mark never goes back to an older state. Two processes may write at once, and the process that loaded the
     table first may write last. So each loads the table again after writing, until mark and table agree.
 
-    :param table: the loaded table; it is loaded again where others commit meanwhile.
-    :param act: SHA-256 of the lake's newest act; "": the mark keeps the act that it names.
+    :param act: SHA-256 of the lake's newest act; "" to keep the act that the mark names.
     :raises LakeIdentityError: the existing mark contradicts the table.
-    :raises LakeUnavailableError: the mark can't be read or written.
     """
     while True:
         check_mark(table, lake_id, catalog)
@@ -237,40 +223,29 @@ def write_mark(table: Table, lake_id: str, catalog: str, *, pending: bool = Fals
 
 
 def mark_of(table: Table, lake_id: str, catalog: str, *, pending: bool = False) -> Mark:
-    """Return the contents of a loaded table's mark."""
     return Mark(lake_id, str(table.metadata.table_uuid), catalog, _name(table.metadata_location), pending)
 
 
 def put_mark(file_io: FileIO, table_location: str, mark: Mark) -> None:
-    """Write a mark below a table's location, and replace an existing mark.
-
-    :raises LakeUnavailableError: the mark can't be written.
-    """
+    """Write a mark below a table's location, and replace an existing mark."""
     fields = to_jsonable(mark)
     if not mark.act:
-        # A release that knows no acts reads the mark of a lake that has none.
+        # A release that doesn't know the field must be able to read the mark of a lake without acts.
         del fields["act"]
     replace_small_file(file_io, mark_location(table_location), json.dumps(fields, indent=1).encode())
 
 
 def mark_location(table_location: str) -> str:
-    """Return the location of a table's mark."""
     return f"{table_location.rstrip('/')}/{MARK_NAME}"
 
 
 def check_containment(config: LakeConfig, table: Table) -> None:
-    """Make sure that a table is below its lake's own warehouse.
-
-    :raises LakeIdentityError: the table is elsewhere: its directory was copied or moved.
-    """
+    """Raise LakeIdentityError if a table is outside of its lake's warehouse: it was copied or moved."""
     check_below_warehouse(config, table.name()[-1], table.location())
 
 
 def check_below_warehouse(config: LakeConfig, name: str, location: str) -> None:
-    """Make sure that a table or its metadata file is below the warehouse, before it is opened.
-
-    :raises LakeIdentityError: it is elsewhere.
-    """
+    """Raise LakeIdentityError if a table or its metadata file, still closed, is outside of the warehouse."""
     warehouse = config.properties.get("warehouse", "")
     if "://" not in warehouse and not warehouse.lower().startswith(("/", "file:")):
         # A REST catalog's warehouse is a name.
@@ -291,8 +266,8 @@ def table_around(file_io: FileIO, location: str, namespace: str) -> str | None:
     """Return the location of another lake's table or warehouse that contains a table's location.
 
     :param namespace: namespace of the tables in that warehouse.
-    :return: None: there is none that this user may see.
-    :raises LakeUnavailableError: a location around it can't be looked at now.
+    :return: None if no such location is visible to this user.
+    :raises LakeUnavailableError: a directory that contains the location can't be read now.
     """
     scheme, separator, path = location.rpartition("://")
     for number, parent in enumerate(PurePosixPath(path).parents):
@@ -306,15 +281,13 @@ def table_around(file_io: FileIO, location: str, namespace: str) -> str | None:
                 if read_small_file(file_io, mark_location(table)) is not None:
                     return around
             except LakeUnavailableError as error:
-                # Of a bucket one may be allowed to see a part only.
-                if not _is_denied(error.__cause__):
+                cause = error.__cause__
+                # The file can't exist, or this user may see only a part of the bucket.
+                if not isinstance(cause, PermissionError | NotADirectoryError) and not _DENIED.search(
+                    str(cause)
+                ):
                     raise
     return None
-
-
-def _is_denied(cause: BaseException | None) -> bool:
-    """Return whether a failure means that this user may not see a file, or that the file can't exist."""
-    return isinstance(cause, PermissionError | NotADirectoryError) or bool(_DENIED.search(str(cause)))
 
 
 def is_below(location: str, directory: str) -> bool:
@@ -330,23 +303,21 @@ def is_below(location: str, directory: str) -> bool:
 def check_mark(table: Table, lake_id: str | None, catalog: str) -> None:
     """Compare the mark below a table's location with the table.
 
-    :param table: the loaded table; it is loaded again where another process may have committed since.
-    :param lake_id: UUID of the lake, by its tables; None: it has none yet.
+    :param table: the loaded table; it is loaded again if the mark contradicts it.
+    :param lake_id: UUID of the lake according to its tables; None if it has none yet.
     :param catalog: identity of the catalog that the table was loaded from.
     :raises LakeIdentityError: the mark contradicts the catalog.
-    :raises LakeUnavailableError: the mark can't be read.
     """
     mark = read_mark(table)
     if mark_fault(mark, table, lake_id, catalog):
-        # What was marked before this moment, a table that is loaded after it must know; also its identity.
+        # A table that is loaded after the mark was read must know the marked commit and the lake's UUID.
         table.refresh()
-        fault = mark_fault(mark, table, lake_id or lake_id_of(table), catalog)
-        if fault:
+        if fault := mark_fault(mark, table, lake_id or lake_id_of(table), catalog):
             raise LakeIdentityError(f"{table.location()}: ", fault)
 
 
 def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: str) -> str:
-    """Return the contradiction between a mark and a loaded table, with the remedy; "": there is none."""
+    """Return the contradiction between a mark and a loaded table, with the remedy; "" if they agree."""
     if mark is None:
         if lake_id is None or lake_id_of(table) is None or table.current_snapshot() is None:
             return ""
@@ -381,7 +352,7 @@ def knows(metadata: TableMetadata, location: str, file_name: str) -> bool:
     names = {_name(entry.metadata_file) for entry in metadata.metadata_log}
     if file_name == _name(location) or file_name in names:
         return True
-    # Others may have committed so often since that the log has forgotten it.
+    # There may have been so many commits since that the metadata log no longer names the file.
     return 0 <= metadata_version(file_name) < min(map(metadata_version, names), default=-1)
 
 

@@ -1,7 +1,7 @@
 """Checks that a lake, or output of a lake, isn't inside a broker's store or another lake.
 
-If it were, losing the store or the other lake would destroy it as well. And a broker doesn't start if there
-are unknown files among its own. Links and bind mounts are followed. Nothing is written.
+Otherwise the loss of the store or the other lake would destroy both. And a broker doesn't start if unknown
+files lie among its own. Links and bind mounts are followed. Nothing is written.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from storage_engine.lake.catalog.identity import MARK_NAME
 
 
 def refuse_inside_store(places: Mapping[str, Path]) -> None:
-    """Make sure that no path to write to is a broker's store, or is among a store's files.
+    """Raise BadInputError if a path to write to is a broker's store, or is among a store's files.
 
     :param places: paths by their purpose; they need not exist.
-    :raises BadInputError: such a path was found; nothing was changed.
     """
     for part, place in places.items():
         if (root := store_around(place)) is not None:
@@ -61,12 +60,12 @@ def local_places(lake: LakeConfig) -> dict[str, Path]:
 
 
 def local_directories(lake: LakeConfig) -> dict[str, Path]:
-    """Return the directories of :func:`local_places`."""
+    """Return the directories on this machine that have a lake's warehouse and its catalog's file."""
     return {part: path.parent if part == "catalog" else path for part, path in local_places(lake).items()}
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return the file of a SQLite database; None: the URL names no such file."""
+    """Return the file of a SQLite database; None if the URL names no such file."""
     database = make_url(url).database if url.startswith("sqlite") else None
     return Path(database.removeprefix("file:")) if database else None
 
@@ -86,10 +85,7 @@ _WAREHOUSE = "warehouse"
 
 
 def refuse_nested(config: LakeConfig) -> None:
-    """Make sure that a lake may be made at its place.
-
-    :raises BadInputError: it would lie inside a store or another lake; nothing was changed.
-    """
+    """Raise BadInputError if a new lake would lie inside a store or another lake."""
     refuse_inside_store(local_directories(config))
     if around := place_around(config):
         raise BadInputError(
@@ -100,17 +96,16 @@ def refuse_nested(config: LakeConfig) -> None:
 
 
 def refuse_nested_proof(config: LakeConfig, root: Path | None = None) -> None:
-    """Make sure that a lake may be archived into, and that a release may rest on it.
+    """Raise LakeIdentityError if a lake is inside a store or another lake: it proves nothing for a release.
 
-    :param root: root of the store, even if it isn't recognized as one; None: any recognized store counts.
-    :raises LakeIdentityError: the lake is inside a store or another lake; nothing was changed.
+    :param root: as in :func:`place_around`.
     """
     if around := place_around(config, root):
         raise proves_nothing(config, around)
 
 
 def proves_nothing(config: LakeConfig, around: str) -> LakeIdentityError:
-    """Return the error for a lake that lies inside a store or another lake."""
+    """Return the error for a lake that lies inside a store or another lake. Alarms have its text."""
     return LakeIdentityError(
         f"lake {config.location}: expected a lake outside of stores and other lakes, found one inside "
         f"{around}, which proves nothing for a release and takes nothing: whatever destroys that store or "
@@ -123,9 +118,9 @@ def proves_nothing(config: LakeConfig, around: str) -> LakeIdentityError:
 
 
 def place_around(config: LakeConfig, root: Path | None = None) -> str:
-    """Return the store or lake around a lake, for a message; "": there is none.
+    """Return the store or lake that contains a lake, as words for a message; "" if none does.
 
-    :param root: root of a store, even if it isn't recognized as one; None: any recognized store counts.
+    :param root: a directory that counts as a store even if none is recognized there.
     :raises BadInputError: a broker's package can't say whether a directory is a store.
     """
     directories = local_directories(config)
@@ -134,7 +129,7 @@ def place_around(config: LakeConfig, root: Path | None = None) -> str:
         for around in places_around(place):
             if store_around(around) == around or (root is not None and _is_same(around, root)):
                 return f"the store {around}"
-            # By another name it may be this lake; who makes tables tells what shares its warehouse.
+            # The directory may be this lake under another name. A shared warehouse is noticed by the tables.
             is_own = any(_is_same(name, path) for name in (around, around / _WAREHOUSE) for path in paths)
             if not is_own and _is_lake(around, config):
                 return f"the lake {around}"
@@ -184,22 +179,18 @@ def _is_same(left: Path, right: Path) -> bool:
         return False
 
 
-def _is_lake(directory: Path, real_paths: LakeConfig) -> bool:
-    """Return whether a directory is another lake's, its warehouse, or one of its tables."""
-    if (directory / MARK_NAME).exists() or _has_tables(directory, real_paths.namespace):
+def _is_lake(directory: Path, config: LakeConfig) -> bool:
+    """Return whether a directory is another lake, the warehouse of one, or one of its tables."""
+    if (directory / MARK_NAME).exists():
         return True
+    with suppress(OSError):
+        if any((table / MARK_NAME).exists() for table in (directory / config.namespace).iterdir()):
+            return True
     if (directory / CATALOG_FILE).is_file() and (directory / _WAREHOUSE).is_dir():
         return True
     if not os.path.lexists(directory / DESCRIPTION):
         return False
     try:
-        return LakeConfig.local(directory).properties != real_paths.properties
+        return LakeConfig.local(directory).properties != config.properties
     except StorageEngineError:
         return True
-
-
-def _has_tables(warehouse: Path, namespace: str) -> bool:
-    try:
-        return any((table / MARK_NAME).exists() for table in (warehouse / namespace).iterdir())
-    except OSError:
-        return False

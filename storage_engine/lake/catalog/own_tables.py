@@ -1,15 +1,17 @@
 """The lake's tables as this process works with them: it follows only properties on a list of its own.
 
-Only the configuration decides how files are opened and where this lake's files are written. Whoever may write
-to a table can set its properties and its location, and PyIceberg would follow them: to another file access,
+Only the configuration decides how files are opened and where this lake's files are written. Anyone who may
+write to a table can set its properties and its location. PyIceberg would follow them to another file access,
 host or directory, or to a Python class. A property that is not on our list stays in the metadata unchanged
 and is never followed.
+
+Functions raise LakeUnavailableError if a mark can't be read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -32,24 +34,21 @@ _PARTITION = f"{_METRICS}column.store_id"
 """Property for the bounds of ``store_id``, from which PyIceberg takes a new file's partition."""
 
 
-def followed_properties(found: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of a table that are followed here: ours, and those for statistics in manifests.
-
-    Pure.
-    """
+def followed_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the table properties that are followed here: ours, and those for statistics. Pure."""
     return {
         **OWN_PROPERTIES,
         _PARTITION: "truncate(64)",
-        **{key: value for key, value in found.items() if _is_followed(key, value)},
+        **{key: value for key, value in properties.items() if _is_followed(key, value)},
     }
 
 
-def ignored_properties(found: Mapping[str, str]) -> tuple[str, ...]:
+def ignored_properties(properties: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of a table's properties that aren't followed here. Pure."""
     return tuple(
         sorted(
             key
-            for key, value in found.items()
+            for key, value in properties.items()
             if not _is_followed(key, value) and value != OWN_PROPERTIES.get(key)
         )
     )
@@ -97,7 +96,6 @@ class OwnTables(Catalog):
         """Return a table with only the properties and the location that are followed here.
 
         :param config: values that the catalog's protocol needs.
-        :raises LakeUnavailableError: the table's own location can't be determined.
         """
         file_io = self._load_file_io(location=location)
         own = self._own_metadata(identifier, metadata, file_io)
@@ -122,7 +120,7 @@ class OwnTables(Catalog):
 
 
 def usual_location(config: LakeConfig, name: str) -> str | None:
-    """Return where a lake's table is made; None: the catalog decides it, as a REST catalog does. Pure."""
+    """Return where a lake's table is made; None if the catalog decides it, as a REST catalog does. Pure."""
     warehouse = config.properties.get("warehouse", "")
     if "://" not in warehouse and not warehouse.lower().startswith(("/", "file:")):
         return None
@@ -132,15 +130,15 @@ def usual_location(config: LakeConfig, name: str) -> str | None:
 def own_place(
     config: LakeConfig, catalog_id: str, name: str, metadata: TableMetadata, file_io: FileIO
 ) -> str:
-    """Return the location of a table's own files: the one in its metadata, or with this catalog's mark.
+    """Return the location of a table's own files.
 
-    The mark decides if the location in the metadata has no mark, because another engine gave it to the table.
-
-    :raises LakeUnavailableError: a mark can't be read.
+    It is the location in the metadata, unless another engine has set that one: then it has no mark, and an
+    earlier location has this catalog's mark.
     """
     named = metadata.location.rstrip("/")
     usual = usual_location(config, name)
-    places = dict.fromkeys(_logged_places(metadata) if usual is None else (usual,))
+    logged = (entry.metadata_file.rpartition("/metadata/") for entry in reversed(metadata.metadata_log))
+    places = dict.fromkeys([place for place, slash, _ in logged if slash] if usual is None else [usual])
     places.pop(named, None)
     for place in places:
         mark = _mark_at(config, place, file_io)
@@ -159,10 +157,8 @@ def is_own_metadata(
 ) -> bool:
     """Return whether a metadata file outside of the warehouse is this lake's, put there by another engine.
 
-    The file belongs to a plain copy or to a moved lake in three cases: the mark here names another catalog, a
-    file of that name exists here, or the file's own location has a mark. Only that mark is opened there.
-
-    :raises LakeUnavailableError: a mark can't be read.
+    The file is not this lake's in three cases: the warehouse has no mark of this catalog, it has a file of
+    that name, or the file's own location has a mark. Nothing but that mark is opened there.
     """
     usual = usual_location(config, name)
     mark = None if usual is None else _mark_at(config, usual, file_io)
@@ -176,19 +172,12 @@ def is_own_metadata(
 
 
 def is_in_warehouse(config: LakeConfig, location: str) -> bool:
-    """Return whether a location is below a lake's warehouse.
-
-    True if the catalog decides the locations of files.
-    """
-    warehouse = config.properties.get("warehouse", "")
-    return usual_location(config, "") is None or is_below(location, warehouse)
+    """Return whether a location is below a lake's warehouse. True if the catalog decides on locations."""
+    return usual_location(config, "") is None or is_below(location, config.properties.get("warehouse", ""))
 
 
 def has_mark(config: LakeConfig, place: str, file_io: FileIO) -> bool:
-    """Return whether a location has the mark of a lake's table.
-
-    :raises LakeUnavailableError: the location can't be looked at.
-    """
+    """Return whether a location has the mark of a lake's table."""
     return (
         may_open(config.file_io_properties, place)
         and read_small_file(file_io, mark_location(place)) is not None
@@ -199,14 +188,6 @@ def _mark_at(config: LakeConfig, place: str, file_io: FileIO) -> Mark | None:
     return read_mark_at(file_io, place) if may_open(config.file_io_properties, place) else None
 
 
-def _logged_places(metadata: TableMetadata) -> Iterator[str]:
-    """Yield the locations of a table according to its earlier metadata files, the last one first."""
-    for entry in reversed(metadata.metadata_log):
-        place, separator, _ = entry.metadata_file.rpartition("/metadata/")
-        if separator:
-            yield place
-
-
 def found_properties(table: Table) -> Mapping[str, Any]:
-    """Return all properties of a loaded table's metadata, also those that aren't followed."""
+    """Return all properties of a loaded table, including those that aren't followed."""
     return table.found if isinstance(table, OwnTable) else table.properties

@@ -15,10 +15,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 
 
 def sqlite_file_of(config: LakeConfig) -> Path | None:
-    """Return the file of a SQLite catalog; None for any other.
-
-    :raises BadInputError: the catalog is a database in memory.
-    """
+    """Return a SQLite catalog's file; None for another catalog. Raise BadInputError for one in memory."""
     uri = config.properties.get("uri", "")
     if not uri.startswith("sqlite"):
         return None
@@ -29,7 +26,7 @@ def sqlite_file_of(config: LakeConfig) -> Path | None:
 
 
 def own_directory(config: LakeConfig) -> Path | None:
-    """Return the directory of a lake that ``--lake`` names; None: its parts are in different places."""
+    """Return the directory that ``--lake`` names for a lake; None if its parts aren't in one directory."""
     file = sqlite_file_of(config)
     return None if file is None or config != LakeConfig.local(file.parent) else file.parent
 
@@ -49,7 +46,7 @@ def check_catalog_file(config: LakeConfig) -> None:
 
 
 def is_catalog_there(config: LakeConfig) -> bool:
-    """Return whether a catalog's file exists; True for a catalog that is no file.
+    """Return whether a catalog's file exists; True if the catalog isn't a file.
 
     :raises LakeUnavailableError: it isn't known whether the file exists, or something else has its name.
     """
@@ -79,10 +76,7 @@ def is_catalog_there(config: LakeConfig) -> bool:
 
 
 def check_any_catalog_file(configs: Iterable[LakeConfig]) -> None:
-    """Make sure that at least one of a store's lakes has its catalog file.
-
-    :raises LakeMissingError: each of them is missing. A file that can't be looked at doesn't count.
-    """
+    """Raise LakeMissingError if every catalog file is missing. A file that can't be checked isn't missing."""
     missing = None
     for config in configs:
         try:
@@ -98,7 +92,7 @@ def check_any_catalog_file(configs: Iterable[LakeConfig]) -> None:
 
 def make_advice(config: LakeConfig) -> str:
     """Return the advice for a command that found no lake."""
-    # Opens what nobody needs who finds a lake.
+    # Imported here because it is needed only where no lake was found.
     from storage_engine.lake.catalog.nesting import place_around
 
     directory = own_directory(config)

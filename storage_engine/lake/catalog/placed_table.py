@@ -1,4 +1,4 @@
-"""Places and names of a table's files, which may not be the ones that the metadata names.
+"""Locations and names of a table's files, which may differ from those in the metadata.
 
 After a plain copy or a move of a lake's directory, every location in its metadata names the old place. No
 function here ever opens a file below the old place.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import io
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -53,8 +53,7 @@ def location_of(table: Table, name: str) -> str:
     """Return the present location of a file of a table.
 
     :param table: the table that has the file below its location.
-    :param name: the name in a receipt: relative, or a whole location below the table's present or former
-        location.
+    :param name: the name in a receipt: relative, or below the table's present or former location.
     """
     if "://" not in name and not name.startswith("/"):
         return f"{_root(table)}/{name}"
@@ -138,10 +137,8 @@ class PlacedTable:
     :param name: ``segments``, ``deletions``, or the name of the table of rows.
     :param metadata: the metadata as it was read; its locations may name another place.
     :param location: present location of the table's files, without a final slash.
-    :param metadata_elsewhere: location at which another engine has put the metadata file; None: it is with
-        the others.
-    :param is_unmoved: nobody has moved the files that the metadata names outside of ``location``: they are
-        still there.
+    :param metadata_elsewhere: location of the metadata file, if another engine has put it elsewhere.
+    :param is_unmoved: whether the files that the metadata names outside of ``location`` are still there.
     """
 
     name: str
@@ -174,7 +171,7 @@ class PlacedTable:
         return tuple(dict.fromkeys(place for place in places if place != self.location))
 
     def inside(self, location: str) -> str | None:
-        """Return a location relative to the table's location; None: it is outside of the table."""
+        """Return a location relative to the table's location; None if it is outside of the table."""
         for root in (self.location, *self.former_locations):
             if location.startswith(f"{root}/"):
                 return location.removeprefix(f"{root}/")
@@ -183,7 +180,7 @@ class PlacedTable:
     def here(self, location: str) -> str:
         """Return the present location of a file that the metadata names.
 
-        :raises LakeIdentityError: the file is outside of the table.
+        Raise LakeIdentityError if the file is outside of the table, and may have been moved.
         """
         inside = self.inside(location)
         if inside is None and self.is_unmoved:
@@ -203,7 +200,7 @@ def read_placed(
 ) -> PlacedTable:
     """Read a table's metadata file.
 
-    :param elsewhere: where the metadata file lies, if it isn't there.
+    :param elsewhere: location of the metadata file, if another engine has put it outside of the table.
     :raises LakeUnavailableError: there is no such file, or it can't be read.
     """
     location = location.rstrip("/")
@@ -224,8 +221,8 @@ def read_placed(
 def with_own_place(table: PlacedTable, place: str) -> PlacedTable:
     """Find out whether the files that a table's metadata names were moved, and set ``is_unmoved``.
 
-    :param place: location of its own files, by metadata and marks. It is also the table's location after a
-        warehouse was moved without its catalog. Then the files that the metadata names elsewhere are here.
+    :param place: location of the table's own files, by metadata and marks. After a warehouse was moved
+        without its catalog, it is also the table's location: the files that the metadata names were moved.
     :raises LakeUnavailableError: the table's files can't be looked at.
     """
     if place.rstrip("/") != table.location:
@@ -241,10 +238,7 @@ def with_own_place(table: PlacedTable, place: str) -> PlacedTable:
 
 
 def parse_metadata(data: bytes, location: str) -> TableMetadata:
-    """Parse a metadata file. If another engine has compressed the file, its name says so.
-
-    :raises Exception: any error of PyIceberg for text that is no metadata.
-    """
+    """Parse a metadata file, whose name says whether it is compressed. PyIceberg may raise any error."""
     compressor = Compressor.get_compressor(location)
     return FromByteStream.table_metadata(cast("Any", io.BytesIO(data)), compression=compressor)
 
@@ -300,12 +294,10 @@ class _PlacedIO(FileIO):
 
     def __init__(self, table: PlacedTable) -> None:
         super().__init__(table.io.properties)
-        self._new_input: Callable[[str], InputFile] = lambda location: table.io.new_input(
-            table.here(location)
-        )
+        self._table = table
 
     def new_input(self, location: str) -> InputFile:
-        return self._new_input(location)
+        return self._table.io.new_input(self._table.here(location))
 
     def new_output(self, location: str) -> OutputFile:
         raise NotImplementedError(location)

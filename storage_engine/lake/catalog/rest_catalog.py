@@ -1,4 +1,4 @@
-"""Requests to a REST catalog, and the parts of its answers that are followed."""
+"""Requests to a REST catalog, and the choice of the parts of its answers that are followed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _ACCESS_DELEGATION = "X-Iceberg-Access-Delegation"
 class PatientRestCatalog(OwnTables, RestCatalog):
     """PyIceberg's REST catalog with time limits for requests: PyIceberg itself sets none.
 
-    Only the parts of its answers that the protocol needs are followed.
+    It follows only the parts of the server's answers that the protocol needs.
     """
 
     def _create_session(self) -> Session:
         session = super()._create_session()
         if f"header.{_ACCESS_DELEGATION}" not in self.properties:
-            # Credentials that it hands out wouldn't be used.
+            # The server's credentials wouldn't be used, so none are requested.
             session.headers.pop(_ACCESS_DELEGATION, None)
         for scheme in ("http://", "https://"):
             session.mount(scheme, _LimitedAdapter())
@@ -66,10 +66,7 @@ class PatientRestCatalog(OwnTables, RestCatalog):
 
 
 def _check_redirect(response: Response, **_: Any) -> None:
-    """Refuse an answer that leads to another host, which would get the request.
-
-    :raises TooManyRedirects: the answer leads to another host.
-    """
+    """Raise TooManyRedirects if an answer redirects the request to another host."""
     host = urlsplit(response.headers.get("location", "")).hostname
     if response.is_redirect and host not in (None, urlsplit(response.url).hostname):
         raise TooManyRedirects(f"the catalog's answer leads to {host}: name that host as the lake's uri")

@@ -120,8 +120,7 @@ SEGMENTS = "segments"
 """The table of receipts. The table of rows has a name that the broker's package gives it."""
 
 DELETIONS = "deletions"
-"""The table of ranges that runs released or found deleted. A lake is complete without it, because it is made
-from the journal."""
+"""The table of ranges that runs released or found deleted. It is made from the journal, if it is missing."""
 
 SCHEMA_VERSION = "3.0"
 """Schema version of a new lake."""
@@ -167,29 +166,28 @@ SELECTIVE_COLUMNS = (*IDENTITY_COLUMNS.names, "physical_offset", "kind")
 """
 
 BROKER_PROPERTY = "storage-engine.broker"
-"""Property of each table: the broker whose segments the lake has. A lake without it is older, or belongs to
-the default broker."""
+"""Property of each table: the broker whose segments the lake has; the default broker if it is missing."""
 
 METADATA_AGE_MS = 7 * DAY_MS
-"""How long table metadata, manifest lists and manifests are kept at least after the tables no longer name
-them. A catalog may be brought back from a backup of that age."""
+"""Minimum time for which metadata files, manifest lists and manifests are kept after no table names them.
+A catalog may be brought back from a backup of that age."""
 
 GROWTH_PROPERTIES = {
-    # Else each commit leaves a manifest that every later one has to open.
+    # Otherwise each commit leaves a manifest that every later commit has to open.
     "commit.manifest-merge.enabled": "true",
-    # A merge writes all entries of one manifest again: so small that a long history costs a commit nothing.
+    # A merge writes all entries of a manifest again. Small manifests keep that cheap in a long history.
     "commit.manifest.min-count-to-merge": "10",
     "commit.manifest.target-size-bytes": "65536",
-    # A catalog from a backup names a file that is no longer the newest. Such files go by their age.
+    # A catalog from a backup names an older metadata file. Garbage collection removes such files by age.
     "write.metadata.delete-after-commit.enabled": "false",
-    # How many of them each new one names.
+    # Number of older metadata files that each new one names.
     "write.metadata.previous-versions-max": "100",
 }
 """Limits on the growth of a table's metadata. A table of another version gets them when it is written to."""
 
 OWN_PROPERTIES = {
     "format-version": "2",
-    # A built-in retry commits the same files again without looking whether they are there by now.
+    # A built-in retry commits the same files again, even if the table has them by now.
     COMMIT_RETRIES_PROPERTY: "0",
     "write.parquet.compression-codec": "zstd",
     **GROWTH_PROPERTIES,
@@ -205,16 +203,13 @@ def has_trees(properties: Mapping[str, str]) -> bool:
 
 
 def version_to_write(properties: Mapping[str, str]) -> str:
-    """Return the schema version that a write gives a table.
-
-    It never lowers the major version, and never adds trees. Pure.
-    """
+    """Return the schema version that a write gives a table: a write never adds or removes trees. Pure."""
     return SCHEMA_VERSION if has_trees(properties) else VERSION_WITHOUT_TREES
 
 
 SEGMENTS_PROPERTIES = {
     **_COMMON_PROPERTIES,
-    # Of a log's own identity the beginning says little.
+    # The default, 16 characters, is too little to distinguish the brokers' identities of logs.
     "write.metadata.metrics.column.log_id": "truncate(64)",
 }
 
@@ -223,12 +218,12 @@ DELETIONS_PROPERTIES = {**OWN_PROPERTIES, SCHEMA_VERSION_PROPERTY: VERSION_WITHO
 _INTEGERS = {"lineage", "proof_version"}
 
 
-def check_segments_schema(location: str, found: Schema) -> None:
-    """Make sure that the columns of ``segments`` have the ids and types that receipts are written with.
+def check_segments_schema(location: str, actual: Schema) -> None:
+    """Raise LakeUnavailableError if ``segments`` has other ids or types than receipts, or lacks a column.
 
-    :raises LakeUnavailableError: they have other ids or types. Columns that may be empty may be missing.
+    Columns that may be empty may be missing.
     """
-    _check_schema(location, segments_schema(), found, lambda field: not field.required)
+    _check_schema(location, segments_schema(), actual, lambda field: not field.required)
 
 
 def messages_properties(columns: Columns) -> dict[str, str]:
@@ -261,14 +256,14 @@ def _names_before_trees(names: Iterable[str]) -> list[str]:
 @cache
 def _with_field_ids(codec_schema: pa.Schema, later: tuple[str, ...]) -> pa.Schema:
     ids = itertools.count(1)
-    every = pa.schema([*IDENTITY_COLUMNS, *codec_schema, *TREE_COLUMNS])
-    added = (*TREE_COLUMNS.names, *(name for name in later if name in every.names))
-    first = [_with_id(field, next(ids)) for field in every if field.name not in added]
+    all_columns = pa.schema([*IDENTITY_COLUMNS, *codec_schema, *TREE_COLUMNS])
+    added = (*TREE_COLUMNS.names, *(name for name in later if name in all_columns.names))
+    first = [_with_id(field, next(ids)) for field in all_columns if field.name not in added]
     columns = {field.name: _with_nested_ids(field, ids) for field in first}
     for name in added:
-        field = _with_id(every.field(name), next(ids))
+        field = _with_id(all_columns.field(name), next(ids))
         columns[name] = _with_nested_ids(field, ids)
-    return pa.schema([columns[field.name] for field in every])
+    return pa.schema([columns[field.name] for field in all_columns])
 
 
 def messages_schema(
@@ -276,16 +271,15 @@ def messages_schema(
 ) -> Schema:
     """Return the Iceberg schema of the table of rows for a codec's columns.
 
-    :param comments: comments of the codec's columns; None: no column gets a comment, for a caller that only
-        reads or compares.
+    :param comments: comments of the codec's columns; None for a caller that needs no comments.
     """
     schema = _messages_schema(codec_schema, LATER_COLUMNS)
     if not trees:
         schema = schema.select(*_names_before_trees(field.name for field in schema.fields))
     if comments is None:
         return schema
-    every = {**IDENTITY_COMMENTS, **comments, **TREE_COMMENTS}
-    return Schema(*(field.model_copy(update={"doc": every.get(field.name)}) for field in schema.fields))
+    texts = {**IDENTITY_COMMENTS, **comments, **TREE_COMMENTS}
+    return Schema(*(field.model_copy(update={"doc": texts.get(field.name)}) for field in schema.fields))
 
 
 @cache
@@ -329,10 +323,7 @@ def is_by_store(table: Table, spec_id: int) -> bool:
 
 
 def check_partitions(table: Table) -> None:
-    """Make sure that a table is partitioned by store, because files are skipped by their partitions.
-
-    :raises LakeUnavailableError: another engine partitioned a loaded table in another way.
-    """
+    """Raise LakeUnavailableError unless a table is partitioned by store: files are skipped by partitions."""
     if not is_by_store(table, table.metadata.default_spec_id):
         fields = ", ".join(field.name for field in table.spec().fields) or "nothing"
         raise LakeUnavailableError(
@@ -343,15 +334,13 @@ def check_partitions(table: Table) -> None:
         )
 
 
-def check_messages_schema(location: str, expected: Schema, found: Schema) -> None:
-    """Make sure that the table's columns have the ids and types that data files are written with.
+def check_messages_schema(location: str, expected: Schema, actual: Schema) -> None:
+    """Raise LakeUnavailableError if the table's columns have other ids or types than data files.
 
-    :raises LakeUnavailableError: they have other ids or types. The table may have further columns, and may
-        lack :data:`TREE_COLUMNS` and :data:`LATER_COLUMNS`.
+    The table may have further columns, and may lack :data:`TREE_COLUMNS` and :data:`LATER_COLUMNS`.
     """
-    _check_schema(
-        location, expected, found, lambda field: field.name in (*TREE_COLUMNS.names, *LATER_COLUMNS)
-    )
+    later = (*TREE_COLUMNS.names, *LATER_COLUMNS)
+    _check_schema(location, expected, actual, lambda field: field.name in later)
 
 
 def _check_schema(
@@ -371,18 +360,12 @@ def _check_schema(
 
 
 def check_version(table: Table) -> None:
-    """Make sure that this release knows the schema version of a loaded table.
-
-    :raises BadInputError: the table's schema has a major version that this code doesn't know.
-    """
+    """Raise BadInputError if this release doesn't know the major version of a loaded table's schema."""
     check_version_of(table.location(), table.properties)
 
 
 def check_version_of(location: str, properties: Mapping[str, str]) -> None:
-    """Make sure that this code knows the schema version of a table that isn't loaded.
-
-    :raises BadInputError: the table's schema has a major version that this code doesn't know.
-    """
+    """Do the same as :func:`check_version` for a table that isn't loaded."""
     version = properties.get(SCHEMA_VERSION_PROPERTY, "")
     if version.partition(".")[0] not in READABLE_MAJORS:
         majors = ".x or ".join(READABLE_MAJORS)
@@ -410,13 +393,10 @@ def missing_comments(table: Table, expected: Schema) -> list[NestedField]:
     ]
 
 
-def missing_properties(found: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties that a table lacks or has with wrong values.
-
-    Other engines and older releases need them. Pure.
-    """
+def missing_properties(actual: Mapping[str, str]) -> dict[str, str]:
+    """Return properties for other engines and older releases that a table lacks or has with wrong values."""
     expected = {COMMIT_RETRIES_PROPERTY: "0", **GROWTH_PROPERTIES}
-    return {key: value for key, value in expected.items() if found.get(key) != value}
+    return {key: value for key, value in expected.items() if actual.get(key) != value}
 
 
 def evolve(table: Table, expected: Schema, properties: Mapping[str, str] | None = None) -> None:
@@ -454,26 +434,26 @@ def make_rows_table(
     name: tuple[str, str],
     codec: SegmentCodec,
     location: str | None,
-    said: Mapping[str, str],
+    more_properties: Mapping[str, str],
 ) -> bool:
     """Make a table of rows if there is none, in one commit. Its field ids are those of an upgraded table.
 
-    :param said: properties in addition to those of every table of rows of this codec.
+    :param more_properties: properties in addition to those of every table of rows of this codec.
     :return: whether this call made it.
     """
     first = messages_schema(codec.schema, codec.columns.comments, trees=False)
-    every = messages_schema(codec.schema, codec.columns.comments)
-    # A catalog numbers the columns of the first schema itself: those of trees come behind them.
+    last = messages_schema(codec.schema, codec.columns.comments)
+    # A catalog numbers the columns of the first schema itself. The columns of trees get the ids after them.
     with suppress(TableAlreadyExistsError, CommitFailedException):
         creation = catalog.create_table_transaction(
             name,
             schema=first,
             location=location,
             partition_spec=partition_by_store(first),
-            properties={**messages_properties(codec.columns), **said},
+            properties={**messages_properties(codec.columns), **more_properties},
         )
         with creation.update_schema() as update:
-            later = (field for field in every.fields if field.name not in first.column_names)
+            later = (field for field in last.fields if field.name not in first.column_names)
             for field in sorted(later, key=lambda field: field.field_id):
                 update.add_column(field.name, field.field_type, doc=field.doc)
         creation.commit_transaction()
@@ -482,24 +462,14 @@ def make_rows_table(
 
 
 def _fields_of(rows: type, comments: Mapping[str, str]) -> Iterator[NestedField]:
-    """Yield a column for each field.
-
-    :param rows: dataclass of a table's rows.
-    """
+    """Yield a column for each field of the dataclass of a table's rows."""
     for number, (name, hint) in enumerate(typing.get_type_hints(rows).items(), start=1):
         types = set(typing.get_args(hint)) or {hint}
-        column_type: IcebergType = LongType()
+        column_type: IcebergType = IntegerType() if name in _INTEGERS else LongType()
         if str in types:
             column_type = StringType()
-        elif name in _INTEGERS:
-            column_type = IntegerType()
-        yield NestedField(
-            field_id=number,
-            name=name,
-            field_type=column_type,
-            required=type(None) not in types,
-            doc=comments[name],
-        )
+        required = type(None) not in types
+        yield NestedField(number, name, column_type, required=required, doc=comments[name])
 
 
 def _with_id(field: pa.Field[Any], field_id: int) -> pa.Field[Any]:
@@ -507,7 +477,7 @@ def _with_id(field: pa.Field[Any], field_id: int) -> pa.Field[Any]:
 
 
 def _with_nested_ids(field: pa.Field[Any], ids: Iterator[int]) -> pa.Field[Any]:
-    """Number nested fields: all fields of one level, then those of the level below each."""
+    """Give ids to nested fields: first to all fields of one level, then to the level below each."""
     if pa.types.is_list(field.type):
         element = _with_id(field.type.value_field, next(ids))
         return field.with_type(pa.list_(_with_nested_ids(element, ids)))

@@ -14,7 +14,9 @@ journal. The caller holds :data:`~storage_engine.lake.catalog.catalog.CHANGE_LOC
 It also keeps the intent of a command that makes a lake's metadata, beside the tables and until the command is
 done. If the command was killed and is run again, it reads here which UUID it gave and which files its earlier
 attempts wrote. These files are removed only after the catalog names another attempt's files. The intent is
-void once the mark below the table says that somebody has committed since: then a complete lake is there.
+void once the mark below the table says that somebody has committed since: then the lake is complete.
+
+Functions raise LakeUnavailableError if the lake can't be read or written.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from pyiceberg.catalog.sql import SqlCatalog
@@ -131,9 +133,7 @@ def mark_deletions(lake: Lake) -> None:
 def drop_damaged(lake: Lake, error: LakeUnavailableError) -> bool:
     """Drop a lost or damaged table of deletions from the catalog, so that it is made again. Its files stay.
 
-    :return: whether it was dropped. It isn't if the lake can't be reached or the table belongs to another
-        lake.
-    :raises LakeUnavailableError: the catalog can't be written.
+    :return: False if the lake can't be reached or the table belongs to another lake: then it stays.
     """
     if not is_damage(error.__cause__):
         return False
@@ -143,7 +143,7 @@ def drop_damaged(lake: Lake, error: LakeUnavailableError) -> bool:
 
 
 def _create(lake: Lake) -> Table:
-    # Beside the receipts, wherever these lie by now.
+    # The lake may have moved: the table is made beside the receipts.
     segments = lake.segments()
     schema = deletions_schema()
     location = f"{segments.location().rstrip('/').rpartition('/')[0]}/{DELETIONS}"
@@ -173,7 +173,7 @@ def _create(lake: Lake) -> Table:
 def remove_old_mark(lake: Lake, segments: Table, location: str) -> None:
     """Remove the mark of a lost table, so that a new table can be made at its location.
 
-    :raises LakeIdentityError: the mark belongs to another lake or another catalog.
+    Raise LakeIdentityError if the mark belongs to another lake or another catalog.
     """
     mark = read_mark_at(segments.io, location)
     if mark is None:
@@ -192,10 +192,10 @@ LOCK_NAME = f"{HIDDEN_PREFIX}commit.lock"
 _ACTS_LOCK_NAME = f"{HIDDEN_PREFIX}acts.lock"
 
 UNLOCKED_GRACE_MS = DAY_MS
-"""How long a file without any reference is left alone, at least, in a lake without a lock."""
+"""Minimum age at which a file without any reference is removed from a lake without a lock."""
 
 UNLOCKED_PROOF_MS = UNLOCKED_GRACE_MS // 2
-"""How old a proof may be when committed to a lake without a lock. The proven file must still exist then."""
+"""Maximum age of a proof that is committed to a lake without a lock, so that the proven file still exists."""
 
 _OTHERS = {
     (LOCK_NAME, fcntl.LOCK_EX): "commits to it",
@@ -204,47 +204,31 @@ _OTHERS = {
 }
 
 
-@contextmanager
-def committing(lake: Lake) -> Iterator[None]:
+def committing(lake: Lake) -> AbstractContextManager[None]:
     """Keep other processes from removing files while the block runs.
 
     A commit needs this from the first look at the tables until the catalog has answered.
 
-    :raises LakeUnavailableError: another process removes files for longer than this one waits, or the lock
-        can't be taken.
+    :raises LakeUnavailableError: another process has the lock for too long, or it can't be taken.
     """
-    with _hold_lock(lake.messages().location(), fcntl.LOCK_SH):
-        yield
+    return _hold_lock(lake.messages().location(), fcntl.LOCK_SH)
 
 
-@contextmanager
-def nobody_commits(lake: Lake) -> Iterator[None]:
-    """Keep other processes from committing while the block runs.
-
-    :raises LakeUnavailableError: another process commits for longer than this one waits, or the lock can't be
-        taken; nothing was removed.
-    """
-    with nobody_commits_at(lake.messages().location()):
-        yield
+def nobody_commits(lake: Lake) -> AbstractContextManager[None]:
+    """Keep other processes from committing while the block runs. The errors are as for :func:`committing`."""
+    return nobody_commits_at(lake.messages().location())
 
 
-@contextmanager
-def nobody_commits_at(location: str) -> Iterator[None]:
-    """Keep other processes from committing to a lake that perhaps can't be opened yet.
-
-    :param location: location of the table of rows.
-    :raises LakeUnavailableError: as :func:`nobody_commits` does.
-    """
-    with _hold_lock(location, fcntl.LOCK_EX):
-        yield
+def nobody_commits_at(location: str) -> AbstractContextManager[None]:
+    """Do the same as :func:`nobody_commits` for the table of rows at a location, which may not open yet."""
+    return _hold_lock(location, fcntl.LOCK_EX)
 
 
 @contextmanager
 def recording_acts(lake: Lake) -> Iterator[None]:
     """Keep other processes from removing files and recording acts while the block runs; they may commit.
 
-    :raises LakeUnavailableError: another process does one of these for longer than this one waits, or a lock
-        can't be taken.
+    The errors are as for :func:`committing`.
     """
     with committing(lake), _hold_lock(lake.segments().location(), fcntl.LOCK_EX, _ACTS_LOCK_NAME):
         yield
@@ -265,15 +249,15 @@ def _hold_lock(location: str, operation: int, name: str = LOCK_NAME) -> Iterator
         deadline = time.monotonic() + seconds
         while not _lock(descriptor, operation, str(path)):
             if time.monotonic() > deadline:
-                # psutil, which a lake needs for nothing else.
+                # It imports psutil, which a lake needs only for this message.
                 from storage_engine.core.file_users import run_text
 
                 holders = ", ".join(map(run_text, flock_holders(descriptor))) or "somebody"
                 others = f"{holders} {_OTHERS[name, operation]}"
                 raise LakeUnavailableError(
-                    f"{path}: expected to get the lake's lock within {seconds:g} s, found that {others}, or "
-                    "keeps the file locked; only a user who may write there can. Nothing was changed. Run "
-                    "again when that process has ended; --wait sets how long to wait for it."
+                    f"{path}: expected to get the lake's lock within {seconds:g} s, found that {others}. "
+                    "Another process of a user with write access may also keep the file locked. Nothing was "
+                    "changed. Run again when that process has ended; --wait sets how long to wait for it."
                 )
             time.sleep(0.05)
         yield
@@ -291,24 +275,22 @@ def _lock(descriptor: int, operation: int, path: str) -> bool:
 
 
 def settle_broker(lake: Lake, broker: str) -> None:
-    """Settle a lake's kind of broker. A lake that takes any kind gets this broker's; any other must have it.
+    """Settle a lake's kind of broker. A lake that takes any kind gets this one; any other must have it.
 
     It is safe to kill at any instant and to run again, for the same broker or another one.
 
-    :raises BadInputError: the lake is for another broker's segments, perhaps since a moment ago; nothing was
-        changed.
-    :raises LakeUnavailableError: the lake can't be read or written.
+    :raises BadInputError: the lake is for another broker's segments, perhaps since a moment ago.
     """
     check_broker(lake, broker)
     if has_no_broker(lake):
         with CHANGE_LOCK, nobody_commits(lake):
             if has_no_broker(lake):
-                _take(lake, broker)
+                _set_broker(lake, broker)
     check_broker(lake, broker)
     _drop_others(lake)
 
 
-def _take(lake: Lake, broker: str) -> None:
+def _set_broker(lake: Lake, broker: str) -> None:
     segments, rows = lake.segments(), find_broker(broker).rows.table
     if rows != lake.rows_table:
         _make_rows(lake, segments, broker)
@@ -317,7 +299,7 @@ def _take(lake: Lake, broker: str) -> None:
             with segments.transaction() as transaction:
                 transaction.set_properties({BROKER_PROPERTY: broker})
         except CommitFailedException:
-            # On an object store nobody is held off: another archive came first, and its kind counts.
+            # There is no lock on an object store: another archive came first, and its kind counts.
             return
     write_mark(segments.refresh(), segments.properties[LAKE_ID_PROPERTY], lake.catalog_id)
 
@@ -338,10 +320,7 @@ def _make_rows(lake: Lake, segments: Table, broker: str) -> None:
 
 
 def _drop_others(lake: Lake) -> None:
-    """Drop empty tables of rows for other kinds of broker that have this lake's UUID.
-
-    Their directories and locks stay.
-    """
+    """Drop empty tables of rows for other brokers with this lake's UUID. Their directories and locks stay."""
     lake_id = lake_id_of(lake.segments())
     with lake_errors(lake.location, "list the catalog's tables"):
         names = {name[-1] for name in lake.catalog.list_tables(lake.config.namespace)}
@@ -368,22 +347,22 @@ _ATTEMPTS = 20
 def ready_to_write(lake: Lake) -> None:
     """Make sure that a lake may be written, and has this version's identity, marks, columns and comments.
 
-    A table of deletions that can't be made is no fault, because nothing depends on it. Whoever writes to it
-    gets the error. Don't call this while :data:`CHANGE_LOCK` is held: it is taken here for any change.
+    A table of deletions that can't be made is no fault, because nothing depends on it. A write to it raises
+    the error. Don't call this while :data:`CHANGE_LOCK` is held: it is taken here for any change.
 
     :raises LakeIdentityError: the lake is a copy that was not promoted, or lies inside a store or another
-        lake; or the lake is of version 1, and its warehouse shows that the catalog is older than the
-        warehouse, or not the only catalog.
+        lake. Or the lake is of version 1, and its catalog is older than its warehouse or isn't the
+        warehouse's only catalog.
     :raises LakeUnavailableError: the lake can't be written, or another program made its tables.
     """
     refuse_nested_proof(lake.config)
     messages, segments = lake.tables()
-    # Directories are known by now; of a bucket other lakes' marks tell.
+    # Local directories were checked above. In a bucket, the marks of other lakes show where they are.
     if local_path(place := segments.location()) is None and (
         around := table_around(segments.io, place, lake.config.namespace)
     ):
         raise proves_nothing(lake.config, f"the lake {around}")
-    # Again: the catalog may have been put back since the lake was opened.
+    # Checked again: the catalog may have been put back since the lake was opened.
     check_identity(lake, messages, segments)
     if (original := segments.properties.get(COPY_OF_PROPERTY)) is not None:
         raise LakeIdentityError(
@@ -415,7 +394,6 @@ def mark_commits(lake: Lake) -> None:
     """Write the marks of both tables after a commit. Call this before anything relies on the commit.
 
     :raises LakeIdentityError: a mark names another catalog, or a later commit. It stays as it is.
-    :raises LakeUnavailableError: a mark can't be written.
     """
     messages, segments = lake.tables()
     check_identity(lake, messages, segments)
@@ -460,7 +438,8 @@ def _bring_up_to_date(lake: Lake, messages: Table, segments: Table) -> tuple[Tab
 def _list_missing(lake: Lake, table: Table) -> dict[str, str]:
     """Return the properties that a loaded table lacks.
 
-    If another engine has put the metadata elsewhere, there is always one: its commit brings it back.
+    If another engine has put the metadata elsewhere, the result is never empty: the commit that sets the
+    properties brings the metadata back.
     """
     missing = missing_properties(found_properties(table))
     is_ours = table.metadata_location.startswith(f"{table.location().rstrip('/')}/metadata/")
@@ -478,20 +457,17 @@ def _take_over(lake: Lake) -> None:
                 f"{outer.location()}. Nothing was changed. Archive into another warehouse."
             )
     for table in (messages, segments):
-        # Another catalog may have taken over what lies here since this lake was opened.
+        # Another catalog may have taken over these tables since this lake was opened.
         check_mark(table, lake_id_of(segments), lake.catalog_id)
         _check_only_catalog(table)
     give_identity(lake)
 
 
 def give_identity(lake: Lake) -> None:
-    """Give a lake of version 1 its UUID, marks and columns. Call this while nobody else commits.
-
-    :raises LakeUnavailableError: the lake can't be written.
-    """
+    """Give a lake of version 1 its UUID, marks and columns. Call this while nobody else commits."""
     for _ in range(_ATTEMPTS):
         lake_id = _chosen_id(lake)
-        # First the catalog, so that an attempt which goes on from a killed one finds the same UUID.
+        # First the catalog, so that an attempt after a killed one finds the same UUID.
         name_in_catalog(lake, lake_id)
         for table, schema in _schemas(*lake.tables(), trees=False):
             if lake_id_of(table) is not None:
@@ -501,7 +477,7 @@ def give_identity(lake: Lake) -> None:
             with lake_errors(lake.location, "take the lake over"), suppress(CommitFailedException):
                 evolve(table, schema, properties)
             if lake_id_of(table.refresh()) != lake_id:
-                # Somebody else committed, or takes the lake over at this moment: by then it has an identity.
+                # Another process committed, or takes the lake over now: the next attempt finds its identity.
                 break
         else:
             break
@@ -518,7 +494,6 @@ def upgrade(lake: Lake) -> tuple[str, str]:
 
     :return: the schema version before, and the version now.
     :raises LakeIdentityError: as :func:`ready_to_write` does.
-    :raises LakeUnavailableError: the lake can't be read or written.
     """
     before = lake.segments().properties[SCHEMA_VERSION_PROPERTY]
     ready_to_write(lake)
@@ -538,7 +513,7 @@ def upgrade(lake: Lake) -> tuple[str, str]:
 
 
 def _chosen_id(lake: Lake) -> str:
-    """Return the UUID that a lake gets: a new one, or the one that a killed attempt has begun to give it."""
+    """Return the UUID that a lake gets: the one of a killed attempt, or a new one."""
     segments = lake.segments()
     if (lake_id := lake_id_of(segments)) is not None:
         return lake_id
@@ -563,7 +538,7 @@ def _check_only_catalog(table: Table) -> None:
         location = f"{table.location()}/{inside}"
         metadata = _metadata(table, location)
         if not metadata.snapshots:
-            # Of an attempt to make a lake that came to nothing.
+            # A failed attempt to make a lake left this file.
             continue
         if metadata.table_uuid != table.metadata.table_uuid:
             raise LakeIdentityError(
@@ -572,16 +547,13 @@ def _check_only_catalog(table: Table) -> None:
                 "warehouse or namespace of its own."
             )
         current = set(_data_files(table, table.metadata)) if current is None else current
-        strange = [
-            file
-            for file in _data_files(table, metadata)
-            if file not in current and f"data/{file.rpartition('/data/')[2]}" in files
-        ]
-        if strange:
+        for file in _data_files(table, metadata):
+            if file in current or f"data/{file.rpartition('/data/')[2]}" not in files:
+                continue
             raise LakeIdentityError(
                 f"{location}: expected metadata without data files that the catalog lacks, found that it "
-                f"names {strange[0]}: the catalog was put back from an older copy, or a commit failed "
-                "there. Nothing was changed. Run ",
+                f"names {file}: the catalog was put back from an older copy, or a commit failed there. "
+                "Nothing was changed. Run ",
                 Command("lake rebuild"),
                 ", which adds such files to the catalog.",
             )
@@ -604,7 +576,7 @@ def _data_files(table: Table, metadata: TableMetadata) -> Iterator[str]:
 def _overtaken(lake: Lake, doing: str) -> LakeUnavailableError:
     return LakeUnavailableError(
         f"lake {lake.location}: {_ATTEMPTS} attempts to {doing} were overtaken by other writers. Run again "
-        "when fewer write at once."
+        "when fewer processes write at once."
     )
 
 
@@ -617,11 +589,9 @@ class Intent:
 
     :param command: ``relocate``, ``copy`` or ``rebuild``.
     :param lake_id: the UUID that the lake has when the command is done.
-    :param copy_of: UUID of the lake that it is then a copy of; None: it is no copy.
-    :param attempts: UUIDs in the names of the files that the command wrote, one for each attempt, the last
-        one last.
-    :param began_at: name of the metadata file that the mark of ``segments`` named when the attempt began; "":
-        there was no mark.
+    :param copy_of: UUID of the lake that it is then a copy of; None if it is no copy.
+    :param attempts: a UUID for each attempt, the last one last. The names of the files that it wrote have it.
+    :param began_at: metadata file in the mark of ``segments`` when the attempt began; "" without a mark.
     """
 
     command: str
@@ -636,10 +606,7 @@ class Intent:
 
 
 def read_intent(file_io: FileIO, location: str) -> Intent | None:
-    """Return the intent of a command that was killed; None: there is none.
-
-    :raises LakeUnavailableError: the intent's file can't be read.
-    """
+    """Return the intent of a command that was killed; None if there is none."""
     path = f"{location}/{INTENT_NAME}"
     data = read_small_file(file_io, path)
     if data is None:
@@ -654,31 +621,22 @@ def read_intent(file_io: FileIO, location: str) -> Intent | None:
 
 
 def open_intent(file_io: FileIO, location: str) -> Intent | None:
-    """Return the intent of a killed command; None: there is none, or somebody has committed there since.
-
-    :raises LakeUnavailableError: the intent or the mark can't be read.
-    """
+    """Return the intent of a killed command; None if there is none, or if somebody has committed since."""
     intent = read_intent(file_io, location)
     return intent if intent is not None and intent.began_at == _read_mark(file_io, location) else None
 
 
 def may_have_landed(file_io: FileIO, location: str, intent: Intent, named: str) -> bool:
-    """Return whether the catalog's present state may come from one of an intent's attempts.
-
-    No other commit may have come after it.
+    """Return whether the catalog's state may come from one of an intent's attempts, without a later commit.
 
     :param named: name of the metadata file that the catalog names.
-    :raises LakeUnavailableError: the mark can't be read.
     """
     by_attempt = any(attempt in named for attempt in intent.attempts)
     return by_attempt and _read_mark(file_io, location) in (intent.began_at, named)
 
 
 def begin(file_io: FileIO, location: str, intent: Intent) -> Intent:
-    """Record durably the intent with a new attempt.
-
-    :return: the intent with the new attempt.
-    """
+    """Record an intent with a new attempt durably, and return it."""
     attempts = (*intent.attempts, str(uuid.uuid4()))
     intent = replace(intent, attempts=attempts, began_at=_read_mark(file_io, location))
     replace_small_file(
@@ -688,24 +646,21 @@ def begin(file_io: FileIO, location: str, intent: Intent) -> Intent:
 
 
 def _read_mark(file_io: FileIO, location: str) -> str:
-    """Return the metadata file's name in a mark; "": there is no mark, or it has no known form."""
+    """Return the metadata file's name in a mark; "" if there is none, or if its content isn't a mark."""
     mark = known_mark_at(file_io, location)
     return "" if mark is None else mark.metadata
 
 
 def end(file_io: FileIO, location: str, intent: Intent) -> None:
-    """Remove the intent's file, because the intent was carried out.
-
-    :raises LakeUnavailableError: the record can't be removed.
-    """
+    """Remove the file of an intent that was carried out."""
     delete_small_file(file_io, f"{location}/{INTENT_NAME}")
 
 
 def sweep_attempts(file_io: FileIO, tables: Iterable[str], intent: Intent, named: Iterable[str]) -> None:
     """Remove files of attempts that failed.
 
-    Call this before anybody else can commit. Until somebody does, the catalog names the files of the attempt
-    that succeeded. If it names no attempt's files, nothing is removed.
+    Call this before other processes can commit: until then the catalog names the files of the attempt that
+    succeeded. If it names no attempt's files, nothing is removed.
 
     :param tables: locations of the tables.
     :param named: names of the metadata files that the catalog has now.

@@ -1,7 +1,7 @@
 """Coverage of a log: the ranges that the store, a lake, both or neither have. Pure; reads nothing.
 
 The ranges on disk and the ranges in the lake must together be one interval: every gap between its ends is
-LOST. If both have a segment, its SHA-256 must be the same. Ranges that were released by the journal's record
+LOST. If both have a segment, its SHA-256 must be the same. Ranges that the journal has as released
 belong to the interval, so that a loss at its beginning is noticed. If one lake lacks a segment or its receipt
 is broken, another lake may prove it.
 """
@@ -67,18 +67,16 @@ _ARCHIVED_ONLY = "in the lake only, with a valid receipt"
 class LocalSpan:
     """One segment file's range of the log: [start_offset, end_offset), up to the logical end.
 
-    :param sha256: hash of the whole file; None: the file was not read.
+    :param sha256: hash of the whole file; None if the file was not read.
     :param unchanged: the file's facts (device, inode, size, mtime, ctime) are still those of its proof. If
         ``sha256`` is None, this counts as an equal hash.
     :param pending: the segment is planned for deletion.
-    :param path: path of the file; "": nobody needs to read it.
+    :param path: path of the file; "" if nobody needs to read it.
     :param different_at: position of the first byte that differs from the archived segment.
     :param shielded: the segment is no longer in the log, but in the shield.
-    :param companions_fault: how its companions differ from the archived ones; "": they are the same, or none
-        were archived.
-    :param lineage: lineage of the log now; 0: not known. Archived segments of an older lineage had other
-        bytes.
-    :param unread: why the file can't be read, so that its bytes are unknown; "": it can be read.
+    :param companions_fault: how its companions differ from the archived ones; "" if they don't.
+    :param lineage: present lineage of the log; 0 if not known. Older lineages had other bytes.
+    :param unread: why the file can't be read, so that its bytes are unknown; "" if it can be read.
     """
 
     log: str
@@ -98,16 +96,14 @@ class LocalSpan:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedSpan:
-    """A range that was deleted from a log by the journal's record: by a run, or by somebody else.
+    """A range that was deleted from a log, according to the journal: by a run, or by somebody else.
 
-    :param excused: why no receipt was needed (policy ``archive: off``, a rule, or a waiver); "": one was
-        needed.
+    :param excused: why no receipt was needed (policy ``archive: off``, a rule or a waiver), otherwise "".
     :param unasked: the lake that proved the range, if this lake can't be asked now; otherwise "".
-    :param others: the known facts of a deletion by somebody else; "": a run deleted it.
-    :param lineage: lineage of the log then; 0: not known. Archived segments of an older lineage had other
-        bytes.
+    :param others: the known facts of a deletion by somebody else; "" if a run deleted it.
+    :param lineage: lineage of the log then; 0 if not known. Older lineages had other bytes.
     :param unknown: it isn't known whether the range is deleted: it may be in a place that can't be read.
-    :param log_id: identity of its log, as receipts have it; "": not known.
+    :param log_id: identity of its log, as receipts have it; "" if not known.
     :param is_other: another log has the name of its log by now.
     :param unproven: no lake had all of the range when it was found deleted, even if receipts say so.
     """
@@ -126,9 +122,7 @@ class ReleasedSpan:
 
     @property
     def is_loss(self) -> bool:
-        """Return whether the range is a loss: no lake proved it, no rule permitted its deletion, and no
-        person has accepted the loss.
-        """
+        """Return whether no lake proved the range, no rule permitted its deletion, and nobody accepted it."""
         return self.unproven and not self.excused
 
 
@@ -137,7 +131,7 @@ class ReplicaSpan:
     """A range that another store has archived. Both stores have a replica of its log.
 
     :param log: name of the log, or its label once another log has that name.
-    :param ended: a clause with the end of the range if it expired; "": the other store's copy is whole.
+    :param ended: a clause with the end of the range if it expired; "" if the other store's copy is whole.
     """
 
     log: str
@@ -148,17 +142,15 @@ class ReplicaSpan:
 
 
 ComparedReceipts = Callable[[], Collection[str | SegmentIdentity]]
-"""Returns receipts of other stores, by row hash or identity, whose bytes were found equal to the store's own.
-"""
+"""Returns other stores' receipts, by row hash or identity, whose bytes were found equal to this store's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Witnesses:
     """Further places that may have bytes which are neither on disk nor in the store's receipts.
 
-    :param present: for each log's name, the identity of the log on disk, as receipts have it; "": not known.
-    :param replicas: ranges in sound receipts of other stores. They count where the store has no receipt of
-        its own.
+    :param present: identity of each log on disk by the log's name, as receipts have it; "" if not known.
+    :param replicas: ranges in sound receipts of other stores. They count where the store has no receipt.
     :param unasked: lakes that may have the bytes but were not asked, each as a clause that names it.
     :param compared: returns the receipts that were compared, by the journal.
     :param expiries: for each act that expired rows, by its SHA-256, a clause with the policy and the time.
@@ -195,15 +187,15 @@ def log_ranges(
     broken: Mapping[SegmentIdentity, str] | None = None,
     witnesses: Witnesses | None = None,
 ) -> tuple[RangeStatus, ...]:
-    """Cut every log into ranges that share a place and a verdict, in order of log and offset.
+    """Divide every log into ranges that share a place and a verdict, in order of log and offset.
 
     A name may by now belong to a new log. Then the old log is judged separately, under its label.
 
     :param local: ranges on disk; spans without a byte (preallocated files) are ignored.
-    :param receipts: receipts of one store, also those of expired segments. If several lineages cover an
+    :param receipts: receipts of one store, including those of expired segments. If several lineages cover an
         offset, the highest counts, even if it is higher than that of the log on disk: a person opened that
         lineage because the offset was written again. The older bytes stay in the lake as history.
-    :param released: ranges deleted by the journal's record.
+    :param released: ranges that were deleted, according to the journal.
     :param broken: receipts that contradict their data file, each with the reason: they prove nothing.
     """
     witnesses = witnesses or Witnesses()
@@ -247,7 +239,7 @@ def _one_log(
         | {offset for r in of_log.receipts for offset in (r.base_offset, r.end)}
         | {offset for g in of_log.released for offset in (g.start_offset, g.end_offset)}
     )
-    # What others have counts between the ends of what is known of this store.
+    # Replicas' ranges count only between this store's first and last known offset.
     first, last = min(edges, default=0), max(edges, default=0)
     inside = [
         (max(replica.start_offset, first), min(replica.end_offset, last), replica)
@@ -265,7 +257,7 @@ def _one_log(
             pairwise(cuts), zip(here, proven, removed, elsewhere, strict=True), strict=True
         )
     ]
-    return [_joined(tuple(same)) for _, same in groupby(rows, attrgetter("where", "status", "detail"))]
+    return [_joined(tuple(equal)) for _, equal in groupby(rows, attrgetter("where", "status", "detail"))]
 
 
 def _covering(cuts: Sequence[int], spans: Sequence[tuple[int, int, T]]) -> list[list[T]]:
@@ -287,20 +279,14 @@ def _judge(
 ) -> RangeStatus:
     local, receipts, released, replicas = facts.local, facts.receipts, facts.released, facts.replicas
     if len(receipts) == 1 and not (local or replicas):
-        # As most of a lake of 1,000,000 receipts is.
+        # A shortcut: most ranges of a lake with 1,000,000 receipts are like this.
         (row,) = receipts
         is_newest = all(span.lineage <= row.lineage for span in released)
         if is_newest and row.is_whole and not (broken and row.identity in broken):
             return RangeStatus(log, *offsets, Where.ARCHIVED, Status.OK, (_name(row),), _ARCHIVED_ONLY)
     faults: list[tuple[Status, str]] = []
-    newest = max(
-        [
-            *(receipt.lineage for receipt in receipts),
-            *(span.lineage for span in released),
-            *(span.lineage for span in local),
-        ],
-        default=0,
-    )
+    lineages = [*(r.lineage for r in receipts), *(s.lineage for s in released), *(s.lineage for s in local)]
+    newest = max(lineages, default=0)
     shielded = [span for span in local if span.shielded]
     unread = [span for span in local if span.unread]
     local = [span for span in local if not (span.shielded or span.unread)]
@@ -327,7 +313,8 @@ def _judge(
     elif local:
         where, place = Where.LOCAL, "on disk"
     elif shielded:
-        where, place = Where.SHIELDED, _describe_shield(released)
+        details = "".join(f" ({text})" for text in sorted({span.others for span in released if span.others}))
+        where, place = Where.SHIELDED, f"gone from the log{details}, kept in the shield, not in the lake yet"
         faults.append((Status.WARNING, place))
     elif replicas:
         stores = " and ".join(sorted({span.store_id for span in replicas}))
@@ -367,9 +354,9 @@ def _list_broken(rows: Iterable[Receipt], broken: Mapping[SegmentIdentity, str])
 def _judge_end(
     expired: Collection[str], released: Sequence[ReleasedSpan]
 ) -> tuple[Where, str, list[tuple[Status, str]]]:
-    """Return where a range is whose receipts have ended, the text that says why, and the faults of that.
+    """Return the place of a range that expired or wasn't archived, the reason as text, and the faults.
 
-    A range that rules keep out of the lake is lost if other programs alone deleted it.
+    A range that rules keep out of the lake is lost if only other programs deleted it.
     """
     by_rules = all(text.startswith(NOT_ARCHIVED) for text in expired)
     place = "; ".join(sorted(expired))
@@ -385,7 +372,7 @@ class Absent:
     """State of bytes that were found in no place.
 
     :param where: NOT_ARCHIVED, LOST or UNKNOWN.
-    :param is_accepted: a rule or a person permitted that all of these bytes were deleted without an archive.
+    :param is_accepted: a rule or a person permitted the deletion of all of these bytes without an archive.
     """
 
     where: Where
@@ -398,10 +385,10 @@ def judge_absent(
 ) -> Absent:
     """Judge bytes that were found in no place.
 
-    Deletions without a receipt may all be excused; then the result is NOT_ARCHIVED or an accepted loss. All
-    other bytes are LOST only if every lake that may have them was asked; otherwise they are UNKNOWN.
+    If all of their deletions are excused, the result is NOT_ARCHIVED or an accepted loss. All other bytes are
+    LOST only if every lake that may have them was asked; otherwise they are UNKNOWN.
 
-    :param released: their deletions by the journal's record.
+    :param released: their deletions, according to the journal.
     :param unasked: lakes that may have them but were not asked, each as a clause.
     :param has_receipt: a receipt covers them, but it proves nothing.
     """
@@ -423,23 +410,13 @@ def judge_absent(
     return Absent(Where.UNKNOWN if is_unknown else Where.LOST, False, detail)
 
 
-def _describe_shield(released: Sequence[ReleasedSpan]) -> str:
-    details = "".join(f" ({text})" for text in sorted({span.others for span in released if span.others}))
-    return f"gone from the log{details}, kept in the shield, not in the lake yet"
-
-
 def _disagreement(span: LocalSpan, receipt: Receipt) -> tuple[Status, str] | None:
-    """Return how a file on disk differs from the lake's bytes of the same offsets; None: it doesn't."""
-    if span.start_offset != receipt.base_offset:
-        return (
-            Status.FAILURE,
-            f"{span.name} begins at {span.start_offset}, the archived segment at {receipt.base_offset}",
-        )
-    if span.end_offset != receipt.end:
-        return (
-            Status.FAILURE,
-            f"{span.name} ends at {span.end_offset}, the archived segment at {receipt.end}",
-        )
+    """Return how a file on disk differs from the lake's bytes of the same offsets; None if it doesn't."""
+    begin, end = receipt.base_offset, receipt.end
+    if span.start_offset != begin:
+        return Status.FAILURE, f"{span.name} begins at {span.start_offset}, the archived segment at {begin}"
+    if span.end_offset != end:
+        return Status.FAILURE, f"{span.name} ends at {span.end_offset}, the archived segment at {end}"
     if span.companions_fault:
         return Status.FAILURE, f"{span.name}: {span.companions_fault}"
     if span.sha256 is None:

@@ -1,7 +1,4 @@
-"""Ranges on a store's disk, and ranges in a lake's receipts.
-
-They have few columns, because there may be 100,000.
-"""
+"""Ranges on a store's disk and in a lake's receipts. They have few columns, as there may be 100,000."""
 
 from __future__ import annotations
 
@@ -113,10 +110,10 @@ def compare(
 
 def _compare(files: Sequence[FileFacts], receipt: Receipt, acts: OwnActs, *, hash_all: bool) -> Compared:
     own, *companions = files
-    same = acts.same_file(own, receipt.source_facts)
-    sha256 = sha256_of(own.path) if hash_all or not same else None
+    is_same = acts.same_file(own, receipt.source_facts)
+    sha256 = sha256_of(own.path) if hash_all or not is_same else None
     if receipt.files is None and not companions:
-        return Compared(sha256, same, "")
+        return Compared(sha256, is_same, "")
     try:
         proven = {companion.name: companion for companion in receipt.companions}
     except ReceiptError as error:
@@ -131,11 +128,11 @@ def _compare(files: Sequence[FileFacts], receipt: Receipt, acts: OwnActs, *, has
             fault := companion_fault(receipt.broker, proven[name], Path(facts.path))
         ):
             return Compared(sha256, False, fault)
-    return Compared(sha256, same, "")
+    return Compared(sha256, is_same, "")
 
 
 def companion_fault(broker: str, proven: Companion, path: Path) -> str:
-    """Return how a file differs from a receipt's companion; "": it is the same.
+    """Return how a file differs from a receipt's companion; "" if its content is the same.
 
     :param broker: name of the segment's broker.
     :raises OSError: the file can't be read.
@@ -147,10 +144,7 @@ def companion_fault(broker: str, proven: Companion, path: Path) -> str:
 
 
 def is_same_companion(broker: str, proven: Companion, path: Path) -> bool:
-    """Return whether a file that differs from a companion in bytes has the same content.
-
-    :raises OSError: the file can't be read.
-    """
+    """Return whether a file that differs from a companion in bytes has the same content, or raise OSError."""
     with suppress(CorruptFileError):
         content = read_file(path, MAX_COMPANION_BYTES, follow_links=False)
         return find_broker(broker).receipts.same_companion(proven.name, proven.content, content)
@@ -164,8 +158,8 @@ _COLUMNS = ("sequence", "log", "lineage", "base_offset", "size_bytes", "row_hash
 class ReceiptSpan:
     """A receipt's range, and its place in the chain of receipts.
 
-    :param log_id: identity of its log; "": not known.
-    :param ended: a clause with the end of the segment if it expired; "": the lake has it whole.
+    :param log_id: identity of its log; "" if not known.
+    :param ended: a clause with the end of the segment if it expired; "" if the lake has it whole.
     """
 
     sequence: int
@@ -183,9 +177,9 @@ class ReceiptSpan:
 class ArchivedSpan:
     """One segment with a receipt in a lake, or several adjacent ones.
 
-    :param fault: the last fault that verifying found in it; "": there is none, or it was never verified.
-    :param log_id: identity of its log; "": not known.
-    :param ended: a clause with the end of the segment if it expired; "": the lake has it whole.
+    :param fault: the last fault that verifying found in it; "" if there is none, or if it was never verified.
+    :param log_id: identity of its log; "" if not known.
+    :param ended: a clause with the end of the segment if it expired; "" if the lake has it whole.
     """
 
     log: str
@@ -203,21 +197,19 @@ _fields_of = attrgetter(*(field.name for field in fields(ArchivedSpan)))
 
 
 def in_order(spans: Iterable[ArchivedSpan]) -> list[ArchivedSpan]:
-    """Return spans in order. ``sorted`` alone would compare each two of them in Python, which is slower."""
+    """Return spans in order. ``sorted`` without a key is slower, as it compares dataclasses in Python."""
     return sorted(spans, key=_fields_of)
 
 
 def receipt_spans(lake: Lake, store_id: str, first_sequence: int) -> tuple[ReceiptSpan, ...]:
-    """Return a lake's receipts of a store, of all lineages, in order.
-
-    Files without such a receipt are not read.
+    """Return a lake's receipts of a store, of all lineages, in order. Only files that have some are read.
 
     :param first_sequence: lowest sequence of a receipt to return.
     :raises LakeUnavailableError: the table can't be read.
     """
     table = lake.segments()
     with metadata_errors(table.location(), "read receipts"):
-        # A table that an older version made may lack it.
+        # A table that an older version made may lack these columns.
         later_columns = ("end_offset", "log_id", "state", "act")
         columns = [*_COLUMNS, *(name for name in later_columns if name in table.schema().column_names)]
         later = GreaterThanOrEqual("sequence", first_sequence)  # type: ignore[call-arg,arg-type]
@@ -249,7 +241,7 @@ def receipt_spans(lake: Lake, store_id: str, first_sequence: int) -> tuple[Recei
 def has_those_before(lake: Lake, store_id: str, rows: Sequence[ReceiptSpan]) -> bool:
     """Return whether a lake has as many receipts of a store as the number of the last receipt says.
 
-    Another engine may have deleted some. No file of receipts is read.
+    If it has fewer, another engine has deleted some. No file of receipts is read.
 
     :param rows: the store's last receipts, in order.
     :raises LakeUnavailableError: the table can't be read.
@@ -273,7 +265,7 @@ def archived_spans(rows: Iterable[ReceiptSpan], history: History) -> tuple[Archi
         fault = "" if check is None else check.fault
         slot = (row.log, row.lineage, row.start_offset)
         span = ArchivedSpan(*slot, row.end_offset, row.size_bytes, fault, log_id=row.log_id, ended=row.ended)
-        # A segment that was proven again has several rows: one that is sound is enough, unless it expired.
+        # A segment that was proven again has several rows: one sound row is enough, unless it expired.
         earlier = spans.setdefault(slot, span)
         if bool(earlier.ended) != bool(row.ended) or (earlier.fault and not fault):
             spans[slot] = span

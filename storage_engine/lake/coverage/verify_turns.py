@@ -1,7 +1,4 @@
-"""Choice of the segments to verify next: those that were checked longest ago, within a budget.
-
-Pure. The times of earlier checks are kept elsewhere (:class:`Check`).
-"""
+"""Choice of the segments to verify next: those that were checked longest ago, within a budget. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ class HasReceiptHash(Protocol):
 
 
 LevelOf = Callable[[Receipt], VerifyLevel]
-"""The deepest level at which a segment can be verified: STORE needs the segment on disk."""
+"""Returns the deepest level at which a segment can be verified: STORE needs the segment on disk."""
 
 
 def by_receipt(checks: Iterable[Check]) -> dict[str, list[Check]]:
@@ -53,22 +50,21 @@ def choose(
     cost_bytes: Callable[[Receipt], int],
     max_bytes: int | None,
 ) -> list[Receipt]:
-    """Return the segments to check now, those that were checked longest ago first.
+    """Return the segments to check now. Those that were checked longest ago come first.
 
     At least one segment that is not urgent is always chosen, however small the budget is, so that each
     segment gets its turn.
 
-    :param urgent: segments that come before the others, within half of the budget, so that a repair shows
-        soon.
+    :param urgent: segments to check first, within half of the budget, so that a repair shows soon.
     :param cost_bytes: returns the number of bytes that a check of a segment reads.
-    :param max_bytes: budget of bytes to read; None: no limit.
+    :param max_bytes: budget of bytes to read; None means no limit.
     """
 
-    def seen_ms(receipt: Receipt) -> int:
+    def checked_ms(receipt: Receipt) -> int:
         last = last_check(history, receipt, level_of(receipt))
         return last.at_ms if last else 0
 
-    turns = sorted(receipts, key=lambda r: (seen_ms(r), r.store_id, r.lineage, r.log, r.base_offset))
+    turns = sorted(receipts, key=lambda r: (checked_ms(r), r.store_id, r.lineage, r.log, r.base_offset))
     if max_bytes is None:
         return turns
     others = [receipt for receipt in turns if receipt.identity not in urgent]

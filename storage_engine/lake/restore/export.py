@@ -1,8 +1,10 @@
-"""Messages out of the lake for people and programs: by topic, key, queue and time, as Parquet or JSON lines.
+"""Export of messages from the lake: by topic, key, queue and time, as Parquet or JSON lines.
 
 Only the files and row groups that can have wanted messages are read. The exported file has one row for each
 message, is written with a limited amount of memory, and gets its name when it is complete. To get the exact
 bytes of a store, use :mod:`storage_engine.lake.restore.restore`.
+
+LakeUnavailableError is raised if the lake can't be read, ProofError if a data file is no Parquet file.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class Selection:
 
     :param queue_id: number of the queue, or of the partition.
     :param from_ms: earliest time of storing, in milliseconds since the epoch.
-    :param to_ms: end of the time of storing: messages that were stored at this time or later are left out.
+    :param to_ms: end of the time of storing, exclusive.
     :param topic_id: the topic's id, as receipts name it.
     """
 
@@ -79,11 +81,6 @@ class Selection:
     store_id: str | None = None
     lineage: int | None = None
     topic_id: str | None = None
-
-    @property
-    def is_reversed(self) -> bool:
-        """Return whether the span of time ends before it begins, or at the same time."""
-        return self.from_ms is not None and self.to_ms is not None and self.to_ms <= self.from_ms
 
 
 def row_filter(selection: Selection, columns: Columns) -> BooleanExpression:
@@ -114,9 +111,7 @@ def row_filter(selection: Selection, columns: Columns) -> BooleanExpression:
 
 
 def has_key(rows: pa.Table, key: str, columns: Columns) -> pa.ChunkedArray[Any]:
-    """Return for each row whether ``key`` is its key or one of the keys in its list.
-
-    No row has an empty key.
+    """Return for each row whether ``key`` is its key or in its list of keys. No row has an empty key.
 
     :param rows: rows with the codec's columns of keys. There must be at least one such column.
     """
@@ -141,7 +136,7 @@ def _instant(timestamp_ms: int) -> str:
 
 
 LOG_LINEAGE = ("store_id", "lineage", "log")
-"""The columns of rows and receipts that together identify a log: a lineage has only one log of a name."""
+"""The columns of rows and receipts that together identify a log."""
 
 TopicIds = Mapping[tuple[str, int, str], str]
 """Ids of topics, by the values of :data:`LOG_LINEAGE`."""
@@ -151,11 +146,10 @@ def read_topic_ids(lake: Lake, topic_id_of: Callable[[str], str]) -> TopicIds:
     """Return the topic's id of each log that a lake has. Logs whose receipts name no id are left out.
 
     :param topic_id_of: returns the topic's id in a log's identity.
-    :raises LakeUnavailableError: the lake can't be read.
     """
     table = lake.segments()
     if "log_id" not in table.schema().column_names:
-        # A table that an older version made.
+        # An older version made the table.
         return {}
     rows = read_rows(table, AlwaysTrue(), (*LOG_LINEAGE, "log_id"))
     ids_of: dict[tuple[str, int, str], set[str]] = {}
@@ -175,10 +169,8 @@ def topic_id_column(rows: pa.Table, ids: TopicIds) -> pa.ChunkedArray[Any]:
     column: Any = pa.nulls(len(rows), pa.string())
     for log in rows.group_by(list(LOG_LINEAGE)).aggregate([]).to_pylist():
         if topic_id := ids.get((log["store_id"], log["lineage"], log["log"])):
-            is_it = pa.repeat(pa.scalar(True), len(rows))
-            for name in LOG_LINEAGE:
-                is_it = compute.and_(is_it, compute.equal(rows[name], log[name]))
-            column = compute.if_else(is_it, topic_id, column)
+            is_of_log = reduce(compute.and_, (compute.equal(rows[name], log[name]) for name in LOG_LINEAGE))
+            column = compute.if_else(is_of_log, topic_id, column)
     return column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
 
 
@@ -206,7 +198,7 @@ class Exported:
 
     :param still_compressed: number of messages whose bodies are still compressed by their producers.
     :param bytes_read: bytes of the lake's Parquet columns that were read.
-    :param expired: expired ranges, of the selected stores and span of time, that may have had such messages.
+    :param expired: expired ranges that may have had selected messages.
     """
 
     path: str
@@ -233,24 +225,21 @@ def export_messages(
     """Write the selected messages into a new file. The messages of one queue are in order.
 
     :param path: path of the new file. It appears when it is complete. An existing file is never overwritten.
-    :param decompress: decompress bodies. A damaged body stays compressed, and its column ``body_compressed``
-        is true.
-    :raises BadInputError: the key is empty, the lake has no topic with the id, or the file would be among a
-        store's files.
+    :param decompress: decompress bodies, except damaged ones. ``body_compressed`` is true for these.
+    :raises BadInputError: the key is empty, the span of time ends before it begins, the lake has no topic
+        with the id, or the file would be among a store's files.
     :raises ExportError: the file exists already, or can't be written.
-    :raises LakeUnavailableError: the lake can't be read.
-    :raises ProofError: a data file is no Parquet file.
     """
     if selection.key == "":
         raise BadInputError(
             "export: expected a key, found an empty text, which is no message's key. Nothing was written. "
             "Name a key, or leave the option out."
         )
-    if selection.is_reversed:
+    from_ms, to_ms = selection.from_ms, selection.to_ms
+    if from_ms is not None and to_ms is not None and to_ms <= from_ms:
         raise BadInputError(
-            f"export: expected a span of time that begins before it ends, found "
-            f"{time_text(selection.from_ms)} to {time_text(selection.to_ms)}. Nothing was "
-            "written. Swap the two."
+            f"export: expected a span of time that begins before it ends, found {time_text(from_ms)} to "
+            f"{time_text(to_ms)}. Nothing was written. Swap the two."
         )
     broker = _messages_broker(lake)
     columns = broker.codec.columns
@@ -261,7 +250,7 @@ def export_messages(
     _check_topic_id(lake, selection.topic_id, ids)
     count, tally = ReadCount(), _Tally(str(columns.stored_at))
     every_row = _receipts_of(lake, selection)
-    # What leads to the directory is resolved once.
+    # Links in the directory's path are resolved only once.
     with _target_errors(target), opened(target.parent, _DIRECTORY) as directory:
         if target.is_symlink() or target.exists():
             raise _exists(target)
@@ -281,7 +270,7 @@ def export_messages(
             size_bytes = file.tell()
             if new.sha256() != file.digest.hexdigest():
                 raise ExportError(
-                    f"{target}: expected to read back the written bytes, found others. Nothing was left "
+                    f"{target}: expected to read back the written bytes, found other bytes. Nothing was left "
                     "behind. Another program writes there, or its disk is damaged: export to another place."
                 )
             try:
@@ -325,11 +314,7 @@ def _expired_of(
 
 
 def check_topic(lake: Lake, topic: str) -> None:
-    """Make sure that some archived message has this topic. An empty lake passes.
-
-    :raises BadInputError: no message has it. The error names the most similar topic.
-    :raises LakeUnavailableError: the lake can't be read.
-    """
+    """Raise BadInputError if no archived message has this topic, unless the lake is empty."""
     columns = _messages_broker(lake).codec.columns
     name = columns.streams[0]
     batches = message_batches(lake.messages(), row_filter(Selection(topic=topic), columns), (name,))
@@ -347,10 +332,7 @@ def check_topic(lake: Lake, topic: str) -> None:
 
 
 def _check_topic_id(lake: Lake, topic_id: str | None, ids: TopicIds | None) -> None:
-    """Make sure that the lake has a topic with this id.
-
-    :raises BadInputError: it has none.
-    """
+    """Raise BadInputError if the lake has no topic with this id."""
     if topic_id is None or topic_id in (ids or {}).values():
         return
     names = sorted({f"{id_text} ({log})" for (_, _, log), id_text in (ids or {}).items()})
@@ -437,10 +419,7 @@ def _read_schema(broker: Broker) -> pa.Schema:
 
 
 def _messages_broker(lake: Lake) -> Broker:
-    """Return the lake's broker, if its codec names the columns to export.
-
-    :raises BadInputError: the broker has no messages with topics and bodies.
-    """
+    """Return the lake's broker. Raise BadInputError if it has no messages with topics and bodies."""
     broker = find_broker(lake.broker)
     columns = broker.codec.columns
     if not columns.export or len(columns.streams) < 2 or columns.stored_at is None:
@@ -493,7 +472,7 @@ def _parquet(file: BinaryIO, schema: pa.Schema) -> Iterator[Write]:
 @contextmanager
 def _json_lines(file: BinaryIO, schema: pa.Schema) -> Iterator[Write]:
     def write(rows: pa.Table) -> None:
-        # Only messages that somebody asked for come here: a line costs some 20 µs, and no library makes it.
+        # A line costs some 20 µs, which is acceptable for selected messages. No library makes such lines.
         for row in rows.to_pylist():
             file.write(json.dumps(_json_row(row, schema), ensure_ascii=False).encode() + b"\n")
 
@@ -501,9 +480,9 @@ def _json_lines(file: BinaryIO, schema: pa.Schema) -> Iterator[Write]:
 
 
 def _json_row(row: dict[str, Any], fields: Iterable[pa.Field[Any]]) -> dict[str, Any]:
-    """Return a row for JSON. A binary is text if it is UTF-8, otherwise base64; ``NAME_encoding`` says which.
+    """Return a row for JSON, with binaries last.
 
-    Binaries come last.
+    A binary is text if it is UTF-8, otherwise base64; ``NAME_encoding`` says which.
     """
     plain: dict[str, Any] = {}
     binaries: dict[str, Any] = {}

@@ -2,11 +2,13 @@
 
 A file gets its name only after its SHA-256 was found equal to the receipt's. No file is overwritten. Existing
 files with the right bytes are kept, so that an interrupted restore can be continued. If an existing file has
-other bytes, nothing is written at all: two lineages or two stores never end in one directory.
+other bytes, nothing is written: two lineages or two stores never get into one directory.
 
 If a person asks for it, a segment with removed streams is restored with filler in their place. Its remaining
 rows are proven by its root. Its new SHA-256 is recorded on disk before the segment gets its name. Other files
 that a broker needs are derived from the segments' receipts and rows.
+
+LakeUnavailableError is raised if the lake can't be read, ProofError if a data file is no Parquet file.
 """
 
 from __future__ import annotations
@@ -84,14 +86,10 @@ def config_names(config: RestoredConfig | None, receipts: Sequence[Receipt]) -> 
 def queues_of_segment(
     config: RestoredConfig | None, table: Table, receipt: Receipt, untouched: Set[str]
 ) -> pa.Table:
-    """Return the facts of a segment that :func:`config_files` needs.
-
-    A few narrow columns are read, in batches.
+    """Return the facts of a segment that :func:`config_files` needs, from a few narrow columns.
 
     :param table: the loaded table of rows of the lake that has the segment.
     :param untouched: the result of ``untouched_files`` for the table.
-    :raises LakeUnavailableError: the lake can't be read.
-    :raises ProofError: a data file is no Parquet file.
     """
     if config is None:
         return pa.table({})
@@ -113,9 +111,9 @@ def config_files(
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """A log of which more is restored than was asked for, because a broker couldn't serve it otherwise.
+    """A log that is restored further than requested, because a broker couldn't serve it otherwise.
 
-    :param asked_end: offset after the last segment that was asked for.
+    :param asked_end: offset after the last requested segment.
     :param end: offset after the last segment that is restored.
     :param why: the unfinished transaction at ``asked_end``, as a part of a sentence.
     """
@@ -129,12 +127,12 @@ class Extension:
 def with_their_ends(
     config: RestoredConfig | None,
     chosen: Sequence[Receipt],
-    found: Sequence[Receipt],
+    archived: Sequence[Receipt],
     queues: Callable[[Receipt], pa.Table],
 ) -> tuple[tuple[Receipt, ...], tuple[Extension, ...]]:
-    """Return chosen segments with later ones that a broker needs as well, and the reasons.
+    """Return the chosen segments with later ones that a broker needs as well, and the extended logs.
 
-    :param found: all archived segments, in order.
+    :param archived: all archived segments, in order.
     :param queues: returns :func:`queues_of_segment` for a segment.
     :raises RestoreError: a needed segment isn't archived.
     """
@@ -148,8 +146,8 @@ def with_their_ends(
         asked_end, why = last.end, config.unfinished(merged)
         while reason := config.unfinished(merged):
             where = (log, last.lineage, last.end)
-            behind = [row for row in found if (row.log, row.lineage, row.base_offset) == where]
-            if not behind:
+            following = [row for row in archived if (row.log, row.lineage, row.base_offset) == where]
+            if not following:
                 before = _last_end(config, of_log, queues)
                 raise RestoreError(
                     f"log {log}: expected the restored log to end where a broker can serve it, found that "
@@ -157,7 +155,7 @@ def with_their_ends(
                     "written. Archive the next segment first"
                     + (f", or restore less: --log {log} --to-offset {before}." if before else ".")
                 )
-            last = behind[0]
+            last = following[0]
             of_log.append(last)
             merged = _merged(config, [merged, queues(last)])
         rows += of_log
@@ -169,7 +167,7 @@ def with_their_ends(
 def _last_end(
     config: RestoredConfig, rows: Sequence[Receipt], queues: Callable[[Receipt], pa.Table]
 ) -> int | None:
-    """Return the largest end of a segment at which a restored log may end; None: there is none."""
+    """Return the largest end of a segment at which a restored log may end; None if there is none."""
     merged, end = config.NO_QUEUES, None
     for row in rows:
         merged = _merged(config, [merged, queues(row)])
@@ -200,8 +198,7 @@ class RestoredSegment:
     """A restored segment's file.
 
     :param existed: the file existed before, with the right bytes.
-    :param archived_sha256: hash of the archived segment. It differs from ``sha256`` if the segment was
-        restored with filler.
+    :param archived_sha256: hash of the archived segment. It differs from ``sha256`` if there is filler.
     """
 
     path: str
@@ -218,9 +215,9 @@ class ChosenSegments:
     """Segments that a restore writes, chosen before anything is written.
 
     :param receipts: receipts of the segments, in order. Each log is without a hole.
-    :param extensions: logs of which more segments are restored than were asked for.
+    :param extensions: logs that are restored further than requested.
     :param others: ranges that other lineages of these logs have.
-    :param config: makes the broker's further files; None: only segments are restored.
+    :param config: makes the broker's further files; None if only segments are restored.
     :param expired: expired ranges of the span, before the first of these segments or after the last.
     """
 
@@ -233,7 +230,7 @@ class ChosenSegments:
 
     @property
     def settings(self) -> tuple[RestoredSetting, ...]:
-        """Return the broker settings by which the further files are made; empty: no such files are made."""
+        """Return the broker settings by which the further files are made; () if no such files are made."""
         return () if self.config is None else self.config.settings(self.receipts)
 
 
@@ -253,17 +250,15 @@ def choose_segments(
 
     Segments that a replica has archived instead of this store are found by the replica's receipts.
 
-    :param second: a second lake, for segments that the first lacks or whose receipts don't hold there.
-    :param span: part of the logs; None: everything that the lake has.
-    :param lineage: lineage to restore; None: the newest.
-    :param log: log to restore; None: all logs.
-    :param serving: stores of stopped brokers that are to serve the restored store; see
-        :meth:`Broker.restored_config`.
+    :param second: a second lake, for segments that the first lacks or doesn't prove.
+    :param span: part of the logs; None for all of their offsets.
+    :param lineage: lineage to restore; None for the newest.
+    :param log: log to restore; None for all logs.
+    :param serving: stores of brokers that will serve the result; see :meth:`Broker.restored_config`.
     :param files_only: choose only segments, without the further files that a broker needs.
     :param with_filler: also choose segments with removed streams; filler takes the place of their messages.
     :raises RestoreError: there is no such segment, the span has a hole, a receipt was changed, or the brokers
         could not serve the result.
-    :raises LakeUnavailableError: a lake can't be read.
     """
     everything, expired = _archived_in(lake, second, store_id, with_filler=with_filler)
     rows = tuple(row for row in everything if lineage in (None, row.lineage) and log in (None, row.log))
@@ -298,7 +293,7 @@ def choose_segments(
 
 
 def _read_unarchived(lake: Lake, store_id: str) -> tuple[LineageRange, ...]:
-    """Return a store's ranges that were deleted without a copy by a rule, by the lake's deletions."""
+    """Return a store's ranges that a rule deleted without a copy, from the lake's deletions."""
     with suppress(StorageEngineError):
         return tuple(
             LineageRange(row.lineage, row.log, row.start_offset, row.end_offset, row.detail)
@@ -317,14 +312,12 @@ def write_segments(
 ) -> tuple[RestoredSegment, ...]:
     """Write archived segments into a new store directory, at the paths that their broker uses.
 
-    The configuration that the broker needs to serve them is written too, then all other files that it needs.
-    With this configuration it doesn't repeat old work. After a kill, the same restore can be run again.
+    Then the broker's configuration is written, with which it serves them without repeating old work, and then
+    the other files that it needs. After a kill, the same restore can be run again.
 
     :param keep_mtime: give files their old mtime. A broker then deletes them at its next window.
     :param progress: called after each segment with its size in bytes, from any thread.
-    :raises RestoreError: the target has other files, can't be written, or the lake's bytes are not those of
-        the receipt.
-    :raises LakeUnavailableError: the lake can't be read.
+    :raises RestoreError: the target has other files, can't be written, or the lake has other bytes.
     """
     name = Path(to_dir)
     chosen, config, source = segments.receipts, segments.config, segments.source
@@ -345,10 +338,10 @@ def write_segments(
         try:
             finished = frozenset() if config is None else config.FINISHED
             existing = target.look(configuration | set(sums), finished)
-            # All that is there is compared before anything is written.
+            # Every existing file is compared before anything is written.
             present = sorted(existing - configuration)
-            beside = min(LANES, max(1, -(-len(present) // threads)))
-            groups = (present[at : at + beside] for at in range(0, len(present), beside))
+            group_size = min(LANES, max(1, -(-len(present) // threads)))
+            groups = (present[at : at + group_size] for at in range(0, len(present), group_size))
             _all(pool.submit(_check_same, name, target, paths, sums) for paths in groups)
             if existing & configuration:
                 queues = _all(pool.submit(source.queues, row) for row in chosen)
@@ -358,15 +351,15 @@ def write_segments(
                     _check_same(name, target, [path], {path: made})
             target.sweep()
             if filled and FILLED_FILE not in existing:
-                # First: no segment with filler is there without it.
+                # Written first, so that no segment with filler exists without this record.
                 _write_small(target, name, FILLED_FILE, note)
 
             def restore_one(receipt: Receipt, path: Path) -> tuple[RestoredSegment, pa.Table]:
-                # First, so that a segment which has its name is whole.
-                beside = {path.with_name(companion.name): companion for companion in receipt.companions}
-                for extra in beside.keys() - existing:
+                # Companions first, so that they exist once the segment has its name.
+                companions = {path.with_name(companion.name): companion for companion in receipt.companions}
+                for extra in companions.keys() - existing:
                     with target.new_file(extra) as file:
-                        _write_companion(beside[extra], str(path), file, keep_mtime)
+                        _write_companion(companions[extra], str(path), file, keep_mtime)
                         file.publish()
                 if path not in existing:
                     with target.new_file(path) as file:
@@ -401,7 +394,7 @@ class _Source:
         self._config = config
         self._expiries = expiries
         self._tables = [each.messages() for each in (lake, second) if each is not None]
-        # Asked once: each time costs a look at every file that the table has.
+        # Called once, because each call looks at every file that the table has.
         self._untouched = [untouched_files(table, chosen) for table in self._tables]
         stores = {row.store_id for row in chosen}
         self._in_first = {
@@ -410,7 +403,7 @@ class _Source:
         self._queues: dict[str, pa.Table] = {}
 
     def chunks(self, receipt: Receipt) -> Chunks:
-        """Return a segment's bytes, in memory that this thread's next segment uses again."""
+        """Return a segment's bytes, in memory that this thread's next segment overwrites."""
         place = self._place(receipt)
         if not receipt.is_whole:
             return iter([(origin_of(receipt), filled_segment(self._tables[place], receipt)[0])])
@@ -434,10 +427,7 @@ class _Source:
         return self._queues[receipt.row_hash]
 
     def streams(self, receipt: Receipt) -> frozenset[str]:
-        """Return the streams that have rows in a segment, without filler.
-
-        If its receipt lists no streams, its rows are read.
-        """
+        """Return the streams that have rows in a segment, without filler, by its receipt or its rows."""
         columns, place = find_broker(receipt.broker).codec.columns, self._place(receipt)
         if receipt.streams is not None:
             return receipt.kept_streams - {columns.filler}
@@ -456,14 +446,7 @@ class _Source:
             data, filler_bytes = filled_segment(self._tables[self._place(row)], row)
             sha256, why = hashlib.sha256(data).hexdigest(), end_text(row.state, row.act, self._expiries)
             return FilledSegment(
-                row.log,
-                row.lineage,
-                row.base_offset,
-                row.size_bytes,
-                sha256,
-                row.sha256,
-                filler_bytes,
-                why,
+                row.log, row.lineage, row.base_offset, row.size_bytes, sha256, row.sha256, filler_bytes, why
             )
 
         threads = reading_threads(max((row.size_bytes for row in partly), default=0))
@@ -477,12 +460,11 @@ class _Source:
 def _archived_in(
     lake: Lake, second: Lake | None, store_id: str, *, with_filler: bool
 ) -> tuple[tuple[Receipt, ...], tuple[Receipt, ...]]:
-    """Return a store's receipts in one or two lakes. Each segment has one, and a sound one if possible.
+    """Return a store's receipts in one or two lakes: one for each segment, and a sound one if possible.
 
-    :param with_filler: include segments with removed streams, if no lake has the whole segment. Of two such
-        copies, the one that lacks fewer bytes is chosen.
-    :return: these receipts, and receipts of the other segments, which neither lake has whole.
-    :raises LakeUnavailableError: a lake can't be read.
+    :param with_filler: include segments with removed streams, if no lake has the whole segment. If both lakes
+        have a part of it, the larger part is chosen.
+    :return: these receipts, and receipts of all other segments, which neither lake has whole.
     """
     every_row = receipts(lake, store_id, with_ended=True)
     present, removed = select_whole(every_row), ended(every_row)
@@ -508,7 +490,7 @@ def _gone_bytes(row: Receipt) -> int:
 
 
 def _check_receipts(chosen: Sequence[Receipt]) -> None:
-    """Make sure that receipts weren't changed after they were written."""
+    """Raise RestoreError for a receipt that was changed after it was written."""
     for receipt in chosen:
         if fault := row_fault(receipt):
             raise RestoreError(
@@ -521,8 +503,7 @@ def _check_receipts(chosen: Sequence[Receipt]) -> None:
 def segment_path(receipt: Receipt, config: RestoredConfig | None) -> Path:
     """Return a segment's path, relative to the target.
 
-    :raises RestoreError: the receipt's log leads out of the target or into the broker's configuration: our
-        archiver didn't write this receipt.
+    :raises RestoreError: the receipt's log leads out of the target or into the broker's configuration.
     """
     log = Path(receipt.log)
     names = {"..", *(Path(name).parts[0] for name in (config.FILES if config is not None else ()))}
@@ -535,10 +516,7 @@ def segment_path(receipt: Receipt, config: RestoredConfig | None) -> Path:
 
 
 def _add(sums: dict[Path, str], path: Path, sha256: str, configuration: Set[Path]) -> None:
-    """Add a file to those that are wanted.
-
-    :raises RestoreError: another wanted file has its name.
-    """
+    """Add a file to those that will be restored. Raise RestoreError if another one has its name."""
     if path in sums or path in configuration:
         raise RestoreError(
             f"{path}: expected one restored file of this name, found two. Nothing was written. Restore the "
@@ -559,14 +537,11 @@ def _check_same(name: Path, target: RestoreTarget, paths: Sequence[Path], sums: 
 
 
 def _all(futures: Iterable[Future[T]]) -> list[T]:
-    """Wait for all futures, and return their results. The first error is raised."""
     return [future.result() for future in list(futures)]
 
 
-def _restored(path: Path, receipt: Receipt, sha256: str, existed: bool) -> RestoredSegment:
-    return RestoredSegment(
-        str(path), receipt.log, receipt.base_offset, receipt.size_bytes, sha256, existed, receipt.sha256
-    )
+def _restored(path: Path, row: Receipt, sha256: str, existed: bool) -> RestoredSegment:
+    return RestoredSegment(str(path), row.log, row.base_offset, row.size_bytes, sha256, existed, row.sha256)
 
 
 def _write_segment(
@@ -577,7 +552,7 @@ def _write_segment(
         _write_chunk(new.file, position - origin, chunk)
     if keep_mtime:
         os.utime(new.file.fileno(), ns=(receipt.source_mtime_ns, receipt.source_mtime_ns))
-    # One hash a byte, of what is in the file: who is to blame for another one is found out afterwards.
+    # Each byte is hashed once, as the file has it. Only if the hash is wrong, the lake's bytes are hashed.
     if (actual := new.sha256()) == sha256:
         return
     digest = hashlib.sha256()
@@ -593,10 +568,7 @@ def _write_segment(
 
 
 def _write_small(target: RestoreTarget, name: Path, path: Path, content: bytes) -> None:
-    """Write a small file, which gets its name once it has these bytes.
-
-    :param name: path of the target.
-    """
+    """Write a small file of the target ``name``. It gets its name once it has these bytes."""
     with target.new_file(path) as file:
         file.file.write(content)
         _check_written(str(name / path), hashlib.sha256(content).hexdigest(), file)
@@ -628,13 +600,6 @@ def _write_chunk(file: FileIO, position: int, chunk: memoryview) -> None:
     done = 0
     while done < len(chunk):
         done += file.write(chunk[done : done + _BLOCK_BYTES])
-    _start_writeback(file.fileno(), position, len(chunk))
-
-
-def _start_writeback(fd: int, position: int, size_bytes: int) -> None:
-    """Start writing these bytes to disk while the next ones are decoded.
-
-    A later fsync then waits only for the rest.
-    """
+    # Starts writing these bytes to disk while the next ones are decoded, so a later fsync takes less time.
     if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(fd, position, size_bytes, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(file.fileno(), position, len(chunk), os.POSIX_FADV_DONTNEED)

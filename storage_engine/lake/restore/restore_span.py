@@ -27,8 +27,8 @@ class Span:
     :param from_offset: first physical offset.
     :param to_offset: physical offset after the last one.
     :param from_ms: earliest store timestamp, in milliseconds since the epoch.
-    :param to_ms: end of the store timestamps: a segment is left out if all its messages have this timestamp
-        or a later one.
+    :param to_ms: end of the store timestamps, exclusive: a segment whose messages all have this timestamp or
+        a later one is left out.
     :param segments: base offsets of the only segments to restore. Each of them must be archived.
     """
 
@@ -54,7 +54,7 @@ class Span:
 class LineageRange:
     """A range of a log that one lineage has without a hole.
 
-    :param end_text: for expired offsets, a clause that says by what; "": the lake has them.
+    :param end_text: for expired offsets, a clause with the reason; "" if the lake has them.
     """
 
     lineage: int
@@ -65,7 +65,7 @@ class LineageRange:
 
 
 def choose(
-    found: Sequence[Receipt],
+    receipts: Sequence[Receipt],
     span: Span,
     store_id: str,
     location: str,
@@ -76,7 +76,7 @@ def choose(
 ) -> tuple[Receipt, ...]:
     """Return the segments that a span touches, in each log's newest lineage, without a hole in any log.
 
-    :param found: the store's receipts.
+    :param receipts: the store's receipts.
     :param replicas: other stores' receipts of the same logs. They fill gaps between, before and after the
         store's own receipts, if they join them without a hole.
     :param expired: receipts of expired segments, which error messages name.
@@ -85,7 +85,7 @@ def choose(
     :raises RestoreError: there are no such segments, or a segment between them is missing.
     """
     chosen: list[Receipt] = []
-    for log, of_log in group_by_log(found).items():
+    for log, of_log in group_by_log(receipts).items():
         newest = max(receipt.lineage for receipt in of_log)
         of_log = [receipt for receipt in of_log if receipt.lineage == newest]
         of_log = _with_replicas(of_log, [row for row in replicas if row.log_id == of_log[-1].log_id])
@@ -94,7 +94,7 @@ def choose(
         hits = [number for number, receipt in enumerate(of_log) if _touches(receipt, span)]
         if not hits:
             continue
-        # A segment without messages has no time, but lies between two that were asked for.
+        # A segment without messages has no time. It is included if it lies between two such segments.
         of_span = of_log[hits[0] : hits[-1] + 1]
         for left, right in pairwise(of_span):
             if left.end != right.base_offset:
@@ -115,7 +115,7 @@ def choose(
         )
     if not chosen:
         spans = "; ".join(
-            f"lineage {r.lineage} {r.log} [{r.base_offset}, {r.end})" for r in (*found[:1], *found[-1:])
+            f"lineage {r.lineage} {r.log} [{r.base_offset}, {r.end})" for r in (*receipts[:1], *receipts[-1:])
         )
         raise RestoreError(
             f"lake {location}: expected archived segments of store {store_id}"
@@ -137,8 +137,7 @@ def check_streams(chosen: Sequence[Receipt], streams: Callable[[Receipt], Set[st
 
     A broker numbers a queue's messages one after the other. Messages after the gap would get new numbers.
 
-    :param streams: returns the streams that have rows in a segment. It is called only for logs with removed
-        streams.
+    :param streams: returns the streams with rows in a segment, and is called only for logs that lack some.
     :raises RestoreError: a stream has such a gap.
     """
     for log, of_log in group_by_log(chosen).items():
@@ -169,7 +168,7 @@ def _describe_gap(
     expiries: Mapping[str, str],
     unarchived: Sequence[LineageRange],
 ) -> str:
-    """Return a text that says where the bytes between two segments are."""
+    """Return a text about the bytes between two segments: expired, not archived, or unknown."""
     hole = Span(left.end, right.base_offset)
     # A replica of the log may have archived them.
     of_log = [
@@ -219,17 +218,14 @@ def expired_ranges(
     )
 
 
-def expired_line(one: LineageRange) -> str:
+def expired_line(expired: LineageRange) -> str:
     """Return a line that says that a range expired or wasn't archived."""
-    word = end_word(one.end_text)
-    return f"{one.log} [{one.start_offset}, {one.end_offset}) {word}: {one.end_text}"
+    offsets = f"[{expired.start_offset}, {expired.end_offset})"
+    return f"{expired.log} {offsets} {end_word(expired.end_text)}: {expired.end_text}"
 
 
 def _name_replicas(left: Receipt, right: Receipt, replicas: Sequence[Receipt]) -> str:
-    """Return a text that names other stores with archived bytes between two segments.
-
-    Nothing shows that these bytes join them.
-    """
+    """Return a text that names other stores which have archived bytes between two segments."""
     stores = {
         row.store_id: None
         for row in replicas
@@ -243,8 +239,8 @@ def _name_replicas(left: Receipt, right: Receipt, replicas: Sequence[Receipt]) -
 
 
 def _with_replicas(own: Sequence[Receipt], replicas: Sequence[Receipt]) -> list[Receipt]:
-    """Return a log's receipts, with replicas' that fill gaps before, between and after them without holes."""
-    # Of two that say other bytes of the same offsets, nobody knows which this log had.
+    """Return a log's receipts, with those of replicas that fill gaps before, between and after them."""
+    # If two replicas have different bytes at the same offsets, it isn't known which bytes this log had.
     hashes: dict[tuple[int, int], set[str]] = {}
     for row in replicas:
         hashes.setdefault((row.base_offset, row.end), set()).add(row.sha256)
@@ -295,10 +291,10 @@ def runs(rows: Sequence[Receipt]) -> list[tuple[int, int]]:
     return merged
 
 
-def other_lineages(found: Sequence[Receipt], chosen: Sequence[Receipt]) -> tuple[LineageRange, ...]:
+def other_lineages(receipts: Sequence[Receipt], chosen: Sequence[Receipt]) -> tuple[LineageRange, ...]:
     """Return the ranges of other lineages of the chosen logs, which the restore doesn't bring back."""
     lineages = {row.log: row.lineage for row in chosen}
-    ordered = sorted(found, key=lambda row: (row.lineage, row.log, row.base_offset))
+    ordered = sorted(receipts, key=lambda row: (row.lineage, row.log, row.base_offset))
     return tuple(
         LineageRange(number, log, start, end)
         for (number, log), rows in groupby(ordered, key=lambda row: (row.lineage, row.log))
@@ -332,8 +328,7 @@ class FilledSegment:
 
     :param sha256: hash of the restored file.
     :param archived_sha256: hash of the archived file.
-    :param filler_bytes: bytes of filler in the place of removed messages.
-    :param why: a clause that says why these were removed.
+    :param why: a clause that says why messages were removed, whose place the filler takes.
     """
 
     log: str
@@ -367,19 +362,19 @@ class FilledSegments:
         return json.dumps(to_jsonable(self), indent=1).encode()
 
 
-def filled_notes(root: str | PathLike[str], there: Collection[tuple[str, int]]) -> tuple[str, ...]:
-    """Return notes about present segments that were restored with filler, or why that is unknown.
+def filled_notes(root: str | PathLike[str], slots: Collection[tuple[str, int]]) -> tuple[str, ...]:
+    """Return notes about the present segments with filler, or a note that the record can't be read.
 
-    :param there: logs and base offsets of the present segments.
+    :param slots: logs and base offsets of the present segments.
     """
     try:
-        return tuple(str(filled) for filled in read_filled(root) if (filled.log, filled.base_offset) in there)
+        return tuple(str(filled) for filled in read_filled(root) if (filled.log, filled.base_offset) in slots)
     except StoreIdentityError as error:
         return (Text(error).removesuffix("."),)
 
 
 def read_filled(root: str | PathLike[str]) -> tuple[FilledSegment, ...]:
-    """Return the segments of a store that were restored with filler; (): there are none.
+    """Return the segments of a store that were restored with filler; () if there is no record of any.
 
     :raises StoreIdentityError: the record can't be read.
     """

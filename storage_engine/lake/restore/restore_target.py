@@ -1,8 +1,8 @@
 """The directory that a restore writes into.
 
-It has one writer at a time; no link in it is followed, no file replaced. The directory itself may be named by
-a symbolic link, which is resolved once. Everything below it is reached from its descriptor, a component at a
-time, so that a link planted there is an error and leads nowhere.
+It has one writer at a time. No link in it is followed, and no file is replaced. The directory itself may be
+named by a symbolic link, which is resolved once. Everything below it is opened from its descriptor, one path
+component at a time, so that a link in it is an error and leads nowhere.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class RestoreTarget:
-    """A directory that, as far as can be known, only this process restores into. Paths are relative to it.
+    """A directory that only this process restores into, if its file system has locks.
 
-    :param locked: the file system could lock it, so that incomplete files in it have no writer any more.
+    Paths are relative to it.
+
+    :param locked: the directory is locked, so incomplete files in it have no writer any more.
     """
 
     def __init__(self, name: Path, fd: int, locked: bool) -> None:
@@ -39,11 +41,10 @@ class RestoreTarget:
     def look(self, expected: Set[Path], made_after: Set[str] = frozenset()) -> Set[Path]:
         """Return the expected files that exist.
 
-        :param made_after: names directly below the target, of files that are made only after all expected
-            files exist.
+        :param made_after: names directly below the target that are made only once all expected files exist.
         :raises RestoreError: an unexpected file or a symbolic link is there.
         """
-        existing, strange, made = set(), [], []
+        existing, unexpected, made = set(), [], []
         with target_errors(self._name):
             entries = list(self._entries())
         for path, mode in entries:
@@ -59,14 +60,14 @@ class RestoreTarget:
             elif stat.S_ISREG(mode) and _final_path(path) in expected and self._locked:
                 self._stale.append(path)
             elif path in expected or not stat.S_ISDIR(mode):
-                strange.append(path)
+                unexpected.append(path)
         if existing != expected:
-            strange += made
-        if strange:
-            more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
+            unexpected += made
+        if unexpected:
+            more = f" and {len(unexpected) - 1} more" if len(unexpected) > 1 else ""
             raise RestoreError(
                 f"{self._name}: expected an empty directory, or one that this restore was interrupted in; "
-                f"found {min(strange)}{more}. Nothing was written. Restore into a new directory."
+                f"found {min(unexpected)}{more}. Nothing was written. Restore into a new directory."
             )
         return existing
 
@@ -84,7 +85,7 @@ class RestoreTarget:
         with ExitStack() as opened:
             files = []
             for path in paths:
-                # A restore that was killed, or whoever copied it, may not have come to that.
+                # The file may not be fsynced yet: a killed restore left it, or somebody copied it.
                 with target_errors(self._name / path), self._directory(path.parent, make=True) as directory:
                     fd = os.open(path.name, _OPEN_FILE, dir_fd=directory)
                     files.append(opened.enter_context(io.FileIO(fd)))
@@ -92,7 +93,7 @@ class RestoreTarget:
                     os.fsync(directory)
             with target_errors(self._name / paths[0]), suppress(*[OSError] * (len(paths) > 1)):
                 return sha256_of_files(files)
-        # Which of them can't be read shows where each is read alone.
+        # One can't be read. The error for it comes when each is read alone.
         return [digest for path in paths for digest in self.sha256([path])]
 
     @contextmanager
@@ -115,10 +116,7 @@ class RestoreTarget:
 
     @contextmanager
     def _directory(self, path: Path, *, make: bool = False) -> Iterator[int]:
-        """Open a directory below the target.
-
-        Each component of its path is opened without following a link.
-        """
+        """Open a directory below the target without following a link in any component of its path."""
         fd = os.dup(self._fd)
         try:
             for part in path.parts:
@@ -161,7 +159,7 @@ def target_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         raise RestoreError(
             f"{path}: can't restore there: {error.strerror or error}. Files that were restored before are "
-            "complete. Free space or fix permissions, and run the same restore again to go on."
+            "complete. Free space or fix permissions, and run the same restore again to continue."
         ) from error
 
 
@@ -175,9 +173,8 @@ def _lock(path: Path, fd: int) -> bool:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise RestoreError(
-            f"{path}: expected no other process to restore into it, found that another restore does. "
-            "Nothing was "
-            "changed. Wait for its end and run the same restore again, or restore into another directory."
+            f"{path}: expected no other process to restore into it, found that another restore does. Nothing "
+            "was changed. Wait for its end and run the same restore again, or restore into another directory."
         ) from None
     except OSError:
         return False
@@ -185,7 +182,7 @@ def _lock(path: Path, fd: int) -> bool:
 
 
 def _final_path(path: Path) -> Path:
-    """Return the final path of a restore's incomplete file, also of one that an older release left."""
+    """Return the final path of a restore's incomplete file, which an older release may have left."""
     name = path.name.removeprefix(".").removesuffix(_PARTIAL_SUFFIX)
     if f".{name}{_PARTIAL_SUFFIX}" != path.name:
         return path

@@ -44,15 +44,15 @@ _LINK_TYPES: dict[str, pa.DataType] = {
 _LINKS = pa.schema([pa.field(name, kind) for name, kind in _LINK_TYPES.items()])
 
 _chains: FileMemory[dict[tuple[str, int], pa.Table]] = FileMemory(most=2)
-"""For each manifest list, which identifies a snapshot: the links of each store, from a row on."""
+"""Links of each store from a row on, by the manifest list, which identifies a snapshot."""
 
 _LAST = 2**63 - 1
 
 _files: FileMemory[pa.Table] = FileMemory(most=500_000)
-"""Links by file. Each row counts, with some 140 bytes."""
+"""Links by file. The limit is a number of rows, of some 140 bytes each."""
 
 _heads: dict[tuple[str, str], ChainHead] = {}
-"""The row up to which this process has checked a chain, by table and store."""
+"""The last row of a chain that this process has checked, by table and store."""
 
 _HASHED = sorted(set(Receipt.__dataclass_fields__) - {"row_hash"})
 _KEYS = [f'"{name}":' for name in _HASHED]
@@ -72,7 +72,7 @@ def row_hash(receipt: Mapping[str, Any]) -> str:
 
 
 def hash_of(row: Receipt) -> str:
-    """Return the :func:`row_hash` of a receipt in a third of the time: a lake may have 1,000,000 of them."""
+    """Return :func:`row_hash` of a receipt in a third of the time: a lake may have 1,000,000 receipts."""
     text = ",".join(
         [
             key + (encode_basestring_ascii(value) if type(value) is str else str(value))
@@ -89,7 +89,7 @@ def row_faults(rows: Iterable[Receipt]) -> dict[int, str]:
 
 
 def row_fault(row: Receipt) -> str:
-    """Return why a row can't be trusted, without a look at the chain; "": it can be."""
+    """Return why a row can't be trusted, without a look at the chain; "" if it can be trusted."""
     if row.proof_version > PROOF_VERSION:
         return (
             f"proof version {row.proof_version}, and this release knows up to {PROOF_VERSION}: use the "
@@ -111,7 +111,7 @@ def check_chain(
 
     :param rows: all rows of the store, superseded ones too, in any order.
     :param known: rows that the chain is known to have had.
-    :param faults: result of :func:`row_faults` for these rows; None: they weren't checked yet.
+    :param faults: result of :func:`row_faults` for these rows; None if they weren't checked yet.
     :return: number and hash of the last row.
     :raises ReceiptError: a row was changed, removed, or added by another program.
     """
@@ -124,10 +124,7 @@ def check_chain(
 
 
 def check_links_of(rows: Iterable[Receipt], known: Collection[ChainHead] = ()) -> ChainHead:
-    """Check rows as :func:`check_links` does, if they were read already. Their fields aren't hashed.
-
-    :raises ReceiptError: a row was removed, replaced, or added by another program.
-    """
+    """Do the same as :func:`check_links` for rows that were read already."""
     ordered = sorted(rows, key=lambda row: row.sequence)
     store_id = ordered[0].store_id if ordered else ""
     return _check_links(
@@ -147,7 +144,7 @@ def check_links(
     This is cheap: only three columns are read, of the rows from the oldest known one on. If these are wrong,
     or if no row is known, all rows are checked. A caller that relies on a row must check its fields.
 
-    :param table: the loaded table ``segments``, whose state counts.
+    :param table: the loaded table ``segments``.
     :param known: rows that the chain is known to have had.
     :param whole: check all rows, even if some are known.
     :return: number and hash of the last row.
@@ -166,10 +163,10 @@ def check_links(
 
 
 def check_links_on(table: Table, store_id: str) -> ChainHead:
-    """Check the links for a commit from the row that this process reached before, to keep commits fast."""
+    """Check the links for a commit, only from the last row on that this process has checked before."""
     begin = _heads.get((str(table.metadata.table_uuid), store_id))
     if begin is not None and begin.sequence >= 0:
-        # Of a table that was rolled back meanwhile the whole chain tells.
+        # If the table was rolled back meanwhile, the whole chain is checked.
         with suppress(ReceiptError):
             return check_links(table, store_id, (begin,))
     return check_links(table, store_id)
@@ -190,10 +187,7 @@ def forget_links() -> None:
 
 
 def _links(table: Table, store_id: str, first: int) -> pa.Table:
-    """Return the links of a store's rows, in order.
-
-    :param first: number of the first row to return.
-    """
+    """Return the links of a store's rows in order, from the row with the number ``first`` on."""
     snapshot = table.current_snapshot()
     if snapshot is None:
         return _LINKS.empty_table()
@@ -205,8 +199,7 @@ def _links(table: Table, store_id: str, first: int) -> pa.Table:
         files = plan_files(table, where, store_id=store_id, since=first)
         parts = [_links_of_file(table, where, task) for task in files]
         rows = pa.concat_tables([_LINKS.empty_table(), *parts]).sort_by("sequence")
-        before = int(np.searchsorted(rows["sequence"].to_numpy(), first))
-        of_snapshot[store_id, first] = rows.slice(before)
+        of_snapshot[store_id, first] = rows.slice(int(np.searchsorted(rows["sequence"].to_numpy(), first)))
     return of_snapshot[store_id, first]
 
 
@@ -239,11 +232,11 @@ def _check_links(
     :param sequences: the rows' numbers, ascending.
     :param first: number of the first row that was read. The row before it isn't checked.
     """
-    wrong = np.flatnonzero(sequences != np.arange(first, first + len(sequences)))
-    if len(wrong):
-        at = first + int(wrong[0])
-        if sequences[wrong[0]] < at:
-            fault = f"two rows are number {int(sequences[wrong[0]])}: one was added from elsewhere"
+    misplaced = np.flatnonzero(sequences != np.arange(first, first + len(sequences)))
+    if len(misplaced):
+        at = first + int(misplaced[0])
+        if sequences[misplaced[0]] < at:
+            fault = f"two rows are number {int(sequences[misplaced[0]])}: one was added from elsewhere"
         else:
             fault = f"row number {at} is missing: it was removed or replaced"
         raise ReceiptError(f"receipts of store {store_id}: {fault}. {_WHAT_NOW}")

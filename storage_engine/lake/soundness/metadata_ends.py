@@ -37,7 +37,7 @@ class MetadataFiles:
 class Chosen:
     """The state that was chosen for a table.
 
-    :param before: location of the metadata file that the catalog named before; None: it named none.
+    :param before: location of the metadata file that the catalog named before; None if it named none.
     :param now: location of the metadata file that it names now, or would name.
     :param others: names of the metadata files at the ends of other states.
     :param damaged: names of metadata files that can't be read.
@@ -55,7 +55,7 @@ class TableState:
     """A table's chosen state, with the files from which it was chosen.
 
     :param found: the table's metadata files.
-    :param mark: the mark at its location; None: there is none that can be read.
+    :param mark: the mark at its location; None if there is none that can be read.
     """
 
     found: MetadataFiles
@@ -63,10 +63,7 @@ class TableState:
     chosen: PlacedTable
 
     def told(self, before: str | None) -> Chosen:
-        """Return the choice for a report.
-
-        :param before: see :class:`Chosen`.
-        """
+        """Return the choice for a report. See :class:`Chosen` for ``before``."""
         ends = ends_of(self.found.readable.values())
         others = tuple(sorted(end.file_name for end in ends if end is not self.chosen))
         now = self.chosen.metadata_location
@@ -93,14 +90,14 @@ def find_metadata(
     return MetadataFiles(readable, tuple(sorted(damaged)))
 
 
-def of_one_table(found: MetadataFiles, mark: Mark | None, pointer: str | None) -> list[PlacedTable]:
-    """Return the metadata of the one table that a location is for.
+def of_one_table(files: MetadataFiles, mark: Mark | None, pointer: str | None) -> list[PlacedTable]:
+    """Return the metadata of the one table that belongs at a location.
 
-    :param mark: the location's mark; None: there is none.
-    :param pointer: name of the metadata file that the catalog names; None: it names none.
+    :param mark: the location's mark, if there is one.
+    :param pointer: name of the metadata file that the catalog names, if it names one.
     :raises LakeIdentityError: there is metadata of several tables, and nothing shows which one is right.
     """
-    tables = found.readable
+    tables = files.readable
     uuids = {table.metadata.table_uuid for table in tables.values()}
     uuid: UUID | None = None
     if mark is not None:
@@ -111,9 +108,9 @@ def of_one_table(found: MetadataFiles, mark: Mark | None, pointer: str | None) -
         uuid = min(uuids)
     chosen = [table for table in tables.values() if table.metadata.table_uuid == uuid]
     if not chosen:
-        some = next(iter(tables.values()), None)
+        first = next(iter(tables.values()), None)
         raise LakeIdentityError(
-            f"{some.location if some else 'lake'}: expected metadata of one table, found that of "
+            f"{first.location if first else 'lake'}: expected metadata of one table, found that of "
             f"{' and '.join(sorted(map(str, uuids)))}, and "
             f"{'a mark of ' + str(uuid) if uuid else 'no mark'}. Nothing was changed. Move the metadata "
             "files of the other lake out of the directory."
@@ -122,7 +119,7 @@ def of_one_table(found: MetadataFiles, mark: Mark | None, pointer: str | None) -
 
 
 def ends_of(tables: Iterable[PlacedTable]) -> list[PlacedTable]:
-    """Return the newest states, which no other state's metadata log names."""
+    """Return the states that no other state's metadata log names."""
     tables = list(tables)
     listed = {
         entry.metadata_file.rpartition("/")[2] for table in tables for entry in table.metadata.metadata_log
@@ -151,8 +148,7 @@ def choose(
     """Return a table's right state.
 
     :param tables: all readable metadata of the table.
-    :param worth: returns how many known receipts, or files of receipts, a state has; None: its files can't be
-        read.
+    :param worth: returns a state's number of known receipts, or of their files; None if it can't be read.
     :raises LakeUnavailableError: no state can be read.
     """
 
@@ -163,9 +159,8 @@ def choose(
     readable = [(value, by_rank(table), table) for table in ends if (value := worth(table)) is not None]
     if readable:
         return max(readable, key=lambda item: item[:2])[2]
-    others = (table for table in sorted(tables, key=by_rank, reverse=True) if table not in ends)
-    for table in others:
-        if worth(table) is not None:
+    for table in sorted(tables, key=by_rank, reverse=True):
+        if table not in ends and worth(table) is not None:
             return table
     raise LakeUnavailableError(
         f"{tables[0].location}: expected metadata whose manifests can be read, found none among "

@@ -1,9 +1,11 @@
 """Reading the ``segments`` table: the receipts and their stores.
 
 A segment has several rows if it was proven again, because its data file was lost or its rows were rewritten.
-The last row counts. For an expired segment the last row says so and proves nothing; it is returned only on
-request. :mod:`storage_engine.lake.soundness.chain` checks the chain of rows, and
+The last row counts. If the segment has expired, the last row says so and proves nothing; it is returned only
+on request. :mod:`storage_engine.lake.soundness.chain` checks the chain of rows, and
 :mod:`storage_engine.lake.soundness.soundness` decides whether a receipt is sound.
+
+Functions raise LakeUnavailableError if the lake can't be read.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ P = ParamSpec("P")
 
 _ROWS_AT_A_TIME = 50_000
 _MOST_BYTES_TO_SHARE = 1 << 30
-"""Most bytes of a column whose equal values are shared: longer texts may not fit into one Arrow array."""
+"""Largest column whose equal values are shared: longer texts may not fit into one Arrow array."""
 
 _identity = attrgetter("store_id", "lineage", "log", "base_offset", "sha256")
 
@@ -55,9 +57,9 @@ _identity = attrgetter("store_id", "lineage", "log", "base_offset", "sha256")
 class StoreSummary:
     """Summary of a lake's content for one store.
 
-    Root, host, name and broker are those of the newest segment: its first proof, at ``newest_proof_ms``, is
-    the latest. Host and name are None if an older version wrote its receipt. ``log_lineages`` has each log's
-    newest lineage. Expired segments count neither in ``segment_count`` nor in ``size_bytes``.
+    Root, host, name and broker are those of the newest segment, which was first proven at
+    ``newest_proof_ms``. Host and name are None if an older version wrote its receipt. ``log_lineages`` has
+    each log's newest lineage. ``segment_count`` and ``size_bytes`` don't include expired segments.
     """
 
     store_id: str
@@ -84,14 +86,12 @@ def receipts_in(
 ) -> tuple[Receipt, ...]:
     """Return the receipts that prove a store's segments, one for each segment, by log, lineage and offset.
 
-    :param table: the loaded table ``segments``, whose state counts.
-    :param lineage: only receipts of this lineage; None: of all.
-    :param log: only receipts of this log; None: of all.
-    :param base_offsets: only receipts of segments with a base offset between these two, inclusive.
+    :param table: the loaded table ``segments``.
+    :param lineage: lineage of the receipts to return; None for all lineages.
+    :param log: log of the receipts to return; None for all logs.
+    :param base_offsets: lowest and highest base offset of the receipts to return, inclusive.
     :param superseded: return all rows, in the order in which they were committed.
-    :param with_ended: also return receipts of expired segments, and of segments of which the lake has only a
-        part.
-    :raises LakeUnavailableError: the table can't be read.
+    :param with_ended: also return receipts of segments of which the lake has only a part, or nothing now.
     """
     where: dict[str, str | int] = {"store_id": store_id}
     if lineage is not None:
@@ -115,14 +115,11 @@ def _open_for(read: Callable[Concatenate[Table, P], T]) -> Callable[Concatenate[
 
 
 receipts = _open_for(receipts_in)
-""":func:`receipts_in` for a lake, in the present state of its catalog."""
+""":func:`receipts_in` for a lake, with its table ``segments`` as the catalog has it now."""
 
 
 def receipt_history(lake: Lake, store_id: str) -> tuple[Receipt, ...]:
-    """Return all rows of a store, also superseded ones, in the order in which they were committed.
-
-    :raises LakeUnavailableError: the table can't be read.
-    """
+    """Return all rows of a store, including superseded ones, in the order in which they were committed."""
     return receipts_in(lake.segments(), store_id, superseded=True)
 
 
@@ -133,9 +130,9 @@ def current(rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
 
 
 def first_proven_ms(history: Iterable[Receipt]) -> Mapping[SegmentIdentity, int]:
-    """Return when each segment was proven first, in milliseconds since the epoch. Pure.
+    """Return the time of each segment's first proof, in milliseconds since the epoch. Pure.
 
-    :param history: all rows of the store, also superseded ones.
+    :param history: all rows of the store, including superseded ones.
     """
     first: dict[SegmentIdentity, int] = {}
     for row in history:
@@ -144,22 +141,19 @@ def first_proven_ms(history: Iterable[Receipt]) -> Mapping[SegmentIdentity, int]
 
 
 def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
-    """Return a summary of each store that has a segment in the lake, by store id.
-
-    :raises LakeUnavailableError: the table can't be read.
-    """
+    """Return a summary of each store that has a segment in the lake, by store id."""
     table = lake.segments()
     identity = ("store_id", "lineage", "log", "base_offset", "sha256")
     with metadata_errors(table.location(), "read receipts"):
         columns = [*identity, "broker", "store_root", "size_bytes", "proven_at_ms", "sequence"]
-        # A lake of version 1 lacks them.
+        # A lake of version 1 lacks these columns.
         later = ("store_host", "store_name", "state")
         columns += [name for name in later if name in table.schema().column_names]
         rows = read_rows(table, AlwaysTrue(), columns).sort_by("sequence").to_pylist()
     last: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
         key = tuple(row[name] for name in identity)
-        # Who proves a segment again, moves it or lets it go knows nothing newer of its store.
+        # The time of the first proof counts: later rows of the segment don't show its store's latest state.
         row["proven_at_ms"] = last.get(key, row)["proven_at_ms"]
         last[key] = row
     of_stores = grouped(last.values(), itemgetter("store_id"))
@@ -167,20 +161,16 @@ def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
 
 
 def read_receipts(
-    table: Table,
-    where: BooleanExpression,
-    base_offsets: Offsets = EVERY_OFFSET,
-    store_id: str | None = None,
+    table: Table, where: BooleanExpression, base_offsets: Offsets = EVERY_OFFSET, store_id: str | None = None
 ) -> tuple[Receipt, ...]:
-    """Return rows of a loaded ``segments`` table, also superseded ones, by their number in a store's chain.
+    """Return rows of a loaded ``segments`` table, including superseded ones, by their sequence number.
 
     :param base_offsets: read only files that can have a segment with a base offset between these two.
-    :param store_id: read only files of this store; None: read files of all stores that ``where`` selects.
-    :raises LakeUnavailableError: the table can't be read.
+    :param store_id: read only files of this store; None for all stores.
     """
     with metadata_errors(table.location(), "read receipts"):
         files, rows = plan_files(table, where, base_offsets, store_id), []
-        # Of some files at a time: as columns they take as much memory as in the end.
+        # Some files at a time, because the columns take as much memory as the receipts.
         for part in _parts(files):
             rows += _receipts_of(read_files(table, where, (), part))
     return tuple(sorted(rows, key=attrgetter("sequence")))
@@ -237,16 +227,10 @@ def _summary(rows: Sequence[dict[str, Any]]) -> StoreSummary:
 
 
 def receipts_of_files(file_io: FileIO, locations: Iterable[str]) -> list[Receipt]:
-    """Read receipts straight from data files of ``segments``.
-
-    :raises LakeUnavailableError: a file can't be read.
-    """
+    """Read receipts straight from data files of ``segments``."""
     rows: list[Receipt] = []
     for location in locations:
-        with (
-            metadata_errors(location, "read receipts"),
-            open_data_file(file_io, location) as stored,
-        ):
+        with metadata_errors(location, "read receipts"), open_data_file(file_io, location) as stored:
             rows += _receipts_of(pq.read_table(cast("Any", stored)))
     return rows
 
@@ -266,7 +250,7 @@ def proven_hashes(messages: PlacedTable, rows: Iterable[Receipt]) -> dict[str, s
     for of_store in by_store(rows).values():
         counting = current(of_store)
         partial = {row.identity for row in counting if row.has_rows and not row.is_whole}
-        # Between the two commits of an expiry in part the table has the file before it.
+        # Between the two commits of a partial expiry, the table still has the earlier file.
         for row in (*counting, *(row for row in of_store if row.identity in partial)):
             for file in row.proven_files:
                 inside = file.location if is_relative(file.location) else messages.inside(file.location)
@@ -281,9 +265,7 @@ def is_relative(name: str) -> bool:
 
 
 def check_files(tables: Mapping[str, PlacedTable], rows: Iterable[Receipt]) -> tuple[int, int]:
-    """Make sure that every data file of a lake exists and has the right size.
-
-    If a receipt has the file's SHA-256, this is compared as well.
+    """Make sure that every data file of a lake exists and has its size, and its SHA-256 if a receipt has it.
 
     :param rows: all receipts.
     :return: the number of data files, and their bytes.
@@ -296,7 +278,6 @@ def check_files(tables: Mapping[str, PlacedTable], rows: Iterable[Receipt]) -> t
         for table in (tables[SEGMENTS], messages)
         for location, file in live_files(table).items()
     ]
-
     total_bytes = sum(file.file_size_in_bytes for _, _, file in files)
     with (
         report_work("Checking data files", total_bytes) as advance,
@@ -317,16 +298,15 @@ def check_files(tables: Mapping[str, PlacedTable], rows: Iterable[Receipt]) -> t
             f"{'; '.join(faults[:_NAMED])}{more}. Nothing was changed. Bring these files from the lake's "
             "former place or from a second lake; or run ",
             Command("lake rebuild"),
-            ", which goes on with what is left.",
+            ", which makes the catalog from the files that are left.",
         )
     return len(files), total_bytes
 
 
 def file_fault(file_io: FileIO, location: str, size_bytes: int, sha256: str | None) -> str:
-    """Return the fault of a file; "": there is none.
+    """Return the fault of a file; "" if it has none.
 
-    :param sha256: the expected hash, in hex; None: it was not recorded, and only the size is checked.
-    :raises LakeUnavailableError: the file can't be read.
+    :param sha256: the expected hash, in hex; None if it was not recorded. Then only the size is checked.
     """
     try:
         length = len(file_io.new_input(location))

@@ -1,9 +1,11 @@
-"""Read a segment's bytes from the lake, whichever files have its rows now, and messages' rows as a stream.
+"""Reading from the lake: a segment's bytes, whichever files have its rows now, and rows as a stream.
 
 Memory is limited, and only files and row groups that can have the wanted rows are read. PyIceberg's own batch
 reader reads all files of a scan at once and keeps all rows until they are taken.
 
 This module also computes the bytes of each topic and day in a segment, from four narrow columns of its rows.
+
+LakeUnavailableError is raised if the lake can't be read, ProofError if a data file is no Parquet file.
 """
 
 from __future__ import annotations
@@ -55,10 +57,7 @@ Mask = Callable[[pa.Table], "pa.ChunkedArray[Any] | pa.Array[Any]"]
 
 @dataclass(slots=True)
 class ReadCount:
-    """Counts of what a stream has read so far.
-
-    ``bytes`` are those of Parquet columns; ``total_files`` is the table's number of files.
-    """
+    """What a stream has read: files, row groups, bytes of Parquet columns. The table has ``total_files``."""
 
     files: int = 0
     row_groups: int = 0
@@ -87,8 +86,6 @@ def message_batches(
     :param mask: returns which rows match, in addition to ``where``.
     :param count: this function adds to it.
     :param left_out: locations of data files that aren't read.
-    :raises LakeUnavailableError: the lake can't be read.
-    :raises ProofError: a data file is no Parquet file.
     """
     count = ReadCount() if count is None else count
     with lake_errors(table.location(), "plan a scan"):
@@ -111,16 +108,16 @@ def message_batches(
             else:
                 path = task.file.file_path
                 parts = rows_of_file(table.io, path, filter_expression, deciding, columns, types, mask, count)
-            told_bytes, before = 0, count.bytes
+            reported_bytes, before = 0, count.bytes
             for rows in parts:
-                # Columns that nobody asked for are not read; the file is done with all the same.
+                # Unwanted columns aren't read; they are reported when the file is done.
                 read_bytes = min(count.bytes - before, task.file.file_size_in_bytes)
-                advance(read_bytes - told_bytes)
-                told_bytes = read_bytes
+                advance(read_bytes - reported_bytes)
+                reported_bytes = read_bytes
                 kept = rows if mask is None or not task.delete_files else rows.filter(mask(rows))
                 if kept.num_rows:
                     yield kept.select(columns)
-            advance(task.file.file_size_in_bytes - told_bytes)
+            advance(task.file.file_size_in_bytes - reported_bytes)
 
 
 def plain_field(field: pa.Field[Any]) -> pa.Field[Any]:
@@ -145,7 +142,7 @@ def shape_rows(rows: pa.Table, schema: pa.Schema, codec: SegmentCodec) -> pa.Tab
         column: Any = pa.nulls(rows.num_rows, field.type) if lacks else rows[field.name].cast(field.type)
         source, view = codec.columns.views.get(field.name, ("", None))
         if view is not None and source in rows.column_names:
-            # PyIceberg has wider types for what a file lacks.
+            # For a column that a file lacks, PyIceberg has a wider type.
             made = view(rows[source].cast(codec.schema.field(source).type))
             column = pc.coalesce(column, pa.chunked_array([made], field.type))
         columns.append(column)
@@ -225,10 +222,7 @@ def _column_bytes(parquet: pq.ParquetFile, group: int, columns: Sequence[str]) -
 def _merged_on_read(
     table: Table, where: BooleanExpression, task: FileScanTask, columns: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a file of which another engine has deleted rows.
-
-    PyIceberg, which knows them, reads the whole file.
-    """
+    """Yield the remaining rows of a file from which another engine has deleted rows, read by PyIceberg."""
     with lake_errors(task.file.file_path, "read a data file"):
         schema = table.schema().select(*columns)
         for batch in ArrowScan(table.metadata, table.io, schema, where).to_record_batches([task]):
@@ -243,7 +237,6 @@ def untouched_files(table: Table, rows: Sequence[Receipt]) -> frozenset[str]:
     """Return the locations of receipts' data files that the table has unchanged.
 
     :param table: the loaded table of rows.
-    :raises LakeUnavailableError: the lake can't be read.
     """
     return frozenset(file.location for file in live_files_of(table, rows) if not file.has_deletes)
 
@@ -275,22 +268,22 @@ def read_segment(
     SHA-256: nothing here is a proof.
 
     :param table: the loaded table of rows.
-    :param untouched: the result of :func:`untouched_files` for the table; None: it is determined for this
-        segment.
-    :param memory: memory for the bytes, which decides how long they are valid; None: until the next bytes are
-        requested.
+    :param untouched: the result of :func:`untouched_files` for the table, which is called here if missing.
+    :param memory: memory for the bytes. Without it they are valid until the next ones are requested.
     :raises ProofError: the data file is no Parquet file, or the rows are not a whole segment.
-    :raises LakeUnavailableError: the lake can't be read.
     """
-    location = data_file_of(table, receipt)
-    if location in (untouched_files(table, [receipt]) if untouched is None else untouched):
-        yield from _read_data_file(table, location, receipt, memory, tree)
-    else:
-        yield from _read_rows(table, receipt, tree)
+    location, origin = data_file_of(table, receipt), origin_of(receipt)
+    if location not in (untouched_files(table, [receipt]) if untouched is None else untouched):
+        yield origin, _bytes_of_rows(table, receipt, tree)[0]
+        return
+    codec = find_broker(receipt.broker).codec
+    with opened_rows(table.io, location) as parquet:
+        rows = rows_of_segment(parquet, receipt, location)
+        yield from segment_bytes(rows, codec, origin, receipt.size_bytes, location, memory=memory, tree=tree)
 
 
 def tree_to_compare(receipt: Receipt, name: str) -> SegmentTree | None:
-    """Return the builder of a tree to compare with a receipt's; None: the receipt has no tree.
+    """Return the builder of a tree to compare with a receipt's; None if the receipt has no tree.
 
     :param name: name of the file or table that has the rows, for messages.
     """
@@ -298,7 +291,7 @@ def tree_to_compare(receipt: Receipt, name: str) -> SegmentTree | None:
 
 
 def tree_fault(receipt: Receipt, leaves: SegmentTree | None) -> str:
-    """Return how the tree over a segment's rows differs from its receipt's tree; "": it doesn't.
+    """Return how the tree over a segment's rows differs from its receipt's tree; "" if it doesn't.
 
     :param leaves: the result of :func:`tree_to_compare`, after all rows were read.
     """
@@ -316,7 +309,7 @@ def tree_fault(receipt: Receipt, leaves: SegmentTree | None) -> str:
 
 
 def rows_fault(table: Table, receipt: Receipt, name: str, untouched: Set[str] | None = None) -> str:
-    """Read a segment's rows back, and return how they differ from the proven segment; "": they don't.
+    """Read a segment's rows back, and return how they differ from the proven segment; "" if they don't.
 
     :param name: name of the file or table that has the rows, for messages.
     :param untouched: as in :func:`read_segment`, which also raises the errors.
@@ -328,24 +321,22 @@ def rows_fault(table: Table, receipt: Receipt, name: str, untouched: Set[str] | 
 
 
 def partial_fault(table: Table, receipt: Receipt, *, from_table: bool) -> str:
-    """Return how the remaining rows of a segment differ from the proven ones; "": they don't.
+    """Return how the remaining rows of a segment differ from the proven ones; "" if they don't.
 
     These rows, with the recorded hashes of the removed streams, must give the root of the whole segment. The
     root covers the SHA-256 of the segment's file.
 
     :param table: the loaded table of rows.
-    :param from_table: True: read the rows from the table, without rows of removed streams. False: read them
+    :param from_table: read the rows from the table, without rows of removed streams. Otherwise they are read
         from their own data file, which the table may not have yet.
     :raises ProofError: the rows aren't the segment's.
-    :raises LakeUnavailableError: the lake can't be read.
     """
     leaves = tree_to_compare(receipt, receipt.data_file)
     if leaves is None:
         return "expected a root, found none"
     location, codec = data_file_of(table, receipt), find_broker(receipt.broker).codec
     if from_table:
-        for _ in _read_rows(table, receipt, leaves):
-            pass
+        _bytes_of_rows(table, receipt, leaves)
         return tree_fault(receipt, leaves)
     with opened_rows(table.io, location) as parquet:
         rows = rows_of_segment(parquet, receipt, location)
@@ -354,7 +345,7 @@ def partial_fault(table: Table, receipt: Receipt, *, from_table: bool) -> str:
 
 
 def origin_of(receipt: Receipt) -> int:
-    """Return the position of a segment's first byte, from which its rows' positions count."""
+    """Return the position of a segment's first byte. Positions of its rows count from there."""
     return find_broker(receipt.broker).codec.origin(receipt.base_offset)
 
 
@@ -366,8 +357,6 @@ def narrow_rows(
     :param table: the loaded table of rows.
     :param untouched: the result of :func:`untouched_files` for the table.
     :param keeps: condition on these columns, as an Arrow expression.
-    :raises ProofError: a data file is no Parquet file.
-    :raises LakeUnavailableError: the lake can't be read.
     """
     location = data_file_of(table, receipt)
     if location not in untouched:
@@ -375,7 +364,7 @@ def narrow_rows(
         of_codec = find_broker(receipt.broker).codec.columns
         names = list(dict.fromkeys((*columns, *of_codec.streams[:1])))
         for rows in message_batches(table, where, names):
-            yield _without(rows, of_codec, receipt).select(list(columns)).filter(keeps)
+            yield _without_removed(rows, of_codec, receipt).select(list(columns)).filter(keeps)
         return
     if receipt.groups is None:
         types = find_broker(receipt.broker).codec.schema
@@ -388,44 +377,27 @@ def narrow_rows(
             yield segment.read_row_group(group, columns=list(columns), use_threads=False).filter(keeps)
 
 
-def _read_data_file(
-    table: Table, location: str, receipt: Receipt, memory: WindowMemory | None, tree: SegmentTree | None
-) -> Iterator[tuple[int, memoryview]]:
-    codec = find_broker(receipt.broker).codec
-    with opened_rows(table.io, location) as parquet:
-        rows = rows_of_segment(parquet, receipt, location)
-        yield from segment_bytes(
-            rows, codec, origin_of(receipt), receipt.size_bytes, location, memory=memory, tree=tree
-        )
-
-
-def _read_rows(table: Table, receipt: Receipt, tree: SegmentTree | None) -> Iterator[tuple[int, memoryview]]:
-    out, _, _, _ = _bytes_of_rows(table, receipt, tree)
-    yield origin_of(receipt), out
-
-
 def filled_segment(table: Table, receipt: Receipt) -> tuple[memoryview, int]:
-    """Return the bytes of a segment with filler in the place of removed streams, and the bytes of filler.
+    """Return the bytes of a segment with filler in the place of removed streams, and the filler's length.
 
     All other bytes are proven: with the recorded hashes of the removed streams they give the root.
 
     :param table: the loaded table of rows.
     :raises ProofError: the remaining rows differ from the proven ones.
-    :raises LakeUnavailableError: the lake can't be read.
     """
     leaves = tree_to_compare(receipt, table.location())
     out, starts, ends, stored_ms = _bytes_of_rows(table, receipt, leaves)
     if fault := tree_fault(receipt, leaves) if leaves is not None else "expected a root, found none":
         raise ProofError(f"{table.location()}: {receipt.log}/{receipt.base_offset:020d}: {fault}.")
     origin = origin_of(receipt)
-    begins = np.append(origin, ends)
-    behind = np.append(starts, origin + receipt.size_bytes)
-    gaps = np.flatnonzero(begins < behind)
-    # A filler was stored when the message before it was, the first one when the segment's first was.
+    gap_starts = np.append(origin, ends)
+    gap_ends = np.append(starts, origin + receipt.size_bytes)
+    gaps = np.flatnonzero(gap_starts < gap_ends)
+    # A filler gets the store timestamp of the message before it, the first one that of the segment.
     times = np.append(receipt.first_store_timestamp_ms or receipt.proven_at_ms, stored_ms)
     last_timed = np.maximum.accumulate(np.where(times > 0, np.arange(len(times)), 0))
     codec = find_broker(receipt.broker).codec
-    rows = codec.filler(begins[gaps], behind[gaps], times[last_timed[gaps]])
+    rows = codec.filler(gap_starts[gaps], gap_ends[gaps], times[last_timed[gaps]])
     if rows is None:
         raise ProofError(
             f"{receipt.log}: expected a broker whose log may have filler, found {receipt.broker}."
@@ -436,9 +408,9 @@ def filled_segment(table: Table, receipt: Receipt) -> tuple[memoryview, int]:
 def _bytes_of_rows(
     table: Table, receipt: Receipt, tree: SegmentTree | None
 ) -> tuple[memoryview, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return a segment's bytes, and begin, end and time of storing of each row, in order.
+    """Return a segment's bytes, and begin, end and store timestamp of each row, in order.
 
-    Bytes without a row are zero. A time that isn't known is 0.
+    Bytes without a row are zero. A timestamp that isn't known is 0.
     """
     codec, origin = find_broker(receipt.broker).codec, origin_of(receipt)
     where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
@@ -450,9 +422,8 @@ def _bytes_of_rows(
         schema = pa.schema([field for field in columns if field.name in names])
         scan = table.scan(row_filter=where, selected_fields=tuple(schema.names))
         for batch in scan.to_arrow_batch_reader():
-            rows = pa.Table.from_batches([batch])
-            rows = _without(rows, codec.columns, receipt)
-            # PyIceberg widens strings and binaries; the codec knows its own types.
+            rows = _without_removed(pa.Table.from_batches([batch]), codec.columns, receipt)
+            # PyIceberg widens strings and binaries; the codec needs its own types.
             rows = rows.select(schema.names).cast(schema)
             encode_rows(codec, rows, out, origin, table.location())
             if tree is not None:
@@ -462,7 +433,7 @@ def _bytes_of_rows(
             sizes.append(rows["size"].to_numpy().astype(np.int64))
     starts = np.concatenate(offsets)
     if len(starts) != receipt.row_count:
-        # Bytes alone don't tell of rows without any.
+        # A missing row without bytes doesn't show in the bytes.
         raise ProofError(
             f"{table.location()}: expected {receipt.row_count} rows of {receipt.log}/"
             f"{receipt.base_offset:020d}, found {len(starts)}. Another engine changed them."
@@ -477,7 +448,7 @@ def _bytes_of_rows(
     return out, starts[order], ends[order], np.concatenate(times)[order]
 
 
-def _without(rows: pa.Table, columns: Columns, receipt: Receipt) -> pa.Table:
+def _without_removed(rows: pa.Table, columns: Columns, receipt: Receipt) -> pa.Table:
     removed = list(receipt.gone_streams)
     if not removed:
         return rows
@@ -493,25 +464,22 @@ def _stored_ms(rows: pa.Table, columns: Columns) -> npt.NDArray[np.int64]:
 
 
 MOST_TOPICS = 100
-"""Most topics of a segment that are counted separately. Other topics are counted together."""
+"""Maximum of topics in a segment that are counted separately. Other topics are counted together."""
 MOST_ROWS = 10_000
-"""Most rows of topic and day for a segment, which a broker writes within a few days. Rows with the fewest
-bytes are left out."""
+"""Maximum of rows of topic and day for a segment, which a broker writes within a few days. Rows with the
+fewest bytes are left out."""
 
 _SIZE, _KIND = "size", "kind"
 _COUNTED = ["topic", "day", "bytes", "messages"]
-_A_DAY = {"s": 86_400, "ms": DAY_MS, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_UNITS_A_DAY = {"s": 86_400, "ms": DAY_MS, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 
 def read_topic_days(table: Table, receipt: Receipt, untouched: Set[str]) -> tuple[TopicDay, ...]:
     """Return the bytes of each topic and day in a segment, the largest first.
 
     :param table: the loaded table of rows.
-    :param untouched: the result of :func:`~storage_engine.lake.soundness.segment_reader.untouched_files` for
-        the table.
-    :return: the rows; empty if the broker's codec names no topic or no time.
-    :raises ProofError: a data file is no Parquet file.
-    :raises LakeUnavailableError: the lake can't be read.
+    :param untouched: the result of :func:`untouched_files` for the table.
+    :return: () if the broker's codec has no column for the topic or for the time.
     """
     columns = find_broker(receipt.broker).codec.columns
     if not columns.streams or columns.stored_at is None:
@@ -556,7 +524,7 @@ def _counted(rows: pa.Table, columns: Columns) -> pa.Table:
         has_time = rows[stored_at].is_valid()
         rows, is_message = rows.filter(has_time), is_message.filter(has_time)
     stored = rows[stored_at]
-    days = np.floor_divide(stored.cast(pa.int64()).to_numpy(), _A_DAY[stored.type.unit])
+    days = np.floor_divide(stored.cast(pa.int64()).to_numpy(), _UNITS_A_DAY[stored.type.unit])
     sizes = rows[_SIZE].cast(pa.int64())
     counted = pa.Table.from_arrays(
         [rows[topic], pa.chunked_array([days]), sizes, is_message.cast(pa.int64())],

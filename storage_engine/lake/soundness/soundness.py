@@ -1,7 +1,7 @@
-"""Is this receipt sound? The one answer that the gate, ``verify`` and validation give. Pure.
+"""The decision whether a receipt is sound, for the gate, ``verify`` and validation. Pure.
 
-Only a sound receipt permits a deletion. Any fault makes it unsound. Whether bytes are lost: see
-:attr:`ReceiptFault.loses`. :mod:`~storage_engine.lake.soundness.soundness_reader` reads the data.
+Only a sound receipt permits a deletion. Any fault makes it unsound. :attr:`ReceiptFault.loses` says whether
+bytes are lost. :mod:`~storage_engine.lake.soundness.soundness_reader` reads the data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage_engine.lake.file.scan import LiveFile
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile
 
 BOUND_CHARACTERS = 64
-"""Number of characters to which a bound cuts a longer text (``truncate(64)`` in the table's properties)."""
+"""Number of characters that a bound has of a longer text (``truncate(64)`` in the table's properties)."""
 
 _NUMBERS = {
     name for name in IDENTITY_COLUMNS.names if not pa.types.is_string(IDENTITY_COLUMNS.field(name).type)
@@ -28,7 +28,7 @@ NO_SUCH_FILE = -1
 
 
 class Depth(IntEnum):
-    """Depth of a look, in the order of its cost. Each depth includes all depths before it."""
+    """Depth of a look, in the order of cost. Each depth includes all depths before it."""
 
     METADATA = 0
     """The receipt's own row, and the table's entries of its files."""
@@ -43,8 +43,6 @@ class Depth(IntEnum):
 
 
 class ReceiptFault(StrEnum):
-    """A fault of a receipt."""
-
     ROW = "row"
     CHAIN = "chain"
     MOVED = "moved"
@@ -64,7 +62,7 @@ class ReceiptFault(StrEnum):
     def is_displaced(self) -> bool:
         """Return whether the table has the rows in other files by now, or has lost them.
 
-        Only reading the rows shows which.
+        Only reading the rows shows which of the two is true.
         """
         return self in (ReceiptFault.MOVED, ReceiptFault.MOVED_AGAIN, ReceiptFault.ROWS_DELETED)
 
@@ -72,8 +70,7 @@ class ReceiptFault(StrEnum):
     def loses(self) -> bool:
         """Return whether nothing proves the bytes any more.
 
-        Otherwise the table has files that prove them, and the fault is in the chain, in the tree, or in the
-        entries that queries use.
+        Otherwise files of the table prove them, and the fault is in the chain, the tree or the entries.
         """
         return self not in (
             ReceiptFault.CHAIN,
@@ -114,7 +111,7 @@ _TEXTS = {
 class Fault:
     """A reason why a receipt is not sound.
 
-    :param subject: location of the faulty file; "": the fault is in the receipt's own row.
+    :param subject: location of the faulty file; "" if the fault is in the receipt's own row.
     """
 
     kind: ReceiptFault
@@ -136,8 +133,8 @@ class SeenFile:
     """A file that a receipt's proof depends on, with its present facts.
 
     :param listed: the table's entries of the file; a delete file has none.
-    :param size_bytes: its size; None: not checked; :data:`NO_SUCH_FILE`: the file is missing.
-    :param sha256: its hash; None: the file was not read.
+    :param size_bytes: its size; None if it was not checked; :data:`NO_SUCH_FILE` if the file is missing.
+    :param sha256: its hash; None if the file was not read.
     """
 
     stored: StoredFile
@@ -153,18 +150,16 @@ Identity = tuple[tuple[str, int, bytes], ...]
 class Seen:
     """Data read for one receipt.
 
-    :param row: the fault of the receipt's own row; then nothing else was read. "": there is none.
+    Each text is "" if there is no such fault, or if the data was not read.
+
+    :param row: the fault of the receipt's own row. If there is one, nothing else was read.
     :param files: the files that its proof depends on.
-    :param own: the table's entries of the data file that archiving wrote, even if the proof doesn't depend on
-        it any more.
-    :param identity: the segment's values that these entries must have: column, its field id, its value as a
-        bound.
-    :param statistics: difference between ``own`` and the file's footer; "": there is none, or they were not
-        compared.
-    :param rows_sha256: hash of the segment's bytes that the rows give; None: the rows were not read.
-    :param undecoded: why the rows give no segment; "": they do, or this was not tried.
-    :param tree: how the tree over the rows differs from the receipt's tree; "": it doesn't, or was not
-        compared.
+    :param own: the table's entries of the data file that archiving wrote, needed for the proof or not.
+    :param identity: the segment's values that ``own`` must have: column, field id, value as a bound.
+    :param statistics: difference between ``own`` and the file's footer.
+    :param rows_sha256: hash of the segment's bytes that the rows give; None if the rows were not read.
+    :param undecoded: why the rows give no segment.
+    :param tree: how the tree over the rows differs from the receipt's tree.
     """
 
     row: str = ""
@@ -179,7 +174,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A receipt, the data read for it, and its faults; ``faults`` is empty if it is sound."""
+    """A receipt, the data read for it, and its faults. A sound receipt has no faults."""
 
     receipt: Receipt
     seen: Seen
@@ -187,7 +182,7 @@ class Look:
 
     @property
     def is_displaced(self) -> bool:
-        """Return whether its rows are in other files by now, or were dropped."""
+        """Return whether the receipt's rows are in other files by now, or were dropped."""
         return any(fault.kind.is_displaced for fault in self.faults)
 
     @property
@@ -209,14 +204,9 @@ def judge(receipt: Receipt, seen: Seen) -> tuple[Fault, ...]:
     unchanged, only the rows count, not the files. Faults that lose bytes come first.
     """
     if seen.row:
-        return (
-            Fault(
-                ReceiptFault.ROW, receipt, "its row as it was written, by a version that is known", seen.row
-            ),
-        )
-    faults = [*_displacements(receipt, seen.files)]
-    if not faults:
-        faults += _file_faults(receipt, seen.files)
+        expected = "its row as it was written, by a version that is known"
+        return (Fault(ReceiptFault.ROW, receipt, expected, seen.row),)
+    faults = [*_displacements(receipt, seen.files)] or [*_file_faults(receipt, seen.files)]
     faults += _rows_faults(receipt, seen)
     faults += _entry_faults(receipt, seen)
     return tuple(sorted(faults, key=lambda fault: not fault.kind.loses))
@@ -236,9 +226,7 @@ def are_as_proven(files: Iterable[SeenFile]) -> bool:
 
 
 def chain_faults(rows: Iterable[Receipt], broken: str) -> Faults:
-    """Return the fault of a broken chain for every receipt of a store.
-
-    No receipt proves anything until the chain is whole.
+    """Return the fault of a broken chain for every receipt of a store. Until it is whole, none is sound.
 
     :param broken: the fault of the chain.
     """
@@ -253,10 +241,7 @@ def reasons(faults: Faults) -> dict[SegmentIdentity, str]:
 
 
 def losses(faults: Faults) -> dict[SegmentIdentity, str]:
-    """Return why nothing proves the bytes of receipts, as text.
-
-    Receipts that are only unsound are left out.
-    """
+    """Return why nothing proves the bytes of receipts, as text. Faults that lose no bytes are left out."""
     return {identity: str(items[0]) for identity, items in faults.items() if items[0].kind.loses}
 
 
@@ -265,13 +250,8 @@ def _displacements(receipt: Receipt, files: Sequence[SeenFile]) -> Iterable[Faul
     named = {file.stored.location for file in files}
     listed = {file.stored.location: file.listed for file in files if file.listed}
     if not listed or (receipt.moved_to is None and len(listed) < len(named)):
-        yield Fault(
-            ReceiptFault.MOVED,
-            receipt,
-            "in the table",
-            "not in the table",
-            min(named, default=receipt.data_file),
-        )
+        location = min(named, default=receipt.data_file)
+        yield Fault(ReceiptFault.MOVED, receipt, "in the table", "not in the table", location)
         return
     deletes = {name for entries in listed.values() for entry in entries for name in entry.delete_files}
     if missing := named - listed.keys() - deletes:
@@ -315,7 +295,7 @@ def _entry_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
             ("bytes", str(receipt.data_file_bytes), str(file.file_size_in_bytes)),
         ]
         if receipt.row_groups is not None:
-            # Other segments' rows are in it as well.
+            # The file has rows of other segments as well.
             pairs[0] = ("rows", str(receipt.row_count), str(min(receipt.row_count, file.record_count)))
         for name, field_id, value in seen.identity:
             lower, upper = ((bounds or {}).get(field_id) for bounds in (file.lower_bounds, file.upper_bounds))
@@ -331,9 +311,8 @@ def _entry_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
             if expected != actual:
                 yield Fault(ReceiptFault.ENTRY, receipt, f"{fact} {expected}", actual, entry.location)
     if seen.statistics:
-        yield Fault(
-            ReceiptFault.STATISTICS, receipt, "as in the footer", seen.statistics, seen.own[0].location
-        )
+        location = seen.own[0].location
+        yield Fault(ReceiptFault.STATISTICS, receipt, "as in the footer", seen.statistics, location)
 
 
 def _is_bound(bound: bytes, value: bytes, contains: bool) -> bool:
@@ -344,7 +323,7 @@ def _is_bound(bound: bytes, value: bytes, contains: bool) -> bool:
 def _is_within(name: str, lower: bytes, value: bytes, upper: bytes) -> bool:
     """Return whether a segment's value is between a column's bounds in a shared file."""
     if name in _NUMBERS:
-        # As Iceberg writes whole numbers.
+        # Iceberg's encoding of whole numbers.
         first, number, last = (int.from_bytes(data, "little", signed=True) for data in (lower, value, upper))
         return first <= number <= last
     return lower <= value <= upper

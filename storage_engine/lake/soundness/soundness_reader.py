@@ -1,6 +1,6 @@
 """Reading the facts that decide whether receipts are sound, to the depth that the caller chooses.
 
-:mod:`~storage_engine.lake.soundness.soundness` judges these facts. Who reads receipts must check their chain.
+:mod:`~storage_engine.lake.soundness.soundness` judges these facts. The caller must check the receipts' chain.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Chunk = Callable[[int, memoryview], None]
 
 _segment_of = attrgetter("store_id", "lineage", "log", "base_offset")
 
-# Which columns have statistics is the writer's to choose, and a column without any is no news.
+# A writer may leave out the statistics of a column, so a message about missing ones tells nothing.
 logging.getLogger("pyiceberg.io.pyarrow").addFilter(
     lambda record: not str(record.msg).startswith("PyArrow statistics missing")
 )
@@ -67,11 +67,7 @@ logging.getLogger("pyiceberg.io.pyarrow").addFilter(
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """The table's values for a data file that has the right length.
-
-    :param first: the lowest value of each column that identifies a segment.
-    :param last: the highest value of each such column.
-    """
+    """The table's values for a file, and the lowest and highest of each column that identifies a segment."""
 
     row_count: int
     size_bytes: int
@@ -92,7 +88,7 @@ class _Expected:
 class Reader:
     """Reads facts that decide whether receipts are sound. Each file is read once, even if segments share it.
 
-    :param table: the loaded table of rows, whose state counts.
+    :param table: the loaded table of rows.
     :param live: the files that it lists, for all stores and offsets of the receipts to look at.
     """
 
@@ -115,7 +111,7 @@ class Reader:
 
         For most receipts a few comparisons show that they are sound. The others are looked at one by one.
 
-        :param faults: result of :func:`row_faults` for these rows; None: they weren't checked yet.
+        :param faults: result of :func:`row_faults` for these rows; None if they weren't checked yet.
         :raises LakeUnavailableError: a file exists and can't be read.
         """
         faults = row_faults(rows) if faults is None else faults
@@ -125,11 +121,9 @@ class Reader:
         return {look.receipt.identity: look for look in looks if look.faults}
 
     def _is_as_expected(self, row: Receipt, root: str) -> bool:
-        """Return whether table and storage have a receipt's file with the receipt's values.
+        """Return whether table and storage have a receipt's file below ``root`` with the receipt's values.
 
-        False: the receipt needs a closer look.
-
-        :param root: directory below which its file must be.
+        If False, the receipt needs a closer look.
         """
         if row.state is not None or row.moved_to is not None or not row.data_file.startswith("data/"):
             return False
@@ -140,7 +134,7 @@ class Reader:
         return expected is not None and expected.is_right(row)
 
     def _expect(self, location: str) -> _Expected | None:
-        """Return the values that a receipt of a sound file has; None: the file needs a closer look."""
+        """Return the values that a receipt of a sound file has; None if the file needs a closer look."""
         listed = self._live.get(location, ())
         if len(listed) != 1 or listed[0].delete_files:
             return None
@@ -153,12 +147,12 @@ class Reader:
                 for bounds in (entry.lower_bounds, entry.upper_bounds)
             ]
         except Exception:
-            # Whoever looks closer says what it is.
+            # The closer look reports the error.
             return None
         return _Expected(entry.record_count, entry.file_size_in_bytes, bounds[0], bounds[1])
 
     def look(self, receipt: Receipt, depth: Depth, chunk: Chunk | None = None) -> Look:
-        """Look at a receipt down to a depth, but no deeper than where its bytes are found unproven.
+        """Look at a receipt down to a depth, or only until its bytes turn out to be unproven.
 
         Rows are read even if the table no longer lists the receipt's own files unchanged: the rows may be in
         other files by now.
@@ -166,8 +160,8 @@ class Reader:
         :param chunk: called with positions and bytes of the segment that the rows give.
         :raises LakeUnavailableError: a file exists and can't be read.
         """
-        if wrong := row_fault(receipt):
-            return _judge_look(receipt, Seen(wrong))
+        if fault := row_fault(receipt):
+            return _judge_look(receipt, Seen(fault))
         own, files = self._list_files(receipt)
         displaced = is_displaced(receipt, files)
         for step in (Depth.SIZES, Depth.FILES):
@@ -182,17 +176,11 @@ class Reader:
         return _judge_look(receipt, seen)
 
     def is_displaced(self, receipt: Receipt) -> bool:
-        """Return whether a receipt's rows are in other files by now, or were dropped.
-
-        Its own row isn't checked.
-        """
+        """Return whether the rows are in other files by now, or were dropped. Doesn't check the receipt."""
         return is_displaced(receipt, self._list_files(receipt)[1])
 
     def file(self, stored: StoredFile, depth: Depth) -> SeenFile:
-        """Look at a file at SIZES or FILES, even if the table doesn't list it.
-
-        :raises LakeUnavailableError: the file exists and can't be read.
-        """
+        """Look at a file at SIZES or FILES, even if the table doesn't list it. Errors: see :meth:`look`."""
         return self._file(SeenFile(stored, self._live.get(stored.location, ())), depth)
 
     def _list_files(self, receipt: Receipt) -> tuple[tuple[LiveFile, ...], tuple[SeenFile, ...]]:
@@ -230,12 +218,12 @@ class Reader:
         return tuple(self._bound(column, value) for column, value in enumerate(_segment_of(receipt)))
 
     def _with_statistics(self, seen: Seen) -> Seen:
-        # Parsed only where its hash was found to be the one that was proven.
+        # A footer is parsed only if the file's hash was found to be the proven one.
         if not any(entry.location == file.stored.location for entry in seen.own for file in seen.files):
             return seen
         try:
-            wrong = (self._difference(entry) for entry in seen.own)
-            return replace(seen, statistics=next(filter(None, wrong), ""))
+            differences = (self._difference(entry) for entry in seen.own)
+            return replace(seen, statistics=next(filter(None, differences), ""))
         except (LakeUnavailableError, MemoryError):
             raise
         except Exception as error:
@@ -247,7 +235,7 @@ class Reader:
         try:
             if not receipt.is_whole:
                 fault = partial_fault(self._table, receipt, from_table=is_displaced(receipt, seen.files))
-                # The root that its rows reach is over this SHA-256.
+                # The root that its rows give covers this SHA-256.
                 return replace(seen, undecoded=fault, rows_sha256=None if fault else receipt.sha256)
             untouched = frozenset(file.location for file in seen.own if not file.has_deletes)
             read = partial(read_segment, self._table, receipt, untouched=untouched, memory=window_memory())
@@ -256,9 +244,9 @@ class Reader:
                     digest.update(data)
                 if chunk is not None:
                     chunk(position, data)
-            wrong = tree_fault(receipt, leaves)
-            if leaves is not None and not wrong:
-                # The root is over each byte at its place, and over the SHA-256 of all: one hash a byte.
+            tree_difference = tree_fault(receipt, leaves)
+            if leaves is not None and not tree_difference:
+                # The root covers each byte at its place, and the SHA-256. So each byte is hashed only once.
                 return replace(seen, rows_sha256=receipt.sha256)
             if leaves is not None:
                 for _, data in read():
@@ -268,17 +256,14 @@ class Reader:
         except StorageEngineError as error:
             return replace(seen, undecoded=str(error))
         except Exception as error:
-            # PyArrow and PyIceberg raise anything at all over bytes that they can't make sense of.
+            # PyArrow and PyIceberg may raise any error for bytes that they can't decode.
             return replace(seen, undecoded=_decode_fault(error))
-        # Of rows that are others than were proven, nobody asks for the tree.
+        # If the rows have other bytes, the tree's difference isn't reported.
         is_same = digest.hexdigest() == receipt.sha256
-        return replace(seen, rows_sha256=digest.hexdigest(), tree=wrong if is_same else "")
+        return replace(seen, rows_sha256=digest.hexdigest(), tree=tree_difference if is_same else "")
 
     def _difference(self, listed: LiveFile) -> str:
-        """Return the difference between an entry and the file's footer.
-
-        The footer of a shared file is read once.
-        """
+        """Return the difference between an entry and the file's footer, which is read once."""
         if id(listed) not in self._differences:
             self._differences[id(listed)] = statistics_difference(self._table, listed.entry)
         return self._differences[id(listed)]
@@ -322,7 +307,7 @@ def find_faults(
         return faults
     reader = _reader(lake.messages(), rows)
     reads_files = depth >= Depth.FILES
-    # Where files aren't read, each costs the same: a question for its length.
+    # A file that isn't read costs one request for its length.
     shares = [row.data_file_bytes if reads_files else 1 for row in rows]
     with report_work("Checking data files", sum(shares), "" if reads_files else "files") as advance:
         for row, share in zip(rows, shares, strict=True):
@@ -356,11 +341,11 @@ def moved_receipts(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
 
 
 def statistics_difference(table: Table, listed: DataFile) -> str:
-    """Return the difference between the table's statistics of a data file and its footer; "": there is none.
+    """Return the difference between the table's statistics of a data file and its footer; "" if they agree.
 
     The writer of the manifest may choose which columns have statistics, and how much of a text a bound has.
 
-    :raises Exception: whatever PyArrow raises for a file that is no Parquet file.
+    :raises Exception: any error of PyArrow for a file that is no Parquet file.
     """
     metadata = table.metadata.model_copy(update={"properties": {"write.metadata.metrics.default": "full"}})
     with lake_errors(listed.file_path, "read a data file"):

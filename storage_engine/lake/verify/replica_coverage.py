@@ -3,6 +3,8 @@
 Stores of one cluster may share a lake. Their receipts of one log have the same ``log_id``, but their segments
 begin and end at different offsets. A receipt counts here only if the log's own bytes at the receipt's offsets
 have its SHA-256.
+
+Functions raise LakeUnavailableError if the lake can't be read.
 """
 
 from __future__ import annotations
@@ -35,13 +37,13 @@ class LostRange(HasOffsets, Protocol):
 
 
 HashRange = Callable[[int, int], "str | None"]
-"""Returns the SHA-256 of a log's bytes at the offsets [first, end), in hex; None: it has no such bytes."""
+"""Returns the SHA-256 of a log's bytes at the offsets [first, end), in hex; None if it has no such bytes."""
 
 EVERY_RECORD = (0, EVERY_OFFSET[1])
 """The offsets of a whole log."""
 
 _MOST_NAMED = 200
-"""Most logs that a query of the table names. For more logs, the receipts of all logs are read."""
+"""Maximum of logs that a query of the table names. For more logs, the receipts of all logs are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class ReplicaCover:
 class Difference:
     """A range of a log that another replica has archived with other bytes.
 
-    :param sha256: hash of this log's bytes at the same offsets; None: no batches begin and end there.
+    :param sha256: hash of this log's bytes at the same offsets; None if no batches begin and end there.
     """
 
     receipt: Receipt
@@ -85,12 +87,11 @@ def replica_receipts(
     """Return other stores' receipts within given ranges of logs, by log, store and offset.
 
     There is one for each segment that the other store has whole, in any lineage: only the bytes count. The
-    table is read once, and only files that may have such a receipt, by their bounds.
+    table is read once, and only those of its files whose bounds may include such a receipt.
 
     :param store_id: this store.
     :param logs: for each ``Receipt.log_id``, the first offset and the offset after the last.
     :param with_ended: also return receipts of expired segments, which prove nothing.
-    :raises LakeUnavailableError: the table can't be read.
     """
     table = lake.segments()
     if not logs or "log_id" not in table.schema().column_names:
@@ -119,12 +120,11 @@ def replica_receipts(
 
 
 def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
-    """Return other stores' receipts of a store's logs.
+    """Return all other stores' receipts of a store's logs, including those of expired segments.
 
-    A segment that a replica had archived wasn't archived again. Receipts of expired segments are included.
+    A segment that a replica had archived wasn't archived again, and has a receipt only there.
 
     :param rows: the store's own receipts.
-    :raises LakeUnavailableError: the table can't be read.
     """
     logs = {row.log_id: EVERY_RECORD for row in rows if row.log_id is not None}
     replicas = replica_receipts(lake, rows[0].store_id, logs, with_ended=True) if logs else {}
@@ -134,7 +134,7 @@ def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, 
 def replica_spans(
     lake: Lake, store_id: str, names: LogNames, lost: Iterable[LostRange], compared: ComparedReceipts
 ) -> tuple[ReplicaSpan, ...]:
-    """Return ranges lost in this store that other stores have archived, also ranges that have expired since.
+    """Return ranges lost in this store that other stores have archived, even if they have expired since.
 
     If a log's identity is unique, equal identities mean the same log. Otherwise a receipt counts only if its
     bytes were compared, or if compared bytes or the store's own archived bytes directly follow its segment.
@@ -142,9 +142,7 @@ def replica_spans(
     :param names: names and identities of the store's logs. The identity of other logs is found by the store's
         own receipts, and by compared ones.
     :param lost: ranges that neither the disk nor the store's receipts have.
-    :param compared: returns the compared receipts. It is called only if an identity isn't unique or isn't
-        known.
-    :raises LakeUnavailableError: the lake can't be read.
+    :param compared: returns the compared receipts, and is called only if an identity isn't sure.
     """
     ranges = [(lost_range.log, lost_range.start_offset, lost_range.end_offset) for lost_range in lost]
     ids = {log: names.ids.get(log, "") for log, _, _ in ranges}
@@ -190,11 +188,9 @@ def _credit_rows(
     replicas: Mapping[str, Sequence[Receipt]],
     compared: Collection[str | SegmentIdentity],
 ) -> set[str]:
-    """Return row hashes of compared and own receipts, and of receipts that lead up to these without a gap.
+    """Return row hashes of compared and own receipts, and of receipts before them without a gap.
 
     Receipts after the last of these don't count: from there on the other log may differ.
-
-    :param replicas: other stores' receipts, by ``Receipt.log_id``.
     """
     own_rows = receipts(lake, store_id, with_ended=True)
     compared = _with_renewed(lake, [row for of_log in replicas.values() for row in of_log], compared)
@@ -217,30 +213,26 @@ def _credit_rows(
     return credited
 
 
-def is_replica(lake: Lake, store_id: str, found: Sequence[Receipt], compared: ComparedReceipts) -> bool:
+def is_replica(lake: Lake, store_id: str, rows: Sequence[Receipt], compared: ComparedReceipts) -> bool:
     """Return whether other stores' receipts belong to a replica of a store's log, at least up to some offset.
 
-    This is so if one of them was compared, or directly follows the store's own archived segment.
+    They do if one of them was compared, or directly follows a segment that the store has archived.
 
-    :param found: other stores' receipts of one log.
-    :raises LakeUnavailableError: the lake can't be read.
+    :param rows: other stores' receipts of one log.
     """
-    renewed = _with_renewed(lake, found, compared())
+    renewed = _with_renewed(lake, rows, compared())
     by_end = {row.end: row for row in receipts(lake, store_id)}
     return any(
         _is_compared(row, renewed)
         or ((left := by_end.get(row.base_offset)) and find_broker(row.broker).receipts.continues(left, row))
-        for row in found
+        for row in rows
     )
 
 
 def _with_renewed(
     lake: Lake, rows: Sequence[Receipt], compared: Collection[str | SegmentIdentity]
 ) -> Collection[str | SegmentIdentity]:
-    """Return the compared receipts, together with later receipts that prove the same bytes again.
-
-    :param rows: other stores' receipts that count.
-    """
+    """Return the compared receipts, together with later receipts that prove the same bytes again."""
     if not compared:
         return compared
     stores = {row.store_id for row in rows if not _is_compared(row, compared)}
@@ -256,7 +248,7 @@ def _is_compared(row: Receipt, compared: Collection[str | SegmentIdentity]) -> b
 def compare_with_replicas(
     lake: Lake,
     segments: Sequence[Segment],
-    found: Sequence[Receipt],
+    rows: Sequence[Receipt],
     hash_range: HashRange,
     depth: Depth = Depth.SIZES,
 ) -> ReplicaComparison:
@@ -266,10 +258,9 @@ def compare_with_replicas(
     one of the segments are hashed.
 
     :param segments: segments of one log, the oldest first.
-    :param found: result of :func:`replica_receipts` for this log.
+    :param rows: result of :func:`replica_receipts` for this log.
     :param hash_range: hashes ranges of this log's files.
     :param depth: depth to which the receipts' files are read.
-    :raises LakeUnavailableError: the lake can't be read.
     """
     ends = [segment.end_offset for segment in segments]
 
@@ -277,7 +268,7 @@ def compare_with_replicas(
         place = bisect_right(ends, row.base_offset)
         return place < len(ends) and segments[place].base_offset < row.end
 
-    by_identity = {row.identity: row for row in found if meets_one(row)}
+    by_identity = {row.identity: row for row in rows if meets_one(row)}
     broken = broken_receipts(lake, list(by_identity.values()), depth)
     same: list[Receipt] = []
     others: list[tuple[Receipt, str | None]] = []
@@ -298,7 +289,7 @@ def compare_with_replicas(
 
 
 def _covers(segments: Iterable[Segment], rows: Iterable[Receipt]) -> Iterable[ReplicaCover]:
-    """Yield the segments whose offsets are all covered by receipts, whichever stores these are from."""
+    """Yield the segments whose offsets are all covered by receipts, of any stores."""
     ordered = sorted(rows, key=attrgetter("base_offset", "end"))
     for segment in segments:
         first, end = segment.base_offset, segment.end_offset

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 
 from pyiceberg.table import Table
 
@@ -33,7 +33,7 @@ def reprove(
 ) -> tuple[Receipt, ...]:
     """Prove segments again by their present rows in the table, if these are no longer in the proven files.
 
-    A new receipt holds as long as the table has the files in which the rows were found, unchanged.
+    A new receipt holds as long as the table has the files of these rows unchanged.
 
     :param rows: receipts of one store that count.
     :param advance: called with the number of segment bytes that were read since the last call.
@@ -53,8 +53,11 @@ def reprove(
 
 
 def _prove_all(table: Table, rows: Sequence[Receipt], advance: Callable[[int], None]) -> dict[str, Receipt]:
-    # A file that another engine wrote may have the rows of many segments: it is hashed once.
-    stored = cache(partial(_read_stored, table))
+    # Cached, because a file that another engine wrote may have the rows of many segments.
+    @cache
+    def stored(location: str) -> StoredFile:
+        with lake_errors(location, "read a data file"), open_data_file(table.io, location) as file:
+            return StoredFile(location, file.size(), sha256_of_file(file))
 
     def prove(row: Receipt) -> Receipt | None:
         proven = _prove(table, row, stored)
@@ -68,10 +71,15 @@ def _prove_all(table: Table, rows: Sequence[Receipt], advance: Callable[[int], N
 def _prove(table: Table, receipt: Receipt, stored: Callable[[str], StoredFile]) -> Receipt | None:
     try:
         files = tuple(stored(location) for location in _files_with_rows(table, receipt))
-        if not _reaches_receipt(table, receipt):
-            return None
+        # Rewritten rows get no new root. If they don't give the old root, they prove nothing.
+        if receipt.is_whole:
+            fault = rows_fault(table, receipt, table.location())
+        else:
+            fault = partial_fault(table, receipt, from_table=True)
     except Exception:
-        # PyArrow and PyIceberg raise anything at all over what another engine left; nothing is proven then.
+        # PyArrow and PyIceberg may raise any error for files of another engine. Then nothing is proven.
+        return None
+    if fault:
         return None
     location = data_file_of(table, receipt)
     stored_files = (StoredFile(location, receipt.data_file_bytes, receipt.data_file_sha256),)
@@ -85,28 +93,14 @@ def _prove(table: Table, receipt: Receipt, stored: Callable[[str], StoredFile]) 
     )
 
 
-def _reaches_receipt(table: Table, receipt: Receipt) -> bool:
-    """Return whether a segment's rows are what its receipt proves, whichever files have them.
-
-    Rewritten rows get no new root. They must still give the old root, or they prove nothing.
-    """
-    if not receipt.is_whole:
-        return not partial_fault(table, receipt, from_table=True)
-    # Whatever file the rows lie in: read by the table, they are what every engine sees.
-    return not rows_fault(table, receipt, table.location())
-
-
 def _commit(lake: Lake, store_id: str, proven: dict[str, Receipt]) -> list[Receipt]:
-    """Commit new receipts, and return those that are in the table.
-
-    :param proven: the new receipts, by ``row_hash`` of the receipt that each supersedes.
-    """
+    """Commit receipts, given by the hash of the receipt that each supersedes. Return those in the table."""
     if not proven:
         return []
     span = offsets_of(proven.values())
 
     def missing(segments: Table) -> list[Receipt]:
-        # One that was superseded meanwhile is not the last one any more, and neither is what we committed.
+        # Leaves out receipts that were superseded meanwhile, by others or by our own commit.
         rows = receipts_in(segments, store_id, base_offsets=span, with_ended=True)
         last = {row.row_hash for row in rows}
         messages = lake.messages()
@@ -128,11 +122,3 @@ def _files_with_rows(table: Table, receipt: Receipt) -> list[str]:
             if read_files(table, where, ("physical_offset",), [task]).num_rows:
                 locations |= {task.file.file_path, *(file.file_path for file in task.delete_files)}
     return sorted(locations)
-
-
-def _read_stored(table: Table, location: str) -> StoredFile:
-    with (
-        lake_errors(location, "read a data file"),
-        open_data_file(table.io, location) as file,
-    ):
-        return StoredFile(location, file.size(), sha256_of_file(file))

@@ -130,11 +130,11 @@ _OF_FILES = {ReceiptFault.MISSING, ReceiptFault.SIZE, ReceiptFault.SHA256}
 class SegmentLook:
     """Result of a close look at one segment.
 
-    :param level: how deep the look went. It ends at the level at which a fault was found.
-    :param fault: why the lake doesn't prove its bytes; "": it does.
-    :param findings: other faults, also that the segment could not be read.
-    :param done: the look was completed, so that its result may be remembered.
-    :param local: facts of the broker's file; None: there is none, or it vanished.
+    :param level: depth of the look. It ends at the level at which a fault was found.
+    :param fault: why the lake doesn't prove its bytes; "" if it does.
+    :param findings: other faults, for example that the segment could not be read.
+    :param done: whether the look was completed, so that its result may be remembered.
+    :param local: facts of the broker's file; None if there is none, or if it vanished.
     """
 
     receipt: Receipt
@@ -150,7 +150,7 @@ def look_at(
 ) -> SegmentLook:
     """Check one segment at FILES, BYTES or STORE.
 
-    :param known: the look at its metadata, which found faults; None: it found none.
+    :param known: the look at its metadata; None if that found no fault.
     :param local: the broker's file, which is compared at STORE.
     """
     earlier = () if known is None else known.faults
@@ -167,7 +167,12 @@ def look_at(
         if level is VerifyLevel.STORE and local is not None:
             local = _hash_span(local)
         level = VerifyLevel.FILES
-    findings += (_finding(fault) for fault in look.faults if fault.kind.loses and fault not in look.losses)
+    advice = Text("Nothing is lost, but the gate deletes nothing on this receipt. ", RENEW_ADVICE)
+    findings += (
+        Finding(Status.WARNING, receipt_name(receipt), f"{fault}; its rows prove the same bytes", advice)
+        for fault in look.faults
+        if fault.kind.loses and fault not in look.losses
+    )
     findings += (unsound(fault) for fault in look.faults if not fault.kind.loses and fault not in earlier)
     return SegmentLook(receipt, level, "; ".join(map(str, look.losses)), tuple(findings), True, local)
 
@@ -188,7 +193,7 @@ class _Compared:
 
     @classmethod
     def of(cls, opened: ExitStack, local: LocalSpan | None) -> _Compared | None:
-        """Open the broker's file; None: there is none to compare, or a cleanup has deleted it meanwhile."""
+        """Open the broker's file; None if there is none, or if a cleanup has deleted it meanwhile."""
         if local is None:
             return None
         try:
@@ -214,7 +219,7 @@ class _Compared:
 
 
 def _companions_fault(receipt: Receipt, path: Path) -> str:
-    """Return how the companions of the broker's file differ from the receipt's; "": they don't."""
+    """Return how the companions of the broker's file differ from the receipt's; "" if they don't."""
     for companion in receipt.companions:
         try:
             fault = companion_fault(receipt.broker, companion, path.with_name(companion.name))
@@ -242,21 +247,12 @@ def _first_difference(actual: bytes, expected: memoryview) -> int | None:
     return None if len(actual) == len(expected) else shared
 
 
-def _finding(fault: Fault) -> Finding:
-    return Finding(
-        Status.WARNING,
-        receipt_name(fault.receipt),
-        f"{fault}; its rows prove the same bytes",
-        Text("Nothing is lost, but the gate deletes nothing on this receipt. ", RENEW_ADVICE),
-    )
-
-
 def _unreadable(receipt: Receipt, error: Exception) -> Finding:
     return Finding(
         Status.FAILURE,
         receipt_name(receipt),
         f"could not be checked: {str(error) or type(error).__name__}",
-        "Nothing is known of it now. Make the file readable and verify again: it comes first.",
+        "Its state is not known now. Make the file readable and verify again: it is checked first.",
     )
 
 
@@ -274,7 +270,7 @@ class StoreMetadata:
     :param looks: looks at unsound receipts, by metadata and sizes.
     :param broken: receipts that prove nothing now, each with the reason.
     :param reader: takes closer looks.
-    :param chained: the chain of receipts is whole.
+    :param chained: whether the chain of receipts is whole.
     """
 
     store_id: str
@@ -300,19 +296,25 @@ def read_state(
 
     :param remembered: earlier checks of this lake. They must be read before this is called.
     :param known: returns the links that a store's chain is known to have had.
-    :param statistics: read all statistics of data files, because they are compared later.
+    :param statistics: read all statistics of data files, so that they can be compared later.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    # What this process read of metadata before says nothing of the files as they are now.
+    # The files may have changed since this process read their metadata.
     clear_manifest_cache()
     forget_files()
     segments = lake.segments()
     where = AlwaysTrue() if store_id is None else all_equal({"store_id": store_id})
     rows = by_store(read_receipts(segments, where))
-    # After the receipts: whatever these name is in the table by now.
+    # Loaded after the receipts, so that the table has all files that these name.
     table = lake.messages()
     entries = list_entries(table, store_id, statistics=statistics)
-    acts = tuple(_faults_of_acts(lake))
+    acts: tuple[Finding, ...] = ()
+    try:
+        read_acts(lake)
+    except LakeUnavailableError as error:
+        # The fault concerns each store in the lake.
+        fault, _, advice = Text(error).partition(". ")
+        acts = (Finding(Status.FAILURE, "acts", fault, advice),)
     before = {check.store_id for check in remembered} if store_id is None else set()
     states = (
         _state(lake, table, name, rows.get(name, ()), entries.get(name, []), remembered, known(name))
@@ -321,33 +323,28 @@ def read_state(
     return tuple(replace(state, findings=(*acts, *state.findings)) for state in states)
 
 
-def _faults_of_acts(lake: Lake) -> Iterator[Finding]:
-    """Yield the faults of the lake's acts. They concern each store in the lake."""
-    try:
-        read_acts(lake)
-    except LakeUnavailableError as error:
-        fault, _, advice = Text(error).partition(". ")
-        yield Finding(Status.FAILURE, "acts", fault, advice)
-
-
 def _state(
     lake: Lake,
     table: Table,
     store_id: str,
-    every: Sequence[Receipt],
+    history: Sequence[Receipt],
     entries: Sequence[LiveFile],
     remembered: Sequence[Check],
     heads: Collection[ChainHead],
 ) -> StoreMetadata:
-    every_row = current(every)
+    every_row = current(history)
     findings, rows = [], with_rows(every_row)
-    chained, faults = True, row_faults(every)
+    chained, faults = True, row_faults(history)
     try:
-        check_chain(every, heads, faults)
+        check_chain(history, heads, faults)
     except ReceiptError as error:
         chained = False
-        findings.append(_chain(error))
-    findings += _find_vanished(every, [check for check in remembered if check.store_id == store_id])
+        advice = (
+            "No segment of this store is deleted by its receipt until the chain is whole: roll the table "
+            "segments back to the snapshot before the change."
+        )
+        findings.append(Finding(Status.FAILURE, "receipts", Text(error), advice))
+    findings += _find_vanished(history, [check for check in remembered if check.store_id == store_id])
     reader = Reader(table, entries)
     looks = reader.faulty(rows, faults)
     findings += (unsound(fault) for look in looks.values() for fault in look.faults if not fault.kind.loses)
@@ -369,7 +366,7 @@ def _state(
 def _read_receipted(
     lake: Lake, table: Table, store_id: str, rows: Sequence[Receipt], entries: Sequence[LiveFile]
 ) -> frozenset[str]:
-    """Return data files of a run at work that got their receipts only after ``rows`` was read."""
+    """Return data files that got their receipts from a running archive only after ``rows`` was read."""
     waiting = unreceipted_files(table, rows, entries)
     receipted: frozenset[str] = frozenset()
     until = time.monotonic() + _COMMIT_SECONDS
@@ -383,18 +380,8 @@ def _read_receipted(
     return receipted - {data_file_of(table, row) for row in rows}
 
 
-def _chain(error: ReceiptError) -> Finding:
-    return Finding(
-        Status.FAILURE,
-        "receipts",
-        Text(error),
-        "No segment of this store is deleted by its receipt until the chain is whole: roll the table "
-        "segments back to the snapshot before the change.",
-    )
-
-
 def _find_vanished(rows: Sequence[Receipt], remembered: Sequence[Check]) -> Iterator[Finding]:
-    """Yield findings for remembered receipts that are missing: a chain can't show that its end is missing."""
+    """Yield findings for remembered receipts that are missing. The chain doesn't show a missing end."""
     hashes = {row.row_hash for row in rows}
     slots = {(row.lineage, row.log, row.base_offset) for row in rows}
     missing = {check.receipt_hash: check for check in remembered if check.receipt_hash not in hashes}
@@ -437,21 +424,21 @@ def verify(
 ) -> tuple[StoreVerification, ...]:
     """Check a lake. If a store's ranges on disk are given, check them together with its part of the lake.
 
-    :param store_id: check only this store; None: check every store that the lake knows.
+    :param store_id: the store to check; None for every store that the lake knows.
     :param local: that store's ranges on disk, from :func:`local_spans`.
     :param elsewhere: receipts of that store that hold in another lake, or whose segments expired there.
-    :param released: ranges deleted by the journal's record, by store.
+    :param released: ranges that were deleted according to the journal, by store.
     :param known: links that the chain is known to have had, by store.
-    :param memory: earlier checks, and the place to record new ones.
-    :param max_bytes: limit for reading data files and segments; None: no limit.
-    :param witnesses: by store, other places that may have missing ranges, and the logs on disk. Replicas'
-        ranges in this lake are added.
+    :param memory: has earlier checks, and records new ones.
+    :param max_bytes: limit for reading data files and segments; None means no limit.
+    :param witnesses: by store, the logs on disk and other places that may have missing ranges. Replicas in
+        this lake are added.
     :return: one result for each store, by store id.
     :raises LakeUnavailableError: the lake can't be read. A single data file that can't be read is a finding.
     """
     lake_id = str(lake.segments().metadata.table_uuid)
     with no_collection():
-        # Before the receipts are read: who verifies at the same time may remember newer ones.
+        # Before the receipts are read, because another verification may remember newer receipts meanwhile.
         remembered = list(memory.recall(lake_id)) if memory else []
         statistics = level.includes(VerifyLevel.FILES)
         states = read_state(lake, store_id, remembered, known, statistics=statistics)
@@ -464,7 +451,7 @@ def verify(
                 remember(turn.take(look))
                 advance(look.receipt.size_bytes)
     if turn.unreadable:
-        # A lake that went away says so here, instead of one segment at a time.
+        # If the lake itself is unreachable, this raises an error, in the place of findings for each segment.
         lake.messages()
     with no_collection():
         return tuple(turn.result(lake, state, released(state.store_id), elsewhere) for state in states)
@@ -498,7 +485,7 @@ def _remembering(memory: Memory | None, lake_id: str) -> Iterator[Callable[[Sequ
 
 
 class _Turn:
-    """One walk over some of a lake's segments, with the results."""
+    """One pass over some of a lake's segments, with the results."""
 
     def __init__(
         self,
@@ -585,18 +572,14 @@ class _Turn:
         local = look.local
         same = local is not None and local.sha256 == receipt.sha256 and not local.companions_fault
         if level is VerifyLevel.STORE and not same:
-            # The lake's part is proven; the broker's file has to be looked at again.
+            # The lake proves the segment, but the broker's file must be compared again.
             level = VerifyLevel.BYTES
         check = Check.of(receipt, level, clock_ms(), look.fault)
         self._keep(check)
         return [check]
 
     def result(
-        self,
-        lake: Lake,
-        state: StoreMetadata,
-        released: Iterable[ReleasedSpan],
-        elsewhere: Sequence[Receipt],
+        self, lake: Lake, state: StoreMetadata, released: Iterable[ReleasedSpan], elsewhere: Sequence[Receipt]
     ) -> StoreVerification:
         looked = state.receipts if self._looks else ()
         looks = [self._looks[r.identity] for r in looked if r.identity in self._looks]
@@ -652,7 +635,7 @@ class _Turn:
         return look is not None and look.is_displaced
 
     def _span(self, receipt: Receipt) -> LocalSpan | None:
-        """Return the broker's file of a segment; None: it isn't on disk, or is of an older lineage."""
+        """Return the broker's file of a segment; None if it isn't on disk, or is of an older lineage."""
         slot = (receipt.log, receipt.base_offset)
         present = self._witnesses[receipt.store_id].present.get(receipt.log, "")
         is_newest = self._newest[slot] == receipt.lineage
@@ -662,13 +645,13 @@ class _Turn:
         return None if span is None or span.shielded or span.lineage > receipt.lineage else span
 
     def _reachable(self, receipt: Receipt) -> VerifyLevel:
-        """Return the deepest possible level for a segment: one that is not on disk has no file to compare."""
+        """Return the deepest possible level for a segment: STORE needs its file on disk."""
         if self._level is VerifyLevel.STORE and self._span(receipt) is None:
             return VerifyLevel.BYTES
         return self._level
 
     def _broken(self, receipt: Receipt, fault: str) -> Finding:
-        # Whether rows that another engine has put elsewhere are the segment, only reading them tells.
+        # Only a read of rows that another engine has moved shows whether they are the segment.
         unread = self._is_moved(receipt) and receipt.identity not in self._looks
         advice = Text(RENEW_ADVICE, " ", RESTORE_ADVICE) if unread else RESTORE_ADVICE
         return Finding(Status.FAILURE, receipt_name(receipt), fault, advice)
@@ -679,5 +662,5 @@ class _Turn:
 
 
 def _fault_of(receipt: Receipt, broken: Mapping[SegmentIdentity, str]) -> str:
-    """Return why a receipt proves nothing; "": it proves its segment."""
+    """Return why a receipt proves nothing; "" if it proves its segment."""
     return broken.get(receipt.identity, "") if broken else ""
