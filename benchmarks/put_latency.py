@@ -43,7 +43,7 @@ from storage_engine.project.up import interruptible
 from storage_engine.retention import steps
 from storage_engine.retention.hold.holding import Acceptance
 from storage_engine.retention.monitor.store_watch import HostWatch
-from storage_engine.retention.quarantine.tree import Place, make_place, remove
+from storage_engine.retention.quarantine.places import Place, make_place, remove
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.index import look_at_shield
 from tests.integration.secured import certificate

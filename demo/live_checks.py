@@ -19,7 +19,7 @@ from storage_engine.lake.soundness.receipts import current, list_stores, receipt
 from storage_engine.lake.soundness.segment_reader import message_batches
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.codec.frame_layout import BODY_AT, BODY_LENGTH_AT, QUEUE_OFFSET_AT
-from storage_engine.rocketmq.hold.local_hold import read_local
+from storage_engine.rocketmq.hold.hold_state import read_local
 
 Messages = Mapping[tuple[int, int], str]
 """SHA-256 of a body by queue and queue offset."""

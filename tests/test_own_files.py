@@ -14,9 +14,9 @@ import pytest
 from storage_engine.core.durable import DIRECTORY
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.hold import WatchLook
-from storage_engine.rocketmq.hold import heartbeat, local_hold, marker
+from storage_engine.rocketmq.hold import heartbeat, hold_state, marker
 from storage_engine.rocketmq.hold.heartbeat import no_watch, watching
-from storage_engine.rocketmq.hold.local_hold import read_local
+from storage_engine.rocketmq.hold.hold_state import read_local
 from storage_engine.rocketmq.hold.marker import read_marker
 from storage_engine.same_bytes import own_acts, trusted_times
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
@@ -49,7 +49,7 @@ def read_shield(root: Path) -> None:
 READERS: dict[str, Callable[[Path], object]] = {
     f"{DIRECTORY}/{own_acts.NAME}": read_own_acts,
     f"{DIRECTORY}/{trusted_times.NAME}": lambda root: trusted_times.times_are_trusted(root, root),
-    f"{DIRECTORY}/{local_hold.NAME}": read_local,
+    f"{DIRECTORY}/{hold_state.RECORD}": read_local,
     f"{DIRECTORY}/{heartbeat.NAME}": no_watch,
     f"{DIRECTORY}/shield/{INDEX}": read_shield,
     marker.NAME: read_marker,

@@ -136,7 +136,7 @@ def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
 
     :raises BadInputError: lake, journal or reports are on one of them.
     """
-    from storage_engine.retention.store.broker_disks import shared_disks
+    from storage_engine.retention.store.context import shared_disks
 
     if managed.live is not None and managed.live.allow_same_disk:
         return

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from storage_engine.core.clock import hour_spans_ms
 from storage_engine.core.jsonable import filled
 from storage_engine.journal.tables.rows import RulesRow
-from storage_engine.model.simulation import hour_spans_ms
 
 Spans = tuple[tuple[int, int], ...]
 

@@ -1,4 +1,4 @@
-"""This machine's clock in ms, as in journal, plans and receipts, and a check whether somebody set it forward.
+"""This machine's clock in ms, as in journal, plans and receipts: whether it was set forward, and its hours.
 
 Ages are computed from the clock. If somebody sets it forward, every segment looks expired. So it is compared
 with the time since the machine was started, which can't be set.
@@ -7,9 +7,14 @@ with the time since the machine was started, which can't be set.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 HOUR_MS = 60 * 60 * 1000
 DAY_MS = 24 * HOUR_MS
@@ -64,3 +69,39 @@ def jumped_forward_ms(now: ClockReading | None, before: Iterable[ClockReading]) 
     )
     jump_ms = max((now.started_at_ms - started_at_ms for started_at_ms in starts), default=0)
     return jump_ms if jump_ms >= JUMP_MS else 0
+
+
+QUARTER_MS = 900_000
+"""In every zone and at every change of the clock, local hours begin at a quarter of an hour in UTC."""
+
+
+def is_in_hours(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
+    """Return whether the local clock shows one of the hours."""
+    return local_hour(now_ms, zone) in hours
+
+
+def hour_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo) -> Iterator[int]:
+    """Yield the times at which the hours begin and end, in turn. Hours under way at the start begin there.
+
+    :param end_ms: no later time is yielded.
+    """
+    is_open = False
+    moment_ms = start_ms
+    while moment_ms <= end_ms:
+        if is_in_hours(moment_ms, hours, zone) is not is_open:
+            yield moment_ms
+            is_open = not is_open
+        moment_ms += QUARTER_MS - moment_ms % QUARTER_MS
+
+
+def hour_spans_ms(
+    start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo
+) -> tuple[tuple[int, int], ...]:
+    """Return the spans of the hours between two moments, as begin and end in ms, cut at the moments."""
+    changes = tuple(hour_changes_ms(start_ms, end_ms, hours, zone))
+    spans = zip(changes[::2], (*changes[1::2], end_ms), strict=False)
+    return tuple((begin_ms, until_ms) for begin_ms, until_ms in spans if begin_ms < until_ms)
+
+
+def local_hour(time_ms: int, zone: ZoneInfo) -> int:
+    return datetime.fromtimestamp(time_ms // 1000, UTC).astimezone(zone).hour

@@ -20,8 +20,8 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.model.broker.broker_store import hold_of
 from storage_engine.retention.hold.hold_text import broker_text, drift_text, hold_text
 from storage_engine.retention.store.broker_answers import take_snapshot
-from storage_engine.retention.store.broker_disks import checked_data_paths
 from storage_engine.retention.store.brokers import open_to_look, running_broker
+from storage_engine.retention.store.context import checked_data_paths
 from storage_engine.retention.store.managed_store import ManagedStore
 
 

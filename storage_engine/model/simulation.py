@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
-from storage_engine.core.clock import DAY_MS, HOUR_MS
+from storage_engine.core.clock import DAY_MS, HOUR_MS, QUARTER_MS, local_hour
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.disk import percent_rounded_up
 
@@ -464,38 +463,6 @@ class CourseRecord:
         self._points += points
 
 
-_STEP_MS = 900_000
-"""In every zone and at every change of the clock, local hours begin at a quarter of an hour in UTC."""
-
-
-def is_in_hours(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
-    """Return whether the local clock shows one of the hours."""
-    return _local_hour(now_ms, zone) in hours
-
-
-def hour_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo) -> Iterator[int]:
-    """Yield the times at which the hours begin and end, in turn. Hours under way at the start begin there.
-
-    :param end_ms: no later time is yielded.
-    """
-    is_open = False
-    moment_ms = start_ms
-    while moment_ms <= end_ms:
-        if is_in_hours(moment_ms, hours, zone) is not is_open:
-            yield moment_ms
-            is_open = not is_open
-        moment_ms += _STEP_MS - moment_ms % _STEP_MS
-
-
-def hour_spans_ms(
-    start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo
-) -> tuple[tuple[int, int], ...]:
-    """Return the spans of the hours between two moments, as begin and end in ms, cut at the moments."""
-    changes = tuple(hour_changes_ms(start_ms, end_ms, hours, zone))
-    spans = zip(changes[::2], (*changes[1::2], end_ms), strict=False)
-    return tuple((begin_ms, until_ms) for begin_ms, until_ms in spans if begin_ms < until_ms)
-
-
 class Inflow:
     """The bytes that arrive from a moment on, if the broker accepts all of them.
 
@@ -503,21 +470,21 @@ class Inflow:
     """
 
     def __init__(self, ingest: Ingest, start_ms: int, end_ms: int, zone: ZoneInfo) -> None:
-        first_ms = start_ms - start_ms % _STEP_MS
+        first_ms = start_ms - start_ms % QUARTER_MS
         self._times: list[int] = []
         self._sums: list[int] = []
         self._rates: list[int] = []
         """Bytes per hour, from the time at the same index on."""
         sum_bytes, by_day = 0, dict[int, tuple[int, ...]]()
-        for time_ms in range(first_ms, end_ms + _STEP_MS, _STEP_MS):
+        for time_ms in range(first_ms, end_ms + QUARTER_MS, QUARTER_MS):
             day = max(time_ms - start_ms, 0) // DAY_MS
             if day not in by_day:
                 by_day[day] = ingest.hour_bytes(day)
-            rate = by_day[day][_local_hour(time_ms, zone)]
+            rate = by_day[day][local_hour(time_ms, zone)]
             self._times.append(time_ms)
             self._sums.append(sum_bytes)
             self._rates.append(rate)
-            sum_bytes += rate * _STEP_MS // HOUR_MS
+            sum_bytes += rate * QUARTER_MS // HOUR_MS
         self._end_bytes = sum_bytes
 
     def until(self, time_ms: int) -> int:
@@ -550,8 +517,8 @@ def ingest_from(points: Sequence[tuple[int, int]], zone: ZoneInfo) -> Ingest | N
         rate = (end - start) / (end_ms - start_ms)
         time_ms = start_ms
         while time_ms < end_ms:
-            until_ms = min(end_ms, time_ms - time_ms % _STEP_MS + _STEP_MS)
-            hour = _local_hour(time_ms, zone)
+            until_ms = min(end_ms, time_ms - time_ms % QUARTER_MS + QUARTER_MS)
+            hour = local_hour(time_ms, zone)
             arrived[hour] += rate * (until_ms - time_ms)
             covered_ms[hour] += until_ms - time_ms
             time_ms = until_ms
@@ -572,7 +539,3 @@ def most_bytes_within(ingest: Ingest, hours: int) -> int:
     two_days = (*by_hour, *by_hour)
     most = max(sum(two_days[first : first + rest]) for first in range(HOURS_A_DAY))
     return whole_days * sum(by_hour) + most
-
-
-def _local_hour(time_ms: int, zone: ZoneInfo) -> int:
-    return datetime.fromtimestamp(time_ms // 1000, UTC).astimezone(zone).hour

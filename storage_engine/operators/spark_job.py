@@ -126,8 +126,8 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
 
     def _check_disks(self, master: str) -> None:
         """:raises BadInputError: Spark's temporary files would be on a disk of the running broker."""
-        from storage_engine.retention.store.broker_disks import check_disks
         from storage_engine.retention.store.brokers import open_store
+        from storage_engine.retention.store.context import check_disks
         from storage_engine.spark.session import local_directories
 
         if self.store.may_share_disks:

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 import tzlocal
 
-from storage_engine.core.clock import HOUR_MS
+from storage_engine.core.clock import HOUR_MS, hour_changes_ms, is_in_hours
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, BrokerConfigError
 from storage_engine.model.disk import DiskUsage, percent_rounded_up, smallest_and_fullest
@@ -32,7 +32,6 @@ from storage_engine.model.plan import (
     check_limits,
     target_reached,
 )
-from storage_engine.model.simulation import hour_changes_ms, is_in_hours
 from storage_engine.model.store import (
     Archivable,
     LogSnapshot,

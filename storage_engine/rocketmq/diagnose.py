@@ -59,6 +59,7 @@ from storage_engine.rocketmq.format.broker_config import (
     parse_delete_when,
     usable_broker_config,
 )
+from storage_engine.rocketmq.format.consume_queue import iter_queues
 from storage_engine.rocketmq.format.layout import StoreLayout, list_segments, resolve_layout
 from storage_engine.rocketmq.format.mapped_files import (
     MappedFile,
@@ -67,11 +68,9 @@ from storage_engine.rocketmq.format.mapped_files import (
     list_raw_files,
     readable_files,
 )
-from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.hold.heartbeat import no_watch
-from storage_engine.rocketmq.hold.local_hold import read_local
+from storage_engine.rocketmq.hold.hold_state import HoldState, load_state, read_local
 from storage_engine.rocketmq.hold.marker import NAME, Marker, read_marker
-from storage_engine.rocketmq.hold.state import HoldState, load_state
 from storage_engine.rocketmq.live.connect import running_broker
 from storage_engine.rocketmq.live.connect import settings_in_effect as live_settings
 from storage_engine.rocketmq.store.store import find_active

@@ -38,6 +38,7 @@ from storage_engine.rocketmq.codec.commitlog import FrameKind, FrameTable, scan_
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.checkpoint import Checkpoint, read_known_values
+from storage_engine.rocketmq.format.consume_queue import FILLER_SIZE, Entries, EntryFormat, iter_queues
 from storage_engine.rocketmq.format.index_file import list_index_paths, read_header
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout, is_new, resolve_layout
 from storage_engine.rocketmq.format.mapped_files import (
@@ -49,7 +50,6 @@ from storage_engine.rocketmq.format.mapped_files import (
     queue_id_of,
     readable_files,
 )
-from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, Entries, EntryFormat, iter_queues
 from storage_engine.rocketmq.format.stored_files import Patience, open_stored, read_or_tell, refuse_link
 from storage_engine.rocketmq.live.connect import local_settings, reach
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin

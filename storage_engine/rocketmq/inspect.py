@@ -39,10 +39,10 @@ from storage_engine.rocketmq.format import batch_consume_queue, config_files, co
 from storage_engine.rocketmq.format.batch_consume_queue import all_queues
 from storage_engine.rocketmq.format.broker_config import SETTING_NAMES, BrokerConfig
 from storage_engine.rocketmq.format.checkpoint import read_known_values
+from storage_engine.rocketmq.format.consume_queue import QueueDirectory
 from storage_engine.rocketmq.format.index_file import IndexFile, open_index, read_index_files
 from storage_engine.rocketmq.format.layout import StoreLayout, is_new
 from storage_engine.rocketmq.format.mapped_files import map_file
-from storage_engine.rocketmq.format.queue_files import QueueDirectory
 from storage_engine.rocketmq.format.stored_files import read_or_tell
 from storage_engine.rocketmq.store.store import RocketMQStore
 from storage_engine.rocketmq.store.store_lock import lock_holder

@@ -52,6 +52,7 @@ from storage_engine.rocketmq.codec.stored_messages import Longs, stored_messages
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES
 from storage_engine.rocketmq.format.config_files import delay_offsets
+from storage_engine.rocketmq.format.consume_queue import FILLER_SIZE
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout, is_new, list_segments
 from storage_engine.rocketmq.format.mapped_files import (
     MAX_FILE_BYTES,
@@ -60,7 +61,6 @@ from storage_engine.rocketmq.format.mapped_files import (
     map_file,
     queue_id_of,
 )
-from storage_engine.rocketmq.format.queue_files import FILLER_SIZE
 from storage_engine.rocketmq.format.stored_files import read_stored, refuse_link, reread
 from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets
 

@@ -29,7 +29,7 @@ from storage_engine.rocketmq.engine.engine_settings import EngineSettings, decid
 from storage_engine.rocketmq.engine.recover_on_demand import REBUILT, rebuild_queues
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.layout import has_rocksdb_queues, store_layout, unhandled_setting
-from storage_engine.rocketmq.hold.state import ROLE, SLAVE
+from storage_engine.rocketmq.hold.hold_state import ROLE, SLAVE
 from storage_engine.rocketmq.live.identity import check_goes_on
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from pathlib import Path
 from stat import S_ISREG
 from zoneinfo import ZoneInfo
 
-from storage_engine.core.clock import DAY_MS, HOUR_MS
+from storage_engine.core.clock import DAY_MS, HOUR_MS, hour_changes_ms, hour_spans_ms
 from storage_engine.exceptions import BadInputError, BrokerConfigError, SimulationTooLongError
 from storage_engine.model.disk import DiskUsage, percent_rounded_up
 from storage_engine.model.plan import PlanRequest, Reason, Urgency
@@ -59,8 +59,6 @@ from storage_engine.model.simulation import (
     SegmentRun,
     SettingType,
     condensed,
-    hour_changes_ms,
-    hour_spans_ms,
     ingest_from,
     most_bytes_within,
 )

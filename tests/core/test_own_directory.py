@@ -17,7 +17,7 @@ from storage_engine.core.durable import DIRECTORY, PLAIN_STAMP, locked, take_fro
 from storage_engine.exceptions import GateRefusedError, ShieldError, StoreBusyError
 from storage_engine.model.hold import WatchLook
 from storage_engine.retention.store.stamp import NAME, opened_places
-from storage_engine.rocketmq.hold import local_hold, marker
+from storage_engine.rocketmq.hold import hold_state, marker
 from storage_engine.rocketmq.hold.heartbeat import watching
 from storage_engine.same_bytes import own_acts
 from storage_engine.shield import index
@@ -137,11 +137,11 @@ def test_the_record_of_a_hold_that_another_process_keeps_is_an_error_after_a_whi
         def save(self, state: object) -> None:
             pass
 
-    settled = local_hold.lock_settled
-    monkeypatch.setattr(local_hold, "lock_settled", lambda root: settled(root, wait_seconds=WAIT_SECONDS))
-    memories = local_hold.HoldMemories(Journal(), tmp_path)
+    settled = hold_state.lock_settled
+    monkeypatch.setattr(hold_state, "lock_settled", lambda root: settled(root, wait_seconds=WAIT_SECONDS))
+    memories = hold_state.HoldMemories(Journal(), tmp_path)
     with (
-        kept_by_a_stopped_process(tmp_path, local_hold._LOCK),
+        kept_by_a_stopped_process(tmp_path, hold_state._LOCK),
         pytest.raises(GateRefusedError, match="another process has the lock"),
     ):
         memories.save({"manager": "me", "boot_timestamp_ms": 1})

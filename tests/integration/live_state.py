@@ -16,7 +16,7 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.hold.holding import hold
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.rocketmq.hold.state import HoldState, load_state
+from storage_engine.rocketmq.hold.hold_state import HoldState, load_state
 from tests.integration.live_store import LiveLog
 
 BOUND_SECONDS = 120

@@ -36,8 +36,8 @@ from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import stamp_path
 from storage_engine.rocketmq import BROKER
 from storage_engine.rocketmq.hold.fence import MARGIN_PERCENT
+from storage_engine.rocketmq.hold.hold_state import load_state
 from storage_engine.rocketmq.hold.marker import NAME
-from storage_engine.rocketmq.hold.state import load_state
 from storage_engine.rocketmq.live.live_store import LiveHold
 from storage_engine.shield.index import look_at_shield, shield_path
 from tests.integration.broker import CLEANS_AT_ONCE, VERSIONS, Broker, running_broker, start_again

@@ -16,7 +16,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.kafka.format.server_properties import read_server_properties
 from storage_engine.kafka.hold.hold_state import RETENTION_BYTES, RETENTION_MS, TopicSetting
-from storage_engine.kafka.live import held_settings
+from storage_engine.kafka.live import raised_settings
 from storage_engine.kafka.live.live_store import LiveKafkaStore
 from storage_engine.kafka.live.observe import LiveNode
 from storage_engine.lake.move.making import make_lake
@@ -264,14 +264,14 @@ def test_killed_between_recording_and_setting(
     proven = sealed(store)
     if ends:
         due_now(store)
-    really = held_settings.change_settings
+    really = raised_settings.change_settings
 
     def die(*words: Any) -> Any:
         if sets:
             really(*words)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(held_settings, "change_settings", die)
+    monkeypatch.setattr(raised_settings, "change_settings", die)
     with pytest.raises(KeyboardInterrupt):
         due_now(store, proven if ends else NOTHING)
     monkeypatch.undo()

@@ -15,7 +15,7 @@ from demo.brokers.kafka import Kafka
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.kafka.hold.hold_state import RETENTION_BYTES, RETENTION_MS, TopicSetting
-from storage_engine.kafka.live import held_settings
+from storage_engine.kafka.live import raised_settings
 from storage_engine.kafka.live.live_store import LiveKafkaStore
 from storage_engine.kafka.live.observe import LiveNode
 from storage_engine.kafka.live.topic_state import read_settings
@@ -209,14 +209,14 @@ def test_killed_between_recording_and_setting(
     memory = Memory()
     store = store_of(kafka, memory)
     before = {topic: settings(store, topic) for topic in ("own", "default")}
-    really = held_settings.change_settings
+    really = raised_settings.change_settings
 
     def die(*words: Any) -> Any:
         if sets:
             really(*words)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(held_settings, "change_settings", die)
+    monkeypatch.setattr(raised_settings, "change_settings", die)
     with pytest.raises(KeyboardInterrupt):
         store.hold.renew(clock_ms())
     monkeypatch.undo()

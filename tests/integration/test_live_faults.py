@@ -16,7 +16,7 @@ from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.hold.holding import Acceptance, hold, unmanage
-from storage_engine.rocketmq.hold.state import HoldState
+from storage_engine.rocketmq.hold.hold_state import HoldState
 from storage_engine.rocketmq.live import connect, release
 from storage_engine.rocketmq.remoting import command
 from storage_engine.rocketmq.remoting.command import RemotingCommand

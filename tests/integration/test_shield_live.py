@@ -26,7 +26,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.monitor.monitoring import monitor
 from storage_engine.retention.store.context import open_context
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.rocketmq.hold.state import HoldState
+from storage_engine.rocketmq.hold.hold_state import HoldState
 from storage_engine.rocketmq.live import hold as live_hold
 from storage_engine.rocketmq.live import release
 from storage_engine.rocketmq.live.live_store import LiveStore

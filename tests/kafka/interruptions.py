@@ -10,7 +10,7 @@ from storage_engine.core.durable import PLAIN_STAMP
 from storage_engine.kafka.stopped import store_lock
 from storage_engine.retention import steps
 from storage_engine.retention.quarantine import undo as undoing
-from storage_engine.retention.quarantine.tree import Place, move_back
+from storage_engine.retention.quarantine.places import Place, move_back
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.made_node import MadeNode

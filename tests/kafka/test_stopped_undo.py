@@ -18,9 +18,13 @@ from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.housekeeping.maintaining import maintain_store
 from storage_engine.retention.quarantine import undo as undoing
-from storage_engine.retention.quarantine.places import check_undo_directories, look_at_quarantines
+from storage_engine.retention.quarantine.places import (
+    Place,
+    check_undo_directories,
+    look_at_quarantines,
+    move_back,
+)
 from storage_engine.retention.quarantine.records import QuarantineState, quarantines
-from storage_engine.retention.quarantine.tree import Place, move_back
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.report.report import build_report

@@ -13,7 +13,7 @@ from storage_engine.journal.reading.queries import Moment
 from storage_engine.journal.reading.store_summaries import DiskLevel
 from storage_engine.model.disk import DiskUsage, fills_in_ms, room_of_disks
 from storage_engine.retention.doctor.space_and_time import growth_of
-from storage_engine.rocketmq.hold.state import HoldState, Observed, SeenFile
+from storage_engine.rocketmq.hold.hold_state import HoldState, Observed, SeenFile
 from storage_engine.rocketmq.live.status import fills_before
 from tests.retention.doctor.stores import GIB, NOW_MS, disk, figures, log_of
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from storage_engine.rocketmq.diagnose import hold_remains, judged_hold
+from storage_engine.rocketmq.hold.hold_state import ChangedSetting, HoldState, Touched
 from storage_engine.rocketmq.hold.marker import NAME, Marker, write_marker
-from storage_engine.rocketmq.hold.state import ChangedSetting, HoldState, Touched
 
 NOW_MS = 1_800_000_000_000
 OVER, STANDS = Marker("ours", "host-a", NOW_MS - 1), Marker("ours", "host-a", NOW_MS + 60_000)

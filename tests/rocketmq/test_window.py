@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.core.clock import HOUR_MS
+from storage_engine.core.clock import HOUR_MS, is_in_hours
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.simulation import is_in_hours
 from storage_engine.rocketmq.cleanup_rules import next_window_ms, time_zone
 
 SHANGHAI = ZoneInfo("Asia/Shanghai")

@@ -110,8 +110,8 @@ def _check_disks(store: ManagedStore) -> None:
 
     :raises BadInputError: a lake would be on such a disk.
     """
-    from storage_engine.retention.store.broker_disks import check_new_lake
     from storage_engine.retention.store.brokers import open_store
+    from storage_engine.retention.store.context import check_new_lake
 
     try:
         with closing(open_store(store)) as broker:

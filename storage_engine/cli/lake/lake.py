@@ -213,8 +213,8 @@ def _print_receipts(title: str, receipts: Sequence[Receipt]) -> None:
 
 def _check_spark_directories(managed: ManagedStore, spark_master: str) -> None:
     """:raises BadInputError: Spark's temporary files would be on a disk of the running broker."""
-    from storage_engine.retention.store.broker_disks import check_disks
     from storage_engine.retention.store.brokers import open_store
+    from storage_engine.retention.store.context import check_disks
     from storage_engine.spark.session import local_directories
 
     directories = local_directories(spark_master, {}, os.environ)

@@ -235,7 +235,7 @@ class Node:
 def store_around(path: Path) -> Path | None:
     """Return the node's file at ``path``, or else the log directory at or around it; None without either."""
     real = Path(os.path.realpath(path))
-    if is_server_properties(real):
+    if real.suffix == ".properties" and is_server_properties(real):
         return real
     return next((root for root in (real, *real.parents) if (root / meta_properties.NAME).is_file()), None)
 

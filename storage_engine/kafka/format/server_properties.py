@@ -69,7 +69,7 @@ class ServerProperties:
 
 def is_server_properties(path: Path) -> bool:
     """Return whether a file is a node's: it names roles, or log directories and an id or ZooKeeper."""
-    if path.suffix != ".properties" or not path.is_file():
+    if not path.is_file():
         return False
     try:
         values = parse_properties(read_stored(path, _MAX_BYTES), str(path))

@@ -39,7 +39,7 @@ from storage_engine.kafka.hold.hold_state import (
     save_state,
 )
 from storage_engine.kafka.hold.needed_retention import TopicAge, ends_at_ms, protects, states_of_others
-from storage_engine.kafka.live.held_settings import (
+from storage_engine.kafka.live.raised_settings import (
     SettingsPutBack,
     StillAlone,
     put_back,

@@ -53,9 +53,8 @@ from storage_engine.retention.ranges.missing_logs import kept_logs, present_logs
 from storage_engine.retention.ranges.recording_deletions import record_deletions
 from storage_engine.retention.replicas import NOTHING, refuse_diverged, without_replicas_work
 from storage_engine.retention.store.broker_answers import take_archivable, take_snapshot
-from storage_engine.retention.store.broker_disks import shared_disk_notice
 from storage_engine.retention.store.brokers import open_to_look
-from storage_engine.retention.store.context import AnyStore, Context, open_context
+from storage_engine.retention.store.context import AnyStore, Context, open_context, shared_disk_notice
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
 

@@ -14,8 +14,7 @@ from storage_engine.core.jsonable import filled
 from storage_engine.core.wording import bytes_text, count_text, duration_text, time_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, StoreRecord
-from storage_engine.lake.catalog.nesting import local_places, place_around
-from storage_engine.lake.catalog.place import own_directory
+from storage_engine.lake.catalog.place import local_places, own_directory, place_around
 from storage_engine.lake.move.describing import LakeInfo, describe
 from storage_engine.model.disk import DiskUsage
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
@@ -26,7 +25,7 @@ from storage_engine.model.store import Segment
 from storage_engine.retention.archive.archivable import still_unproven
 from storage_engine.retention.proof.proofs import read_proofs
 from storage_engine.retention.proof.verification_memory import last_verified
-from storage_engine.retention.store.broker_disks import shared_disks
+from storage_engine.retention.store.context import shared_disks
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import Stamp

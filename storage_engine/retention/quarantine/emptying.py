@@ -28,6 +28,7 @@ from storage_engine.model.keep.keep_rules import Hold
 from storage_engine.model.plan import Cause, PlanRequest
 from storage_engine.retention.proof.history import releases, still_proves
 from storage_engine.retention.proof.proofs import read_proofs
+from storage_engine.retention.quarantine.places import Contents, contents, has_manifest, remove
 from storage_engine.retention.quarantine.records import (
     WHOLE,
     Quarantine,
@@ -36,7 +37,6 @@ from storage_engine.retention.quarantine.records import (
     quarantines,
     record_stays,
 )
-from storage_engine.retention.quarantine.tree import Contents, contents, has_manifest, remove
 from storage_engine.retention.replicas import replicas_prove
 from storage_engine.retention.store.broker_answers import take_watch
 from storage_engine.retention.store.context import Context

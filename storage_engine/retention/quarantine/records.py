@@ -12,7 +12,7 @@ from storage_engine.exceptions import QuarantineError
 from storage_engine.journal.journal import Event, Journal, Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.model.store import Lineages
-from storage_engine.retention.quarantine.tree import Place
+from storage_engine.retention.quarantine.places import Place
 
 WHOLE = ""
 """Subject of events about a quarantine as a whole."""

@@ -21,14 +21,13 @@ from storage_engine.model.broker.broker_store import Remove, process_of
 from storage_engine.model.broker.broker_words import Aside
 from storage_engine.model.store import FileFacts
 from storage_engine.retention.proof.deletion_checks import check_inside
-from storage_engine.retention.quarantine.places import choose_places
+from storage_engine.retention.quarantine.places import choose_places, make_place, move_in
 from storage_engine.retention.quarantine.records import (
     Quarantine,
     QuarantineState,
     quarantine_of,
     record_place,
 )
-from storage_engine.retention.quarantine.tree import make_place, move_in
 from storage_engine.retention.store.context import Context
 
 _NOTHING = "no file"

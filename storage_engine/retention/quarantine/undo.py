@@ -25,7 +25,7 @@ from storage_engine.model.plan import DependentFile
 from storage_engine.model.store import FileFacts, LogSnapshot
 from storage_engine.retention.proof.history import SegmentRelease, releases
 from storage_engine.retention.proof.unseen_writes import Reading, digest
-from storage_engine.retention.quarantine.places import renames
+from storage_engine.retention.quarantine.places import Place, move_back, remove_empty_below, renames, stat_in
 from storage_engine.retention.quarantine.records import (
     WHOLE,
     Quarantine,
@@ -35,7 +35,6 @@ from storage_engine.retention.quarantine.records import (
     record_undo_ended,
 )
 from storage_engine.retention.quarantine.set_aside import refuse_after_a_run
-from storage_engine.retention.quarantine.tree import Place, move_back, remove_empty_below, stat_in
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.managed_store import ManagedStore
 

@@ -20,13 +20,17 @@ from storage_engine.rocketmq.format.broker_config import (
     BrokerConfig,
     setting_field,
 )
+from storage_engine.rocketmq.format.consume_queue import iter_queues
 from storage_engine.rocketmq.format.index_file import read_index_files
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.mapped_files import list_raw_files
-from storage_engine.rocketmq.format.queue_files import iter_queues
 
 LIGHT_PREFIX = "%LMQ%"
 """Prefix of light message queues, which share the messages of other queues (MixAll#LMQ_PREFIX)."""
+NO_LIGHT_QUEUES = ("%RETRY%", "rmq_sys_")
+"""Prefixes of topics whose messages get no entries in light queues."""
+DISPATCH, DISPATCH_OFFSETS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
+"""Properties of a message that light queues share: their names, and its offset in each."""
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": HOUR_MS, "d": DAY_MS}
 _ENTRIES_OF_A_QUEUE_FILE = 300_000
 _FILES_TO_LOOK_AT = 200

@@ -12,10 +12,15 @@ from typing import Any
 import numpy as np
 
 from storage_engine.rocketmq.format import consume_queue
-from storage_engine.rocketmq.format.consume_queue import QueueBounds
+from storage_engine.rocketmq.format.consume_queue import (
+    EntryFormat,
+    Position,
+    QueueBounds,
+    QueueDirectory,
+    iter_queues,
+)
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile
-from storage_engine.rocketmq.format.queue_files import EntryFormat, Position, QueueDirectory, iter_queues
 
 DTYPE = np.dtype(
     [

@@ -22,9 +22,9 @@ import numpy.typing as npt
 
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
+from storage_engine.rocketmq.format.consume_queue import Entries
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.mapped_files import size_bytes_of
-from storage_engine.rocketmq.format.queue_files import Entries
 from storage_engine.rocketmq.format.stored_files import open_stored, refuse_link
 
 HEADER_BYTES = 40

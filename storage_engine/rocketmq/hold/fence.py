@@ -26,8 +26,7 @@ from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store import LogSnapshot, Segment
 from storage_engine.rocketmq.format.broker_config import DELETE_FILES_BATCH_MAX, BrokerConfig
-from storage_engine.rocketmq.hold.local_hold import original_mtime_ns, read_local, same_ms
-from storage_engine.rocketmq.hold.state import (
+from storage_engine.rocketmq.hold.hold_state import (
     BATCH_MAX,
     FORCIBLY,
     RESERVED,
@@ -36,6 +35,9 @@ from storage_engine.rocketmq.hold.state import (
     Observed,
     SeenFile,
     load_state,
+    original_mtime_ns,
+    read_local,
+    same_ms,
 )
 
 _MS_NS = 1_000_000

@@ -21,8 +21,7 @@ import pyarrow as pa
 
 from storage_engine.arrow.name_columns import POSITIONS_SCHEMA, Names, coded, names_of, one_array
 from storage_engine.rocketmq.format import config_files
-from storage_engine.rocketmq.format.config_files import parse_object, read_config
-from storage_engine.rocketmq.format.fastjson import FastjsonError
+from storage_engine.rocketmq.format.config_files import FastjsonError, parse_object, read_config
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.mapped_files import has_directory, queue_id_of
 from storage_engine.rocketmq.format.stored_files import read_or_tell, refuse_link

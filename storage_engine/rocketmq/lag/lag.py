@@ -40,9 +40,9 @@ from storage_engine.rocketmq.cleanup_rules import delete_hours, expires_at_ms, n
 from storage_engine.rocketmq.codec.stored_messages import UNKNOWN, file_of, store_timestamps
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES, BrokerConfig
+from storage_engine.rocketmq.format.consume_queue import FILLER_SIZE, Position
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile, check_not_emptied, has_directory, map_file
-from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, Position
 from storage_engine.rocketmq.format.stored_files import reread
 from storage_engine.rocketmq.lag.consumer_offsets import queue_directories
 

@@ -14,7 +14,7 @@ from storage_engine.exceptions import BadInputError, NotOnBrokerError
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
 from storage_engine.rocketmq.format.broker_config import LEVEL_PROPERTIES
-from storage_engine.rocketmq.hold.state import NAME, RESERVED, ROLE, SLAVE
+from storage_engine.rocketmq.hold.hold_state import NAME, RESERVED, ROLE, SLAVE
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.connection import Access, Credentials, Tls
 from storage_engine.rocketmq.remoting.masters import NAME_SERVERS, NameServers

@@ -15,10 +15,10 @@ from storage_engine.core.wording import count_text, paths_text, time_text, times
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.rocketmq.format.batch_consume_queue import all_queues
+from storage_engine.rocketmq.format.consume_queue import EntryFormat
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile
-from storage_engine.rocketmq.format.queue_files import EntryFormat
-from storage_engine.rocketmq.hold.state import (
+from storage_engine.rocketmq.hold.hold_state import (
     CLUSTER,
     FORCIBLY,
     NAME,

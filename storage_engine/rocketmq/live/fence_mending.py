@@ -29,15 +29,17 @@ from storage_engine.model.hold import Drift, DriftKind, WatchLook
 from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.heartbeat import Watching, silent_watch, watching
-from storage_engine.rocketmq.hold.local_hold import (
+from storage_engine.rocketmq.hold.hold_state import (
+    HoldState,
+    SeenFile,
     SegmentGoneError,
+    Touched,
     lock_settled,
     read_local,
     same_ms,
     set_mtime,
     write_settled,
 )
-from storage_engine.rocketmq.hold.state import HoldState, SeenFile, Touched
 from storage_engine.rocketmq.live.observe import list_files, mount_point
 from storage_engine.same_bytes.own_acts import Acting, own_acts
 

@@ -25,9 +25,9 @@ from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.store import Segment
 from storage_engine.rocketmq.cleanup_rules import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
 from storage_engine.rocketmq.format.broker_config import RELEASE
-from storage_engine.rocketmq.hold import fence, local_hold, marker
+from storage_engine.rocketmq.hold import fence, hold_state, marker
 from storage_engine.rocketmq.hold.heartbeat import last_look
-from storage_engine.rocketmq.hold.state import (
+from storage_engine.rocketmq.hold.hold_state import (
     FORCIBLY,
     HoldState,
     Observed,
@@ -124,7 +124,7 @@ def expose(
     # The broker may delete at this moment segments that an earlier call made old.
     young = [f for f in observed.files if f.base_offset in state.releasing and f.mtime_ns != LETS_GO_MTIME_NS]
     old = [(file, LETS_GO_MTIME_NS) for file in reversed(young)]
-    return local_hold.set_mtimes(parts.root, memory, state, old)
+    return hold_state.set_mtimes(parts.root, memory, state, old)
 
 
 def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> HoldState:
@@ -151,10 +151,10 @@ def _renew(parts: LiveParts, now_ms: int, replicas: Replicas) -> HoldStatus:
             "Correct it: 24 is usual."
         )
     # Remains of an earlier hold still protect the store, even if no journal records that hold.
-    begins = load_state(memory) is None and local_hold.left_behind(parts.root) is None
+    begins = load_state(memory) is None and hold_state.left_behind(parts.root) is None
     try:
         for _ in range(_LOOKS - 1):
-            with suppress(local_hold.SegmentGoneError):  # the broker deletes segments that aren't held yet
+            with suppress(hold_state.SegmentGoneError):  # the broker deletes segments that aren't held yet
                 return _renew_as_found(parts, memory, now_ms, replicas)
         return _renew_as_found(parts, memory, now_ms, replicas)
     except GateRefusedError:
@@ -167,7 +167,7 @@ def _undo(parts: LiveParts, memory: HoldMemory) -> None:
     """Undo the steps of a hold that could not be completed."""
     state = load_state(memory)
     if state is not None:
-        local_hold.put_all_back(parts.root, memory, state)
+        hold_state.put_all_back(parts.root, memory, state)
         marker.remove_marker(parts.root, state.manager)
         save_state(memory, None)
 
@@ -191,7 +191,7 @@ def _renew_as_found(parts: LiveParts, memory: HoldMemory, now_ms: int, replicas:
         marker.refuse_foreign(root, before.manager if before else None, now_ms)
         reserved = fence.reserved_hours(observed, str(root))
         texts = [*notices(parts, observed), *below_the_first_file(observed, before)]
-        state = before or first_state(local_hold.left_behind(root), observed)
+        state = before or first_state(hold_state.left_behind(root), observed)
         state = replace(state, replicas=replicas.addresses)
         state = with_acceptance(state, observed.settings.get(RELEASE, ""), live.accept_version, person())
         ends_at_ms = fence.fence(observed, state, live.hold_hours, reserved).ends_at_ms
@@ -200,7 +200,7 @@ def _renew_as_found(parts: LiveParts, memory: HoldMemory, now_ms: int, replicas:
         texts.append(marker.write_marker(root, state.manager, ends_at_ms))
         state = _put_fence(parts, memory, state, observed)
     except GateRefusedError as error:
-        if new and not isinstance(error, local_hold.SegmentGoneError):
+        if new and not isinstance(error, hold_state.SegmentGoneError):
             details = join_texts("; ", (drift.detail for drift in new))
             raise GateRefusedError(error, " Drift found: ", details) from error
         raise
@@ -234,7 +234,7 @@ def _put_fence(parts: LiveParts, memory: HoldMemory, state: HoldState, observed:
     target = fence.fence(observed, state, parts.live.hold_hours, reserved)
     # The newest first, so that the fence stands before a broker that deletes the oldest files comes there.
     young = [(file, ns) for file, ns in reversed(target.mtimes_ns) if file.mtime_ns != ns]
-    state = local_hold.set_mtimes(parts.root, memory, state, young)
+    state = hold_state.set_mtimes(parts.root, memory, state, young)
     fenced = tuple(file.base_offset for file, _ in target.mtimes_ns)
     put = replace(
         state,
@@ -248,7 +248,7 @@ def _put_fence(parts: LiveParts, memory: HoldMemory, state: HoldState, observed:
     if put != state:
         save_state(memory, put)
     stay = {*fenced, *put.releasing}
-    return local_hold.put_back(
+    return hold_state.put_back(
         parts.root, memory, put, {touched.base_offset for touched in put.touched} - stay
     )
 
@@ -295,7 +295,7 @@ def end_hold(parts: LiveParts, now_ms: int) -> HoldStatus:
             is_trusted = all(drift.kind not in ENDS_TRUST for drift in changes)
             settings = _put_settings_back(parts, state, observed) if is_trusted else _left_notices(state)
             notices = [*settings, *_touched_notices(state, observed)]
-            local_hold.put_all_back(root, parts.memory, state)
+            hold_state.put_all_back(root, parts.memory, state)
             marker.remove_marker(root, state.manager)
             save_state(parts.memory, None)
     return HoldStatus(held=False, disturbances=changes, notices=tuple(notices))
@@ -327,7 +327,7 @@ def _touched_notices(state: HoldState, observed: Observed) -> Iterator[str]:
     paths = [
         touched.path
         for touched in state.touched
-        if observed.file_at(touched.base_offset) is not None and not local_hold.is_ours(touched)
+        if observed.file_at(touched.base_offset) is not None and not hold_state.is_ours(touched)
     ]
     if paths:
         text = "it, so its mtime wasn't" if len(paths) == 1 else "them, so their mtimes weren't"

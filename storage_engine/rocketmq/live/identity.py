@@ -36,7 +36,7 @@ from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile
 from storage_engine.rocketmq.format.stored_files import ATTEMPTS, open_stored
-from storage_engine.rocketmq.hold.state import NAME, HoldState, Observed
+from storage_engine.rocketmq.hold.hold_state import NAME, HoldState, Observed
 from storage_engine.rocketmq.live.connect import as_who_may_read, reach_master
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo

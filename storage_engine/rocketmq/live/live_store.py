@@ -59,17 +59,17 @@ from storage_engine.rocketmq.cleanup_rules import (
 )
 from storage_engine.rocketmq.codec.stored_messages import file_of, newest_message_ms, sealed_at_ms
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
+from storage_engine.rocketmq.format.consume_queue import iter_queues
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile
-from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.format.stored_files import ATTEMPTS, reread
 from storage_engine.rocketmq.hold import fence, marker
 from storage_engine.rocketmq.hold.heartbeat import is_shield_tended
-from storage_engine.rocketmq.hold.local_hold import HoldMemories
-from storage_engine.rocketmq.hold.state import (
+from storage_engine.rocketmq.hold.hold_state import (
     FORCIBLY,
     ROLE,
     SLAVE,
+    HoldMemories,
     HoldState,
     Observed,
     load_state,

@@ -17,7 +17,7 @@ from storage_engine.model.hold import HoldMemory
 from storage_engine.rocketmq.format.broker_config import MAX_CONF_BYTES
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile, is_offset, list_raw_files
-from storage_engine.rocketmq.hold.state import (
+from storage_engine.rocketmq.hold.hold_state import (
     HELD_SETTINGS,
     ROLE,
     SLAVE,

@@ -43,8 +43,7 @@ from storage_engine.rocketmq.format.broker_config import RELEASE
 from storage_engine.rocketmq.format.mapped_files import NAME_DIGITS
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.fence import is_due
-from storage_engine.rocketmq.hold.local_hold import same_ms
-from storage_engine.rocketmq.hold.state import HoldState, load_state, save_state
+from storage_engine.rocketmq.hold.hold_state import HoldState, load_state, same_ms, save_state
 from storage_engine.rocketmq.live import hold
 from storage_engine.rocketmq.live.status import untried_text
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo

@@ -17,8 +17,15 @@ from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldStat
 from storage_engine.rocketmq.format.broker_config import RELEASE, TRIED, TRIED_FROM
 from storage_engine.rocketmq.hold import fence, marker
 from storage_engine.rocketmq.hold.heartbeat import last_look, no_watch
-from storage_engine.rocketmq.hold.local_hold import original_mtime_ns, read_local
-from storage_engine.rocketmq.hold.state import FORCIBLY, RESERVED, HoldState, Observed, load_state
+from storage_engine.rocketmq.hold.hold_state import (
+    FORCIBLY,
+    RESERVED,
+    HoldState,
+    Observed,
+    load_state,
+    original_mtime_ns,
+    read_local,
+)
 from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift, name_of, with_topics
 from storage_engine.rocketmq.live.identity import ask_known_frame
 from storage_engine.rocketmq.live.observe import below_the_first_file, observe

@@ -19,7 +19,7 @@ from storage_engine.rocketmq.codec.frame_layout import (
     MIN_MESSAGE_BYTES,
     PHYSICAL_OFFSET_AT,
 )
-from storage_engine.rocketmq.format import fastjson
+from storage_engine.rocketmq.format import config_files
 from storage_engine.rocketmq.format.broker_config import has_timers
 
 MASTER_ID: Final = 0
@@ -225,7 +225,7 @@ def _decode(body: bytes) -> str:
 
 def _object(body: bytes) -> dict[Any, Any]:
     try:
-        value = fastjson.loads(_decode(body))
+        value = config_files.loads(_decode(body))
     except AnswerError:
         raise
     except ValueError as error:

@@ -23,7 +23,7 @@ from storage_engine.exceptions import (
     NotOnBrokerError,
 )
 from storage_engine.rocketmq.format.broker_config import CONTROLLER_MODE
-from storage_engine.rocketmq.hold.state import CLUSTER, NAME, ROLE, SLAVE
+from storage_engine.rocketmq.hold.hold_state import CLUSTER, NAME, ROLE, SLAVE
 from storage_engine.rocketmq.remoting import answers, command
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import MASTER_ID, AnswerError, BrokerMembers, ClusterInfo

@@ -45,9 +45,9 @@ from storage_engine.rocketmq.engine.engine_settings import settings_for
 from storage_engine.rocketmq.engine.message_store import MessageStore
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.broker_config import load_broker_config
+from storage_engine.rocketmq.format.consume_queue import iter_queues
 from storage_engine.rocketmq.format.index_file import read_header
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
-from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.pending import GROUP, HALF_TOPIC, OPERATION_TOPIC
 from storage_engine.rocketmq.restored_store import NO_CONFIG_QUEUES, config_files
 from storage_engine.rocketmq.sample import message_kernels as kernels

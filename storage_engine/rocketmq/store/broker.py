@@ -72,8 +72,8 @@ from storage_engine.rocketmq.format.layout import IDENTITY, LOG, StoreLayout, ha
 from storage_engine.rocketmq.format.mapped_files import is_offset, list_raw_files, map_file
 from storage_engine.rocketmq.format.stored_files import open_stored, read_stored, reread
 from storage_engine.rocketmq.hold.fence import with_original_times
+from storage_engine.rocketmq.hold.hold_state import CLUSTER, NAME, ROLE, SLAVE, known_replicas
 from storage_engine.rocketmq.hold.marker import read_marker
-from storage_engine.rocketmq.hold.state import CLUSTER, NAME, ROLE, SLAVE, known_replicas
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.simulation import course_start
 from storage_engine.rocketmq.store import dependents

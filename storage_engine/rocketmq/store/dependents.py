@@ -24,14 +24,14 @@ from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.store import FileFacts
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue, index_file
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
-from storage_engine.rocketmq.format.layout import StoreLayout
-from storage_engine.rocketmq.format.mapped_files import MappedFile
-from storage_engine.rocketmq.format.queue_files import (
+from storage_engine.rocketmq.format.consume_queue import (
     EntryFormat,
     QueueDirectory,
     iter_queues,
     physical_offset,
 )
+from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.rocketmq.format.mapped_files import MappedFile
 from storage_engine.rocketmq.format.stored_files import PAUSE_SECONDS, open_directory_below
 
 _Files = Callable[[], Iterator[DependentFile]]

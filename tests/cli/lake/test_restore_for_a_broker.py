@@ -10,9 +10,9 @@ import pytest
 from storage_engine.rocketmq.engine.recover_on_demand import recover_store
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.broker_config import load_broker_config
+from storage_engine.rocketmq.format.consume_queue import iter_queues
 from storage_engine.rocketmq.format.index_file import open_index
 from storage_engine.rocketmq.format.layout import resolve_layout
-from storage_engine.rocketmq.format.queue_files import iter_queues
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ import pytest
 from storage_engine.exceptions import BrokerRefusedError, StoreBusyError
 from storage_engine.kafka.format.layout import LiveFacts, LivePartition, read_what_is_left
 from storage_engine.kafka.hold.hold_state import HELD_SETTINGS, HoldState, TopicSetting, load_state, with_live
-from storage_engine.kafka.live import held_settings, hold, topic_state
+from storage_engine.kafka.live import hold, raised_settings, topic_state
 from storage_engine.kafka.store.plan import SeenNode
 from storage_engine.kafka.store.store import _see_node
 from storage_engine.model.broker.live import LiveBroker
@@ -192,9 +192,9 @@ def shared_cluster() -> Iterator[SharedCluster]:
         return LiveFacts(now_ms, CLUSTER, known)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (hold, held_settings, topic_state):
+        for module in (hold, raised_settings, topic_state):
             patch.setattr(module, "read_settings", found.read_settings)
-        patch.setattr(held_settings, "change_settings", found.change_settings)
+        patch.setattr(raised_settings, "change_settings", found.change_settings)
         patch.setattr(topic_state, "check_interval_ms", lambda *_: INTERVAL_MS)
         patch.setattr(topic_state, "observe_cluster", observe)
         yield found

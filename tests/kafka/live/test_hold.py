@@ -11,7 +11,7 @@ import pytest
 
 from storage_engine.exceptions import BrokerRefusedError, StoreBusyError
 from storage_engine.kafka.hold.hold_state import TopicSetting
-from storage_engine.kafka.live import held_settings, hold
+from storage_engine.kafka.live import hold, raised_settings
 from storage_engine.kafka.store.plan import SeenNode
 from storage_engine.model.hold import DriftKind
 from tests.kafka.live.shared_cluster import (
@@ -238,7 +238,7 @@ def test_two_stores_never_change_a_topic_at_a_time(
             other.due(NOW_MS + 1)
         return cluster.change_settings(*words)
 
-    monkeypatch.setattr(held_settings, "change_settings", meanwhile)
+    monkeypatch.setattr(raised_settings, "change_settings", meanwhile)
     one.due(NOW_MS + 1, ("orders-0", 0))
     assert tried == 1
     assert other.memory.state is None

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from storage_engine.kafka.hold.hold_state import HELD_SETTINGS, HoldState, TopicSetting
 from storage_engine.kafka.hold.needed_retention import LogAge, TopicAge
-from storage_engine.kafka.live.held_settings import raise_settings
+from storage_engine.kafka.live.raised_settings import raise_settings
 from storage_engine.kafka.live.topic_state import Bearable, DiskLimit, ObservedNode, shortest
 from tests.kafka.hold_memory import Memory
 

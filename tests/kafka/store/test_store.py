@@ -40,8 +40,7 @@ from storage_engine.model.report.diagnosis import Finding, Severity
 from storage_engine.model.store import SegmentState
 from storage_engine.retention.steps import make_plan
 from storage_engine.retention.store.broker_answers import propose, take_snapshot
-from storage_engine.retention.store.broker_disks import shared_disk_notice
-from storage_engine.retention.store.context import open_context
+from storage_engine.retention.store.context import open_context, shared_disk_notice
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.plans import files_of
 from tests.kafka_fixture import FIXTURES, truth

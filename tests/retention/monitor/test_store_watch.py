@@ -25,7 +25,7 @@ from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.hold import heartbeat
 from storage_engine.rocketmq.hold.heartbeat import NAME, no_watch
-from storage_engine.rocketmq.hold.local_hold import lock_settled
+from storage_engine.rocketmq.hold.hold_state import lock_settled
 from storage_engine.rocketmq.live.fence_mending import FenceKeeper
 from tests.retention.watched_stores import (
     SECONDS,

@@ -30,11 +30,11 @@ from storage_engine.model.proof.receipt import LakeHead
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.housekeeping.maintaining import maintain_directory, maintain_store
-from storage_engine.retention.quarantine import emptying, tree
+from storage_engine.retention.quarantine import emptying, places
 from storage_engine.retention.quarantine import undo as undoing
 from storage_engine.retention.quarantine.emptying import expired_or_in_the_way
+from storage_engine.retention.quarantine.places import Place, move_back
 from storage_engine.retention.quarantine.records import quarantines
-from storage_engine.retention.quarantine.tree import Place, move_back
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.report.report import build_report
@@ -400,7 +400,7 @@ def test_a_hold_that_is_recorded_while_a_quarantine_is_emptied_keeps_what_is_lef
 def test_a_hold_that_is_recorded_while_a_file_shrinks_keeps_the_others(
     managed: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree, "STEP_BYTES", MIB // 2)
+    monkeypatch.setattr(places, "STEP_BYTES", MIB // 2)
     store = managed(policy=Policy(undo_window_hours=24))
     clean(store, "r", 2)
     commitlog = quarantine_of_root(store) / "r" / "commitlog"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.journal.journal import clock_ms
-from storage_engine.retention.quarantine.tree import LEASED_KINDS
+from storage_engine.retention.quarantine.places import LEASED_KINDS
 from storage_engine.same_bytes.trusted_times import mount_of
 from tests.rounds import rounds
 from tests.services.runners import told_by

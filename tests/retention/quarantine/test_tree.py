@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.retention.quarantine import tree
-from storage_engine.retention.quarantine.tree import LEASED_KINDS, Contents, Place, make_place, remove
+from storage_engine.retention.quarantine import places
+from storage_engine.retention.quarantine.places import LEASED_KINDS, Contents, Place, make_place, remove
 from storage_engine.same_bytes.trusted_times import mount_of
 from tests.services.file_systems import mounted
 
@@ -33,8 +33,8 @@ def segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def set_aside(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(tree, "STEP_BYTES", 300)
-    monkeypatch.setattr(tree, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(places, "STEP_BYTES", 300)
+    monkeypatch.setattr(places, "_PAUSE_SECONDS", 0)
     make_place(place(directory), b"{}")
     path = place(directory).directory / "commitlog" / NAME
     path.parent.mkdir()

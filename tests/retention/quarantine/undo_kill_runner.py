@@ -26,7 +26,7 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.housekeeping.maintaining import maintain_store
-from storage_engine.retention.quarantine import tree
+from storage_engine.retention.quarantine import places
 from storage_engine.retention.quarantine.records import quarantines
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.store.brokers import open_store
@@ -46,7 +46,7 @@ RUN = "run"
 SEGMENTS = 2
 DAY_MS = 24 * 3_600_000
 kill_runner.DURABLE = (*kill_runner.DURABLE, "rmdir", "ftruncate")
-tree.STEP_BYTES = 300_000
+places.STEP_BYTES = 300_000
 """Segments of a sample go in four steps."""
 
 Seen = dict[str, list[Any]]

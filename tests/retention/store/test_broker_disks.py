@@ -10,7 +10,7 @@ import pytest
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.retention.store.broker_disks import check_disks
+from storage_engine.retention.store.context import check_disks
 from storage_engine.retention.store.managed_store import ManagedStore
 
 ELSEWHERE = Path("/proc")

@@ -25,9 +25,9 @@ from storage_engine.rocketmq.engine.append.append import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
+from storage_engine.rocketmq.format.consume_queue import iter_queues
 from storage_engine.rocketmq.format.index_file import java_hash, open_index
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
-from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.inspect import unindexed_ranges
 from tests.rocketmq.engine.scenarios import write_conf
 

@@ -27,9 +27,9 @@ from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.checkpoint import Checkpoint, read_checkpoint
+from storage_engine.rocketmq.format.consume_queue import iter_queues
 from storage_engine.rocketmq.format.index_file import IndexFile, read_entries, read_header
 from storage_engine.rocketmq.format.layout import resolve_layout
-from storage_engine.rocketmq.format.queue_files import iter_queues
 from tests.rocketmq.engine.killing import (
     QUICK,
     SETTINGS,

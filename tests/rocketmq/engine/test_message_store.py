@@ -12,10 +12,10 @@ from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.engine.append.append import NewBatch, NewMessage, PutStatus
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.format import consume_queue
+from storage_engine.rocketmq.format.consume_queue import iter_queues
 from storage_engine.rocketmq.format.index_file import java_hash, open_index, read_header
 from storage_engine.rocketmq.format.layout import resolve_layout
 from storage_engine.rocketmq.format.mapped_files import file_name
-from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.inspect import look_up
 from tests.rocketmq.engine.scenarios import BATCH_TOPIC, encode_batch, messages, put_all, read_log, write_conf
 

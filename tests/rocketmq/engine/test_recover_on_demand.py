@@ -10,9 +10,9 @@ from storage_engine.exceptions import CorruptFrameError
 from storage_engine.rocketmq.engine.recover_on_demand import rebuild_queues, recover_store
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
+from storage_engine.rocketmq.format.consume_queue import iter_queues
 from storage_engine.rocketmq.format.index_file import open_index
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
-from storage_engine.rocketmq.format.queue_files import iter_queues
 from tests.rocketmq.engine.scenarios import contents
 
 SHAPE = {"maxHashSlotNum": "100", "maxIndexNum": "400"}

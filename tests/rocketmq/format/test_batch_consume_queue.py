@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.rocketmq.format import batch_consume_queue
-from storage_engine.rocketmq.format.consume_queue import QueueBounds
-from storage_engine.rocketmq.format.queue_files import iter_queues
+from storage_engine.rocketmq.format.consume_queue import QueueBounds, iter_queues
 
 COLUMNS = {
     "offset": "offset",

@@ -10,9 +10,8 @@ import pytest
 
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.format import consume_queue
-from storage_engine.rocketmq.format.consume_queue import QueueBounds
+from storage_engine.rocketmq.format.consume_queue import FILLER_SIZE, QueueBounds, iter_queues
 from storage_engine.rocketmq.format.mapped_files import file_name
-from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, iter_queues
 
 STORES = ["clean-stop", "kill9", "cqext-batchcq", "multipath", "edge-frames"]
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.format import consume_queue
+from storage_engine.rocketmq.format.consume_queue import iter_queues
 from storage_engine.rocketmq.format.mapped_files import MappedFile, file_name
-from storage_engine.rocketmq.format.queue_files import iter_queues
 
 
 def test_every_unit_equals_what_the_broker_reads(

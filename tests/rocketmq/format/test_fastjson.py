@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.rocketmq.format.fastjson import MAX_CHARACTERS, FastjsonError, loads
+from storage_engine.rocketmq.format.config_files import MAX_CHARACTERS, FastjsonError, loads
 
 MEASURE_LOADS = """
 import resource, sys
-from storage_engine.rocketmq.format.fastjson import FastjsonError, loads
+from storage_engine.rocketmq.format.config_files import FastjsonError, loads
 text = sys.stdin.read()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from storage_engine.arrow.name_columns import POSITIONS_SCHEMA
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.format.broker_config import load_broker_config
-from storage_engine.rocketmq.format.fastjson import FastjsonError
+from storage_engine.rocketmq.format.config_files import FastjsonError
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.lag import consumer_offsets as module
 

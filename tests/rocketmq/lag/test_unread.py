@@ -11,7 +11,7 @@ import pytest
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.rocketmq.cleanup_rules import time_zone
-from storage_engine.rocketmq.format.queue_files import EntryFormat
+from storage_engine.rocketmq.format.consume_queue import EntryFormat
 from storage_engine.rocketmq.lag import lag
 from storage_engine.rocketmq.lag.consumer_offsets import consumers_in_files, group_positions
 from storage_engine.rocketmq.lag.lag import lag_context

@@ -6,8 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from storage_engine.rocketmq.hold.local_hold import write_local
-from storage_engine.rocketmq.hold.state import HoldState, Touched
+from storage_engine.rocketmq.hold.hold_state import HoldState, Touched, write_local
 
 SIZE = 1000
 HOUR_NS = 3600 * 10**9

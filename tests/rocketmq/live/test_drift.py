@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.rocketmq.hold.state import (
+from storage_engine.rocketmq.hold.hold_state import (
     ChangedSetting,
     HoldState,
     Observed,

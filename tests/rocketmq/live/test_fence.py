@@ -15,7 +15,7 @@ from storage_engine.rocketmq.hold.fence import (
     lease_mtime_ns,
     stands_until_ms,
 )
-from storage_engine.rocketmq.hold.state import HoldState, Observed, SeenFile, Touched
+from storage_engine.rocketmq.hold.hold_state import HoldState, Observed, SeenFile, Touched
 
 SIZE = 1000
 START_MS = 1_790_000_000_123

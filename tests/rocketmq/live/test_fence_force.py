@@ -6,7 +6,7 @@ from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.disk import DiskUsage
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.hold.fence import check_force_is_far, deletes_by_force, reserved_hours
-from storage_engine.rocketmq.hold.state import Observed
+from storage_engine.rocketmq.hold.hold_state import Observed
 
 ROOT = "/store"
 

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from storage_engine.core.durable import DIRECTORY
 from storage_engine.exceptions import GateRefusedError, StoreNotFoundError
 from storage_engine.model.hold import DriftKind
-from storage_engine.rocketmq.hold import local_hold
-from storage_engine.rocketmq.hold.local_hold import read_local, write_local
+from storage_engine.rocketmq.hold import hold_state
+from storage_engine.rocketmq.hold.hold_state import HoldState, Touched, read_local, write_local
 from storage_engine.rocketmq.hold.marker import write_marker
-from storage_engine.rocketmq.hold.state import HoldState, Touched
 from storage_engine.rocketmq.live.fence_mending import LAST_FILES, FencedDirectory, FenceKeeper, is_mounted
 from storage_engine.rocketmq.live.observe import mount_point
 from tests.full_disks import small_disk
@@ -308,7 +307,7 @@ def test_a_log_that_had_only_its_active_segment_is_fenced_once_it_has_more(tmp_p
 def test_a_held_store_without_its_hold_is_not_looked_at(tmp_path: Path) -> None:
     held_store(tmp_path)
     write_marker(tmp_path, "me", LEASE_NS // 10**6)
-    (tmp_path / DIRECTORY / local_hold.NAME).write_bytes(b"\0" * 512)
+    (tmp_path / DIRECTORY / hold_state.RECORD).write_bytes(b"\0" * 512)
     keeper = FenceKeeper(tmp_path)
     with pytest.raises(GateRefusedError, match="expected the hold of a store that is held until"):
         keeper.look(now_ms())

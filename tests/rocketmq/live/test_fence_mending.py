@@ -17,7 +17,7 @@ from storage_engine.exceptions import StoreNotFoundError
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.heartbeat import last_look, watching
-from storage_engine.rocketmq.hold.local_hold import lock_settled, read_local, write_local
+from storage_engine.rocketmq.hold.hold_state import lock_settled, read_local, write_local
 from storage_engine.rocketmq.live import fence_mending
 from storage_engine.rocketmq.live.fence_mending import LAST_FILES, FenceKeeper
 from storage_engine.same_bytes.own_acts import read_own_acts

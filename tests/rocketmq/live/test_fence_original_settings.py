@@ -9,7 +9,7 @@ from typing import Any
 
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.rocketmq.hold.fence import with_original_settings
-from storage_engine.rocketmq.hold.state import ChangedSetting, HoldState
+from storage_engine.rocketmq.hold.hold_state import ChangedSetting, HoldState
 
 FOUND = {"cleanFileForciblyEnable": "false", "deleteWhen": "04"}
 HELD = HoldState("m", 0, changed_settings=(ChangedSetting("cleanFileForciblyEnable", "true", "false"),))

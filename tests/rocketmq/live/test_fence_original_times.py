@@ -11,7 +11,7 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState
 from storage_engine.rocketmq.hold.fence import with_original_times
-from storage_engine.rocketmq.hold.state import HoldState, Touched, load_state
+from storage_engine.rocketmq.hold.hold_state import HoldState, Touched, load_state
 
 NOWHERE = Path("/nowhere")
 ORIGINAL_NS = 1_700_000_000_123_456_789

@@ -22,7 +22,7 @@ from storage_engine.rocketmq import cleanup_rules
 from storage_engine.rocketmq.cleanup_rules import Patience
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.hold import marker
-from storage_engine.rocketmq.hold.state import FORCIBLY, ChangedSetting, HoldState, Observed
+from storage_engine.rocketmq.hold.hold_state import FORCIBLY, ChangedSetting, HoldState, Observed
 from storage_engine.rocketmq.live import live_store, release
 from tests.rocketmq.live.held_files import SIZE, held_store, path_of
 

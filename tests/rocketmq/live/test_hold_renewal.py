@@ -21,8 +21,14 @@ from storage_engine.model.disk import DiskUsage
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.rocketmq.format.broker_config import RELEASE, load_broker_config
-from storage_engine.rocketmq.hold.local_hold import HoldMemories
-from storage_engine.rocketmq.hold.state import FORCIBLY, RESERVED, HoldState, Observed, load_state
+from storage_engine.rocketmq.hold.hold_state import (
+    FORCIBLY,
+    RESERVED,
+    HoldMemories,
+    HoldState,
+    Observed,
+    load_state,
+)
 from storage_engine.rocketmq.live import hold, release, status
 from storage_engine.rocketmq.live.observe import list_files
 from tests.rocketmq.live.held_files import FIRST_NS, LEASE_NS, SIZE, mtimes_ns, path_of

@@ -8,7 +8,7 @@ import pytest
 
 from storage_engine.model.hold import DriftKind
 from storage_engine.rocketmq.hold.fence import with_force_ended
-from storage_engine.rocketmq.hold.state import FORCIBLY, ChangedSetting, HoldState, Observed
+from storage_engine.rocketmq.hold.hold_state import FORCIBLY, ChangedSetting, HoldState, Observed
 from storage_engine.rocketmq.live.live_store import another_broker
 
 ADDRESS = "10.0.0.1:10911"

@@ -13,14 +13,17 @@ from storage_engine.core import durable
 from storage_engine.core.durable import DIRECTORY
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.rocketmq.hold.local_hold import (
-    NAME,
+from storage_engine.rocketmq.hold.hold_state import (
+    RECORD,
     HoldMemories,
+    HoldState,
+    Touched,
     left_behind,
+    load_state,
     read_local,
+    save_state,
     write_local,
 )
-from storage_engine.rocketmq.hold.state import HoldState, Touched, load_state, save_state
 from storage_engine.rocketmq.live.fence_mending import FenceKeeper
 from tests.rocketmq.live.held_files import SIZE, held_store, path_of
 
@@ -39,7 +42,7 @@ class Journal:
 
 
 def file_of(root: Path) -> Path:
-    return root / DIRECTORY / NAME
+    return root / DIRECTORY / RECORD
 
 
 def test_a_hold_is_read_as_it_was_written(tmp_path: Path) -> None:

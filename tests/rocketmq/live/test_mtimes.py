@@ -14,8 +14,14 @@ import pytest
 
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError
-from storage_engine.rocketmq.hold.local_hold import SegmentGoneError, put_back, set_mtimes
-from storage_engine.rocketmq.hold.state import HoldState, SeenFile, load_state
+from storage_engine.rocketmq.hold.hold_state import (
+    HoldState,
+    SeenFile,
+    SegmentGoneError,
+    load_state,
+    put_back,
+    set_mtimes,
+)
 from tests.services.other_user import as_nobody
 
 SIZE = 1000

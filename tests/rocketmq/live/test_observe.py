@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.rocketmq.hold.state import HoldState, Observed, SeenFile
+from storage_engine.rocketmq.hold.hold_state import HoldState, Observed, SeenFile
 from storage_engine.rocketmq.live.observe import below_the_first_file, saved_settings
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.model.disk import DiskUsage
-from storage_engine.rocketmq.hold.state import HoldState, Observed, SeenFile, Touched
+from storage_engine.rocketmq.hold.hold_state import HoldState, Observed, SeenFile, Touched
 from storage_engine.rocketmq.live.status import fills_before
 
 NOW_MS = 1_790_000_000_000

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.rocketmq.hold.state import HoldState, known_replicas
+from storage_engine.rocketmq.hold.hold_state import HoldState, known_replicas
 from storage_engine.rocketmq.remoting import command
 from storage_engine.rocketmq.remoting.answers import runtime_info
 from storage_engine.rocketmq.remoting.command import RemotingCommand

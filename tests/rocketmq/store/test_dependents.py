@@ -16,9 +16,9 @@ from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.plan import DependentFile
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
+from storage_engine.rocketmq.format.consume_queue import iter_queues
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout, resolve_layout
 from storage_engine.rocketmq.format.mapped_files import file_name
-from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.format.stored_files import ATTEMPTS
 from storage_engine.rocketmq.store import dependents
 from storage_engine.rocketmq.store.broker import open_files

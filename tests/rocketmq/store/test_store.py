@@ -11,8 +11,8 @@ from storage_engine.exceptions import StoreBusyError, StoreNotFoundError
 from storage_engine.model.store import FileFacts, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.broker_config import load_broker_config
+from storage_engine.rocketmq.format.consume_queue import iter_queues
 from storage_engine.rocketmq.format.mapped_files import file_name
-from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.store.store import RocketMQStore
 
 MIB = 1 << 20

@@ -19,7 +19,13 @@ from storage_engine.rocketmq.codec.frame_layout import SCHEDULE_TOPIC, TRANSACTI
 from storage_engine.rocketmq.engine.append import append_kernels as kernels
 from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue, WritableFile
 from storage_engine.rocketmq.engine.dispatch.queue_writer import QueueTable, is_directory_name
-from storage_engine.rocketmq.engine.engine_settings import LIGHT_PREFIX, EngineSettings
+from storage_engine.rocketmq.engine.engine_settings import (
+    DISPATCH,
+    DISPATCH_OFFSETS,
+    LIGHT_PREFIX,
+    NO_LIGHT_QUEUES,
+    EngineSettings,
+)
 
 _NAME_END = chr(frame.NAME_VALUE_SEPARATOR)
 _PROPERTY_END = chr(frame.PROPERTY_SEPARATOR)
@@ -137,10 +143,8 @@ _PUT_OK = PutStatus.PUT_OK
 _new_tuple = tuple.__new__
 """Creates a result three times as fast as a call of its class."""
 _INNER_NUM, _INNER_BASE = "INNER_NUM", "INNER_BASE"
-DISPATCH, DISPATCH_OFFSETS, _WAIT = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "WAIT"
+_WAIT = "WAIT"
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
-NO_LIGHT_QUEUES = ("%RETRY%", "rmq_sys_")
-"""Prefixes of topics whose messages get no entries in light queues."""
 _REFUSALS = {
     kernels.PROPERTIES_TOO_LONG: PutStatus.PROPERTIES_SIZE_EXCEEDED,
     kernels.UNMAPPED: PutStatus.SERVICE_NOT_AVAILABLE,

@@ -20,12 +20,15 @@ from storage_engine.rocketmq.engine.engine_settings import EngineSettings
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.consume_queue import (
     END_BLANK_BYTES,
+    FILLER_SIZE,
     HEADER_BYTES,
     MAX_ADDRESS,
+    Entries,
+    EntryFormat,
+    iter_queues,
     unit_offset,
 )
 from storage_engine.rocketmq.format.layout import StoreLayout
-from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, Entries, EntryFormat, iter_queues
 
 UNIT = consume_queue.DTYPE.itemsize
 Longs = npt.NDArray[np.int64]

@@ -18,16 +18,19 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.crc import crc_engine
 from storage_engine.rocketmq.codec.frame_layout import SCHEDULE_TOPIC
 from storage_engine.rocketmq.engine.append.append import (
-    DISPATCH,
-    DISPATCH_OFFSETS,
-    NO_LIGHT_QUEUES,
     parse_properties,
 )
 from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as kernels
 from storage_engine.rocketmq.engine.dispatch.dispatch_kernels import group_by_queue
 from storage_engine.rocketmq.engine.dispatch.index_writer import IndexWriter, text_of
 from storage_engine.rocketmq.engine.dispatch.queue_writer import BatchQueueWriter, QueueTable, QueueWriter
-from storage_engine.rocketmq.engine.engine_settings import LIGHT_PREFIX, EngineSettings
+from storage_engine.rocketmq.engine.engine_settings import (
+    DISPATCH,
+    DISPATCH_OFFSETS,
+    LIGHT_PREFIX,
+    NO_LIGHT_QUEUES,
+    EngineSettings,
+)
 from storage_engine.rocketmq.format.index_file import java_hash
 
 Bytes = npt.NDArray[np.uint8]

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from storage_engine.rocketmq.format.broker_config import load_broker_config
+from storage_engine.rocketmq.format.consume_queue import iter_queues
 from storage_engine.rocketmq.format.layout import StoreLayout, list_segments, resolve_layout
 from storage_engine.rocketmq.format.mapped_files import file_name
-from storage_engine.rocketmq.format.queue_files import iter_queues
-from storage_engine.rocketmq.lag import dispatch
-from storage_engine.rocketmq.lag.dispatch import dispatched_offset
-from storage_engine.rocketmq.store.store import find_active
+from storage_engine.rocketmq.store import store
+from storage_engine.rocketmq.store.store import dispatched_offset, find_active
 
 MIB = 1 << 20
 
@@ -34,7 +33,7 @@ def test_one_message_behind_the_sealed_segments_proves_them_without_walking_the_
     name: str, store_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout = layout_of(store_copy(name))
-    monkeypatch.setattr(dispatch, "all_queues", lambda _: pytest.fail("walked over the queues"))
+    monkeypatch.setattr(store, "all_queues", lambda _: pytest.fail("walked over the queues"))
     files = list_segments(layout)
     assert dispatched(layout) > files[find_active(files)[0]].base_offset
 
