@@ -151,7 +151,7 @@ def main(arguments: list[str] | None = None) -> Any:
         code = 1
     except Exception as error:
         # Imported late: --help never fails like this.
-        from storage_engine.cli.shell.command import storage_failure
+        from storage_engine.cli.shell.library_failures import storage_failure
 
         call = parameters_of(cli, words)
         failure = storage_failure(error, call)

@@ -107,7 +107,7 @@ def simulate(
         CHARTS.require("simulate --png")
     for path in (svg_file, png_file):
         if path is not None:
-            from storage_engine.lake.catalog.place import refuse_target_inside_store
+            from storage_engine.lake.catalog.nesting import refuse_target_inside_store
 
             refuse_target_inside_store(path)
             if path.is_symlink() or path.exists():

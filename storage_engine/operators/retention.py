@@ -89,7 +89,7 @@ class StorageEngineReleaseOperator(StoreOperator):
         return release_lineage(self.store, released_segments(cleanup.store, cleanup.run_key))
 
     def do_step(self, context: Context) -> Result:
-        from storage_engine.retention.lag.consumer_lag import loss_count, unread_lines
+        from storage_engine.retention.lag.unread_losses import loss_count, unread_lines
         from storage_engine.retention.proof.refusing import log_text
         from storage_engine.retention.report.report import deleted_counts
 

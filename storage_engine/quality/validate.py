@@ -11,7 +11,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.durable import make_dirs, write_file
 from storage_engine.core.extras import QUALITY
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.lake.catalog.place import refuse_inside_store
+from storage_engine.lake.catalog.nesting import refuse_inside_store
 from storage_engine.model.report.validation import CheckResult, ValidationResult
 from storage_engine.pages.report import render_page
 from storage_engine.quality import expectation_rules

@@ -24,13 +24,13 @@ from storage_engine.model.broker.kind import LagJob, LagRequest
 from storage_engine.model.lag import LagSource, LagSummary, PositionsFrom, QueueLag
 from storage_engine.model.settings.policy import SparkUse, lag_place, process_text
 from storage_engine.model.store import FileFacts, Segment, SegmentId
-from storage_engine.retention.lag.consumer_lag import (
+from storage_engine.retention.lag.lag_table import lag_part, merge, new_lag_table, queue_shares, write_share
+from storage_engine.retention.lag.unread_losses import (
     error_text,
     shielded_runs,
     shielded_text,
     shielded_unread,
 )
-from storage_engine.retention.lag.lag_table import lag_part, merge, new_lag_table, queue_shares, write_share
 from storage_engine.retention.store.brokers import settings_of
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.spark.job_io import telling_progress

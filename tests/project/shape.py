@@ -52,8 +52,8 @@ def measures() -> list[Measure]:
     only_here = with_one_importer_beside(graph)
     lines = sum(source.count("\n") for source in sources.values())
     return [
-        Measure("files", len(paths), 515, 520),
-        Measure("lines", lines, 134_961, 105_000),
+        Measure("files", len(paths), 518, 520),
+        Measure("lines", lines, 134_989, 105_000),
         Measure("files in the largest folder", files, 19, 20, largest),
         Measure("modules in import circles", len(circular), 0, 0, ", ".join(circular[:3])),
         Measure("modules with one importer, in their own folder", len(only_here), 33, 50),
@@ -61,7 +61,7 @@ def measures() -> list[Measure]:
             "names of public classes with several meanings", len(several), 14, 25, ", ".join(several[:5])
         ),
         Measure("functions over 80 lines", len(long), 5, 0, ", ".join(long[:3])),
-        Measure("rooms of which others use over 20 names", len(wide), 36, 0, ", ".join(sorted(wide)[:3])),
+        Measure("rooms of which others use over 20 names", len(wide), 35, 0, ", ".join(sorted(wide)[:3])),
     ]
 
 

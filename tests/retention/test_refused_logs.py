@@ -27,7 +27,7 @@ from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.quality.validate import write_page
 from storage_engine.retention import steps
 from storage_engine.retention.archive.archiving import ArchiveResult, archive_each_log
-from storage_engine.retention.lag.consumer_lag import join_losses
+from storage_engine.retention.lag.unread_losses import join_losses
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.report.report import Outcome, build_report

@@ -15,7 +15,7 @@ from storage_engine.model.lag import QueueLag
 from storage_engine.model.plan import DELETING, Decision, LogPlan, Plan, Reason, of_only_log
 from storage_engine.model.settings.policy import LagPolicy, PendingPolicy, Policy
 from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.retention.lag.consumer_lag import apply_lag_policy
+from storage_engine.retention.lag.lag_policy import apply_lag_policy
 from storage_engine.retention.plan.deciding import cut_by_policy
 from storage_engine.retention.proof.gate import Eligible, still_eligible
 

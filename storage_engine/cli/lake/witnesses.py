@@ -108,7 +108,7 @@ def part_journal(url: str) -> None:
     """
     from storage_engine.journal.tables.database import without_backup
     from storage_engine.lake.catalog.catalog import break_hard_links
-    from storage_engine.lake.catalog.place import sqlite_file
+    from storage_engine.lake.catalog.nesting import sqlite_file
 
     journal = sqlite_file(url)
     if journal is None or not journal.is_file():

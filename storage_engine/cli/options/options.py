@@ -155,7 +155,7 @@ def make_commands(lake: Path, broker: str) -> str:
     from storage_engine.brokers import kind_option
 
     # Imports libraries that only a call without its lake needs.
-    from storage_engine.lake.catalog.place import place_around
+    from storage_engine.lake.catalog.nesting import place_around
 
     kind = kind_option(broker) if broker else ""
     if around := place_around(LakeConfig.local(lake)):

@@ -13,7 +13,7 @@ from storage_engine.model.lag import LagSource, PositionsFrom
 from storage_engine.model.plan import Plan
 from storage_engine.model.settings.policy import LagPolicy
 from storage_engine.model.store import SegmentId
-from storage_engine.retention.lag.consumer_lag import apply_lag_policy, lag_doubt
+from storage_engine.retention.lag.lag_policy import apply_lag_policy, lag_doubt
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -54,7 +54,7 @@ def say_cleanup(managed: ManagedStore, previous: PlanRequest | None = None) -> N
     :param previous: the cleanup that was just requested and deleted nothing.
     """
     from storage_engine.brokers import find_broker
-    from storage_engine.retention.lag.consumer_lag import unread_lines
+    from storage_engine.retention.lag.unread_losses import unread_lines
     from storage_engine.retention.plan.preview import preview
     from storage_engine.retention.store.brokers import assumes_defaults, may_clean_now
 

@@ -52,7 +52,7 @@ def print_plan(store: ManagedStore, decided: Decided, manual_plan: Plan | None) 
 
     :param manual_plan: the plan of :func:`by_hand`.
     """
-    from storage_engine.retention.lag.consumer_lag import unread_lines
+    from storage_engine.retention.lag.unread_losses import unread_lines
     from storage_engine.retention.plan.preview import places_lines
     from storage_engine.retention.store.brokers import assumes_defaults
 

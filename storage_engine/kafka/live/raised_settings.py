@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from storage_engine.core.wording import duration_text, time_text
 from storage_engine.exceptions import BrokerRefusedError
-from storage_engine.kafka.cluster.client import Cluster
+from storage_engine.kafka.cluster.client import TIMEOUT_SECONDS, Cluster
 from storage_engine.kafka.hold.hold_state import HeldSetting, HoldState, TopicSetting, save_state
 from storage_engine.kafka.hold.needed_retention import (
     TopicAge,
@@ -22,7 +22,6 @@ from storage_engine.kafka.hold.needed_retention import (
 from storage_engine.kafka.live.topic_state import (
     Bearable,
     ObservedNode,
-    change_settings,
     is_deleted,
     read_settings,
 )
@@ -257,3 +256,38 @@ def _not_waited_for(held: HeldSetting, looked_at_ms: int) -> str:
         f"looked at at {time_text(looked_at_ms)}. Its hold has ended by itself, so it isn't waited for. "
         "Hold that store again, or unmanage it"
     )
+
+
+def change_settings(
+    cluster: Cluster, wanted: Mapping[str, Mapping[str, int | None]]
+) -> Mapping[str, BrokerRefusedError]:
+    """Change settings of topics. Other settings of these topics stay.
+
+    :param wanted: values by topic and key. None removes the topic's own value, so that its brokers' value
+        applies.
+    :return: the cluster's refusals, by topic. The settings of other topics are changed.
+    :raises BrokerUnavailableError: no broker answers; some settings may have been changed.
+    """
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+    def entry(key: str, value: int | None) -> ConfigEntry:
+        operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+        text = None if value is None else str(value)
+        return ConfigEntry(key, text, incremental_operation=operation)
+
+    def ask(some: Sequence[str]) -> Any:
+        resources = [
+            ConfigResource(
+                ConfigResource.Type.TOPIC,
+                name,
+                incremental_configs=[entry(key, value) for key, value in wanted[name].items()],
+            )
+            for name in some
+        ]
+        return cluster.admin.incremental_alter_configs(resources, request_timeout=TIMEOUT_SECONDS)
+
+    refused: dict[str, BrokerRefusedError] = {}
+    for resource, answer in cluster.answers("a change of settings", list(wanted), ask):
+        if isinstance(answer, BrokerRefusedError):
+            refused[resource.name] = answer
+    return refused

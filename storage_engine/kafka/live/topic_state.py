@@ -1,6 +1,6 @@
 """Topics of a running node: their settings, ages and growth, and which of them can't be held.
 
-Reads the node's files and asks its cluster. Only :func:`change_settings` changes anything.
+Reads the node's files and asks its cluster. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from storage_engine.core.clock import HOUR_MS
 from storage_engine.core.wording import bytes_text, duration_text, reason_text
 from storage_engine.exceptions import BrokerRefusedError, StorageEngineError
-from storage_engine.kafka.cluster.client import TIMEOUT_SECONDS, Cluster, is_topics_own
+from storage_engine.kafka.cluster.client import Cluster, is_topics_own
 from storage_engine.kafka.format.checkpoints import LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
 from storage_engine.kafka.format.file_names import partition_directory
 from storage_engine.kafka.format.layout import LivePartition, Node, PartitionLog
@@ -71,41 +71,6 @@ def read_settings(
             }
         )
     return settings
-
-
-def change_settings(
-    cluster: Cluster, wanted: Mapping[str, Mapping[str, int | None]]
-) -> Mapping[str, BrokerRefusedError]:
-    """Change settings of topics. Other settings of these topics stay.
-
-    :param wanted: values by topic and key. None removes the topic's own value, so that its brokers' value
-        applies.
-    :return: the cluster's refusals, by topic. The settings of other topics are changed.
-    :raises BrokerUnavailableError: no broker answers; some settings may have been changed.
-    """
-    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
-
-    def entry(key: str, value: int | None) -> ConfigEntry:
-        operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-        text = None if value is None else str(value)
-        return ConfigEntry(key, text, incremental_operation=operation)
-
-    def ask(some: Sequence[str]) -> Any:
-        resources = [
-            ConfigResource(
-                ConfigResource.Type.TOPIC,
-                name,
-                incremental_configs=[entry(key, value) for key, value in wanted[name].items()],
-            )
-            for name in some
-        ]
-        return cluster.admin.incremental_alter_configs(resources, request_timeout=TIMEOUT_SECONDS)
-
-    refused: dict[str, BrokerRefusedError] = {}
-    for resource, answer in cluster.answers("a change of settings", list(wanted), ask):
-        if isinstance(answer, BrokerRefusedError):
-            refused[resource.name] = answer
-    return refused
 
 
 def check_interval_ms(cluster: Cluster, node_id: int | None, properties: Mapping[str, str]) -> int:

@@ -18,7 +18,7 @@ from storage_engine.kafka.format.log_end import end_offset
 from storage_engine.kafka.format.partition_metadata import cluster_of, log_id_text, text_of, topic_of
 from storage_engine.kafka.metadata.cluster_metadata import LOG, ClusterMetadata, nodes_text
 from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_replicas
-from storage_engine.kafka.store.archiving import log_id_of
+from storage_engine.kafka.store.archivable import log_id_of
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.model.store import Absence, LogIdentity, may_be_one
 

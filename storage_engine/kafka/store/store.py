@@ -39,7 +39,7 @@ from storage_engine.kafka.stopped.stopped_release import (
 )
 from storage_engine.kafka.stopped.store_lock import holder_text, is_locked_by_us, lock_holder, runs
 from storage_engine.kafka.store.absent_logs import absences, identities
-from storage_engine.kafka.store.archiving import (
+from storage_engine.kafka.store.archivable import (
     archivable_of_node,
     contexts_of,
     contradiction_of,

@@ -70,8 +70,8 @@ from storage_engine.lake.catalog.identity import (
     table_around,
     write_mark,
 )
+from storage_engine.lake.catalog.nesting import proves_nothing, refuse_nested_proof
 from storage_engine.lake.catalog.own_tables import found_properties
-from storage_engine.lake.catalog.place import proves_nothing, refuse_nested_proof
 from storage_engine.lake.catalog.placed_table import parse_metadata
 from storage_engine.lake.catalog.tables import (
     BROKER_PROPERTY,

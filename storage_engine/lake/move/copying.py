@@ -42,7 +42,8 @@ from storage_engine.lake.catalog.identity import (
     is_below,
     lake_id_of,
 )
-from storage_engine.lake.catalog.place import is_catalog_there, own_directory, refuse_nested, sqlite_file_of
+from storage_engine.lake.catalog.nesting import refuse_nested
+from storage_engine.lake.catalog.place import is_catalog_there, own_directory, sqlite_file_of
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS
 from storage_engine.lake.catalog.writing import (

@@ -46,8 +46,9 @@ from storage_engine.lake.catalog.identity import (
     write_mark,
     written_identity,
 )
+from storage_engine.lake.catalog.nesting import refuse_nested
 from storage_engine.lake.catalog.own_tables import usual_location
-from storage_engine.lake.catalog.place import is_catalog_there, own_directory, refuse_nested, sqlite_file_of
+from storage_engine.lake.catalog.place import is_catalog_there, own_directory, sqlite_file_of
 from storage_engine.lake.catalog.tables import (
     BROKER_PROPERTY,
     SEGMENTS,

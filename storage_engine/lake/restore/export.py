@@ -41,7 +41,7 @@ from storage_engine.core.wording import did_you_mean, time_text
 from storage_engine.exceptions import BadInputError, ExportError
 from storage_engine.lake.acts.act_files import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.place import refuse_target_inside_store
+from storage_engine.lake.catalog.nesting import refuse_target_inside_store
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
 from storage_engine.lake.file.scan import read_rows
 from storage_engine.lake.restore.export_format import ExportFormat

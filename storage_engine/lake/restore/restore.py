@@ -34,7 +34,7 @@ from storage_engine.lake.acts.act_files import merged_expiries
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.archive.threads import reading_threads
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.place import refuse_target_inside_store
+from storage_engine.lake.catalog.nesting import refuse_target_inside_store
 from storage_engine.lake.coverage.coverage import merge_lakes
 from storage_engine.lake.file.data_file import window_memory
 from storage_engine.lake.file.sha256_kernels import LANES

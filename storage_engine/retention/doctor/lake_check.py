@@ -14,7 +14,8 @@ from storage_engine.core.jsonable import filled
 from storage_engine.core.wording import bytes_text, count_text, duration_text, time_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, StoreRecord
-from storage_engine.lake.catalog.place import local_places, own_directory, place_around
+from storage_engine.lake.catalog.nesting import local_places, place_around
+from storage_engine.lake.catalog.place import own_directory
 from storage_engine.lake.move.describing import LakeInfo, describe
 from storage_engine.model.disk import DiskUsage
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS

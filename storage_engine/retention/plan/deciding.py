@@ -22,7 +22,7 @@ from storage_engine.model.lag import Unread
 from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.settings.policy import LagPolicy, PendingPolicy, Policy
 from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
-from storage_engine.retention.lag.consumer_lag import find_unread
+from storage_engine.retention.lag.unread_losses import find_unread
 from storage_engine.retention.proof.refusing import refuse_in_plan
 from storage_engine.retention.store.broker_answers import (
     list_dependents,

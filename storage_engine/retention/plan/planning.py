@@ -18,7 +18,8 @@ from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.archive.gone import is_away
 from storage_engine.retention.hold.holding import keep_held
-from storage_engine.retention.lag.consumer_lag import UNREAD, loss_count, planned_unread, unread_lines
+from storage_engine.retention.lag.consumer_lag import UNREAD, planned_unread
+from storage_engine.retention.lag.unread_losses import loss_count, unread_lines
 from storage_engine.retention.plan.deciding import check_quarantine, decide
 from storage_engine.retention.proof.approvals import record_starter
 from storage_engine.retention.proof.history import releases

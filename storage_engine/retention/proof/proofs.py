@@ -30,7 +30,7 @@ from storage_engine.lake.acts.unarchived import NO_PERMITS, WAIT_MS, ArchivePerm
 from storage_engine.lake.catalog.catalog import Lake, check_broker, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import copy_of, lake_id_of
-from storage_engine.lake.catalog.place import refuse_nested_proof
+from storage_engine.lake.catalog.nesting import refuse_nested_proof
 from storage_engine.lake.catalog.writing import mark_commits, ready_to_write
 from storage_engine.lake.soundness.chain import check_links, forget_links
 from storage_engine.lake.soundness.receipts import receipts

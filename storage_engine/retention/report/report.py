@@ -22,13 +22,8 @@ from storage_engine.model.store import SegmentId
 from storage_engine.retention.archive.archiving import HASHED_AGAIN, TOOK, again_notices, recorded_faults
 from storage_engine.retention.archive.sealed import recorded_archive_lag
 from storage_engine.retention.hold.holding import alarms_of, recorded_hold
-from storage_engine.retention.lag.consumer_lag import (
-    lake_directory,
-    planned_unread,
-    recorded_lag,
-    released_unread,
-    unread_lines,
-)
+from storage_engine.retention.lag.consumer_lag import planned_unread, recorded_lag, released_unread
+from storage_engine.retention.lag.unread_losses import lake_directory, unread_lines
 from storage_engine.retention.proof.approvals import Told, read_approval
 from storage_engine.retention.proof.history import SegmentRelease, releases, segment_subject
 from storage_engine.retention.proof.proofs import read_proofs, unreachable_error

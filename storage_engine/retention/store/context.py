@@ -33,14 +33,14 @@ from storage_engine.journal.journal import Extent, Journal, Phase, Run, Step, St
 from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.place import (
-    check_any_catalog_file,
+from storage_engine.lake.catalog.nesting import (
     inside_store,
     local_directories,
     local_places,
     refuse_inside_store,
     sqlite_file,
 )
+from storage_engine.lake.catalog.place import check_any_catalog_file
 from storage_engine.model.broker.broker_store import (
     BrokerStore,
     LockedStore,

@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from storage_engine.cli import main as command_line
-from storage_engine.cli.shell.command import storage_failure
+from storage_engine.cli.shell.library_failures import storage_failure
 from storage_engine.commands import Arguments
 from tests.cli.bad_input import check_error
 from tests.rounds import again_but, some

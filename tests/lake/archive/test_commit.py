@@ -35,7 +35,7 @@ from storage_engine.lake.catalog.writing import LOCK_NAME, committing, ready_to_
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file.jobs import ProvenSegment, split_data_file_name
 from storage_engine.lake.file.staging import publish
-from storage_engine.lake.gc.orphans import find_orphans, prove_orphan
+from storage_engine.lake.move.rebuilding import find_orphans, prove_orphan
 from storage_engine.lake.soundness.chain import check_links_on, forget_links
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.receipts import receipts_in as receipts_of_table

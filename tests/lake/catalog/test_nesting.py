@@ -12,10 +12,10 @@ import pytest
 
 from storage_engine.exceptions import BadInputError, LakeIdentityError
 from storage_engine.lake.archive.archive import archive_all
-from storage_engine.lake.catalog import place as places
+from storage_engine.lake.catalog import nesting
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.place import place_around
+from storage_engine.lake.catalog.nesting import place_around
 from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.move.moving import relocate
@@ -130,7 +130,7 @@ def test_a_bind_mount_of_a_directory_inside_a_store_is_inside_it(store: Path, tm
     (mounted := tmp_path / "with space").mkdir()
     script = (
         "from storage_engine.lake.catalog.config import LakeConfig\n"
-        "from storage_engine.lake.catalog.place import place_around\n"
+        "from storage_engine.lake.catalog.nesting import place_around\n"
         f"print(place_around(LakeConfig.local({str(mounted / 'lake')!r})))\n"
     )
     command = f"mount --bind '{store}/backup' '{mounted}' && exec '{sys.executable}' -c \"$0\""
@@ -149,5 +149,5 @@ def test_a_bind_mount_of_a_directory_inside_a_store_is_inside_it(store: Path, tm
 def test_mounts_that_cannot_be_read_are_no_reason_to_refuse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "_MOUNTS", tmp_path / "none")
+    monkeypatch.setattr(nesting, "_MOUNTS", tmp_path / "none")
     assert place_around(LakeConfig.local(tmp_path / "lake")) == ""

@@ -10,7 +10,7 @@ from storage_engine.model.lag import Lag, LagSummary, QueueLag
 from storage_engine.model.plan import Decision, LogPlan, Plan, Reason
 from storage_engine.model.settings.policy import LagPolicy
 from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.retention.lag.consumer_lag import apply_lag_policy
+from storage_engine.retention.lag.lag_policy import apply_lag_policy
 
 SIZE = 100
 GOING, SEGMENTS = 4, 6

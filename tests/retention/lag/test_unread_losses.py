@@ -16,8 +16,8 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, Policy
 from storage_engine.pages.report import render_page
 from storage_engine.retention import steps
-from storage_engine.retention.lag.consumer_lag import unread_lines
 from storage_engine.retention.lag.lag_table import lag_part, merge
+from storage_engine.retention.lag.unread_losses import unread_lines
 from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.report.finishing import finish, report_json
 from storage_engine.retention.report.report import build_report

@@ -10,7 +10,7 @@ from storage_engine.exceptions import BrokerUnavailableError
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.settings.policy import LagPolicy
-from storage_engine.retention.lag.consumer_lag import find_unread
+from storage_engine.retention.lag.unread_losses import find_unread
 from storage_engine.rocketmq.live.live_store import LiveStore
 from storage_engine.rocketmq.live.observe import LiveParts
 from storage_engine.rocketmq.store.broker import open_files

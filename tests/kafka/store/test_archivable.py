@@ -18,7 +18,7 @@ from storage_engine.kafka.format.layout import read_node
 from storage_engine.kafka.format.log_end import end_offset
 from storage_engine.kafka.format.partition_metadata import read_topic_id, text_of
 from storage_engine.kafka.format.transaction_index import ENTRY_BYTES, parse_transaction_index
-from storage_engine.kafka.store.archiving import epochs_in
+from storage_engine.kafka.store.archivable import epochs_in
 from storage_engine.kafka.store.store import KafkaStore, OpenNode
 from storage_engine.kafka.transactions import open_transactions
 from storage_engine.model.plan import PlanRequest
