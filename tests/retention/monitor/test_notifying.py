@@ -316,6 +316,9 @@ def test_a_watch_that_stands_by_leaves_telling_to_the_other(
     second.start()
     second.add(store, ["isn't mounted"], [])
     until_told(posted, 1)
+    subject, ends_at = Subject.of(store, "watch"), time.monotonic() + 120
+    while not notifying._read_sent(subject, WebhookMeans(posted.url))[0] and time.monotonic() < ends_at:
+        time.sleep(0.01)  # it is recorded after it was sent
     first.start()
     first.add(store, ["isn't mounted"], [])
     second.add(store, None, [])
