@@ -27,7 +27,7 @@ def this_host() -> str:
 
 
 def person() -> str:
-    """Return the user of this process, for the journal, by the real user id. LOGNAME may be anything.
+    """Return the user of this process, for the journal. The real user id tells it: LOGNAME may be anything.
 
     For root, the text also has the user who became root by sudo. Only root's environment is trusted for that.
     """

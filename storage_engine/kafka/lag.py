@@ -123,7 +123,11 @@ def _read_consumers(node: Node, partitions: Mapping[str, list[int]]) -> Consumer
 def _with_all_partitions(
     committed: Mapping[Place, int | None], partitions: Mapping[str, list[int]]
 ) -> dict[Place, int | None]:
-    """Return positions in the node's own partitions. A group counts as a reader of its whole topics."""
+    """Return each group's position in every partition that this node has of the group's topics.
+
+    A group with a position in one partition of a topic is expected to read the whole topic. Where the group
+    has no position, it is None.
+    """
     reads = {(group, topic) for group, topic, _ in committed}
     return {
         (group, topic, number): committed.get((group, topic, number))

@@ -256,7 +256,10 @@ class Lag:
 
     @property
     def measured(self) -> frozenset[str] | None:
-        """Return the logs whose lag is known; None for all logs, empty if the names don't fit the summary."""
+        """Return the logs whose lag is known, or None if they are all logs.
+
+        The result is empty if ``logs`` doesn't have as many names as the summary says.
+        """
         if self.summary.logs is None and self.logs is None:
             return None
         names = frozenset(self.logs or ())

@@ -205,9 +205,9 @@ def _sort_companions(own: FileFacts, companions: Iterable[FileFacts]) -> tuple[F
     wrong = [path for path in suspects if Path(path).parent != Path(own.path).parent]
     if wrong or len({own.path, *paths}) <= len(paths):
         raise StoreLayoutError(
-            f"{own.path}: expected companions in its directory, each once and none the segment's own file, "
-            f"found {', '.join(wrong or paths)}. Nothing was changed. Report this fault of the broker's "
-            "package."
+            f"{own.path}: expected companions in the directory of this segment file, each named once, and "
+            f"without the segment file itself, found {', '.join(wrong or paths)}. Nothing was changed. "
+            "Report this fault of the broker's package."
         )
     return ordered
 

@@ -95,9 +95,9 @@ def accept_loss(
 
     From then on validation warns of this loss, and doesn't fail.
 
-    :param start_offset: first offset of a range up to ``end_offset``. All of it is LOST or UNKNOWN by the
-        lakes and by the journal's record of missing logs and of segments that others deleted. A gap between
-        store and lakes counts, too.
+    :param start_offset: first offset of a range up to ``end_offset``. The whole range must be LOST or
+        UNKNOWN. The lakes show that, or the journal's record of missing logs and of segments that others
+        deleted. A range that neither store nor lakes have is also accepted.
     :param log: the log of the range, or None for the first log that has lost all of the range.
     :raises BadInputError: a part of the range is in a known place, or no reason is given.
     :raises LakeUnavailableError: a lake that may have the bytes can't be asked, or lost known receipts.
@@ -147,9 +147,9 @@ def _ask_every_lake(context: Context) -> None:
         heads.check(lake, context.record.store_id, whole=True)
     if unasked := lakes_unasked(heads.heads, lakes, {}):
         raise LakeUnavailableError(
-            f"{context.store.root}: expected an answer of every lake that may have the lost bytes, found "
-            f"that {'; '.join(unasked)}. Nothing was recorded. Name that lake, or both with --second-lake. "
-            "If the lake is gone for good, record that with ",
+            f"{context.store.root}: expected an answer from every lake that may have the lost bytes, found "
+            f"that {'; '.join(unasked)}. Nothing was recorded. Name that lake. If you already name another "
+            "lake, name the missing one with --second-lake. If it is gone for good, record that with ",
             Command("stamp"),
             ".",
         )
@@ -524,7 +524,7 @@ def stamp(
 def _finish_killed(store: ManagedStore, journal: Journal) -> None:
     """Finish a killed run: write its stamp to all directories of the store.
 
-    This is done only if each directory has that run's stamp, or a stamp of the store that was here before.
+    This is done only if each directory has this new stamp, or a stamp that it had when the run began.
     """
     record = journal.find_store(store.real_root, store.host)
     run = journal.find_run(record.store_id, STAMP_RUN) if record else None

@@ -320,8 +320,9 @@ def hold_due(
         # Another store has changed settings since they were judged.
         if not looks_left:
             raise StoreBusyError(
-                f"{live_node.root}: expected no changes of topics' settings while they were judged, found "
-                "changes by other stores of the journal. Nothing was changed. Run this again."
+                f"{live_node.root}: expected topics' settings to stay the same while this run decided about "
+                "them, found that other stores of the journal changed them. This run changed nothing. Run it "
+                "again."
             )
 
 

@@ -445,10 +445,10 @@ def _check_cut_as_proven(
         log_cut, reason = changed[key]
         raise ReleasedTooMuchError(
             f"{root}: log {log_cut.prefix.name.log}: expected its leader of epoch "
-            f"{log_cut.live.leader_epoch} to begin at offset {log_cut.prefix.boundary}, found that {reason}, "
-            f"and no record shows that it had the proven records ({fault}). Its records below offset "
-            f"{log_cut.prefix.boundary} are deleted. Look for an unclean election, and compare the lake with "
-            "the records that producers sent."
+            f"{log_cut.live.leader_epoch} to begin at offset {log_cut.prefix.boundary}, found that {reason}. "
+            f"No record shows that the log's present leader had the proven records ({fault}). The log's "
+            f"records below offset {log_cut.prefix.boundary} are deleted. Look for an unclean election, and "
+            "compare the lake with the records that producers sent."
         )
 
 

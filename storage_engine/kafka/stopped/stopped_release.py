@@ -89,9 +89,11 @@ def _check_is_oldest(segment: Segment) -> None:
 
 
 def indexes_below(node: Node, min_offsets: Mapping[str, int]) -> Iterator[DependentFile]:
-    """Yield the indexes of segments below given offsets. A broker also removes indexes without a segment.
+    """Yield the index files whose base offset is below their log's offset in ``min_offsets``.
 
-    :param min_offsets: the offsets, by the name of the log.
+    An index is also yielded if its segment no longer exists, because a broker removes such an index, too.
+
+    :param min_offsets: the logs' new first offsets, by the name of the log.
     :raises OSError: a directory can't be read.
     """
     for _, log in node.logs:

@@ -196,7 +196,9 @@ def _has_name(path: Path, descriptor: int) -> bool:
 
 
 def _check_nobody_else(directories: Sequence[Path]) -> tuple[str, ...]:
-    """Make sure that no other process uses the node's files: a broker runs on if its lock file is removed.
+    """Make sure that no other process uses the node's files.
+
+    The lock doesn't show that: a broker continues to run after its lock file is removed.
 
     :return: notices about processes that can't be checked.
     :raises StoreBusyError: another process uses the files, or may use them.

@@ -361,7 +361,10 @@ def file_groups(jobs: Sequence[SegmentJob], threads: int) -> list[tuple[SegmentJ
 
 
 def _file_of(job: SegmentJob) -> tuple[str, str] | None:
-    """Return a key that is equal for jobs whose segments may share a file; None if it may share none."""
+    """Return a key that is equal for jobs whose segments may share a file.
+
+    Return None if the job's segment must have a file of its own.
+    """
     if job.found_in is not None:
         return job.store_id, job.found_in[0]
     return None if job.shares is None else (job.store_id, f"topic {job.shares}")

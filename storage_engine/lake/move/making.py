@@ -146,8 +146,8 @@ def _make(config: LakeConfig, broker: str) -> None:
         locations = {name: place for name in names if (place := usual_location(config, name)) is not None}
     if lake is None and not locations:
         raise BadInputError(
-            f"lake {config.location}: expected the property warehouse besides the uri of a new catalog, "
-            "found none. Nothing was created. Add it to the lake's configuration."
+            f"lake {config.location}: expected the property 'warehouse', because a new catalog needs it "
+            "besides 'uri', found none. Nothing was created. Add 'warehouse' to the lake's configuration."
         )
     for location in locations.values():
         try:

@@ -302,10 +302,10 @@ class _Rebuild:
             return ()
         if intent.command == "copy":
             raise LakeIdentityError(
-                f"{location}: expected a lake, found a copy of lake {intent.copy_of} that was not "
-                "finished. Nothing was changed. Run ",
+                f"{location}: expected a lake, found an unfinished copy of lake {intent.copy_of}. Nothing "
+                "was changed. To finish the copy, run ",
                 Command("lake copy"),
-                " to this directory again.",
+                " again, with this directory as its target.",
             )
         return intent.attempts
 

@@ -188,9 +188,10 @@ def _credit_rows(
     replicas: Mapping[str, Sequence[Receipt]],
     compared: Collection[str | SegmentIdentity],
 ) -> set[str]:
-    """Return row hashes of compared and own receipts, and of receipts before them without a gap.
+    """Return row hashes of compared receipts, of the store's own receipts, and of those that lead to them.
 
-    Receipts after the last of these don't count: from there on the other log may differ.
+    A receipt leads to another one if the other directly continues it. Receipts after the last compared or own
+    receipt aren't returned: from there on the other store's log may differ.
     """
     own_rows = receipts(lake, store_id, with_ended=True)
     compared = _with_renewed(lake, [row for of_log in replicas.values() for row in of_log], compared)

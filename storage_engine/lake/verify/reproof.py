@@ -1,4 +1,4 @@
-"""Proving segments again after another engine has moved their rows, with new receipts."""
+"""Renewal of the proof of segments whose rows another engine has moved. It makes new receipts."""
 
 from __future__ import annotations
 

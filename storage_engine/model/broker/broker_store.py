@@ -506,7 +506,7 @@ class StoreDependents(ABC):
     def unread(self) -> tuple[str, ...]:
         """Return why files were left out of the last :meth:`find`: their pointers can't be read.
 
-        Any object that the store returns for its dependents answers this: the store keeps the answer.
+        The store keeps these texts, so every ``dependents`` object of the same store returns them.
         """
         return ()
 

@@ -317,7 +317,8 @@ def _refuse_hole(context: Context, segment: Segment, nothing: str) -> Refusal:
 def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> bool:
     """Return whether a running broker deletes from a log by its own rules. Unknown counts as no.
 
-    :param is_over: whether the deletion was before this run, when a broker may have run.
+    :param is_over: whether the segments were deleted before this run. A broker may have run at that time,
+        even if none runs now.
     """
     store, broker = context.store, context.broker
     if store.live is not None and store.live.deletes == WE_DELETE:

@@ -17,7 +17,7 @@ LOOK_FIRST = "--broker-conf FILE --dry-run"
 
 
 class UnknownProof(StrEnum):
-    """Why it is unknown which segments lakes prove, though the lakes can be read."""
+    """Reason why the proven segments are unknown, although the lakes can be read."""
 
     JOURNAL = "the journal can't be read"
     STORE = "no journal knows this store, and a lake has segments of it"

@@ -533,7 +533,7 @@ def unproven_findings(
             "unproven-refused",
             f"{count_text(len(kept), 'sealed segment')} of logs that can't be archived as they are, "
             f"{named_in_short(logs)}: {_plural(_span(kept, figures, running), len(kept))}",
-            "mend these logs by the other findings here, then archive them",
+            "mend these logs as the other findings here advise, then archive them",
         )
     segments = [segment for segment in sealed if segment.log not in refused]
     if not segments:

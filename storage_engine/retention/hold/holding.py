@@ -419,10 +419,10 @@ def _refuse_written(root: str, written: Sequence[SeenLink]) -> None:
     """
     if written:
         raise GateRefusedError(
-            f"{root}: expected unchanged segments in the log since they were linked, found "
-            f"{count_text(len(written), 'segment')} written to since, {_offsets_text(written)}. Nothing was "
-            f"deleted: only the shield has their former bytes. Move their files out of {shield_path(root)}, "
-            f"such as {written[0].facts.path}, and run this again."
+            f"{root}: expected the log's segments as they were when the shield linked them, found "
+            f"{count_text(len(written), 'segment')} that others wrote to later, {_offsets_text(written)}. "
+            "Nothing was deleted: only the shield has the former bytes of these segments. Move their files "
+            f"(for example {written[0].facts.path}) out of {shield_path(root)}, and run this again."
         )
 
 

@@ -428,14 +428,14 @@ def choose_places(
             None,
         )
         if base is None:
-            remedy = "Mount the directory above it instead"
+            remedy = "Mount the directory above this one instead"
             if outside:
-                remedy = "Name one there, outside every log directory, with --undo-directory"
+                remedy = "With --undo-directory, name a directory there, outside every log directory"
             raise BadInputError(
-                f"{directory}: expected a place for a quarantine on its own file system, "
+                f"{directory}: expected a place for a quarantine on the same file system as this directory, "
                 f"{'in' if outside else 'below'} {' or '.join(map(str, candidates)) or 'no directory'}, "
-                "found none: files can't be moved there without a copy. Nothing was changed. "
-                f"{remedy}, or leave undo_window_hours empty."
+                "found none: to another file system, files can't be moved without a copy. Nothing was "
+                f"changed. {remedy}, or leave undo_window_hours empty."
             )
         parts = parts_of(store, base, store_id, run_key)
         places[directory] = Place(str(base), parts, "/" if outside else "")

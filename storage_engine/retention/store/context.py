@@ -102,10 +102,10 @@ def check_disks(
     ]
     if shared:
         raise BadInputError(
-            f"{store.root}: expected none of our files on a disk of its running broker, which stops taking "
-            f"messages when that disk is full; found on one disk: {', '.join(shared)}. Nothing was changed. "
-            "Put them on another disk, or allow it by name: allow_same_disk in the connection, "
-            "--allow-same-disk on the command line."
+            f"{store.root}: expected no files of Storage Engine on a disk of the store's running broker, "
+            f"found on the same disk: {', '.join(shared)}. When that disk is full, the broker refuses "
+            "messages. Nothing was changed. Put these files on another disk, or allow the same disk: "
+            "allow_same_disk in the connection, --allow-same-disk on the command line."
         )
 
 

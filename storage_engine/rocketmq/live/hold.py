@@ -116,8 +116,8 @@ def expose(
     behind = next((file for file in observed.files if file.base_offset > state.releasing[-1]), None)
     if behind is None or Path(behind.path) != stays:
         raise GateRefusedError(
-            f"{stays}: expected the first segment that stays, found {behind.path if behind else 'no file'}. "
-            "Nothing was deleted. Plan again."
+            f"{stays}: expected this segment to follow the segments to delete, found "
+            f"{behind.path if behind else 'no file'} in its place. Nothing was deleted. Plan again."
         )
     save_state(memory, state)
     state = _put_fence(parts, memory, state, observed)

@@ -252,10 +252,10 @@ _NOTHING_WRITTEN = "Nothing was written."
 def check_goes_on(
     slave: BrokerConfig, receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]
 ) -> None:
-    """Check that the slave's master has the last archived message, and so the messages that follow it.
+    """Check that the master of a slave has the last archived message, so that its log continues the archive.
 
-    If both logs have this message, they also have the same bytes before it, since the message contains its
-    own physical offset, queue offset and store time.
+    The message contains its own physical offset, queue offset and store time. So if the master's log and the
+    archived log both have this message, they have the same bytes before it.
 
     :param receipts: receipts of the segments with which the slave begins, oldest first.
     :raises RestoreError: the master has another message or none at this offset, or doesn't answer.
