@@ -33,7 +33,8 @@ class ClockReading:
     """A reading of the clock and of the time since the machine was started.
 
     :param boottime_ms: time since the start, including time asleep.
-    :param started_at_ms: time of the start, by the clock. It changes only when somebody sets the clock.
+    :param started_at_ms: time of the start, as the clock showed it. It changes only when somebody sets the
+        clock.
     """
 
     boot_id: str

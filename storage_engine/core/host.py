@@ -80,7 +80,7 @@ def may_have_come(stated: str | None, first_seen: str | None) -> bool:
 def check_host(root: str, stated: str | None, first_seen: str | None) -> None:
     """Check that a store is this machine's. Another machine has another disk under the same path.
 
-    :param stated: the store's host by its settings: a name, a machine id, or :data:`ANY_HOST`.
+    :param stated: the store's host in its settings: a name, a machine id, or :data:`ANY_HOST`.
     :param first_seen: the host on which the journal saw the store first. It counts if no host is stated.
     :raises WrongHostError: the store belongs to another machine.
     """

@@ -18,7 +18,8 @@ class ShieldNeed:
         only a shield of all unproven segments is of use.
     :param pass_interval_ms: from one pass to the next; None if no broker runs.
     :param disk_bytes: size of the smallest disk of the log; None if it can't be measured.
-    :param used_percent: level of the fullest of these disks, by the broker's formula; None if it is unknown.
+    :param used_percent: level of the fullest of these disks, computed with the broker's formula; None if it
+        is unknown.
     :param is_tended: a live watch acts on deletions.
     :param refusal: why no shield is permitted now; "" where one is.
     """

@@ -443,7 +443,7 @@ class Reply:
     """Answer about a plan.
 
     :param person: the person who answered; None if nobody did.
-    :param at_ms: time of the answer, by the clock of the machine that received it.
+    :param at_ms: time of the answer, on the clock of the machine that received it.
     :param detail: why an answer doesn't count.
     """
 
@@ -481,7 +481,8 @@ class RecordedPolicy:
 
     :param minimum_retention_hours: the longest minimum retention since; a run with less counts as forced.
     :param persons: the two persons who lowered it: the one who asked and the one who approved.
-    :param at_ms: when it was lowered last, by the journal or the stamp: the later time counts.
+    :param at_ms: when it was lowered last. Of the times in the journal and in the stamp, the later one
+        counts.
     :param kept_ms: the longest retention by settings since, if known; a run with less counts as forced.
     :param archived: whether proof has been required since; a run with ``archive: off`` counts as forced.
     """

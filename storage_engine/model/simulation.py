@@ -261,7 +261,7 @@ class Advice:
 class BrokerRules(ABC):
     """A broker's deletion rules, without a store. Pure. The code and imports use the standard library only.
 
-    Settings are texts by the broker's names, as in its configuration. Missing settings have its defaults.
+    Settings are texts under the broker's names, as in its configuration. Missing settings have its defaults.
     Each method but :meth:`unsupported` raises BadInputError if the broker would not work with a value.
     """
 

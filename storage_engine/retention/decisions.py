@@ -178,7 +178,7 @@ class _Lost:
 
 
 def _list_lost(context: Context) -> list[_Lost]:
-    """Return the ranges that are lost by the journal and by the monitor's memory, and that no lake has."""
+    """Return the ranges that the journal or the monitor's memory calls lost, and that no lake has."""
     record = context.record
     recorded = recorded_gone(context.journal, record)
     drifts = [drift for drift, lineage in recorded if lineage == record.lineage_of(drift.log)]
@@ -391,7 +391,7 @@ def move(
     :raises GateRefusedError: another journal's hold keeps more segments than that; nothing was changed.
     :raises BadInputError: the name is empty, or differs from the connection's name.
     :raises StoreIdentityError: it is unknown which store this is, it is a copy, or place or name is taken.
-    :raises WrongHostError: by its settings the store is on another machine.
+    :raises WrongHostError: the settings say that the store is on another machine.
     :raises LakeUnavailableError: only the lake knows the store's lineage, and it can't be read.
     """
     root = store.real_root
@@ -650,7 +650,7 @@ def _find_store_id(store: ManagedStore, journal: Journal, store_id: str | None) 
 
 
 def _lineages(store: ManagedStore, store_id: str, lakes: Sequence[Lake]) -> Lineages:
-    """Return the newest lineages of a store that the journal doesn't know, by the lakes and by its stamp.
+    """Return a store's newest lineages, from the lakes and the stamp. The journal doesn't know the store.
 
     :raises BadInputError: neither a lake nor the stamp knows the store.
     """

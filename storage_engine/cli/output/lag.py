@@ -69,7 +69,7 @@ class LagOfPlan:
     """Lag for a plan that is only shown. It is called with a plan, and measures the groups that are behind.
     It returns the plan without the deletions that the store's lag policy forbids.
 
-    :ivar groups: groups that are behind or unknown, with their losses by the plan.
+    :ivar groups: groups that are behind or unknown, with the messages that the plan makes them lose.
     :ivar source: the source of their positions.
     """
 

@@ -88,7 +88,8 @@ def due_logs(
     proven: Mapping[SegmentId, FileFacts],
     now_ms: int,
 ) -> DueLogs:
-    """Return the unproven segments of each log, with the time of deletion by the settings before the hold.
+    """Return the unproven segments of each log, with the time at which the settings before the hold would
+    delete them.
 
     :param proven: the proven segments and their files. Another topic of the same name has other files.
     """

@@ -160,7 +160,7 @@ _UNFINISHED = (FileState.SWAP, FileState.CLEANED)
 
 @dataclass(frozen=True, slots=True)
 class StoppedNode:
-    """State of a stopped node by its files.
+    """State of a stopped node, as its files show it.
 
     :param copied: logs that its broker copies to another log directory.
     """
@@ -208,12 +208,12 @@ _CRASHED: Fault = (
 
 
 def stopped_node(node: Node, topics: TopicSettings | None = None) -> StoppedNode | Fault:
-    """Return the node's state by its files after a clean stop, or the reason why all of its logs are kept."""
+    """Return a cleanly stopped node's state from its files, or the reason that keeps all of its logs."""
     return _CRASHED if node.left_uncleanly else read_stopped(node, topics)
 
 
 def read_stopped(node: Node, topics: TopicSettings | None = None) -> StoppedNode | Fault:
-    """Return the node's state by its files, or the reason why that state keeps all of its logs.
+    """Return the node's state from its files, or the reason why that state keeps all of its logs.
 
     :param topics: its topics, as read before. If None, or if its cluster was asked, the files are read here.
     """

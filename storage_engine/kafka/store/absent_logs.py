@@ -153,7 +153,9 @@ def missing_logs(node: Node, topics: TopicSettings) -> tuple[str, ...]:
 
 
 def _expected_logs(metadata: ClusterMetadata, node_id: int | None) -> dict[str, tuple[uuid.UUID, int]]:
-    """Return the logs that a node should have by its metadata, without replicas being added or removed."""
+    """Return the logs that a node should have according to its metadata, without replicas being added or
+    removed.
+    """
     topics = {topic_id: name for name, topic_id in metadata.topic_ids.items()}
     return {
         f"{topics[topic_id]}-{partition}": (topic_id, partition)

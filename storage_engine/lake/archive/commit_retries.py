@@ -138,7 +138,7 @@ def _commit_steps(lake: Lake, next_step: Callable[[], CommitStep | None]) -> Non
 
 
 def _is_up_to_date(lake: Lake, table: Table) -> bool:
-    """Return whether a loaded table has every commit ever made, by the mark below its location.
+    """Return whether a loaded table has every commit ever made. The mark below its location shows that.
 
     :raises LakeIdentityError: the table lacks a commit even after it was loaded again: its catalog went back
         to an older state.

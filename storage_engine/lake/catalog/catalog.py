@@ -180,7 +180,7 @@ class Lake:
 
 
 def broker_in(properties: Mapping[str, str]) -> str:
-    """Return the name of a lake's broker, by a table's properties."""
+    """Return the name of a lake's broker from a table's properties."""
     return properties.get(BROKER_PROPERTY) or default_broker()
 
 

@@ -152,7 +152,7 @@ class Witnesses:
     :param present: identity of each log on disk by the log's name, as receipts have it; "" if not known.
     :param replicas: ranges in sound receipts of other stores. They count where the store has no receipt.
     :param unasked: lakes that may have the bytes but were not asked, each as a clause that names it.
-    :param compared: returns the receipts that were compared, by the journal.
+    :param compared: returns the receipts that were compared according to the journal.
     :param expiries: for each act that expired rows, by its SHA-256, a clause with the policy and the time.
     """
 

@@ -148,7 +148,7 @@ def remove_expired(
 ) -> tuple[StoredFile, ...]:
     """Remove for good the files of expiries that are old enough, except files that a hold covers.
 
-    :param trash_ms: how long a file stays after its act, in milliseconds by the lake's clock.
+    :param trash_ms: how long a file stays after its act, in milliseconds of the lake's clock.
     :param kept: ids of stores whose files must all stay, because other lakes have holds, or may have them.
     :param dry_run: return the files, but remove none.
     :return: the removed data files, by their names in receipts.

@@ -155,8 +155,8 @@ def copy_file(
 ) -> bool:
     """Copy a file. If the target exists already and is equal, it stays.
 
-    :param size_bytes: the file's size, by the table.
-    :param sha256: the file's hash in hex, by its receipt; None if no receipt has it.
+    :param size_bytes: the file's size in the table.
+    :param sha256: the file's hash in hex, from its receipt; None if no receipt has it.
     :return: whether the file was copied now.
     :raises LakeUnavailableError: source or target can't be read or written, or the source is damaged.
     """

@@ -184,7 +184,7 @@ def own_location(config: LakeConfig, name: str, pointer: str | None = None) -> s
 def placed_table(lake: Lake, name: str, pointer: str) -> PlacedTable:
     """Return the table that a catalog names, at the present location of its files.
 
-    :param pointer: location of its metadata file, by the catalog.
+    :param pointer: location of its metadata file in the catalog.
     :raises LakeUnavailableError: the metadata doesn't exist there, or can't be read.
     """
     config, file_name = lake.config, pointer.rpartition("/")[2]
@@ -230,7 +230,7 @@ def move_tables(
 ) -> Intent:
     """Write the tables' metadata for the present location of their files, and make the catalog name it.
 
-    :param pointers: location of each table's metadata by the catalog.
+    :param pointers: location of each table's metadata in the catalog.
     :param rows: all receipts.
     :param command: name of the calling command, for its intent.
     :return: the intent, with the lake's UUID, and the original's if the lake is a copy.
@@ -334,7 +334,7 @@ def check_same_lake(tables: Tables) -> None:
 class Relocated:
     """Result of a relocation.
 
-    :param former: the lake's location by the metadata before; None if it was right.
+    :param former: the lake's location in the metadata before the move; None if it was right.
     :param copy_of: UUID of the original, if this is a plain copy; otherwise None.
     :param other_catalog: the catalog that this one replaced, or None.
     :param dropped_snapshots: number of older snapshots that can't be read any more.

@@ -427,7 +427,9 @@ class _Source:
         return self._queues[receipt.row_hash]
 
     def streams(self, receipt: Receipt) -> frozenset[str]:
-        """Return the streams that have rows in a segment, without filler, by its receipt or its rows."""
+        """Return the streams that have rows in a segment, without filler. Read them from its receipt or its
+        rows.
+        """
         columns, place = find_broker(receipt.broker).codec.columns, self._place(receipt)
         if receipt.streams is not None:
             return receipt.kept_streams - {columns.filler}

@@ -139,8 +139,8 @@ def replica_spans(
     If a log's identity is unique, equal identities mean the same log. Otherwise a receipt counts only if its
     bytes were compared, or if compared bytes or the store's own archived bytes directly follow its segment.
 
-    :param names: names and identities of the store's logs. The identity of other logs is found by the store's
-        own receipts, and by compared ones.
+    :param names: names and identities of the store's logs. The identity of other logs is found in the store's
+        own receipts and in compared receipts.
     :param lost: ranges that neither the disk nor the store's receipts have.
     :param compared: returns the compared receipts, and is called only if an identity isn't sure.
     """

@@ -84,7 +84,8 @@ class Beating(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """The causes of a cleanup that hold now, by the clock and the disks alone. No segment was read for them.
+    """The causes of a cleanup that hold now. Only the clock and the disks decide. No segment was read for
+    them.
 
     :param levels: every disk of the log, then the dependents' disk.
     :param deciding_percent: the highest of the levels that the broker's rules compare with its thresholds;
@@ -360,7 +361,7 @@ class StoreCourse:
         return {}
 
     def kept_ms(self) -> int | None:
-        """Return the age, in ms, from which segments are expired by the settings in force. None if not known.
+        """Return the age, in ms, from which the settings in force let segments expire. None if not known.
 
         Called for kinds whose age setting a person may give beside the store's files
         (:attr:`SettingNames.of_age`).
@@ -400,7 +401,7 @@ class StoreCauses(ABC):
 
     @abstractmethod
     def watch(self, now_ms: int) -> Watch:
-        """Return the causes that hold now, by the clock and the disks alone. Reads no segment."""
+        """Return the causes that hold now. Only the clock and the disks decide. Reads no segment."""
 
 
 ALWAYS: Final = Trigger(Cause.TIME_UP, Urgency.ORDINARY, "expired segments are deleted at any time")
@@ -432,7 +433,8 @@ class StoreProcess:
     def user(self) -> str:
         """Return the other process that has the store's lock, as a clause on the lock and its owner.
 
-        :return: "" if no process has it, by the store's files. Only :meth:`BrokerStore.lock` is certain.
+        :return: "" if the store's files show that no process has it. Only :meth:`BrokerStore.lock` is
+            certain.
         """
         return ""
 
@@ -798,7 +800,7 @@ def course_of(store: BrokerStore) -> StoreCourse:
 
 
 def watch_of(store: BrokerStore, now_ms: int) -> Watch:
-    """Return the causes that hold for a store, by the clock and the disks alone."""
+    """Return the causes that hold for a store. Only the clock and the disks decide."""
     if store.causes is not None:
         return store.causes.watch(now_ms)
     levels = store.snapshot(now_ms).disks
@@ -816,7 +818,7 @@ def check_manageable(store: BrokerStore) -> None:
 
 
 def is_used_by_others(store: BrokerStore) -> bool:
-    """Return whether a process other than our runs has a store's lock, by its files."""
+    """Return whether the store's files show that a process other than our runs has its lock."""
     process = process_of(store)
     return bool(process.user()) and not process.is_user_ours()
 

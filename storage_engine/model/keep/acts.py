@@ -127,7 +127,7 @@ class Act:
     :param previous: SHA-256 of the act before it; "" for the first act.
     :param lake_id: id of the lake that recorded the act. A copy of a lake has the acts of its original.
     :param host: the person's machine.
-    :param at_ms: time of the act by the lake's clock, in ms since the epoch; never before the previous act.
+    :param at_ms: time of the act on the lake's clock, in ms since the epoch; never before the previous act.
     """
 
     number: int

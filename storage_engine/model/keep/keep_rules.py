@@ -216,7 +216,7 @@ class KeepPolicy:
     """A lake's keep rules from one act until the next.
 
     :param version: SHA-256 of the act that begins the policy; "" if no act began it.
-    :param since_ms: when the policy began, by the lake's clock; never before the previous policy.
+    :param since_ms: when the policy began, on the lake's clock; never before the previous policy.
     :param rules: the keep rules. A stream without a rule is kept for ever.
     :param archive_rules: the archive rules. A stream without a rule is archived.
     """

@@ -555,7 +555,7 @@ EMPTY_CHAIN = ChainHead(-1, CHAIN_START)
 class LakeHead:
     """The last receipt of the store that a lake was known to have.
 
-    :param location: the lake's location, by its configuration.
+    :param location: the lake's location in its configuration.
     :param place: location of its table ``segments``; "" where an older version recorded none.
     """
 

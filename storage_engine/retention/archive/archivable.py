@@ -168,7 +168,7 @@ def list_segments(context: Context) -> Listed:
 
 
 def kept_out_segments(context: Context, listed: Listed) -> tuple[KeptOut, ...]:
-    """Return sealed segments that stay out of the lake and, by the journal, were never archived."""
+    """Return sealed segments that stay out of the lake and, according to the journal, were never archived."""
     reasons = listed.archivable.kept_out
     never_archived = {
         segment_subject(*segment.id): segment for segment in listed.others if segment.log in reasons

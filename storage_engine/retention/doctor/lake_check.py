@@ -185,7 +185,8 @@ def find_other_lake(
 
     Return None also if a named lake can't be read, because its segments are unknown.
 
-    :param store_id: id of the store by the journal, else by the stamp, or None if neither knows the store.
+    :param store_id: id of the store, from the journal or else from the stamp, or None if neither knows the
+        store.
     :param heads: the last known receipts of the store's lakes.
     """
     if store_id is None or not lakes or any(lake.refused or lake.broker is None for lake in lakes):

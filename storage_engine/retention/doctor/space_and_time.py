@@ -519,7 +519,7 @@ def unproven_findings(
     """Yield findings on sealed segments that no lake proves, and when they are deleted.
 
     :param unproven: segments that no lake proves; None if no lake was named. Then all count as unproven.
-    :param stamped_lakes: lakes that the store was archived into, by its own stamp.
+    :param stamped_lakes: lakes that the store was archived into, as its own stamp says.
     :param running: a broker runs, which deletes by itself, or None if unknown.
     :param some_unasked: one of two lakes couldn't be asked. It may prove some of these segments.
     :param refused: logs that can't be archived in their present state.

@@ -537,7 +537,7 @@ def _keep_unarchived(context: Context, drifts: Sequence[Drift]) -> tuple[Drift, 
 
 @dataclass(frozen=True, slots=True)
 class HoldResult:
-    """:param beside: a broker runs on the store by its settings. Otherwise there is nothing to hold.
+    """:param beside: the settings say that a broker runs on the store. Otherwise there is nothing to hold.
     :param renewed: the hold was begun or renewed now. It isn't if another run did it, or if it wasn't needed.
     """
 

@@ -590,7 +590,7 @@ def record_unread(context: Context, run: Run, unread: Unread, lease: Lease) -> N
 
 
 def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
-    """Return the new plan, cut by the store's lag policy.
+    """Return the new plan, which the store's lag policy has shortened.
 
     :raises GateRefusedError: the policy is block, and the lag is unknown or too old.
     """

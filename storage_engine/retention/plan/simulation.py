@@ -1,4 +1,4 @@
-"""A store's future course by its present or other settings, from its files and its journal's samples."""
+"""A store's future course under its present or other settings, from its files and its journal's samples."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Simulation:
 
 
 def simulate(store: ManagedStore, change: Change, days: int, now_ms: int) -> Simulation:
-    """Compute the course of a store by its settings, and by a person's changes.
+    """Compute the course of a store under its settings, and under a person's changes to them.
 
     :raises BadInputError: broker or store can't be simulated, a setting doesn't exist, or no ingest is known.
     :raises SimulationTooLongError: the simulation takes more time than it may.

@@ -714,7 +714,8 @@ def _receipts(context: Context, slots: Collection[tuple[str, int]]) -> Mapping[s
 def _counts(
     segments: Collection[tuple[str, int, int, int]], receipts: Collection[Receipt], lake: str
 ) -> Counts:
-    """Return the figures of some segments: numbers, messages by their receipts, and spans of offsets.
+    """Return the figures of some segments: numbers, messages according to their receipts, and spans of
+    offsets.
 
     :param segments: log, first offset, end offset and size of each segment.
     :param receipts: the receipts of all of them, or none.

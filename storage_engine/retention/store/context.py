@@ -134,7 +134,7 @@ def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[P
 
 
 def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Sequence[Path]) -> str:
-    """Return a notice for a person who manages a store by its files while its broker runs.
+    """Return a notice for a person who manages a store through its files while its broker runs.
 
     If the running broker was named, :func:`check_disks` refuses such a place instead.
 

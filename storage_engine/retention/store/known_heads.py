@@ -1,4 +1,4 @@
-"""The last known receipts of a store's lakes, by the journal and by the store's stamp.
+"""The last known receipts of a store's lakes, from the journal and the store's stamp.
 
 If a lake lacks them, it was put back from an older copy, or another lake is in its place. A write would then
 fork the chain of receipts, and the lake's proofs would be incomplete.

@@ -208,7 +208,7 @@ def load_broker_config(
     """Read broker.conf and compute the settings in effect.
 
     :param path: broker.conf, in java.util.Properties syntax; None for the broker's defaults.
-    :param overrides: values by the broker's keys, which override the file (for what-if questions).
+    :param overrides: values under the broker's keys, which override the file (for what-if questions).
     :param root: the store's root directory; None for storePathRootDir's value.
     :raises BrokerConfigError: the file can't be read or parsed, the broker would not accept a value, or the
         root is missing or contradictory.

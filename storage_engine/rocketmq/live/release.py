@@ -211,7 +211,7 @@ def _check_unchanged(parts: LiveParts, prefix: Prefix, state: HoldState) -> None
 
 
 def _delete_prefix(parts: LiveParts, state: HoldState, prefix: Prefix, patience: Patience) -> None:
-    """Trigger the broker's passes until exactly the prefix is gone, by its min offset and by the files."""
+    """Trigger the broker's passes until its min offset and its files show that exactly the prefix is gone."""
     one_trigger_seconds = (MANUAL_PASSES - 1) * interval_ms(parts.files.config) / 1000
     triggered: float | None = None
     before: tuple[int, int] | None = None
