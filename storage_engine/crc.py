@@ -166,7 +166,7 @@ def _by_table(table: int, address: int, size: int) -> int:
 
 @inlined
 def crc32(function: int, table: int, address: int, size: int) -> int:
-    """Compute the CRC-32 of ``size`` bytes at ``address``, with the compiled function or the table."""
+    """Return the CRC-32 of ``size`` bytes at ``address``, by the compiled function or by the table."""
     if function != 0:
         return call_crc(function, address, size)
     return _by_table(table, address, size)
@@ -174,7 +174,7 @@ def crc32(function: int, table: int, address: int, size: int) -> int:
 
 @inlined
 def crc32c(function: int, table: int, address: int, size: int) -> int:
-    """Compute the CRC-32C of ``size`` bytes at ``address``, with the compiled function or the table."""
+    """Return the CRC-32C of ``size`` bytes at ``address``, by the compiled function or by the table."""
     if function != 0:
         return call_crc32c(function, address, size) ^ _ALL
     return _by_table(table, address, size)
