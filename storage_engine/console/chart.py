@@ -70,7 +70,7 @@ class DriftMark:
 
     See :class:`storage_engine.journal.reading.answers.DriftRow`.
 
-    :param what: description of the last of these changes.
+    :param what: description of the last change.
     """
 
     at_ms: int

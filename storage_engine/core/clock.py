@@ -82,7 +82,7 @@ def is_in_hours(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
 
 
 def hour_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo) -> Iterator[int]:
-    """Yield the times at which the hours begin and end, in turn. Hours under way at the start begin there.
+    """Yield the times at which the hours begin and end, in turn. An hour under way at the start begins then.
 
     :param end_ms: no later time is yielded.
     """

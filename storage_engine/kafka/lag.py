@@ -266,8 +266,8 @@ def find_all(context: LagContext, offsets: Iterable[tuple[str, int]]) -> dict[tu
     """Find the places of offsets in their logs. Each distinct offset is looked up once.
 
     :param offsets: names of logs, each with an offset.
-    :return: the places. An offset is left out if its log has no record from there on, or if its segment can't
-        be read.
+    :return: the places. An offset is left out if its log has no record from this offset on, or if its segment
+        can't be read.
     """
     places: dict[tuple[str, int], OffsetPlace] = {}
     batches: dict[_Batch, list[tuple[str, int]]] = {}
@@ -377,7 +377,7 @@ class _GroupSum:
     """A group's unread records of a topic, in the partitions whose position is known or in all others.
 
     :param messages: number of unread records; None if not known.
-    :param from_ms: time of the first of these records, in ms since the epoch; None if not known.
+    :param from_ms: time of the first such record, in ms since the epoch; None if not known.
     """
 
     messages: int | None = None

@@ -17,7 +17,8 @@ class ArchiveLag:
     :param oldest_base_offset: base offset of the segment with the oldest last write; None if there is none.
     :param oldest_age_seconds: time since that write; 0 if there is none.
     :param notes: lakes that could not be asked; for them the journal's records were used.
-    :param touched: number of archived segments whose files were touched since. They don't count as lag.
+    :param touched: number of archived segments whose files were touched after their proof. They don't count
+        as lag.
     """
 
     measured_at_ms: int
@@ -60,7 +61,9 @@ class ArchiveLag:
 
 
 def touched_text(count: int) -> str:
-    """Return a clause on how many archived segments were touched since, as by a chmod or a hard link."""
+    """Return a clause on how many archived segments were touched after their proof, as by a chmod or a hard
+    link.
+    """
     verb = "was" if count == 1 else "were"
     return f"{count_text(count, 'archived segment')} {verb} touched since, to be hashed again"
 
@@ -70,7 +73,8 @@ def archive_lag_of(
 ) -> ArchiveLag:
     """Sum up the sealed segments that no lake proves.
 
-    :param touched: number of further segments that a lake has, but whose files were touched since.
+    :param touched: number of further segments that a lake has, but whose files were touched after their
+        proof.
     """
     segments = list(unproven)
     oldest = min(segments, key=lambda segment: segment.mtime_ns, default=None)

@@ -479,12 +479,15 @@ class PlanQuestion:
 class RecordedPolicy:
     """The strictest policy that a store has had since two persons last lowered it.
 
-    :param minimum_retention_hours: the longest minimum retention since; a run with less counts as forced.
+    :param minimum_retention_hours: the longest minimum retention since that time. A run with less counts as
+        forced.
     :param persons: the two persons who lowered it: the one who asked and the one who approved.
     :param at_ms: when it was lowered last. Of the times in the journal and in the stamp, the later one
         counts.
-    :param kept_ms: the longest retention by settings since, if known; a run with less counts as forced.
-    :param archived: whether proof has been required since; a run with ``archive: off`` counts as forced.
+    :param kept_ms: the longest retention in the settings since that time, if known. A run with less counts as
+        forced.
+    :param archived: whether proof has been required since that time. Then a run with ``archive: off`` counts
+        as forced.
     """
 
     approval: ApprovalPolicy

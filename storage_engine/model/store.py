@@ -293,7 +293,7 @@ class Lineages:
     """The lineage of each log: a number that rises when other bytes appear under its offsets.
 
     :param whole: the store's lineage. Each log without its own lineage has it.
-    :param of_logs: lineages of logs that have got their own since, by the log's name.
+    :param of_logs: lineages of logs that later got a lineage of their own, by the log's name.
     """
 
     whole: int

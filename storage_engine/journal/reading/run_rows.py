@@ -144,7 +144,7 @@ def events_of_deletion(connection: Connection, run_id: int) -> tuple[Event, ...]
 
 
 def deletions_after(connection: Connection, store_id: str, event_id: int) -> tuple[Deletion, ...]:
-    """Return the deletions of a store's runs in events after this one, except those undone since."""
+    """Return the deletions in later events of a store's runs, without deletions that were undone."""
     payload = events.c.payload
     # As text: PostgreSQL's integers are too short for offsets.
     query = (

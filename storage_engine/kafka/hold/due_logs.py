@@ -285,7 +285,7 @@ def growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int
 def least_growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> float | None:
     """Return a log's least growth in bytes a millisecond; None if not known.
 
-    Its remembered segment is deleted, so all present bytes were written since.
+    Its remembered segment is deleted, so all present bytes were written later.
     """
     since = None if known is None else known.written
     if since is None or now_ms <= since.at_ms:

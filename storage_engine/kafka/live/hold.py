@@ -169,7 +169,7 @@ def _status(
     drift: tuple[Drift, ...],
     too_short: Mapping[str, str],
 ) -> HoldStatus:
-    """Return the status of a hold, from the settings at the look and the settings that were set since.
+    """Return the status of a hold, from the settings at the look and those that were set after the look.
 
     Each log is judged separately. The store plans no deletion from logs that aren't held.
 

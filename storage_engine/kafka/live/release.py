@@ -145,8 +145,8 @@ def prefixes_of(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]
         seen_log = seen.known.get(name)
         if seen_log is None:
             raise ChangedUnderUsError(
-                f"log {name}: expected it among the node's logs, found none. Nothing of it was deleted. Plan "
-                "again.",
+                f"log {name}: expected this log among the node's logs, found none of this name. None of its "
+                "segments was deleted. Plan again.",
                 path=of_log[0].facts.path,
             )
         yield Prefix(seen_log.log.name, seen_log.directory, seen_log.log, tuple(of_log))
@@ -343,8 +343,8 @@ def check_not_too_far(root: Path, prefixes: Sequence[Prefix], starts: Mapping[st
                 f"{root}: log {prefix.name.log}: expected it to begin at offset {prefix.boundary}, found "
                 f"that its leader begins at {starts[prefix.name.log]}: records of offsets "
                 f"[{prefix.boundary}, {starts[prefix.name.log]}) were deleted but not approved. Find out "
-                "who deletes there, and run verify, which tells which of them are in the lake and which "
-                "are lost."
+                "who deletes from this log. Run verify: it shows which of these records are in the lake, and "
+                "which are lost."
             )
 
 

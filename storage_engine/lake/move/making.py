@@ -266,7 +266,8 @@ def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> No
 def refuse_around(config: LakeConfig) -> None:
     """Make sure that no other lake is directly inside a lake's directory or warehouse.
 
-    :raises BadInputError: another lake is there, which then couldn't prove segments any more.
+    :raises BadInputError: another lake is directly inside. It could no longer prove segments if this lake
+        were made.
     :raises LakeUnavailableError: the place can't be listed.
     """
     segments = usual_location(config, SEGMENTS)

@@ -134,7 +134,7 @@ def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, 
 def replica_spans(
     lake: Lake, store_id: str, names: LogNames, lost: Iterable[LostRange], compared: ComparedReceipts
 ) -> tuple[ReplicaSpan, ...]:
-    """Return ranges lost in this store that other stores have archived, even if they have expired since.
+    """Return ranges lost in this store that other stores have archived, even if these ranges expired later.
 
     If a log's identity is unique, equal identities mean the same log. Otherwise a receipt counts only if its
     bytes were compared, or if compared bytes or the store's own archived bytes directly follow its segment.

@@ -210,7 +210,7 @@ class StoreHold:
 
     def hold_due(self, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int) -> HoldStatus:
         """Hold segments that no lake has and that the broker will delete soon. End the hold of segments that
-        have been archived since.
+        were archived after the last call.
 
         Called where the running broker deletes by its own rules (:meth:`Broker.cleanups`).
 

@@ -353,7 +353,7 @@ class Receipt(ProvenRows):
 
     @property
     def lacks_by_rules(self) -> bool:
-        """Return whether archive rules kept streams out of the lake, and no row has left since.
+        """Return whether archive rules kept streams out of the lake, and no row left the lake later.
 
         Each deletion has to check again that such a rule permits it.
         """

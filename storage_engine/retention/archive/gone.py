@@ -52,7 +52,7 @@ _REMEDY = Text("Find out who deleted it; ", Command("verify"), " names all that 
 class GoneResult:
     """Results for segments that are gone although none of our runs deleted them.
 
-    :param segments: segments that a lake proves or that the broker was free to delete. Their logs go on.
+    :param segments: segments that a lake proves or that the broker was free to delete. Their logs continue.
     :param refusals: refusals of logs that lost segments which should have stayed, or that have a hole.
     """
 

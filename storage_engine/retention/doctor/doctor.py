@@ -84,7 +84,7 @@ class Diagnosis:
     :param said: the findings of the broker's package.
     :param figures: None if the store can't be opened; a finding says why.
     :param unproven: sealed segments that no lake proves, or None if no lake was named or it can't be asked.
-    :param touched: sealed segments that a lake has, but whose files were touched since.
+    :param touched: sealed segments that a lake has, but whose files were touched after their proof.
     :param due: number of segments that a cleanup would delete now, if a person asked for it.
     :param pipeline: Airflow's facts, for a store that an Airflow connection names.
     :param runs: where Airflow's tasks archive and measure consumer lag, or "" if the store isn't Airflow's.

@@ -144,8 +144,8 @@ def unproven_segments(
     """Compare sealed segments with the lakes' proofs.
 
     :param record: None if neither journal nor lake knows the store yet. Then none of its segments is proven.
-    :return: the unproven segments; archived ones whose files were touched since; notices on lakes that
-        couldn't be asked; and the number of segments that an archive rule leaves out.
+    :return: the unproven segments; archived segments whose files were touched after their proof; notices on
+        lakes that couldn't be asked; and the number of segments that an archive rule leaves out.
     :raises StorageEngineError: journal or lake can't be read.
     """
     if journal is None or record is None:

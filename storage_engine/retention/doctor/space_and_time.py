@@ -558,7 +558,7 @@ def unproven_findings(
 
 
 def touched_findings(count: int) -> Iterator[Finding]:
-    """Yield a finding if files of archived sealed segments were touched since."""
+    """Yield a finding if files of archived sealed segments were touched after their proof."""
     if count:
         advice = Text(
             "a cleanup hashes them again before it deletes them. To do it now: ", Command("archive")

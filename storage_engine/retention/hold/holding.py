@@ -555,7 +555,7 @@ def hold(
     run_key: str | None = None,
     measured: MeasuredLag | None = None,
 ) -> HoldResult:
-    """Begin or renew the hold on a store whose broker runs on.
+    """Begin or renew the hold on a store whose broker keeps running.
 
     If the broker deletes by its own rules, only segments that it soon deletes and no lake has are held.
 

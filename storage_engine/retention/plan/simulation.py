@@ -192,7 +192,7 @@ def _zone(name: str) -> ZoneInfo:
 def _read_journal(store: ManagedStore, now_ms: int) -> tuple[tuple[tuple[int, int], ...], dict[str, int]]:
     """Return the log's offsets in the last days, and the bytes of each topic that were archived then.
 
-    :return: both empty if no journal knows the store.
+    :return: offsets and bytes are empty if no journal knows the store.
     """
     if not store.journal_url:
         return (), {}

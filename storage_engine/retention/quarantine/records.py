@@ -31,7 +31,7 @@ class QuarantineState(StrEnum):
     UNDOING = "undoing"
     UNDONE = "undone"
     UNDO_ENDED = "undo-ended"
-    """An undo was begun, and the rest can't come back because the broker has run since."""
+    """An undo was begun, and the rest can't come back because the broker has run after the deletion."""
 
 
 @dataclass(frozen=True, slots=True)

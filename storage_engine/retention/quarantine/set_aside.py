@@ -1,7 +1,7 @@
 """Removal of a run's files: they are unlinked, or moved into a quarantine if the policy allows an undo.
 
 The gate has already let them pass. A place is recorded and made before the first file is moved. Changes to
-the broker's own files show whether it has run since.
+the broker's own files show whether it has run after the deletion.
 """
 
 from __future__ import annotations

@@ -175,7 +175,8 @@ def _check_unchanged(context: Context, run: Run, quarantine: Quarantine, lease: 
 def _check_moves(aside: Mapping[str, Place]) -> None:
     """Make sure that files can be renamed from the quarantine to their former places.
 
-    :raises QuarantineError: a file can't, for example because a directory was mounted elsewhere since.
+    :raises QuarantineError: a file can't be renamed, for example because a directory was mounted elsewhere
+        later.
     """
     for place, directory in {(place, Path(path).parent) for path, place in aside.items()}:
         if not renames(directory, Path(place.base)):

@@ -297,7 +297,9 @@ class Absence(StrEnum):
     """The reason why a journal lacks a run."""
 
     OLDER_COPY = "older-copy"
-    """The journal is a new one, or a copy from before the run. It may have recorded other runs since."""
+    """The journal is a new one, or a copy from before the run. It may have recorded other runs after this
+    one.
+    """
     REMOVED = "removed"
     """The journal has events from before and after the run's events."""
     ALTERED = "altered"
@@ -372,7 +374,8 @@ def explain_absence(
     """Return why a journal lacks a run.
 
     Numbers of events grow with time. A journal that was put back uses the lost numbers again: then an event
-    with a lower number is newer than the run. If it has recorded nothing since, no event has a higher number.
+    with a lower number is newer than the run. If such a journal has recorded nothing more, no event has a
+    higher number.
 
     :param histories: histories of the journal's runs that may be the absent one.
     """

@@ -162,7 +162,7 @@ def look_at_receipts(
 def known_spans(
     memories: RangeMemory, lake_ids: Sequence[str], read: Callable[[str, int], LakeLook]
 ) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
-    """Return the ranges for which lakes have receipts, from the memory and the rows that were added since.
+    """Return the ranges for which lakes have receipts, from the memory and the rows that were added after it.
 
     Every offset in them has a receipt. Of a segment that was archived twice, one range may be left out.
 

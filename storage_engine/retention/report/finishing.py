@@ -154,7 +154,7 @@ class FinishResult:
     :param finished: the run has ended; otherwise it continues under the same run key.
     :param unread: lines on consumers' losses by the run, with the command that exports the messages.
     :param refused: the error with which the run ends because of refused logs, or "" if none or if undone.
-    :param errors: why steps of the run failed, unless they were done since, and validation's findings.
+    :param errors: why steps of the run failed, unless these steps were done later, and validation's findings.
     :param wrong_lakes: why lakes can't be used as they are. This fails the run's end as well.
     :param unchanged_since: the earlier run whose report counts for this run, or None if it has its own.
     :param notices: rows of the store's deletions that could not be written; the next run writes them.

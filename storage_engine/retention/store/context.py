@@ -153,7 +153,7 @@ def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Seq
 def check_places(store: ManagedStore, data_paths: Sequence[Path]) -> None:
     """Make sure that lake, journal and reports are in no store's root, and not among the broker's files.
 
-    :raises BadInputError: one of them is; nothing was changed.
+    :raises BadInputError: one of them is in such a place. Nothing was changed.
     """
     places = {kind: directory for kind, _, directory in _places(store)}
     refuse_inside_store(places)

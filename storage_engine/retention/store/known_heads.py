@@ -157,7 +157,9 @@ def _archive_rules(journal: Journal, record: StoreRecord) -> Mapping[str, int]:
 
 
 def journalled_heads(journal: Journal, store_id: str) -> Iterator[LakeHead]:
-    """Yield the last receipts that a person's latest :data:`RESET` kept, and those recorded since."""
+    """Yield the last receipts that a person's latest :data:`RESET` kept, and the last receipts that were
+    recorded after it.
+    """
     reset = journal.last_event_with(store_id, Step.STAMP, RESET)
     if reset is not None:
         yield from (from_jsonable(LakeHead, head) for head in reset.payload["lakes"])

@@ -159,7 +159,7 @@ def iterate_frames(
 
     :param data: the whole segment file, since a blank frame must reach to the file's end.
     :param start: position in ``data`` of the first frame.
-    :param load: makes parts of ``data`` readable; None if all of it is readable.
+    :param load: makes parts of ``data`` readable; None if all of ``data`` is readable.
     """
     from storage_engine.crc import crc_engine
     from storage_engine.rocketmq.codec import frame_kernels

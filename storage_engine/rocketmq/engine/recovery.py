@@ -1,6 +1,6 @@
 """Recovery after a stop or a crash: finds the log's end, and makes queues and index agree with it.
 
-It follows the broker's rules, so that both leave the same files.
+It follows the broker's rules, so that it leaves the same files as the broker.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class HoldState:
     :param expected_settings: values of :data:`HELD_SETTINGS` when the hold was made. A renewal keeps them.
     :param min_offset, max_offset, address: the broker's offsets and address at the last look.
     :param segments: (base offset, inode) of every file of the log at the last look, in order.
-    :param end_offset: end of the last of these files.
+    :param end_offset: end offset of the last file in ``segments``.
     :param frame_offset: offset of the first message in the newest sealed segment; -1 if unknown.
     :param frame_sha256: SHA-256 of that message's frame.
     :param releasing: base offsets of segments before the fence that the broker may delete now.

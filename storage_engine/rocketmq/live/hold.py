@@ -302,7 +302,7 @@ def end_hold(parts: LiveParts, now_ms: int) -> HoldStatus:
 
 
 def _put_settings_back(parts: LiveParts, state: HoldState, observed: Observed) -> Iterator[str]:
-    """Restore settings that we changed. Yield a notice for each that another program changed since."""
+    """Restore settings that we changed. Yield a notice for each one that another program changed later."""
     for changed in state.changed_settings:
         value = observed.settings.get(changed.key)
         if value == changed.ours:

@@ -273,7 +273,7 @@ def check_goes_on(
                     "log first."
                 )
             if (digest := frame_sha256(master, offset)) != sha256(message).hexdigest():
-                text = "another" if digest else "none that begins there"
+                text = "another message" if digest else "no message that begins at this offset"
                 raise RestoreError(
                     f"{where}: expected the last archived message, at physical offset {offset}, found "
                     f"{text}: its log continues differently from the archived one, and a slave would differ "

@@ -244,9 +244,9 @@ def _delete_prefix(parts: LiveParts, state: HoldState, prefix: Prefix, patience:
             raise BrokerRefusedError(
                 f"{parts.admin.address}: expected the log to begin at {prefix.end_offset}, found that the "
                 f"broker says {info.commitlog_min_offset} and {len(paths)} of {len(prefix.segments)} files "
-                f"are left after {patience.waited_seconds:.0f} s, first {paths[0] if paths else 'none'}. The "
-                "segments behind them stay; these may be deleted at any time. Look into the broker's "
-                "store.log for why it doesn't delete, and run the same again, which goes on.",
+                f"are left after {patience.waited_seconds:.0f} s, first {paths[0] if paths else 'none'}. "
+                "These files may be deleted at any time; the segments behind them stay. Look into the "
+                "broker's store.log for why it doesn't delete. Run the same command again to continue.",
                 may_have_acted=True,
             )
         patience.pause(POLL_SECONDS)
@@ -267,9 +267,10 @@ def _is_exposed(state: HoldState) -> bool:
 def _busy_error(parts: LiveParts, prefix: Prefix, error: StoreBusyError) -> StoreBusyError:
     return StoreBusyError(
         f"{parts.root}: expected to change the hold while the broker deletes, found that another process of "
-        f"this machine kept its lock for {UNANSWERED_SECONDS:g} s ({error}) {len(_list_remaining(prefix))} "
-        f"of {len(prefix.segments)} segments are left, and may be deleted at any time; the segments behind "
-        "them stay. End the process that hangs, such as a watch, and run the same again, which goes on."
+        f"this machine kept the hold's lock for {UNANSWERED_SECONDS:g} s ({error}) "
+        f"{len(_list_remaining(prefix))} of {len(prefix.segments)} segments are left, and may be deleted at "
+        "any time; the segments behind them stay. End the process that hangs, such as a watch. Run the same "
+        "command again to continue."
     )
 
 
@@ -305,8 +306,8 @@ def _ask(parts: LiveParts, state: HoldState, patience: Patience) -> RuntimeInfo:
         raise BrokerUnavailableError(
             f"{parts.admin.address}: expected the broker that was told to delete, started at "
             f"{state.boot_timestamp_ms} ms, found one started at {info.boot_timestamp_ms} ms. The fence "
-            "still protects the segments that stay. Run the same again, which looks at the new one and goes "
-            "on.",
+            "still protects the segments that stay. Run the same command again: it looks at the new broker, "
+            "and continues.",
             may_have_acted=True,
         )
     return info
@@ -318,8 +319,8 @@ def _list_remaining(prefix: Prefix) -> list[Path]:
     for directory, identity in prefix.directories.items():
         if not directory.is_dir() or _identity(directory) != identity:
             raise StoreNotFoundError(
-                f"{directory}: expected the directory that was there a moment ago, found another or none. "
-                "Check that its disk is mounted, and run the same again."
+                f"{directory}: expected the directory of a moment ago, found another directory or none. "
+                "Check that its disk is mounted, and run the same command again."
             )
     return paths
 
@@ -336,5 +337,5 @@ def _check_not_too_much(parts: LiveParts, info: RuntimeInfo, prefix: Prefix) -> 
     raise ReleasedTooMuchError(
         f"{parts.root}: expected the log to begin at {prefix.end_offset}, found that {text}: bytes from "
         f"offset {prefix.end_offset}{behind} were deleted but not approved. Find out who deletes or touches "
-        "files there, and run verify, which shows which of these bytes are in the lake, and which are lost."
+        "this log's files. Run verify: it shows which of these bytes are in the lake, and which are lost."
     )

@@ -1,8 +1,8 @@
 """Search for brokers through name servers, and for a second master of a broker's name.
 
-A name server knows only one master of a name, the one that registered last. If there are two, each look shows
-only one of them. Name servers don't exchange what they know. So replicas from earlier looks are asked
-directly. While there may be two masters, no segment is deleted.
+A name server knows only one master of a name, the one that registered last. If there are two masters, each
+look shows only one master. Name servers don't exchange what they know. So replicas from earlier looks are
+asked directly. While there may be two masters, no segment is deleted.
 """
 
 from __future__ import annotations
