@@ -1,8 +1,8 @@
 """The chart of a store: retention time and disk level over one time axis, with events.
 
 It has at most :data:`MOST_POINTS` points, among them all peaks and drops. The spans in which a broker refused
-writes are computed from disk levels and the rules in effect: it refuses writes above one level, and accepts
-them again only at a lower level.
+writes are computed from disk levels and the rules in effect. A broker refuses writes above one level, and
+accepts writes again only at a lower level.
 """
 
 from __future__ import annotations

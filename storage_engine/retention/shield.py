@@ -1,8 +1,8 @@
 """Care for a store's shield: link unproven segments, and archive segments gone from the log from their links.
 
-A link is dropped in three cases: its segment is in the log; its bytes are proven in a lake, by the same rule
-as for a deletion; or the disk is too full, and the journal records the loss. Bytes are read if the file facts
-don't show whether they changed. It may be killed at any instant and called again.
+A link is dropped in three cases. Its segment is in the log. Its bytes are proven in a lake, by the same rule
+as for a deletion. Or the disk is too full; then the journal records the loss. Bytes are read if the file
+facts don't show whether they changed. It may be killed at any instant and called again.
 """
 
 from __future__ import annotations

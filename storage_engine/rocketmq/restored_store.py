@@ -264,7 +264,7 @@ class RestoredStore(RestoredConfig):
         """Check that a broker would serve all restored messages.
 
         :raises RestoreError: no broker with this configuration would start with the segments and serve all of
-            them; or the broker is a slave, and its master's log doesn't continue where the segments end.
+            them. Or the broker is a slave, and its master's log doesn't continue where the segments end.
         """
         sizes = sorted({row.size_bytes for row in receipts})
         if len(sizes) > 1:

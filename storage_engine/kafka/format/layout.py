@@ -177,7 +177,7 @@ class LogDirectory:
     reading: SharedLock = field(default_factory=SharedLock, repr=False, compare=False)
 
     def cleaned_offset(self, log: str) -> int:
-        """Return the offset below which a log's records may be cleaned. If unknown, all its records may be."""
+        """Return the offset below which a log's records may be cleaned. If unknown, it is the highest."""
         return LAST_OFFSET if self.cleaned_unknown else self.cleaned_to.get(log, 0)
 
     @property

@@ -47,7 +47,7 @@ def metadata_values(directory: Path) -> Iterator[tuple[Path, bytes]]:
 
     Only a caller that reads to the end knows that the copy is complete.
 
-    :raises CorruptFileError: a file is damaged, or ends within a batch, as after an unclean stop; or records
+    :raises CorruptFileError: a file is damaged, or ends within a batch, as after an unclean stop. Or records
         are missing before the first segment, between two segments, or at the end.
     :raises OSError: a file can't be read.
     """

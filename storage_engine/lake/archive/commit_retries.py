@@ -2,8 +2,9 @@
 
 Before every attempt the tables are loaded again to see what is missing. An attempt is bound to the snapshot
 that it read. So the catalog refuses one of two simultaneous attempts, and that one reads the tables again.
-The same is true of a request that timed out and arrives later: the catalog refuses it once anything else was
-committed, and until then the table does not have its rows. If an outcome is not known, the table is read.
+The same is true of a request that timed out and arrives later. The catalog refuses such a request once
+anything else was committed. Until then the table doesn't have the request's rows. If an outcome is not known,
+the table is read.
 """
 
 from __future__ import annotations

@@ -193,8 +193,8 @@ def log_ranges(
 
     :param local: ranges on disk; spans without a byte (preallocated files) are ignored.
     :param receipts: receipts of one store, including those of expired segments. If several lineages cover an
-        offset, the highest counts, even if it is higher than that of the log on disk: a person opened that
-        lineage because the offset was written again. The older bytes stay in the lake as history.
+        offset, the highest lineage counts, even if it is higher than the lineage of the log on disk. A person
+        opened that lineage because the offset was written again. The older bytes stay in the lake as history.
     :param released: ranges that were deleted, according to the journal.
     :param broken: receipts that contradict their data file, each with the reason: they prove nothing.
     """

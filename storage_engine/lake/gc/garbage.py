@@ -7,8 +7,9 @@ that are loaded again, while our commits wait.
 
 Files that a hold covers stay in the trash until the hold is lifted.
 
-Must never do: take a file by tables that were loaded before the last commit; remove a file that was not in
-the trash before; touch our own small files, or files whose names neither we nor Iceberg give.
+It must never take a file because of tables that were loaded before the last commit. It must never remove a
+file that was not in the trash before. It must never touch our own small files, or files whose names neither
+we nor Iceberg give.
 """
 
 from __future__ import annotations

@@ -278,8 +278,8 @@ class IdentifiedLogs(ABC):
         return {}
 
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
-        """Return the contradiction between a log and the receipts of that name: the receipts may be of
-        another log with the same name and offsets. "" if there is none.
+        """Return the contradiction between a log and the receipts of that name, or "". A contradiction shows
+        that the receipts may be of another log with the same name and offsets.
 
         :param receipts: receipts of this log's name, of any offsets.
         :raises StorageEngineError: it can't be decided.

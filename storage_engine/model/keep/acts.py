@@ -76,8 +76,8 @@ class KeepDecision:
     :param lifts: of a ``lift``: SHA-256 of the act whose hold ends.
     :param policy: of an ``expire``: SHA-256 of the act that began the applied policy.
     :param segments: of an ``expire``: the segments that leave the lake.
-    :param files: of an ``expire``: the data files that it takes out of the lake, by their names in receipts;
-        of a ``removed``: the data files that were deleted for good.
+    :param files: data files under their names in receipts. An ``expire`` takes them out of the lake. A
+        ``removed`` records that they were deleted for good.
     :param expiry: of an ``undo`` and a ``removed``: SHA-256 of the ``expire`` that it undoes or completes.
     :param thinned: of an ``expire``: the segments that leave in part. ``files`` also has their files.
     :param archive: of an ``archive``: whether messages enter the lake, ``yes`` or ``no``.

@@ -289,8 +289,8 @@ class ProvenRows:
 class Receipt(ProvenRows):
     """One row of the lake's ``segments`` table. If several rows have the same identity, the last one counts.
 
-    ``source_*`` are the file's facts when it was proven. ``sequence`` counts the store's rows from 0, and
-    ``previous_hash`` is the ``row_hash`` of the row before (64 zeros for the first): the chain shows
+    ``source_*`` are the file's facts when it was proven. ``sequence`` counts the store's rows from 0.
+    ``previous_hash`` is the ``row_hash`` of the row before, or 64 zeros for the first row. This chain shows
     tampering. Timestamps in milliseconds since the epoch; first/last store timestamps are None when the
     segment has no message.
 

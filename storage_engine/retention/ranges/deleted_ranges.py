@@ -118,8 +118,8 @@ class RunHistory:
     def differing(self, witnessed: Collection[RunDigest]) -> dict[RunDigest, str]:
         """Return the witnessed digests that differ from this run's events, each with the events' digest.
 
-        A digest may leave out the plan's waiver in two cases: it was taken before the waiver was given; or a
-        proof was waived, because an older release took digests without waivers.
+        A digest may leave out the plan's waiver in two cases. It was taken before the waiver was given. Or a
+        proof was waived and an older release took the digest, without waivers.
         """
         event_ids = {digest.event_id for digest in witnessed}
         digests = digests_of(self, event_ids)

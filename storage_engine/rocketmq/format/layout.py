@@ -36,8 +36,8 @@ class StoreLayout:
     """A store's paths (StorePathConfigHelper, CommitLog#<init>), with symbolic links resolved.
 
     :param segment_size_bytes: mappedFileSizeCommitLog. If it is None, the size of existing files counts.
-    :param archive_only: reason why nothing may be deleted from the store: its files that point into the log
-        have a form that can't be read here. "" if they can be read.
+    :param archive_only: reason why nothing may be deleted from the store, or "". The reason is that files
+        which point into the log have a form that can't be read here.
     :param reading: lock with which this process shows that it reads the store, if it may take the lock.
     """
 
