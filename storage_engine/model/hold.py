@@ -39,7 +39,7 @@ class HoldMemory(Protocol):
     """Stores the state of a hold, which a broker package needs again after a kill. Durable on return."""
 
     def load(self) -> Mapping[str, Any] | None:
-        """Return the last saved value; None if there is none, or it was dropped."""
+        """Return the last saved value; None if no value was saved, or if it was dropped."""
 
     def save(self, state: Mapping[str, Any] | None) -> None:
         """Replace the saved value; None drops it."""
@@ -59,7 +59,7 @@ class HoldMemory(Protocol):
 
 
 def load_hold(memory: HoldMemory | None, kind: type[T]) -> T | None:
-    """Return the remembered state of a hold; None if there is none.
+    """Return the remembered state of a hold; None if there is no hold.
 
     :param kind: dataclass of the state of a broker's hold.
     :raises GateRefusedError: the remembered state isn't in this release's form.

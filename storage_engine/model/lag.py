@@ -14,8 +14,9 @@ from storage_engine.model.store import Segment
 @dataclass(frozen=True, slots=True)
 class ArchiveLag:
     """:param segments: number of sealed segments without a proof.
-    :param oldest_base_offset: base offset of the segment with the oldest last write; None if there is none.
-    :param oldest_age_seconds: time since that write; 0 if there is none.
+    :param oldest_base_offset: base offset of the segment with the oldest last write; None if there is no such
+        segment.
+    :param oldest_age_seconds: time since that write; 0 if there is no such segment.
     :param notes: lakes that could not be asked; for them the journal's records were used.
     :param touched: number of archived segments whose files were touched after their proof. They don't count
         as lag.
@@ -158,7 +159,8 @@ class GroupLag:
     :param lag_messages: messages that the group has not read, in the queues where its position is known.
     :param unknown_queues: number of queues where its position is not known.
     :param first_unread_offset: physical offset of the group's first unread message; None if it has read all.
-    :param time_to_loss_ms: time until its first unread message may be deleted by age; None if there is none.
+    :param time_to_loss_ms: time until its first unread message may be deleted by age; None without such a
+        message.
     """
 
     group: str

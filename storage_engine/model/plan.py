@@ -397,7 +397,8 @@ class Realm(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Person:
     """:param uid: real user id of an account at a shell.
-    :param behind: the user who took the account by sudo, by the environment; "" if there is none or unknown.
+    :param behind: the user who took the account by sudo, as the environment says; "" if there is no such
+        user, or if unknown.
     """
 
     realm: Realm

@@ -307,7 +307,7 @@ class Lineages:
         as the store's, so that no receipt of an older lineage proves anything.
 
         :param newest: the newest lineage of each log that has archived segments.
-        :param stamped: lineages in the store's stamp; None if it has none.
+        :param stamped: lineages in the store's stamp; None without a stamp.
         """
         if stamped is None:
             return Lineages(max(newest.values(), default=1))

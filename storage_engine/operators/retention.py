@@ -297,7 +297,7 @@ class StorageEngineReportOperator(StoreOperator):
         return {**to_jsonable(result), "report_html": str(page)}
 
     def _failed_before(self, context: Context) -> str:
-        """Return a sentence about earlier tasks that failed or could not start; "" if there are none."""
+        """Return a sentence about earlier tasks that failed or could not start; "" without such tasks."""
         upstream = [task.task_id for task in self.get_flat_relatives(upstream=True)]
         run = context["dag_run"]
         states = context["ti"].get_task_states(dag_id=run.dag_id, task_ids=upstream, run_ids=[run.run_id])

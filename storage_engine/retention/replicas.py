@@ -146,7 +146,7 @@ def divergence(broker: BrokerStore, record: StoreRecord, log: str, rows: Sequenc
     """Return a sign, other than bytes, that a log isn't the one that other replicas archived.
 
     :param rows: their receipts of bytes that this log has as well.
-    :return: the sign, or "" if there is none or if the log may differ because a person adopted it.
+    :return: the sign, or "" without a sign or if the log may differ because a person adopted it.
     """
     if not rows or record.lineage_of(log) != _FIRST_LINEAGE:
         return ""

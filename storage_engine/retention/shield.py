@@ -90,7 +90,7 @@ class JudgedLink:
 
 
 def counting(proofs: Proofs, slot: tuple[str, int]) -> Receipt | None:
-    """Return the receipt that counts for a segment, or None if there is none or receipts disagree."""
+    """Return the receipt that counts for a segment; None without a receipt, or if receipts disagree."""
     receipts = [lake.of(slot)[0] for lake in proofs.asked if len(lake.of(slot)) == 1 and lake.valid(slot)]
     hashes = {row.sha256 for lake in proofs.asked for row in lake.valid(slot)}
     return receipts[0] if receipts and len(hashes) == 1 else None

@@ -119,7 +119,7 @@ class StoreFile:
 class ReadPlan:
     """Parts of a store that one query reads.
 
-    :param store_id: id of the store, or "" if it has none because no part of it is archived yet.
+    :param store_id: id of the store, or "" if no part of the store is archived yet.
     """
 
     store_id: str

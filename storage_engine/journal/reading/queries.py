@@ -378,7 +378,7 @@ class JournalReader:
     def report(self, store_id: str, run_key: str) -> StoredReport | None:
         """Return a run's report, or an earlier run's report that counts for it because nothing changed.
 
-        Return None if there is none, or if it has expired.
+        Return None if there is no report, or if it has expired.
         """
         query = (
             select(reports)

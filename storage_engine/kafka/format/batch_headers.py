@@ -70,7 +70,7 @@ class BatchHead(NamedTuple):
     """The header of a batch, or of a message of an older format.
 
     :param end_position: position after its last byte.
-    :param newest_ms: its largest timestamp; -1 if it has none.
+    :param newest_ms: its largest timestamp; -1 without a timestamp.
     :param producer_id: -1 if its producer has no id, or the format is older.
     """
 

@@ -88,8 +88,8 @@ LAST_OFFSET = (1 << 63) - 1
 class SegmentFiles(NamedTuple):
     """The files of a segment.
 
-    :param time_index: path of its time index; None if it has none.
-    :param offset_index: path of its offset index; None if it has none.
+    :param time_index: path of its time index; None if the index is missing.
+    :param offset_index: path of its offset index; None if the index is missing.
     :param companions: its transaction index and producer snapshot, which can't be created again.
     """
 

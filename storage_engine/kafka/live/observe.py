@@ -159,7 +159,7 @@ class LeadersWord:
     running: frozenset[int]
 
     def of(self, log: str) -> LivePartition | None:
-        """Return the facts about a log; None if there are none."""
+        """Return the facts about a log; None if no facts are known."""
         return self.facts.partitions.get(log)
 
 

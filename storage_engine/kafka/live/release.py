@@ -461,7 +461,8 @@ class Witness:
 
 
 def find_witness(segments: Sequence[SegmentFiles], boundary: int, high_watermark: int) -> Witness | None:
-    """Return the first batch that consumers get and that ends at or after a boundary; None if there is none.
+    """Return the first batch that consumers get and that ends at or after a boundary; None without such a
+    batch.
 
     :param segments: segments of a log, from the segment that ends at the boundary on.
     :raises OSError: a file can't be read.

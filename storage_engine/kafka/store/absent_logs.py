@@ -62,7 +62,7 @@ def aside_path(node: Node, name: str, log_id: str) -> str:
 
 
 def _metadata_end(node: Node) -> int:
-    """Return the end offset of a node's copy of the cluster's metadata; 0 if it has none."""
+    """Return the end offset of a node's copy of the cluster's metadata; 0 if the node has no copy."""
     return next((end_offset(log) for _, log in node.logs if log.name.log == LOG), 0)
 
 

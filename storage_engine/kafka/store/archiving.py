@@ -158,7 +158,7 @@ def _topic_id_fault(log: PartitionLog) -> str:
 
 
 def _oldest_open(log: PartitionLog, end: int, log_end: int) -> OpenTransaction | None:
-    """Return the oldest transaction that is open now and has records below an offset; None if there is none.
+    """Return the oldest transaction that is open now and has records below an offset, or None.
 
     In most cases the snapshot at that offset has no open transaction. Then nothing else is read.
     """

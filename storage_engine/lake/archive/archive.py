@@ -548,7 +548,7 @@ def _with_source(proven: ProvenSegment, read: ReadSegment) -> ProvenSegment:
 
 
 def first_damage(job: SegmentJob) -> Damage | None:
-    """Return the first damage in a segment's bytes; None if it has none or can't be read."""
+    """Return the first damage in a segment's bytes; None if they are undamaged or can't be read."""
     codec = find_broker(job.broker).codec
     with suppress(StorageEngineError, OSError):
         source = read_source(job)

@@ -371,7 +371,9 @@ def _check_pointer(lake: Lake, name: str, metadata_location: str) -> None:
 
 
 def id_in_catalog(lake: Lake) -> str | None:
-    """Return the UUID of the lake according to its namespace in the catalog; None if it has none."""
+    """Return the UUID of the lake according to its namespace in the catalog; None if the namespace names no
+    UUID.
+    """
     with lake_errors(lake.location, "read the lake's name in its catalog"):
         return lake.catalog.load_namespace_properties(lake.config.namespace).get(LAKE_ID_PROPERTY)
 

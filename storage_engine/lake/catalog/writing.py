@@ -606,7 +606,7 @@ class Intent:
 
 
 def read_intent(file_io: FileIO, location: str) -> Intent | None:
-    """Return the intent of a command that was killed; None if there is none."""
+    """Return the intent of a command that was killed; None without such an intent."""
     path = f"{location}/{INTENT_NAME}"
     data = read_small_file(file_io, path)
     if data is None:
@@ -621,7 +621,7 @@ def read_intent(file_io: FileIO, location: str) -> Intent | None:
 
 
 def open_intent(file_io: FileIO, location: str) -> Intent | None:
-    """Return the intent of a killed command; None if there is none, or if another process has committed
+    """Return the intent of a killed command; None without an intent, or if another process has committed
     later.
     """
     intent = read_intent(file_io, location)
@@ -648,7 +648,7 @@ def begin(file_io: FileIO, location: str, intent: Intent) -> Intent:
 
 
 def _read_mark(file_io: FileIO, location: str) -> str:
-    """Return the metadata file's name in a mark; "" if there is none, or if its content isn't a mark."""
+    """Return the metadata file's name in a mark; "" without a mark file, or if its content isn't a mark."""
     mark = known_mark_at(file_io, location)
     return "" if mark is None else mark.metadata
 

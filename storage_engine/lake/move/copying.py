@@ -287,7 +287,7 @@ def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
 class _Work:
     """One run of copying: the lake's present files, and those that the copy lacks.
 
-    :param existing: the copy's tables; None if it has none yet.
+    :param existing: the copy's tables; None if no table is copied yet.
     :param hashes: SHA-256 of each file on which a receipt's proof depends, by location.
     :param waiting: data files of the lake whose segments have no receipts yet.
     """

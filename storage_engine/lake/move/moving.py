@@ -80,7 +80,7 @@ def check_other_catalog(
     """Make sure that no other catalog in use names a lake's files.
 
     :param take_over: a person has decided that the other catalog is not to be used any more.
-    :return: the other catalog, which this catalog replaces; None if there is none.
+    :return: the other catalog, which this catalog replaces; None if it replaces no catalog.
     :raises LakeIdentityError: the other catalog exists, or this host can't find out.
     """
     others = {mark.catalog for mark in marks if not is_same_catalog(mark.catalog, catalog_id)}

@@ -167,7 +167,7 @@ def with_their_ends(
 def _last_end(
     config: RestoredConfig, rows: Sequence[Receipt], queues: Callable[[Receipt], pa.Table]
 ) -> int | None:
-    """Return the largest end of a segment at which a restored log may end; None if there is none."""
+    """Return the largest end of a segment at which a restored log may end; None without such a segment."""
     merged, end = config.NO_QUEUES, None
     for row in rows:
         merged = _merged(config, [merged, queues(row)])

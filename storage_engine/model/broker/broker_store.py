@@ -56,7 +56,9 @@ class FenceWatch(Protocol):
         """
 
     def silent(self) -> str:
-        """Return the process that is the store's watch but doesn't look. "" if there is none, or it looks."""
+        """Return the process that is the store's watch but doesn't look. "" if there is no watch, or if it
+        looks.
+        """
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
         """Repair changes to what the hold needs, and return the findings and repairs.
@@ -119,7 +121,8 @@ class Pending:
     """Pending messages of one kind. If the broker's files are behind it, they show too many, never too few.
 
     :param count: messages that are still there; None if unknown, and then any segment may hold some.
-    :param first_offset: the smallest physical offset among them; None if there is none, or unknown.
+    :param first_offset: the smallest physical offset among these messages; None if there are no messages, or
+        if it is unknown.
     :param first_due_ms: when the first message is due; None if unknown, or the messages have no due time.
     :param last_due_ms: when the last message is due; None for the same reasons.
     :param lost: messages that the broker waits for, and whose segments are gone already.

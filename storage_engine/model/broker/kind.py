@@ -372,7 +372,8 @@ class Broker(Contract):
         """Turns segments into rows and back."""
 
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
-        """Return what derives the files that a broker needs beside restored segments. None if there are none.
+        """Return what derives the files that a broker needs beside restored segments. None if it needs no
+        files.
 
         :param serving: stores of the stopped brokers that are to serve the segments. The first broker will
             serve from the restored directory. None given: any broker may serve them.

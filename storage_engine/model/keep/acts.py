@@ -176,7 +176,7 @@ def order_acts(acts: Mapping[str, Act], named: str) -> tuple[RecordedAct, ...]:
     recorded as the newest.
 
     :param acts: by the SHA-256 of their bytes.
-    :param named: the act that was recorded as the newest; "" if none was. Newer acts may exist.
+    :param named: the act that was recorded as the newest; "" if no act was recorded. Newer acts may exist.
     :raises ValueError: the acts form no single chain, or the chain lacks the named act. The error has the
         expected and the found act.
     """

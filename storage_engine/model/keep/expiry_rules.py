@@ -350,7 +350,8 @@ class TopicForecast:
 
 @dataclass(frozen=True, slots=True)
 class KeepForecast:
-    """:param version: SHA-256 of the act that began the policy; "" if none did, or it isn't recorded yet.
+    """:param version: SHA-256 of the act that began the policy; "" if no act did, or if the act isn't
+    recorded yet.
     :param uncounted_bytes: bytes of segments whose topics no journal knows.
     """
 

@@ -26,7 +26,7 @@ _WILDCARDS = "*?"
 class Stream:
     """The messages of one topic in one log of a store.
 
-    :param store_names: names that people have given the store, the newest last; () if it has none.
+    :param store_names: names that people have given the store, the newest last; () if the store has no name.
     :param topic: the topic's name; "" for rows without a topic. Only rules for all topics apply to them.
     :param is_system: whether the topic is the broker's own.
     """

@@ -426,7 +426,7 @@ class Receipt(ProvenRows):
 
 
 def read_row_groups(text: str | None) -> range | None:
-    """Return a receipt's ``row_groups`` as a range. None if it has none.
+    """Return a receipt's ``row_groups`` as a range. None if the receipt names no row groups.
 
     :raises ReceiptError: the text is invalid.
     """
@@ -444,7 +444,7 @@ def row_groups_text(groups: range) -> str:
 
 
 def act_sha256(act: str | None) -> str:
-    """Return the SHA-256 in a receipt's ``act``. "" if it has none."""
+    """Return the SHA-256 in a receipt's ``act``. "" if ``act`` has no SHA-256."""
     return str(_json_object(act).get("sha256") or "")
 
 

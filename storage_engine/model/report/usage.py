@@ -104,7 +104,8 @@ class RetentionReport:
 
 
 def hour_means(bytes_by_hour: Mapping[int, int], zone: ZoneInfo) -> tuple[tuple[float, ...], int] | None:
-    """Return the mean bytes of each hour of the day, and the number of whole days. None if there is none.
+    """Return the mean bytes of each hour of the day, and the number of whole days. None if there is no whole
+    day.
 
     The first and the last hour don't count, because only a part of each may have been archived.
 

@@ -324,13 +324,13 @@ class AbsentRun:
 
     @property
     def at_ms(self) -> int:
-        """Return the latest time of the run's rows in ms since the epoch, or its beginning if it has none."""
+        """Return the latest time of the run's rows in ms since the epoch; without rows, the run's beginning."""
         return max((row.at_ms for row in self.rows), default=self.begun_at_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedAbsence:
-    """:param altered: the run that the journal has in its place, or None if it has none (see ``why``)."""
+    """:param altered: the run that the journal has in its place, or None (see ``why``)."""
 
     absent: AbsentRun
     why: Absence

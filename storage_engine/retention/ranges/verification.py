@@ -94,7 +94,7 @@ def deletion_findings(
 ) -> Iterator[Finding]:
     """Yield findings on runs whose record in the journal differs from the witnesses of their deletions.
 
-    :param stamped: the deletion in the store's stamp; None if there is none or the stamp wasn't read.
+    :param stamped: the deletion in the store's stamp; None without a deletion, or if the stamp wasn't read.
     :raises JournalUnavailableError: the journal can't be read.
     """
     rows: Sequence[DeletedRange] = ()

@@ -135,7 +135,7 @@ class ReleaseResult:
 
     @property
     def kept_text(self) -> str:
-        """Return how many approved segments are kept after all, and why, or "" if none is."""
+        """Return how many approved segments are kept after all, and why, or "" if no such segment is kept."""
         if not self.kept:
             return ""
         reasons = Counter(kept.reason.value for kept in self.kept)

@@ -153,7 +153,8 @@ class FinishResult:
     :param ok: nothing failed, and nothing was refused.
     :param finished: the run has ended; otherwise it continues under the same run key.
     :param unread: lines on consumers' losses by the run, with the command that exports the messages.
-    :param refused: the error with which the run ends because of refused logs, or "" if none or if undone.
+    :param refused: the error with which the run ends because of refused logs; "" without such logs, or if the
+        run was undone.
     :param errors: why steps of the run failed, unless these steps were done later, and validation's findings.
     :param wrong_lakes: why lakes can't be used as they are. This fails the run's end as well.
     :param unchanged_since: the earlier run whose report counts for this run, or None if it has its own.

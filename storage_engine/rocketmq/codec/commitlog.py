@@ -447,7 +447,7 @@ def last_message(data: memoryview, base_offset: int) -> bytes:
 
 
 def _last_message(data: memoryview, base_offset: int, end: int) -> int:
-    """Return the position of the last message that begins before ``end``; 0 if there is none near it."""
+    """Return the position of the last message that begins before ``end``; 0 if no message begins near it."""
     starts = message_starts(lambda start, stop: bytes(data[start:stop]), end)
     return next((at for at in starts if _frame_bytes(data, at, base_offset)), 0)
 

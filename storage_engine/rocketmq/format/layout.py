@@ -262,7 +262,7 @@ _LOG_AS_USUAL = (_QUEUES_IN_ROCKSDB, _CONFIGURATION_IN_ROCKSDB, _COMPACTION)
 
 
 def unhandled_setting(config: BrokerConfig) -> tuple[str, str] | None:
-    """Return a kind of data kept in an unsupported form, and the setting for it; None if there is none."""
+    """Return a kind of data kept in an unsupported form, and the setting for it; None without such data."""
     for kind, setting, is_set in (
         (_DLEDGER, "enableDLegerCommitLog", config.enable_dledger_commit_log),
         (_QUEUES_IN_ROCKSDB, f"storeType={config.store_type}", config.store_type.lower() != "default"),

@@ -273,7 +273,7 @@ class BrokerGroup:
         raise BadInputError(f"a controller, since no address is set ({CONTROLLERS})")
 
     def _role(self, address: str) -> str:
-        """Return the role of the broker at an address; "" if none is there or it has another name."""
+        """Return the role of the broker at an address; "" without a broker, or if it has another name."""
         if not address:
             return ""
         try:

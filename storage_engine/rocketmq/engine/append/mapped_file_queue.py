@@ -116,7 +116,7 @@ class WritableFile:
 
     @property
     def store_timestamp_ms(self) -> int:
-        """Return the newest message's store time; 0 if none was written since the file was opened."""
+        """Return the newest message's store time; 0 if no message was written since the file was opened."""
         return self._table[append_kernels.STORE_MS]
 
     @property
