@@ -278,10 +278,10 @@ def end_hold(live_node: LiveNode, now_ms: int) -> HoldStatus:
     if unsettled:
         topic, reason = next(iter(result.unsettled.items()))
         raise BrokerRefusedError(
-            f"topic {topic}: expected it as it was before the hold, found that it can't be put back: "
-            f"{reason}. Settings of {named_in_short(sorted(result.unsettled))} are still ours; all other "
-            "settings are as they were. Grant DescribeConfigs and AlterConfigs on these topics, and unmanage "
-            "the store again.",
+            f"topic {topic}: expected the topic's settings as they were before the hold, found that they "
+            f"can't be put back: {reason}. Settings of {named_in_short(sorted(result.unsettled))} are still "
+            "the hold's; all other settings are as they were. Grant DescribeConfigs and AlterConfigs on "
+            "these topics, and unmanage the store again.",
             remark=reason,
         )
     kept = {held.topic for held in result.kept}

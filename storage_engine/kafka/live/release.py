@@ -123,9 +123,9 @@ def find_below_start(live_node: LiveNode, segments: Sequence[Segment]) -> frozen
         was_cut = name in logs and logs[name].let_go >= prefix.segments[0].end_offset
         if was_cut and name not in starts:
             raise BrokerUnavailableError(
-                f"{live_node.asked.address}: asked where log {name} begins, expected its leader's answer, "
-                "found none. It is unknown which of its records are deleted. Run the same command again to "
-                "find out.",
+                f"{live_node.asked.address}: expected the leader of log {name} to say where the log begins, "
+                "found no answer. It is unknown which records of this log are deleted. Run the same command "
+                "again to find out.",
                 may_have_acted=True,
             )
     return frozenset(segment.id for segment in segments if segment.end_offset <= starts.get(segment.log, -1))
@@ -215,8 +215,8 @@ def cut_error(prefix: Prefix, why: str, left: str = "Nothing of it was deleted."
     """
     path = prefix.segments[0].facts.path
     return ChangedUnderUsError(
-        f"{Path(path).parent}: log {prefix.name.log}: expected that it may be cut at offset "
-        f"{prefix.boundary}, found that {why}. {left} Put that right, and plan again.",
+        f"{Path(path).parent}: log {prefix.name.log}: expected that the log may be cut at offset "
+        f"{prefix.boundary}, found that {why}. {left} Correct this, and plan again.",
         path=path,
     )
 

@@ -179,9 +179,10 @@ def _shares_file(
 ) -> SharedWithOthersError:
     return SharedWithOthersError(
         f"{location}: expected a data file that proves {segment.log}/{segment.base_offset:020d} of store "
-        f"{segment.store_id}, found one that doesn't, and that {others} more segments share: it can't be "
-        "replaced without their rows. Nothing was committed or deleted. Bring the original file back from "
-        "a copy of the lake or a second lake; or archive all of its segments again, in one run.",
+        f"{segment.store_id}, found one that doesn't, and that also has the rows of {others} more segments. "
+        "Without these rows the file can't be replaced. Nothing was committed or deleted. Bring the original "
+        "file back from a copy of the lake or a second lake; or archive all of its segments again, in one "
+        "run.",
         location,
         slots,
         [row for row in of() if row.has_rows and slot_prefix(row.identity) in slots],

@@ -455,8 +455,8 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
 
 def _ended_text(location: str, row: Receipt) -> str:
     return (
-        f"{location}: expected a segment that the lake should have, found one that {row.end_text}, by its "
-        "receipt. Nothing was committed; the file is left alone."
+        f"{location}: expected a segment that the lake should have, found a segment whose receipt says: "
+        f"{row.end_text}. Nothing was committed; the file is left alone."
     )
 
 

@@ -110,8 +110,8 @@ def choose(
     missing = sorted(set(span.segments or ()) - {receipt.base_offset for receipt in chosen})
     if chosen and missing:
         raise RestoreError(
-            f"lake {location}: expected segments of store {store_id} at the offsets {missing}, found none "
-            "there within the given span. Nothing was written."
+            f"lake {location}: expected segments of store {store_id} at the offsets {missing}, found no "
+            "such segments within the given span. Nothing was written."
         )
     if not chosen:
         spans = "; ".join(

@@ -577,8 +577,8 @@ def _loss_error(context: Context, run: Run, snapshot: StoreSnapshot, unread: Unr
     lines = "; ".join(unread_lines(context, unread, done=False))
     return GateRefusedError(
         f"run {run.run_key!r} of {snapshot.root}: lag_policy is block: expected that consumers have read "
-        f"the segments to delete, found otherwise: {lines}. {_NOTHING} Consumers' positions have changed "
-        "since the measurement: run this run's lag job again."
+        f"the segments to delete, found unread messages: {lines}. {_NOTHING} Consumers' positions have "
+        "changed since the measurement: run this run's lag job again."
     )
 
 

@@ -320,7 +320,9 @@ def _send_all(
     for state, alarm in todo[:_MOST_ALARMS]:
         try:
             if (remaining := ends_at - time.monotonic()) <= 0:
-                raise StorageEngineError(f"expected to tell all within {seconds:.0f} s, found it slower")
+                raise StorageEngineError(
+                    f"expected to send all notifications within {seconds:.0f} s, found that it takes longer"
+                )
             means.send(Notification(subject.store, state, alarm, subject.advice, subject.link), remaining)
         except Exception as error:
             # A receiver that refuses one alarm still gets the others.

@@ -118,8 +118,8 @@ def move_in(place: Place, path: Path, source: int) -> bool:
     with opened(place, *parents, create=True) as target:
         if _lstat(name, target) is not None:
             raise QuarantineError(
-                f"{Path(place.directory, *parents, name)}: expected no file, found one, where "
-                f"{path} is to be set aside. It was not touched. Find out who put it there."
+                f"{Path(place.directory, *parents, name)}: expected no file, because {path} is to be moved "
+                "to this name, found one. It was not touched. Find out who put it there."
             )
         os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
         os.fsync(target)

@@ -324,7 +324,7 @@ class AbsentRun:
 
     @property
     def at_ms(self) -> int:
-        """Return the latest time of the run's rows in ms since the epoch; without rows, the run's beginning."""
+        """Return the latest time of the run's rows in ms since the epoch; without rows, when it began."""
         return max((row.at_ms for row in self.rows), default=self.begun_at_ms)
 
 

@@ -310,7 +310,8 @@ def _refuse_lifted(context: Context, verdicts: Sequence[Verdict]) -> list[Refusa
             log,
             GateRefusedError(
                 f"log {log}: expected an archive rule by which the log, or some of its topics, may be "
-                f"deleted without a copy, found none any more. {MAY_BE_GONE} Archive it, and run again."
+                f"deleted without a copy, found that no such rule is in force now. {MAY_BE_GONE} Archive the "
+                "log, and run this again."
             ),
             MAY_BE_GONE,
         )

@@ -121,9 +121,9 @@ def check_same_store(
         if admin.view_message(file.base_offset) == frame:
             return runs_here
         raise BadInputError(
-            f"{file.path}: expected the store of broker {admin.address}, found another message at offset "
-            f"{file.base_offset} than the broker has there. Nothing was changed. Check the path, what is "
-            "mounted there, and the address."
+            f"{file.path}: expected the store of broker {admin.address}, found that the broker has another "
+            f"message at offset {file.base_offset}. Nothing was changed. Check the path, what is mounted at "
+            "it, and the address."
         )
     return False
 

@@ -169,8 +169,8 @@ def _prefix(parts: LiveParts, segments: Sequence[Segment]) -> Prefix:
     stays = next((path / name for path in paths if (path / name).exists()), None)
     if stays is None:
         raise GateRefusedError(
-            f"{', '.join(map(str, paths))}: expected segment {name} behind those to delete, found none. "
-            "Nothing was deleted. Plan again."
+            f"{', '.join(map(str, paths))}: expected segment {name} behind the segments to delete, "
+            "found no such file. Nothing was deleted. Plan again."
         )
     directories = sorted({Path(s.facts.path).parent for s in segments} | {stays.parent})
     return Prefix(tuple(segments), stays, {path: _identity(path) for path in directories})
