@@ -55,7 +55,7 @@ Column = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class RuleLine:
-    """The levels at which the broker acts, as in effect from a moment on."""
+    """The levels at which the broker acts, from the moment on at which they took effect."""
 
     at_ms: int
     notice_percent: int | None

@@ -22,7 +22,8 @@ DAY_MS = 24 * HOUR_MS
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 JUMP_MS = HOUR_MS
-"""Least jump that counts, a unit of fileReservedTime. A smaller one may be the correction of a slow clock."""
+"""Least jump that counts, a unit of fileReservedTime. A smaller jump may be the correction of a slow clock.
+"""
 
 REMEMBERED_MS = DAY_MS
 """Time after which a changed clock counts as right, since a person had time to read the refusals."""

@@ -147,7 +147,7 @@ def _legacy(data: bytes, position: int) -> BatchHead | None:
 
 
 def position_before(index: str | None, base_offset: int, offset: int) -> int:
-    """Return the position of a batch before or at an offset, by a segment's index; 0 without such an entry.
+    """Return the position of a batch before or at an offset, from a segment's index; 0 without an entry.
 
     :raises OSError: it can't be read.
     """

@@ -1,7 +1,8 @@
 """The segments of a node that may be archived, with facts about them that their files don't contain.
 
 Records above the high watermark or the last stable offset are not archived. So all records in the lake are
-replicated, and each of their transactions has ended. If a fact about a log isn't known, it is not archived.
+replicated, and each of their transactions has ended. If a fact about a log isn't known, the log is not
+archived.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def topic_usages(
 
 
 def largest(usages: Iterable[Usage], most: int) -> tuple[Usage, ...]:
-    """Return the largest usages. All remaining ones become one more usage, named "others"."""
+    """Return the largest usages. All other usages become one further usage, named "others"."""
     ordered = sorted(usages, key=lambda usage: (-usage.size_bytes, usage.name))
     rest = ordered[most:]
     if not rest:

@@ -58,7 +58,7 @@ def own_ends(
 ) -> dict[SegmentId, int]:
     """Return the ends of sealed segments that end before the next one begins.
 
-    :param proven: ends by receipts of exactly these files; such segments aren't read.
+    :param proven: ends from receipts of exactly these files. Segments with such an end aren't read.
     :raises StorageEngineError: the broker's package can't find the ends.
     :raises OSError: a file can't be read.
     """

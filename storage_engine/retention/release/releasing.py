@@ -239,7 +239,7 @@ def bytes_that_wait(deleted: Sequence[Segment]) -> int:
 
 
 def waiting_notices(waiting_bytes: int) -> tuple[str, ...]:
-    """Return a notice that space isn't free yet, or nothing if it is."""
+    """Return a notice that space isn't free yet, or nothing if it is free."""
     if not waiting_bytes:
         return ()
     return (
