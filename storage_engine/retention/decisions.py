@@ -390,7 +390,8 @@ def move(
     :param leave_unproven: number of unproven segments in another journal's hold that the broker may delete.
     :raises GateRefusedError: another journal's hold keeps more segments than that; nothing was changed.
     :raises BadInputError: the name is empty, or differs from the connection's name.
-    :raises StoreIdentityError: it is unknown which store this is, it is a copy, or place or name is taken.
+    :raises StoreIdentityError: it is unknown which store this is, this is a copy, or the place or the name is
+        taken.
     :raises WrongHostError: the settings say that the store is on another machine.
     :raises LakeUnavailableError: only the lake knows the store's lineage, and it can't be read.
     """

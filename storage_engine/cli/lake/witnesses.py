@@ -104,7 +104,7 @@ def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str 
 def part_journal(url: str) -> None:
     """Give a journal its own file, if a copy of it is a hard link to the same file.
 
-    :raises JournalUnavailableError: it shares its file and can't get another one.
+    :raises JournalUnavailableError: the journal shares its file and can't get another one.
     """
     from storage_engine.journal.tables.database import without_backup
     from storage_engine.lake.catalog.catalog import break_hard_links

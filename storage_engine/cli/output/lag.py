@@ -51,7 +51,7 @@ class GroupAtRisk:
 
 
 def groups_at_risk(tables: Iterable[pa.Table]) -> tuple[GroupAtRisk, ...]:
-    """Sum up the groups that are behind or have an unknown position. Those that lose messages come first."""
+    """Sum up the groups that are behind or have an unknown position. Groups that lose messages come first."""
     groups: dict[str, GroupAtRisk] = {}
     for row in (row for table in tables for row in table.to_pylist()):
         group = groups.get(row["group"], GroupAtRisk(row["group"], 0, 0, 0))

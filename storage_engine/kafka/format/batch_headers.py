@@ -86,7 +86,7 @@ class BatchHead(NamedTuple):
 def open_file(path: str) -> int:
     """Open a file for reading. It must be no symbolic link. The caller closes it.
 
-    :raises OSError: it can't be opened.
+    :raises OSError: the file can't be opened.
     """
     return os.open(path, _OPEN)
 
@@ -94,7 +94,7 @@ def open_file(path: str) -> int:
 def opened(path: str) -> AbstractContextManager[int]:
     """Open a file for reading, and close it when the block ends. It must be no symbolic link.
 
-    :raises OSError: it can't be opened.
+    :raises OSError: the file can't be opened.
     """
     return durable.opened(path, _OPEN)
 
@@ -149,7 +149,7 @@ def _legacy(data: bytes, position: int) -> BatchHead | None:
 def position_before(index: str | None, base_offset: int, offset: int) -> int:
     """Return the position of a batch before or at an offset, from a segment's index; 0 without an entry.
 
-    :raises OSError: it can't be read.
+    :raises OSError: the index can't be read.
     """
     if index is None:
         return 0

@@ -162,7 +162,7 @@ def read_cluster_metadata(directory: Path, *, partition_states: bool = False) ->
     :raises CorruptFileError: bytes are no record of the metadata, or records are missing
         (:func:`metadata_values`).
     :raises UnsupportedLayoutError: records have an unknown version.
-    :raises OSError: it can't be read.
+    :raises OSError: the copy can't be read.
     """
     metadata = ClusterMetadata()
     kinds = _ALWAYS | _OF_PARTITIONS if partition_states else _ALWAYS

@@ -248,7 +248,7 @@ def log_id_of(directory: LogDirectory, log: PartitionLog) -> str:
     """Return a log's identity in its cluster: cluster id, topic id and partition.
 
     :raises CorruptFileError: the file with the topic's id is damaged.
-    :raises OSError: it can't be read.
+    :raises OSError: the file can't be read.
     """
     cluster_id = directory.meta.cluster_id if directory.meta is not None else ""
     return log_id_text(cluster_id, read_topic_id(log.path / PARTITION_METADATA), log.name.partition)

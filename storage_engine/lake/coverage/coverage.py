@@ -128,7 +128,7 @@ class ReleasedSpan:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpan:
-    """A range that another store has archived. Both stores have a replica of its log.
+    """A range that another store has archived. The two stores have replicas of one log.
 
     :param log: name of the log, or its label once another log has that name.
     :param ended: a clause with the end of the range if it expired; "" if the other store's copy is whole.

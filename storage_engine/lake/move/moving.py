@@ -298,7 +298,7 @@ def original_is_there(table: PlacedTable, lake_id: str | None) -> bool:
     """Return whether the original lake is still at the place that a table's metadata names.
 
     :param lake_id: the lake's UUID; None for a lake of version 1.
-    :raises LakeUnavailableError: that place can't be read.
+    :raises LakeUnavailableError: the original place can't be read.
     """
     if table.is_unmoved or _is_same_place(table):
         return False

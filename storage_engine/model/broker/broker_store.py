@@ -285,7 +285,7 @@ class IdentifiedLogs(ABC):
         that the receipts may be of another log with the same name and offsets.
 
         :param receipts: receipts of this log's name, of any offsets.
-        :raises StorageEngineError: it can't be decided.
+        :raises StorageEngineError: it is unknown whether there is a contradiction.
         """
         return ""
 
@@ -614,7 +614,7 @@ class LockedStore:
     def check(self) -> None:
         """Make sure that the lock or hold still keeps the broker from changing the store. Default: it does.
 
-        :raises ChangedUnderUsError: it no longer does.
+        :raises ChangedUnderUsError: the lock or hold no longer does.
         """
 
     def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
@@ -814,7 +814,7 @@ def watch_of(store: BrokerStore, now_ms: int) -> Watch:
 def check_manageable(store: BrokerStore) -> None:
     """Make sure that a store may be archived and get an identity.
 
-    :raises BadInputError: it is only a part of a store, which can be inspected but not managed.
+    :raises BadInputError: the store is only a part of a store, which can be inspected but not managed.
     """
     if (limit := store.limit) is not None and not limit.may_archive:
         raise BadInputError(limit.why)

@@ -155,7 +155,7 @@ def matches(pattern: str, name: str) -> bool:
 def keep_days(keep: str) -> int | None:
     """Return the number of days in a rule's ``keep``, or None for ``forever``.
 
-    :raises BadInputError: it is neither ``forever`` nor ``N days`` nor ``N years``, or it is too long.
+    :raises BadInputError: ``keep`` is neither ``forever`` nor ``N days`` nor ``N years``, or it is too long.
     """
     if keep == FOREVER:
         return None

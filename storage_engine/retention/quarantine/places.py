@@ -127,7 +127,7 @@ def move_in(place: Place, path: Path, source: int) -> bool:
 
 
 def move_back(place: Place, path: Path) -> None:
-    """Move a file from a place back to where it was. Both directories are on disk when it returns.
+    """Move a file from a place back to where it was. Both directories are flushed when it returns.
 
     :raises QuarantineError: the file isn't in the place, or another file has its name by now.
     :raises OSError: its former directory doesn't exist.

@@ -41,7 +41,7 @@ def signs_of(paths: Iterable[Path]) -> dict[str, str]:
 def refuse_after_a_run(run: Run, quarantine: Quarantine) -> None:
     """Make sure that a store's broker hasn't run since files were set aside, if an undo requires that.
 
-    :raises QuarantineError: it may have run; the error names the file that shows it.
+    :raises QuarantineError: the broker may have run; the error names the file that shows it.
     """
     signs = signs_of(Path(path) for path in quarantine.signs)
     for path, sign in quarantine.signs.items():

@@ -361,7 +361,7 @@ def _hash_again(
 def _check_compared(verdict: Verdict, note: str, reading: Reading) -> None:
     """Make sure that a segment hasn't changed since it was compared with other nodes' receipts.
 
-    :raises ChangedUnderUsError: it has changed, or that is unknown.
+    :raises ChangedUnderUsError: the segment has changed, or it is unknown whether it has.
     """
     path = verdict.segment.facts.path
     sha256 = digest(path, reading) if verdict.sha256 else "none"

@@ -122,7 +122,7 @@ def reasons_digest(report: Report) -> str:
 def report_of_stored(stored: StoredReport) -> Report:
     """Return the report that a journal stores.
 
-    :raises BadInputError: it is of a release whose reports have other fields.
+    :raises BadInputError: the report is of a release whose reports have other fields.
     """
     fields = {name: value for name, value in stored.report.items() if name != "ok"}
     run = fields.get("run_key", "")

@@ -214,7 +214,7 @@ def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable
 def refuse_shield(store: ManagedStore) -> None:
     """Make sure that a store can have a shield.
 
-    :raises BadInputError: this kind of broker can't have one.
+    :raises BadInputError: this kind of broker can't have a shield.
     """
     if find_broker(store.broker).aside is not Aside.IN_STORE:
         raise no_shield(store)

@@ -118,7 +118,8 @@ def shared_disks(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[tuple
 def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[Path]) -> None:
     """Make sure that a new lake won't be on a disk of its store's broker, running or stopped.
 
-    :raises BadInputError: it would be, and the store's settings don't allow it; nothing was created.
+    :raises BadInputError: the lake would be on such a disk, and the store's settings don't allow it; nothing
+        was created.
     """
     if store.live is not None and store.live.allow_same_disk:
         return

@@ -81,7 +81,8 @@ class KnownHeads:
         """Make sure that a lake has its known receipts, and is the lake that was at its place.
 
         :param whole: check the chain of receipts from its beginning, not only from the known part on.
-        :raises LakeIdentityError: it is another lake or an older copy. No step may write it or rely on it.
+        :raises LakeIdentityError: the place has another lake or an older copy. No step may write it or rely
+            on it.
         :raises ReceiptError: the chain of receipts is broken.
         :raises LakeUnavailableError: the lake can't be read.
         """

@@ -231,7 +231,7 @@ def _require_directory(path: Path, expected: str, stores: Sequence[Path] = (), e
     """Check that a directory exists.
 
     :param elsewhere: advice for an absolute path that doesn't exist.
-    :raises StoreNotFoundError: it doesn't exist.
+    :raises StoreNotFoundError: the directory doesn't exist.
     """
     if path.is_dir():
         return

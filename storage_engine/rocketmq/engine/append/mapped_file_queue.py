@@ -444,7 +444,7 @@ class FileQueue:
         return first.base_offset if first.available else first.end_offset
 
     def load(self) -> None:
-        """Map the existing files. All count as full until a recovery sets their ends.
+        """Map the existing files. All files count as full until a recovery sets their ends.
 
         :raises StoreLayoutError: a file has another size than in the settings, or a name that is no offset.
         :raises BadInputError: this process may not have so many files open.
