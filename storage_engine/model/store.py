@@ -137,7 +137,7 @@ class Segment:
     companions: tuple[FileFacts, ...] = ()
 
     def __post_init__(self) -> None:
-        """:raises StoreLayoutError: the segment ends before it begins, or a companion isn't beside its file."""
+        """:raises StoreLayoutError: the segment ends before it begins, or a companion isn't beside it."""
         if self.end is not None and self.end < self.base_offset:
             raise StoreLayoutError(
                 f"{self.facts.path}: expected a segment that ends at {self.base_offset} or behind, found "

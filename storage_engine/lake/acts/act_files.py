@@ -190,8 +190,8 @@ def _read_clock(file_io: FileIO, location: str, *, keeps: bool) -> int:
     if not keeps and abs(now_ms - here_ms) > JUMP_MS:
         raise LakeUnavailableError(
             f"{location}: expected the time of this machine, {time_text(here_ms)}, found {time_text(now_ms)} "
-            "as the time of a file that was just written: one of both clocks is wrong, and messages could be "
-            "deleted too early. Nothing was changed. Correct the wrong clock, and run again."
+            "as the time of a file that was just written: one of the two clocks is wrong, and messages could "
+            "be deleted too early. Nothing was changed. Correct the wrong clock, and run again."
         )
     return now_ms
 

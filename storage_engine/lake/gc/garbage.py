@@ -565,8 +565,8 @@ def _check_taken_over(lake: Lake, now_ms: int, grace_ms: int) -> None:
         if age_ms < grace_ms:
             raise LakeUnavailableError(
                 f"{table.location()}: expected a lake that has had its identity for {grace_ms / HOUR_MS:g} "
-                f"hours, found it taken over from an older version {age_ms / HOUR_MS:.1f} hours ago: "
-                "processes on other hosts may not know this yet. Nothing was removed. Run again later."
+                f"hours, found a lake taken over from an older version {age_ms / HOUR_MS:.1f} hours ago. "
+                "Processes on other hosts may not know this yet. Nothing was removed. Run gc again later."
             )
 
 

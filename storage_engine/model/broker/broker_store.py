@@ -814,7 +814,7 @@ def watch_of(store: BrokerStore, now_ms: int) -> Watch:
 def check_manageable(store: BrokerStore) -> None:
     """Make sure that a store may be archived and get an identity.
 
-    :raises BadInputError: the store is only a part of a store, which can be inspected but not managed.
+    :raises BadInputError: ``store`` is only a part of a store. It can be inspected but not managed.
     """
     if (limit := store.limit) is not None and not limit.may_archive:
         raise BadInputError(limit.why)

@@ -268,7 +268,7 @@ def check_goes_on(
             if min_offset > offset:
                 raise RestoreError(
                     f"{where}: expected a log that begins before the last archived message, at physical "
-                    f"offset {offset}, found that it begins at {min_offset}: a slave would wait for ever for "
+                    f"offset {offset}, found that it begins at {min_offset}. A slave would wait for ever for "
                     f"bytes that the master no longer has. {_NOTHING_WRITTEN} Archive more of the master's "
                     "log first."
                 )
@@ -276,8 +276,8 @@ def check_goes_on(
                 text = "another message" if digest else "no message that begins at this offset"
                 raise RestoreError(
                     f"{where}: expected the last archived message, at physical offset {offset}, found "
-                    f"{text}: its log continues differently from the archived one, and a slave would differ "
-                    f"from it without any error. {_NOTHING_WRITTEN} Restore less (--to-offset "
+                    f"{text}. The master's log continues differently from the archived one, and a slave "
+                    f"would differ from its master without any error. {_NOTHING_WRITTEN} Restore less (--to-offset "
                     f"{receipts[-1].base_offset}), or the lineage that the master has (--lineage)."
                 )
     except (BrokerError, NotOnBrokerError) as error:

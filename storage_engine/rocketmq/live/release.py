@@ -269,7 +269,7 @@ def _busy_error(parts: LiveParts, prefix: Prefix, error: StoreBusyError) -> Stor
         f"{parts.root}: expected to change the hold while the broker deletes, found that another process of "
         f"this machine kept the hold's lock for {UNANSWERED_SECONDS:g} s ({error}) "
         f"{len(_list_remaining(prefix))} of {len(prefix.segments)} segments are left, and may be deleted at "
-        "any time; the segments behind them stay. End the process that hangs, such as a watch. Run the same "
+        "any time. The segments behind them stay. End the process that hangs, such as a watch. Run the same "
         "command again to continue."
     )
 
