@@ -278,7 +278,8 @@ def check_goes_on(
                     f"{where}: expected the last archived message, at physical offset {offset}, found "
                     f"{text}. The master's log continues differently from the archived one, and a slave "
                     f"would differ from its master without any error. {_NOTHING_WRITTEN} Restore less "
-                    f"(--to-offset {receipts[-1].base_offset}), or the lineage that the master has (--lineage)."
+                    f"(--to-offset {receipts[-1].base_offset}), or the lineage that the master has "
+                    "(--lineage)."
                 )
     except (BrokerError, NotOnBrokerError) as error:
         if isinstance(error, NotOnBrokerError):
