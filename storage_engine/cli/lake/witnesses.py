@@ -27,7 +27,7 @@ class WitnessedLake:
     """A lake, and the journal that names the receipts that it must have.
 
     :param journal_url: the journal's URL; None if there is no journal.
-    :param words: the options that name both, for the next command.
+    :param words: the options that name lake and journal, for the next command.
     :param directory: the directory after --lake; None if a connection names the lake.
     :param second: the second lake of the store that a connection names; None if the store has one lake.
     """

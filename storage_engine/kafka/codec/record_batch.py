@@ -208,7 +208,7 @@ def merge_damages(damages: Iterator[Damage]) -> tuple[Damage, ...]:
 
 
 def explain_fault(data: npt.NDArray[np.uint8], at: int, fault: int) -> tuple[str, str]:
-    """Return what was expected and what was found at this position; both "" within a run of such bytes."""
+    """Return what was expected and what was found at this position; each is "" within a run of such bytes."""
     left_bytes = len(data) - at
     if fault == kernels.FAULT_NONE:
         return "", ""

@@ -343,7 +343,7 @@ DISKS = "log directory's disk"
 
 @dataclass(slots=True)
 class KafkaStore(BrokerStore):
-    """A node's log directories, named by its ``server.properties`` or by one of them."""
+    """A node's log directories, named by its ``server.properties`` or by one of these directories."""
 
     node: OpenNode
 

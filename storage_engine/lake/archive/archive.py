@@ -330,7 +330,9 @@ def commit_proven(
 
 
 def _prove_again(lake: Lake, jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegment]:
-    """Prove segments in a shared file of the table. Return [] if one of them isn't there as it is on disk."""
+    """Prove segments in a shared file of the table. Return [] if the file lacks one of these segments as it
+    is on disk.
+    """
     with suppress(ProofError, LakeUnavailableError):
         groups = segments_in(lake.messages().io, data_file)
         named = [replace(job, found_in=(data_file, row_groups_text(groups[job.slot]))) for job in jobs]

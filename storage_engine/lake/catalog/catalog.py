@@ -327,7 +327,7 @@ def _load_catalog(config: LakeConfig) -> Catalog:
 def check_lake(lake: Lake) -> None:
     """Make sure that both tables exist, were made by Storage Engine, and belong to this lake.
 
-    :raises LakeMissingError: at least one of them is missing.
+    :raises LakeMissingError: at least one of these tables is missing.
     :raises LakeIdentityError: as in :func:`open_lake`.
     :raises LakeUnavailableError: as in :func:`open_lake`.
     """

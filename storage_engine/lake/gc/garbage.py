@@ -346,7 +346,7 @@ def _list_table(table: Table) -> Scene:
 
 
 def decide(lake: Lake, scenes: Sequence[Scene], read_back: ReadBack, waits: Waits) -> list[TableDecision]:
-    """Decide about the listed files, by the tables as they are now.
+    """Decide about the listed files from the present tables.
 
     :raises LakeUnavailableError: files that the tables need can't be read.
     """

@@ -97,7 +97,7 @@ class SegmentCodec(Protocol):
     ``message``, ``undecodable`` for bytes that are no valid frame, or a word of the broker's own.
 
     Positions count bytes. Offsets count what the broker counts: bytes or records. Where a log's offsets count
-    bytes, both are the same. Only :meth:`origin` relates the two.
+    bytes, the two are equal. Only :meth:`origin` relates the two.
     """
 
     @property

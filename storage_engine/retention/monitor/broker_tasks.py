@@ -326,7 +326,7 @@ def _files(leftover: LeftOver) -> Iterator[tuple[LeftFile, SegmentId]]:
 
 
 def _unproven_clause(context: Context, leftover: LeftOver, proofs: Proofs) -> str:
-    """Return a clause on the files that no lake has, or "" if lakes have all of them, perhaps altered."""
+    """Return a clause on the files that no lake has, or "" if lakes have all the files, perhaps altered."""
     lacking = [Path(file.facts.path).name for file, _ in _files(leftover) if not any(_hashes(file, proofs))]
     if not lacking:
         return ""

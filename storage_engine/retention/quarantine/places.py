@@ -79,7 +79,7 @@ class Place:
 
 
 def make_place(place: Place, manifest: bytes) -> None:
-    """Make a run's directory, 0700, with its manifest. An existing one stays as it is.
+    """Make a run's directory, 0700, with its manifest. An existing file stays as it is.
 
     :raises QuarantineError: something else has the name of one of its directories.
     """

@@ -35,7 +35,7 @@ from storage_engine.model.store import Lineages, split_runs
 from storage_engine.retention.proof.verification_memory import KeptRows
 
 _KEPT_LAKES = 3
-"""Number of kept memories: for two lakes together, and for each of them while the other can't be asked."""
+"""Number of kept memories: for two lakes together, and for each lake while the other can't be asked."""
 
 LogLineage = tuple[str, int]
 Slot = tuple[str, int, int]

@@ -106,7 +106,7 @@ def expose(
 
     As with all changes of the hold, the caller must have its lock (:func:`marker.changing`).
 
-    The fence behind the segments is set before the first of them is made old.
+    The fence behind the segments is set before the first segment is made old.
 
     :param segments: the log's first segments, oldest first. Segments that are already deleted are skipped.
     :raises GateRefusedError: the fence can't be set there, or an mtime can't be set.

@@ -86,9 +86,11 @@ def delete_segments(
     :raises GateRefusedError: the store isn't held, its broker restarted since it was held, or its release was
         neither tested nor accepted; nothing was done.
     :raises BrokerRefusedError: the broker didn't delete all in time; the rest may be deleted at any time.
-    :raises BrokerError: the broker doesn't answer, or was replaced; all of them may be deleted at any time.
+    :raises BrokerError: the broker doesn't answer, or was replaced; all these segments may be deleted at any
+        time.
     :raises ReleasedTooMuchError: more than these segments were deleted.
-    :raises StoreBusyError: another process keeps the hold's lock; all of them may be deleted at any time.
+    :raises StoreBusyError: another process keeps the hold's lock; all these segments may be deleted at any
+        time.
     """
     if not segments:
         return
