@@ -80,7 +80,7 @@ def broker_of(root: str | os.PathLike[str]) -> str:
 def store_text(name: str | None, broker: str, root: str | os.PathLike[str]) -> str:
     """Return a store's name for output: its own name, or the default name that its kind makes from its path.
 
-    :param name: its recorded name; None if it has none.
+    :param name: its recorded name; None if no name is recorded.
     :param root: its present or former path, which need not exist on this host.
     """
     if name:

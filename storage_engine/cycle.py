@@ -1,8 +1,9 @@
 """The steps of a cleanup in their order. DAGs and the shell are built from them, and tests call them.
 
 A plan names the segments that *may* be deleted by the broker's rules. A lake's receipts say which are
-*proven*. ``release`` deletes the segments that are both, and checks this once more under the store's lock,
-right before the deletion. Every step may be killed at any instant and repeated: the journal has its results.
+*proven*. ``release`` deletes the segments that may be deleted and are proven, and checks this once more under
+the store's lock, right before the deletion. Every step may be killed at any instant and repeated: the journal
+has its results.
 
 A process opens its store once. Each step checks again which store it is, and asks its broker again for the
 settings. In addition, a step asks a running broker for:

@@ -226,7 +226,7 @@ class ReceiptError(StorageEngineError):
 
 
 class QuarantineError(StorageEngineError):
-    """A quarantine was changed, or its store has been written to since. The files in it aren't moved."""
+    """A quarantine was changed, or a process wrote to its store later. The files in it aren't moved."""
 
 
 class GateRefusedError(StorageEngineError):

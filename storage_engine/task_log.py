@@ -164,7 +164,7 @@ def validation_lines(result: ValidationResult) -> Iterator[str]:
 
 
 def broken_text(result: ValidationResult) -> str:
-    """Return the checks that failed or warn, each with an example. "" if there are none."""
+    """Return the checks that failed or warn, each with an example. "" if no check did."""
     return together(
         f"{check.status.value} {check.expectation}: {', '.join(check.examples[:1])}"
         for check in result.checks

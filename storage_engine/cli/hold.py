@@ -43,7 +43,9 @@ def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def called(*arguments: Any, leave_unproven: int | None, reason: str | None, **values: Any) -> Any:
         if (leave_unproven is None) != (reason is None):
-            raise click.UsageError("Expected --leave-unproven AT-MOST and --reason TEXT together, found one.")
+            raise click.UsageError(
+                "Expected --leave-unproven AT-MOST and --reason TEXT together, found only one of them."
+            )
         acceptance = None
         if leave_unproven is not None and reason is not None:
             # Imports the lake's libraries, which --help must not wait for.

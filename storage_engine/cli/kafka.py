@@ -132,9 +132,9 @@ def _memory(managed: ManagedStore) -> HoldMemory | None:
 
 
 def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
-    """Make sure that none of our files is on the disks in which room is made.
+    """Make sure that Storage Engine has no files on the disks on which room is made.
 
-    :raises BadInputError: lake, journal or reports are on one of them.
+    :raises BadInputError: lake, journal or reports are on one of these disks.
     """
     from storage_engine.retention.store.context import shared_disks
 
@@ -143,8 +143,8 @@ def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
     if shared := shared_disks(managed, store.data_paths):
         listed = ", ".join(f"{name} ({path})" for name, path in shared)
         raise BadInputError(
-            f"{managed.root}: expected none of our files on a disk of the node, because room is made "
-            f"there; found there: {listed}. Nothing was changed. Name a lake on another disk."
+            f"{managed.root}: expected no files of Storage Engine on the node's disks, where room is made, "
+            f"found on one of these disks: {listed}. Nothing was changed. Name a lake on another disk."
         )
 
 

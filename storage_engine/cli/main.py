@@ -146,7 +146,7 @@ def main(arguments: list[str] | None = None) -> Any:
         print_error(error, parameters_of(cli, words), as_json=as_json)
         code = 2 if isinstance(error, BadInputError) else 3 if isinstance(error, NotApprovedError) else 1
     except MemoryError:
-        no_memory = "Out of memory: expected to need less of it. Run the command with more free memory."
+        no_memory = "Out of memory: the command needs more than is free. Run it with more free memory."
         print_error(StorageEngineError(no_memory), Arguments(), as_json=as_json)
         code = 1
     except Exception as error:

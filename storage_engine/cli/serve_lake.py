@@ -213,8 +213,8 @@ def _keep_user(name: str, users: Path | None, topics: str | None) -> None:
 
     if users is None or not topics:
         raise BadInputError(
-            "serve-lake --set-user: expected --users FILE and --topics NAMES with it, found one missing. "
-            "Nothing was changed."
+            "serve-lake: expected --users FILE and --topics NAMES with --set-user, found that at least one "
+            "of the two is missing. Nothing was changed."
         )
     password = click.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True)
     set_user(users, name, password, topics.split(","))

@@ -119,7 +119,8 @@ def plan(
     would be deleted with them.
 
     Beside a running broker, the journal in --lake has the age of segments whose files a hold has touched.
-    With --lake, also show how many archived segments were touched since. A run hashes them again.
+    With --lake, also show how many segments' files were touched after they were archived. A run hashes these
+    segments again.
     """
     from storage_engine.arrow.alone import load_arrow_alone
 
@@ -150,7 +151,8 @@ def _touch_notices(managed: ManagedStore) -> tuple[str, ...]:
     try:
         lag = _archive_lag(managed)
     except StorageEngineError as error:
-        return (Text("which archived segments were touched since isn't known: ", reason_of(error)),)
+        text = "it is unknown which segments' files were touched after they were archived: "
+        return (Text(text, reason_of(error)),)
     return (*([touched_text(lag.touched)] if lag.touched else []), *lag.notes)
 
 

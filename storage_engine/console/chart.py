@@ -1,8 +1,8 @@
 """The chart of a store: retention time and disk level over one time axis, with events.
 
 It has at most :data:`MOST_POINTS` points, among them all peaks and drops. The spans in which a broker refused
-writes are computed from disk levels and the rules in effect: it refuses writes above one level, and accepts
-them again only at a lower level.
+writes are computed from disk levels and the rules in effect. A broker refuses writes above one level, and
+accepts writes again only at a lower level.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Column = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class RuleLine:
-    """The levels at which the broker acts, as in effect from a moment on."""
+    """The levels at which the broker acts, from the moment on at which they took effect."""
 
     at_ms: int
     notice_percent: int | None
@@ -70,7 +70,7 @@ class DriftMark:
 
     See :class:`storage_engine.journal.reading.answers.DriftRow`.
 
-    :param what: description of the last of these changes.
+    :param what: description of the last change.
     """
 
     at_ms: int

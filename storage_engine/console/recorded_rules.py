@@ -57,7 +57,7 @@ class Windows:
 class Rules:
     """The rules that were in effect from a moment on.
 
-    :param settings: values as text, by the broker's own names.
+    :param settings: values as text, under the broker's own names.
     :param windows: None if the broker has no such hours.
     :param unsupported: why a store with these settings can't be simulated; "" if it can.
     """

@@ -289,8 +289,8 @@ def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
 def with_forecast(line: StoreLine, forecast: Forecast) -> StoreLine:
     """Return a line with the time to full from the store's forecast, so that one page has one answer.
 
-    It is the forecast's middle time until the broker refuses messages, or until the disk is full. If only the
-    fastest pace gets there, the line has the time at that pace.
+    It is the forecast's middle time until the broker refuses messages, or until the disk is full. If the disk
+    reaches that level only at the fastest pace, the line has the time at that pace.
     """
     times = {entry.name: entry for entry in forecast.time_to}
     if not times and line.time_to_full_ms == 0:

@@ -22,7 +22,8 @@ DAY_MS = 24 * HOUR_MS
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 JUMP_MS = HOUR_MS
-"""Least jump that counts, a unit of fileReservedTime. A smaller one may be the correction of a slow clock."""
+"""Least jump that counts, a unit of fileReservedTime. A smaller jump may be the correction of a slow clock.
+"""
 
 REMEMBERED_MS = DAY_MS
 """Time after which a changed clock counts as right, since a person had time to read the refusals."""
@@ -33,7 +34,8 @@ class ClockReading:
     """A reading of the clock and of the time since the machine was started.
 
     :param boottime_ms: time since the start, including time asleep.
-    :param started_at_ms: time of the start, by the clock. It changes only when somebody sets the clock.
+    :param started_at_ms: time of the start, as the clock showed it. It changes only when somebody sets the
+        clock.
     """
 
     boot_id: str
@@ -81,7 +83,7 @@ def is_in_hours(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
 
 
 def hour_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo) -> Iterator[int]:
-    """Yield the times at which the hours begin and end, in turn. Hours under way at the start begin there.
+    """Yield the times at which the hours begin and end, in turn. An hour under way at the start begins then.
 
     :param end_ms: no later time is yielded.
     """

@@ -473,7 +473,7 @@ def try_locked(root: str | os.PathLike[str], name: str) -> Iterator[int | None]:
 def try_lock(descriptor: int) -> bool:
     """Lock an open file or directory until its descriptor is closed. Return False if another process has it.
 
-    :raises OSError: it can't be locked.
+    :raises OSError: the file can't be locked.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

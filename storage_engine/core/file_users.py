@@ -50,10 +50,10 @@ def file_users(directories: Iterable[Path], own: Collection[Path] = ()) -> Itera
     """Yield other processes that have files below directories open, and processes that can't be inspected.
 
     Our own readers are left out. They have a shared lock on a directory (:mod:`storage_engine.core.turns`),
-    and have no file there open for writing except ``own``.
+    and have no file in it open for writing except ``own``.
 
-    :param own: files that our readers may have open for writing, such as locks and marks. Of a directory, the
-        files directly in it count.
+    :param own: files that our readers may have open for writing, such as locks and marks. A directory stands
+        for the files directly in it.
     """
     prefixes = tuple(sorted({f"{os.path.realpath(path)}{os.sep}" for path in directories}))
     own_paths = frozenset(map(os.path.realpath, own))

@@ -27,7 +27,7 @@ def this_host() -> str:
 
 
 def person() -> str:
-    """Return the user of this process, for the journal, by the real user id. LOGNAME may be anything.
+    """Return the user of this process, for the journal. The real user id tells it: LOGNAME may be anything.
 
     For root, the text also has the user who became root by sudo. Only root's environment is trusted for that.
     """
@@ -80,7 +80,7 @@ def may_have_come(stated: str | None, first_seen: str | None) -> bool:
 def check_host(root: str, stated: str | None, first_seen: str | None) -> None:
     """Check that a store is this machine's. Another machine has another disk under the same path.
 
-    :param stated: the store's host by its settings: a name, a machine id, or :data:`ANY_HOST`.
+    :param stated: the store's host in its settings: a name, a machine id, or :data:`ANY_HOST`.
     :param first_seen: the host on which the journal saw the store first. It counts if no host is stated.
     :raises WrongHostError: the store belongs to another machine.
     """

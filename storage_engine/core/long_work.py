@@ -73,7 +73,7 @@ MANY_OBJECTS = 100_000
 def no_collection() -> Iterator[None]:
     """Pause the garbage collector while a block makes many objects that remain in use.
 
-    Otherwise the collector would examine all of them each time their number grows by a quarter. For the
+    Otherwise the collector would examine all objects each time their number grows by a quarter. For the
     decisions on 10,000 logs this would take as long as making the decisions.
     """
     if not gc.isenabled():

@@ -36,8 +36,8 @@ def read_file(
 
     :param dir_fd: descriptor of the file's directory, which replaces the path's directory if given.
     :raises FileNotFoundError: the file doesn't exist.
-    :raises CorruptFileError: it isn't an ordinary file, or is longer than ``max_bytes``.
-    :raises OSError: it can't be read.
+    :raises CorruptFileError: the path has no ordinary file, or the file is longer than ``max_bytes``.
+    :raises OSError: the file can't be read.
     """
     # Without O_NONBLOCK, opening a pipe would wait for a writer.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW)

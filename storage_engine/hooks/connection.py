@@ -227,7 +227,7 @@ class Fields:
         return {str(key): item for key, item in value.items()}
 
     def shown(self, name: str) -> str:
-        """Return the field that has a setting's value, or in which to put one if it has none."""
+        """Return the field that has a setting's value, or the field for a new value."""
         place = self.places.get(name)
         if place is None:
             return name

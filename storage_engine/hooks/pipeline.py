@@ -132,7 +132,7 @@ def _queue(session: Any, store: ConfiguredStore | None, dag_ids: Sequence[str]) 
 
 
 def _edge_workers(session: Any, queue: str) -> tuple[ComponentFacts, ...] | None:
-    """Return the edge workers that take a queue's tasks, or None if unknown. One without queues takes all."""
+    """Return the edge workers that take a queue's tasks; None if unknown. Workers without queues take all."""
     if not EDGE.is_installed or not inspect(session.connection()).has_table("edge_worker"):
         return None
     from airflow.providers.edge3.models.edge_worker import EdgeWorkerModel

@@ -338,7 +338,7 @@ class Journal(JournalStores):
         return tuple(run for run in candidates if run is not None)
 
     def record_plan(self, run: Run, plan: Plan, payload: Mapping[str, Any]) -> Run:
-        """Make ``plan`` the run's plan if it has none yet. Return the run with its recorded plan.
+        """Make ``plan`` the run's plan if the run has no plan yet. Return the run with its recorded plan.
 
         :param payload: the other data that the plan was decided from.
         """

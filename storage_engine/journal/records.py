@@ -64,7 +64,7 @@ class StoreRecord:
     """A store's identity. Its UUID never changes. Its lineage changes when other bytes get its offsets.
 
     :param host: the machine on which the store was first seen; None if not known.
-    :param name: the name by which it is managed; None if it has none yet.
+    :param name: the name by which it is managed; None if no name is recorded yet.
     :param log_lineages: lineages of the logs that have their own, by the log's name.
     """
 

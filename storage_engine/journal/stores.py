@@ -156,7 +156,7 @@ def _store_at(connection: Connection, real_path: str, host: str | None = ANY_HOS
 
     A record of another machine counts only if no setting says that this machine has its own store.
 
-    :param host: the store's host by its settings: this machine, ``ANY_HOST``, or None if not set.
+    :param host: the store's host in its settings: this machine, ``ANY_HOST``, or None if not set.
     :raises StoreIdentityError: several machines have a store at this path, this machine has none yet, and no
         setting says which store it is.
     """

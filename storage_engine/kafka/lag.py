@@ -123,7 +123,11 @@ def _read_consumers(node: Node, partitions: Mapping[str, list[int]]) -> Consumer
 def _with_all_partitions(
     committed: Mapping[Place, int | None], partitions: Mapping[str, list[int]]
 ) -> dict[Place, int | None]:
-    """Return positions in the node's own partitions. A group counts as a reader of its whole topics."""
+    """Return each group's position in every partition that this node has of the group's topics.
+
+    A group with a position in one partition of a topic is expected to read the whole topic. Where the group
+    has no position, it is None.
+    """
     reads = {(group, topic) for group, topic, _ in committed}
     return {
         (group, topic, number): committed.get((group, topic, number))
@@ -262,8 +266,8 @@ def find_all(context: LagContext, offsets: Iterable[tuple[str, int]]) -> dict[tu
     """Find the places of offsets in their logs. Each distinct offset is looked up once.
 
     :param offsets: names of logs, each with an offset.
-    :return: the places. An offset is left out if its log has no record from there on, or if its segment can't
-        be read.
+    :return: the places. An offset is left out if its log has no record from this offset on, or if its segment
+        can't be read.
     """
     places: dict[tuple[str, int], OffsetPlace] = {}
     batches: dict[_Batch, list[tuple[str, int]]] = {}
@@ -373,7 +377,7 @@ class _GroupSum:
     """A group's unread records of a topic, in the partitions whose position is known or in all others.
 
     :param messages: number of unread records; None if not known.
-    :param from_ms: time of the first of these records, in ms since the epoch; None if not known.
+    :param from_ms: time of the first such record, in ms since the epoch; None if not known.
     """
 
     messages: int | None = None

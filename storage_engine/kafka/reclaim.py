@@ -181,7 +181,8 @@ _ONLY_AGE = frozenset(
 class Asked:
     """The facts that decide about deletions in addition to the rules of retention.
 
-    :param stopped: the state of the stopped node by its own files, or the reason that keeps all of its logs.
+    :param stopped: the state of the stopped node as its own files show it, or the reason that keeps all of
+        its logs.
     :param word: its cluster's answers; None if no cluster is asked.
     """
 
@@ -333,7 +334,9 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class OwnLog:
-    """A stopped node's log by its own files. ``newest_epoch`` is -1 if they contain no leader epoch."""
+    """A stopped node's log, as the node's own files show it. ``newest_epoch`` is -1 if they contain no leader
+    epoch.
+    """
 
     name: str
     topic_id: uuid.UUID

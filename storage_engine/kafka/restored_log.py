@@ -81,7 +81,7 @@ def files_of(receipts: Sequence[Receipt], nodes: ServingNodes) -> Mapping[str, b
 def check_served(receipts: Sequence[Receipt], nodes: ServingNodes) -> None:
     """Make sure that the nodes will serve the restored logs unchanged.
 
-    :raises RestoreError: they would set a log aside, cut it off, or serve another log instead.
+    :raises RestoreError: the nodes would set a log aside, cut it off, or serve another log instead.
     """
     for name, rows in _group_by_log(receipts):
         _check_topic(name, rows, nodes)

@@ -245,7 +245,8 @@ class Agent:
     def _tls_now(self) -> ssl.SSLContext | None:
         """Return the TLS context for a new connection.
 
-        If the certificates' files have changed, it is made again. If they are unusable, it stays.
+        If the certificates' files have changed, the context is made again. If the files are unusable, the old
+        context stays.
         """
         with self._lock:
             if (files := self._listening.files()) != self._tls_files:

@@ -281,7 +281,8 @@ class LakeReader:
         if hole is not None and not self.skip_holes:
             raise StorageEngineError(
                 f"{where} [{hole[0]}, {hole[1]}): no receipt has these offsets, so consumers stop before "
-                "them. Run verify to find out why they are missing. --holes skip continues after them."
+                "them. Run verify to find out why they are missing. With --holes skip, consumers continue "
+                "after these offsets."
             )
         if part.refused:
             raise StorageEngineError(

@@ -1,4 +1,4 @@
-"""The ranges of Kafka partitions in a lake, by the receipts of all stores.
+"""The ranges of Kafka partitions in a lake, from the receipts of all stores.
 
 A partition is identified by its cluster's id, topic's id and number, not by its directory's name. Replicas
 may have archived the same offsets. Each offset is served once.
@@ -214,7 +214,7 @@ def _choose_cluster(clusters: set[str], cluster: str | None, location: str) -> s
 def _partition(
     topic: str, rows: Sequence[Receipt], expiries: Mapping[str, str], topic_id: str
 ) -> ArchivedPartition:
-    """Return a partition's ranges by its receipts of all stores.
+    """Return a partition's ranges from the receipts of all stores.
 
     A receipt that can't be trusted counts only for offsets that no other receipt has, and never for expired
     offsets.

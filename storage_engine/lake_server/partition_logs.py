@@ -395,7 +395,9 @@ class Logs:
             for begin, stop in step.missing:
                 lost = f"offsets [{begin}, {stop}) are neither in the lake nor at the cluster: LOST"
                 if not self._reader.skip_holes:
-                    return self._refuse_fetch(partition, f"{lost}. --holes skip continues after them")
+                    return self._refuse_fetch(
+                        partition, f"{lost}. With --holes skip, consumers continue after them"
+                    )
                 self.log_once(f"{partition.topic}-{partition.number}: {lost}. They are skipped")
             if step.source is LogSource.CLUSTER and fault:
                 return self._refuse_fetch(partition, fault)

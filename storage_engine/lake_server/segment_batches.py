@@ -290,7 +290,7 @@ class SegmentInLake:
 
     @property
     def count(self) -> int:
-        """Return the number of pieces. Some may have no batch."""
+        """Return the number of pieces. A piece may have no batch."""
         return len(self._windows) if self._metadata is not None else 1
 
     @property

@@ -479,7 +479,7 @@ class Connections:
 
 
 async def _send(outgoing: asyncio.StreamWriter, data: bytearray | Batches) -> None:
-    """Send bytes. Those in a file are sent in parts, so that a slow client takes the memory of only one."""
+    """Send bytes. Bytes in a file are sent in parts, so that a slow client takes little memory."""
     for piece in data.parts(_PART_BYTES) if isinstance(data, KeptBytes) else (data,):
         outgoing.write(piece)
         try:

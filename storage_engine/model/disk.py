@@ -30,9 +30,10 @@ def room_below(percent: int, total_bytes: int, usable_bytes: int) -> int:
 class DiskUsage:
     """The level of the disk under ``path``.
 
-    ``used_percent`` is a whole percentage, rounded up as the broker does. None if unknown (missing path,
-    failed call), which is neither full nor empty; ``error`` says why. ``total_bytes`` is 100 %: used and
-    usable bytes, without the file system's reserve for root. Paths with the same ``device`` are on one disk.
+    ``used_percent`` is a whole percentage, rounded up as the broker does. It is None if unknown, which is
+    neither full nor empty. Then ``error`` says whether the path is missing or the call failed.
+    ``total_bytes`` is 100 %: used and usable bytes, without the file system's reserve for root. Paths with
+    the same ``device`` are on one disk.
     """
 
     path: str

@@ -18,7 +18,8 @@ class ShieldNeed:
         only a shield of all unproven segments is of use.
     :param pass_interval_ms: from one pass to the next; None if no broker runs.
     :param disk_bytes: size of the smallest disk of the log; None if it can't be measured.
-    :param used_percent: level of the fullest of these disks, by the broker's formula; None if it is unknown.
+    :param used_percent: level of the fullest of these disks, computed with the broker's formula; None if it
+        is unknown.
     :param is_tended: a live watch acts on deletions.
     :param refusal: why no shield is permitted now; "" where one is.
     """
@@ -38,7 +39,7 @@ class HoldMemory(Protocol):
     """Stores the state of a hold, which a broker package needs again after a kill. Durable on return."""
 
     def load(self) -> Mapping[str, Any] | None:
-        """Return the last saved value; None if there is none, or it was dropped."""
+        """Return the last saved value; None if no value was saved, or if it was dropped."""
 
     def save(self, state: Mapping[str, Any] | None) -> None:
         """Replace the saved value; None drops it."""
@@ -58,7 +59,7 @@ class HoldMemory(Protocol):
 
 
 def load_hold(memory: HoldMemory | None, kind: type[T]) -> T | None:
-    """Return the remembered state of a hold; None if there is none.
+    """Return the remembered state of a hold; None if there is no hold.
 
     :param kind: dataclass of the state of a broker's hold.
     :raises GateRefusedError: the remembered state isn't in this release's form.

@@ -14,10 +14,12 @@ from storage_engine.model.store import Segment
 @dataclass(frozen=True, slots=True)
 class ArchiveLag:
     """:param segments: number of sealed segments without a proof.
-    :param oldest_base_offset: base offset of the segment with the oldest last write; None if there is none.
-    :param oldest_age_seconds: time since that write; 0 if there is none.
+    :param oldest_base_offset: base offset of the segment with the oldest last write; None if there is no such
+        segment.
+    :param oldest_age_seconds: time since that write; 0 if there is no such segment.
     :param notes: lakes that could not be asked; for them the journal's records were used.
-    :param touched: number of archived segments whose files were touched since. They don't count as lag.
+    :param touched: number of archived segments whose files were touched after their proof. They don't count
+        as lag.
     """
 
     measured_at_ms: int
@@ -60,7 +62,9 @@ class ArchiveLag:
 
 
 def touched_text(count: int) -> str:
-    """Return a clause on how many archived segments were touched since, as by a chmod or a hard link."""
+    """Return a clause on how many archived segments were touched after their proof, as by a chmod or a hard
+    link.
+    """
     verb = "was" if count == 1 else "were"
     return f"{count_text(count, 'archived segment')} {verb} touched since, to be hashed again"
 
@@ -70,7 +74,8 @@ def archive_lag_of(
 ) -> ArchiveLag:
     """Sum up the sealed segments that no lake proves.
 
-    :param touched: number of further segments that a lake has, but whose files were touched since.
+    :param touched: number of further segments that a lake has, but whose files were touched after their
+        proof.
     """
     segments = list(unproven)
     oldest = min(segments, key=lambda segment: segment.mtime_ns, default=None)
@@ -154,7 +159,8 @@ class GroupLag:
     :param lag_messages: messages that the group has not read, in the queues where its position is known.
     :param unknown_queues: number of queues where its position is not known.
     :param first_unread_offset: physical offset of the group's first unread message; None if it has read all.
-    :param time_to_loss_ms: time until its first unread message may be deleted by age; None if there is none.
+    :param time_to_loss_ms: time until its first unread message may be deleted by age; None without such a
+        message.
     """
 
     group: str
@@ -256,7 +262,10 @@ class Lag:
 
     @property
     def measured(self) -> frozenset[str] | None:
-        """Return the logs whose lag is known; None for all logs, empty if the names don't fit the summary."""
+        """Return the logs whose lag is known, or None if they are all logs.
+
+        The result is empty if ``logs`` doesn't have as many names as the summary says.
+        """
         if self.summary.logs is None and self.logs is None:
             return None
         names = frozenset(self.logs or ())

@@ -397,7 +397,8 @@ class Realm(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Person:
     """:param uid: real user id of an account at a shell.
-    :param behind: the user who took the account by sudo, by the environment; "" if there is none or unknown.
+    :param behind: the user who took the account by sudo, as the environment says; "" if there is no such
+        user, or if unknown.
     """
 
     realm: Realm
@@ -443,7 +444,7 @@ class Reply:
     """Answer about a plan.
 
     :param person: the person who answered; None if nobody did.
-    :param at_ms: time of the answer, by the clock of the machine that received it.
+    :param at_ms: time of the answer, on the clock of the machine that received it.
     :param detail: why an answer doesn't count.
     """
 
@@ -479,11 +480,15 @@ class PlanQuestion:
 class RecordedPolicy:
     """The strictest policy that a store has had since two persons last lowered it.
 
-    :param minimum_retention_hours: the longest minimum retention since; a run with less counts as forced.
+    :param minimum_retention_hours: the longest minimum retention since that time. A run with less counts as
+        forced.
     :param persons: the two persons who lowered it: the one who asked and the one who approved.
-    :param at_ms: when it was lowered last, by the journal or the stamp: the later time counts.
-    :param kept_ms: the longest retention by settings since, if known; a run with less counts as forced.
-    :param archived: whether proof has been required since; a run with ``archive: off`` counts as forced.
+    :param at_ms: when it was lowered last. Of the times in the journal and in the stamp, the later one
+        counts.
+    :param kept_ms: the longest retention in the settings since that time, if known. A run with less counts as
+        forced.
+    :param archived: whether proof has been required since that time. Then a run with ``archive: off`` counts
+        as forced.
     """
 
     approval: ApprovalPolicy

@@ -82,7 +82,7 @@ class Ingest:
     growth_per_day: float = 0.0
 
     def __post_init__(self) -> None:
-        """:raises BadInputError: the ingest is impossible."""
+        """:raises BadInputError: a value is out of its range."""
         _require_bytes("bytes_per_day", self.bytes_per_day, least=0)
         _require(len(self.profile) == HOURS_A_DAY, "profile", "24 weights, one an hour", len(self.profile))
         weights = all(0 <= weight <= _MOST_BYTES for weight in self.profile)
@@ -261,7 +261,7 @@ class Advice:
 class BrokerRules(ABC):
     """A broker's deletion rules, without a store. Pure. The code and imports use the standard library only.
 
-    Settings are texts by the broker's names, as in its configuration. Missing settings have its defaults.
+    Settings are texts under the broker's names, as in its configuration. Missing settings have its defaults.
     Each method but :meth:`unsupported` raises BadInputError if the broker would not work with a value.
     """
 

@@ -137,7 +137,7 @@ class Segment:
     companions: tuple[FileFacts, ...] = ()
 
     def __post_init__(self) -> None:
-        """:raises StoreLayoutError: it ends before it begins, or a companion isn't a file beside it."""
+        """:raises StoreLayoutError: the segment ends before it begins, or a companion isn't beside it."""
         if self.end is not None and self.end < self.base_offset:
             raise StoreLayoutError(
                 f"{self.facts.path}: expected a segment that ends at {self.base_offset} or behind, found "
@@ -205,9 +205,9 @@ def _sort_companions(own: FileFacts, companions: Iterable[FileFacts]) -> tuple[F
     wrong = [path for path in suspects if Path(path).parent != Path(own.path).parent]
     if wrong or len({own.path, *paths}) <= len(paths):
         raise StoreLayoutError(
-            f"{own.path}: expected companions in its directory, each once and none the segment's own file, "
-            f"found {', '.join(wrong or paths)}. Nothing was changed. Report this fault of the broker's "
-            "package."
+            f"{own.path}: expected companions in the directory of this segment file, each named once, and "
+            f"without the segment file itself, found {', '.join(wrong or paths)}. Nothing was changed. "
+            "Report this fault of the broker's package."
         )
     return ordered
 
@@ -293,7 +293,7 @@ class Lineages:
     """The lineage of each log: a number that rises when other bytes appear under its offsets.
 
     :param whole: the store's lineage. Each log without its own lineage has it.
-    :param of_logs: lineages of logs that have got their own since, by the log's name.
+    :param of_logs: lineages of logs that later got a lineage of their own, by the log's name.
     """
 
     whole: int
@@ -307,7 +307,7 @@ class Lineages:
         as the store's, so that no receipt of an older lineage proves anything.
 
         :param newest: the newest lineage of each log that has archived segments.
-        :param stamped: lineages in the store's stamp; None if it has none.
+        :param stamped: lineages in the store's stamp; None without a stamp.
         """
         if stamped is None:
             return Lineages(max(newest.values(), default=1))

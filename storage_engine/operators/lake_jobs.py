@@ -37,7 +37,9 @@ class _LakeJobOperator(StoreSparkOperator):
 
 
 class StorageEngineValidateRowsOperator(_LakeJobOperator):
-    """Checks in Spark that each row of a store's archived segments is there once, by their receipts.
+    """Checks in Spark that the lake has each row of a store's archived segments exactly once.
+
+    The segments' receipts say which rows these are.
 
     If asset events of archived segments started the run, it checks these segments and their neighbours. The
     task is skipped if the store's connection names no Spark connection.

@@ -177,8 +177,8 @@ class StorageEngineMonitorOperator(StoreOperator):
     For a running broker, it renews the hold on the store, takes samples, and measures how far the broker is
     behind with flush, dispatch, index and checkpoint. For a stopped broker, it takes samples.
 
-    It fails in four cases: another program changed a held store, data of a store was lost, a hold isn't
-    possible, or a limit of the policy is exceeded. ``on_failure_callback`` can notify a person.
+    It fails if another program changed a held store, or if data of a store was lost. It also fails if a hold
+    isn't possible, or if a limit of the policy is exceeded. ``on_failure_callback`` can notify a person.
     """
 
     ui_color = "#f5efd9"
@@ -297,7 +297,7 @@ class StorageEngineReportOperator(StoreOperator):
         return {**to_jsonable(result), "report_html": str(page)}
 
     def _failed_before(self, context: Context) -> str:
-        """Return a sentence about earlier tasks that failed or could not start; "" if there are none."""
+        """Return a sentence about earlier tasks that failed or could not start; "" without such tasks."""
         upstream = [task.task_id for task in self.get_flat_relatives(upstream=True)]
         run = context["dag_run"]
         states = context["ti"].get_task_states(dag_id=run.dag_id, task_ids=upstream, run_ids=[run.run_id])

@@ -85,7 +85,7 @@ def monitored(store: ConfiguredStore, *, sense_for: timedelta) -> None:
 
 
 def cleanup(store: ConfiguredStore, *, request: str | None = None) -> None:
-    """Clean up at once, by the store's rules and a further request.
+    """Clean up at once, as the store's rules and a further request say.
 
     :param request: fields of a PlanRequest as JSON text (templated), or None for no request.
     """

@@ -1,4 +1,4 @@
-"""Pages for people about a run, from its report as JSON. Nothing opens a store, a lake or a journal.
+"""Pages for people about a run, from its report as JSON. This package opens no store, lake or journal.
 
 An import needs only Jinja and the standard library, so that a web server can serve the pages.
 """

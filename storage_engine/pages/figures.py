@@ -102,7 +102,7 @@ def unread_count(unread: Mapping[str, Any]) -> str:
 
 
 def words_of(broker: str) -> BrokerWords:
-    """Return the words of a kind of broker. If its package isn't installed, they fit any broker."""
+    """Return the words of a kind of broker. If its package isn't installed, the words fit any broker."""
     try:
         return find_broker(broker).words
     except BadInputError:

@@ -56,8 +56,8 @@ class FactTable:
 def named_by_offset(rows: Rows) -> Verdicts:
     """Check that a segment's name is 20 digits, and that its first frame has this physical offset.
 
-    ``MappedFileQueue#load`` takes the offset from the name, and ``CommitLog#checkMessageAndReturnSize``
-    doesn't compare it with the frame.
+    ``MappedFileQueue#load`` takes the offset from the name. ``CommitLog#checkMessageAndReturnSize`` doesn't
+    compare this offset with the frame.
 
     :param rows: name, first_frame_offset (-1 if no message begins the file).
     """
@@ -251,8 +251,9 @@ def in_range(rows: Rows) -> Verdicts:
 WARNING = "warning"
 """Severity of findings that are no certain fault.
 
-These are states that the broker repairs, that a person decided, or that the files can't tell from a fault
-(such as a topic that was deleted and created again), and moved rows whose receipt has to be renewed.
+These are states that the broker repairs, or that a person decided. They are also states that look like a
+fault in the files, such as a topic that was deleted and created again. And they are moved rows whose receipt
+has to be renewed.
 """
 
 EXAMPLES = 10

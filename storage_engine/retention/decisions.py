@@ -95,9 +95,9 @@ def accept_loss(
 
     From then on validation warns of this loss, and doesn't fail.
 
-    :param start_offset: first offset of a range up to ``end_offset``. All of it is LOST or UNKNOWN by the
-        lakes and by the journal's record of missing logs and of segments that others deleted. A gap between
-        store and lakes counts, too.
+    :param start_offset: first offset of a range up to ``end_offset``. The whole range must be LOST or
+        UNKNOWN. The lakes show that, or the journal's record of missing logs and of segments that others
+        deleted. A range that neither store nor lakes have is also accepted.
     :param log: the log of the range, or None for the first log that has lost all of the range.
     :raises BadInputError: a part of the range is in a known place, or no reason is given.
     :raises LakeUnavailableError: a lake that may have the bytes can't be asked, or lost known receipts.
@@ -147,9 +147,9 @@ def _ask_every_lake(context: Context) -> None:
         heads.check(lake, context.record.store_id, whole=True)
     if unasked := lakes_unasked(heads.heads, lakes, {}):
         raise LakeUnavailableError(
-            f"{context.store.root}: expected an answer of every lake that may have the lost bytes, found "
-            f"that {'; '.join(unasked)}. Nothing was recorded. Name that lake, or both with --second-lake. "
-            "If the lake is gone for good, record that with ",
+            f"{context.store.root}: expected an answer from every lake that may have the lost bytes, found "
+            f"that {'; '.join(unasked)}. Nothing was recorded. Name that lake. If you already name another "
+            "lake, name the missing one with --second-lake. If it is gone for good, record that with ",
             Command("stamp"),
             ".",
         )
@@ -178,7 +178,7 @@ class _Lost:
 
 
 def _list_lost(context: Context) -> list[_Lost]:
-    """Return the ranges that are lost by the journal and by the monitor's memory, and that no lake has."""
+    """Return the ranges that the journal or the monitor's memory calls lost, and that no lake has."""
     record = context.record
     recorded = recorded_gone(context.journal, record)
     drifts = [drift for drift, lineage in recorded if lineage == record.lineage_of(drift.log)]
@@ -390,8 +390,9 @@ def move(
     :param leave_unproven: number of unproven segments in another journal's hold that the broker may delete.
     :raises GateRefusedError: another journal's hold keeps more segments than that; nothing was changed.
     :raises BadInputError: the name is empty, or differs from the connection's name.
-    :raises StoreIdentityError: it is unknown which store this is, it is a copy, or place or name is taken.
-    :raises WrongHostError: by its settings the store is on another machine.
+    :raises StoreIdentityError: it is unknown which store this is, this is a copy, or the place or the name is
+        taken.
+    :raises WrongHostError: the settings say that the store is on another machine.
     :raises LakeUnavailableError: only the lake knows the store's lineage, and it can't be read.
     """
     root = store.real_root
@@ -476,8 +477,8 @@ def stamp(
     Earlier knowledge of the lakes given here no longer counts: only their present state does. Earlier
     knowledge of other lakes stays. The lakes are read before anything is changed.
 
-    :param store_id: id of the store in this directory, or one of its several ids in the lake, or None for the
-        id that the stamp, the journal or the lake has.
+    :param store_id: id of the store in this directory, if the lake has several. None for the id that the
+        stamp, the journal or the lake has.
     :param new: the directory is a store of its own, copied from another one, and gets a new identity.
     :raises BadInputError: no reason is given, or journal and lakes don't know the store.
     :raises StoreIdentityError: another store has this place or the new name, or the directory is a copy.
@@ -524,7 +525,7 @@ def stamp(
 def _finish_killed(store: ManagedStore, journal: Journal) -> None:
     """Finish a killed run: write its stamp to all directories of the store.
 
-    This is done only if each directory has that run's stamp, or a stamp of the store that was here before.
+    This is done only if each directory has this new stamp, or a stamp that it had when the run began.
     """
     record = journal.find_store(store.real_root, store.host)
     run = journal.find_run(record.store_id, STAMP_RUN) if record else None
@@ -650,7 +651,7 @@ def _find_store_id(store: ManagedStore, journal: Journal, store_id: str | None) 
 
 
 def _lineages(store: ManagedStore, store_id: str, lakes: Sequence[Lake]) -> Lineages:
-    """Return the newest lineages of a store that the journal doesn't know, by the lakes and by its stamp.
+    """Return a store's newest lineages, from the lakes and the stamp. The journal doesn't know the store.
 
     :raises BadInputError: neither a lake nor the stamp knows the store.
     """

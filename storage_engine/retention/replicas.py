@@ -4,9 +4,9 @@ Only logs with an identity of their own, which all replicas share, are compared.
 is checked once and recorded. That the receipts still exist is checked at each look. For a deletion that is
 never enough: then, under the store's lock, receipts are read and bytes are hashed.
 
-Replicas of a log have equal batches. If they differ, one of them lost records or is damaged. Without a
-person's decision the lake must not take both for the same log. An adopted log has its own lineage and may
-differ: only equal segments count.
+Replicas of a log have equal batches. If they differ, one log lost records or is damaged. Without a person's
+decision the lake must not take the two for the same log. An adopted log has its own lineage and may differ:
+only equal segments count.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def divergence(broker: BrokerStore, record: StoreRecord, log: str, rows: Sequenc
     """Return a sign, other than bytes, that a log isn't the one that other replicas archived.
 
     :param rows: their receipts of bytes that this log has as well.
-    :return: the sign, or "" if there is none or if the log may differ because a person adopted it.
+    :return: the sign, or "" without a sign or if the log may differ because a person adopted it.
     """
     if not rows or record.lineage_of(log) != _FIRST_LINEAGE:
         return ""

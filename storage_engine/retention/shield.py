@@ -1,8 +1,8 @@
 """Care for a store's shield: link unproven segments, and archive segments gone from the log from their links.
 
-A link is dropped in three cases: its segment is in the log; its bytes are proven in a lake, by the same rule
-as for a deletion; or the disk is too full, and the journal records the loss. Bytes are read if the file facts
-don't show whether they changed. It may be killed at any instant and called again.
+A link is dropped in three cases. Its segment is in the log. Its bytes are proven in a lake, by the same rule
+as for a deletion. Or the disk is too full; then the journal records the loss. Bytes are read if the file
+facts don't show whether they changed. It may be killed at any instant and called again.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class JudgedLink:
 
 
 def counting(proofs: Proofs, slot: tuple[str, int]) -> Receipt | None:
-    """Return the receipt that counts for a segment, or None if there is none or receipts disagree."""
+    """Return the receipt that counts for a segment; None without a receipt, or if receipts disagree."""
     receipts = [lake.of(slot)[0] for lake in proofs.asked if len(lake.of(slot)) == 1 and lake.valid(slot)]
     hashes = {row.sha256 for lake in proofs.asked for row in lake.valid(slot)}
     return receipts[0] if receipts and len(hashes) == 1 else None

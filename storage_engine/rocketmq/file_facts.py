@@ -347,7 +347,7 @@ def collect_queues(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Facts about one queue. Both fields are empty if it has no file."""
+    """Facts about one queue. They are empty if the queue has no file."""
 
     files: tuple[QueueFileFact, ...]
     queue: QueueFact | None
@@ -515,7 +515,7 @@ def _messages(
 ) -> tuple[str, str]:
     """Return the message that the first live entry should point at, and the message at which it points.
 
-    Both are texts: topic, queue and queue offset. An LMQ's entry points at a message of another topic, so the
+    Each is a text: topic, queue and queue offset. An LMQ's entry points at a message of another topic, so the
     second text is empty. For a batch entry, the batch's first message counts.
     """
     if first < 0:

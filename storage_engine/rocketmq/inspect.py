@@ -452,7 +452,7 @@ def _next_message(log: LogListing, offset: int) -> int | None:
 
 
 def _first_message_at(log: LogListing, offset: int) -> int | None:
-    """Return the offset of the message at ``offset`` or behind a blank there; None if there is none."""
+    """Return the offset of the message at ``offset`` or behind a blank there; None if no message is there."""
     size, magic = _start(log, offset)
     if magic == frame.MAGIC_BLANK:
         offset += size

@@ -1,8 +1,8 @@
 """Pending messages of a store: delayed messages, timers, half messages. Computed from files alone.
 
 The broker deletes segments without a check for them, and reports almost no error when they are lost. The
-number of a kind's messages is unknown in three cases: one of its files can't be read, is missing although
-another file refers to it, or ends too early.
+number of a kind's messages is unknown if one of its files can't be read or ends too early. It is also unknown
+if a file is missing to which another file refers.
 
 Delayed messages: the queue of SCHEDULE_TOPIC_XXXX with id q belongs to level q + 1
 (ScheduleMessageService#queueId2DelayLevel). An entry's tags code is the due time in ms

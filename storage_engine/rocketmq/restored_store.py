@@ -41,7 +41,7 @@ QUEUE_COLUMNS = ("kind", "topic", "queue_id", "queue_offset", "sys_flag")
 _TOPICS = "config/topics.json"
 _DELAYS = "config/delayOffset.json"
 _OFFSETS = ("config/consumerOffset.json", "config/lmqConsumerOffset.json")
-"""Files with consumer offsets. The broker reads one of them, by its setting enableLmq."""
+"""Files with consumer offsets. The broker's setting enableLmq says which of them it reads."""
 _TIMERS = "config/timercheck"
 
 CONFIG_FILES = (_TOPICS, _DELAYS, *_OFFSETS, _TIMERS)
@@ -264,7 +264,7 @@ class RestoredStore(RestoredConfig):
         """Check that a broker would serve all restored messages.
 
         :raises RestoreError: no broker with this configuration would start with the segments and serve all of
-            them; or the broker is a slave, and its master's log doesn't continue where the segments end.
+            them. Or the broker is a slave, and its master's log doesn't continue where the segments end.
         """
         sizes = sorted({row.size_bytes for row in receipts})
         if len(sizes) > 1:
@@ -375,7 +375,7 @@ def _queue_settings(receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
 
 
 def _values(settings: EngineSettings) -> dict[str, str]:
-    """Return the settings that decide which files of queues and index are made, by the broker's names."""
+    """Return the settings, under the broker's names, that decide which files of queues and index are made."""
     flags = {
         "enableConsumeQueueExt": settings.ext_enable,
         "enableLmq": settings.light_queues,

@@ -7,8 +7,9 @@ decide why a pass cleans, and which segments it deletes.
 
 RocketMQ's rules also work without a store: for a simulation, and for advice on settings that fit an ingest.
 The broker deletes a segment when its last write is fileReservedTime ago; above diskMaxUsedSpaceRatio it does
-so at any hour. So the log needs space for three things: the messages that come within fileReservedTime at the
-busiest time of the day, one more segment that has partly expired, and the messages that come within a pass.
+so at any hour. So the log needs space for three things. They are the messages that come within
+fileReservedTime at the busiest time of the day, a further segment that has partly expired, and the messages
+that come within a pass.
 
 Kinds of advice, with their numbers:
 

@@ -1,7 +1,7 @@
 """Record of our own changes to a segment's file: setting its mtime, making or removing another name of it.
 
-Each of these acts changes the file's ctime, as a write does. A file counts as unchanged only if its earlier
-and its present times are both known here. Code that does such an act notes it like this::
+Each of these acts changes the file's ctime, as a write does. A file counts as unchanged only if the record
+knows its earlier times and its present times. Code that does such an act notes it like this::
 
     with own_acts(store_root) as acts:
         with acts.on(path, mtime_ns=wanted):
@@ -46,7 +46,7 @@ _GRANULES_NS: Final = (1, 100, 1_000, 1_000_000, 1_000_000_000)
 
 @dataclass(frozen=True, slots=True)
 class KnownFile:
-    """A file that only we have touched since the first of these times.
+    """A file that only we have touched since the first time in ``times``.
 
     :param paths: the file's names. Once no name is left, the file is removed from the record.
     :param times: its (mtime, ctime) in nanoseconds before and after each act, oldest first.
@@ -70,8 +70,8 @@ class OwnActs:
     files: tuple[KnownFile, ...] = ()
 
     def same_file(self, found: FileFacts, known: FileFacts) -> bool:
-        """Return whether only we have touched the file since: device, inode and size are equal, and both its
-        times are known.
+        """Return whether only we have touched the file between these two looks at it. Then its device, inode
+        and size are equal, and its times at both looks are known.
 
         :param found: the file's present facts.
         :param known: the file's earlier facts. Of its times only the ctime has to be known, since every write

@@ -107,7 +107,7 @@ def mount_of(directory: str | os.PathLike[str]) -> Mount | None:
 
 
 def mount_line(fd: int) -> str:
-    """Return the kernel's line on the mount of an open file. "": there is no such line.
+    """Return the kernel's line on the mount of an open file. "" if there is no such line.
 
     :raises OSError: this system doesn't say.
     """
@@ -323,7 +323,7 @@ def settle(path: str | os.PathLike[str]) -> FileFacts:
     A file that no process writes to and whose pages are clean costs one fsync without work.
 
     :raises ChangedUnderUsError: another process keeps writing to it.
-    :raises OSError: it can't be opened or flushed.
+    :raises OSError: the file can't be opened or flushed.
     """
     with opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) as fd:
         for _ in range(_ROUNDS):

@@ -3,7 +3,8 @@
 Each sensor looks once in its own process, then hands over to a trigger. When the trigger fires, the sensor
 looks again in its own process, because only a worker of the store certainly sees the store's own disks.
 
-If a running broker doesn't answer, its state is unknown. An unknown state is no cause: the sensor waits on.
+If a running broker doesn't answer, its state is unknown. An unknown state is no cause: the sensor continues
+to wait.
 """
 
 from __future__ import annotations

@@ -109,10 +109,10 @@ def shield_path(root: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def opened_shield(root: str | os.PathLike[str], *, makes: bool = False) -> Iterator[int | None]:
-    """Open the shield's directory without following a symbolic link. None: there is none.
+    """Open the shield's directory without following a symbolic link. None if the shield doesn't exist.
 
     :param makes: whether to make a missing directory, durably. Only its owner may read it.
-    :raises ShieldError: it can't be opened or made.
+    :raises ShieldError: the directory can't be opened or made.
     """
     fd = None
     try:
@@ -141,7 +141,7 @@ def locked_shield(
     """Open the shield to change it; other processes wait until the block ends.
 
     :param makes: as for :func:`opened_shield`.
-    :raises ShieldError: it can't be opened, made, or locked within ``wait_seconds``.
+    :raises ShieldError: the shield can't be opened, made, or locked within ``wait_seconds``.
     """
     try:
         with ExitStack() as stack:
@@ -179,7 +179,7 @@ def read_index(directory: int, root: str | os.PathLike[str]) -> tuple[Link, ...]
 def write_index(directory: int, links: Sequence[Link]) -> None:
     """Replace the record, durably.
 
-    :raises OSError: it can't be written; the old record is unchanged.
+    :raises OSError: the record can't be written; the old record is unchanged.
     """
     ordered = tuple(sorted(links, key=lambda link: (link.log, link.base_offset, link.lineage)))
     content = json.dumps(to_jsonable(ShieldIndex(ordered))).encode()
@@ -190,7 +190,7 @@ def remove_shield(root: str | os.PathLike[str]) -> bool:
     """Remove an empty shield's record and directory, durably.
 
     :return: whether the shield is gone; False: it still has files.
-    :raises ShieldError: it can't be removed.
+    :raises ShieldError: the shield can't be removed.
     """
     with locked_shield(root) as directory:
         if directory is None:
@@ -296,7 +296,7 @@ class Shield:
 def look_at_shield(root: str | os.PathLike[str]) -> Shield:
     """Return the state of a store's shield. Changes nothing.
 
-    :raises ShieldError: it can't be read, so that the kept segments are unknown.
+    :raises ShieldError: the shield can't be read, so that the kept segments are unknown.
     """
     with opened_shield(root) as directory:
         if directory is None:

@@ -253,7 +253,7 @@ def _hard_link(directory: int, root: str | os.PathLike[str], link: Link, acts: A
     """Make a hard link to the segment's file.
 
     :raises FileNotFoundError: the segment is gone, or another file has its name.
-    :raises NoLinkError: it can't be linked.
+    :raises NoLinkError: the file can't be linked.
     """
     path = Path(link.segment.path)
     with (

@@ -119,7 +119,7 @@ class StoreFile:
 class ReadPlan:
     """Parts of a store that one query reads.
 
-    :param store_id: id of the store, or "" if it has none because no part of it is archived yet.
+    :param store_id: id of the store, or "" if no part of the store is archived yet.
     """
 
     store_id: str
@@ -268,8 +268,8 @@ def _store_id(lake: Lake, look: StoreLook | None, named: str | None) -> str:
     if look is not None and look.store_id is not None:
         if named not in (None, look.store_id):
             raise BadInputError(
-                f"{look.root}: expected store {named}, which option storeId names, found store "
-                f"{look.store_id} by its stamp. Nothing was read. Leave out one of the options."
+                f"{look.root}: expected store {named}, which option storeId names, found the stamp of store "
+                f"{look.store_id}. Nothing was read. Leave out one of the options."
             )
         return look.store_id
     if named is not None:

@@ -118,7 +118,8 @@ def named_spark(home: str | None) -> SparkInstallation:
 
 
 def driver_python(settings: Mapping[str, str], variables: Mapping[str, str]) -> str:
-    """Return a driver's interpreter by the rule of Spark's PythonRunner, or this one if none is named.
+    """Return a driver's interpreter by the rule of Spark's PythonRunner, or this interpreter if none is
+    named.
 
     :param settings: Spark's settings, as for ``--conf``.
     :param variables: environment variables of ``spark-submit``, beyond this process's.

@@ -424,8 +424,8 @@ def _find_released(scan: Scan, file: StoreFile) -> str:
     if not rows:
         raise RowsMissingError(
             f"{file.facts.path}: expected the segment at offset {base_offset} of log {log} in the store or "
-            f"in lake {scan.lake.location}, found that it left the store or changed meanwhile and isn't in "
-            "the lake. Run the query again. It names the segment if it is lost."
+            f"in lake {scan.lake.location}, found that it isn't in the lake, and left the store or changed "
+            "meanwhile. Run the query again. If the segment is lost, the query names it."
         )
     return data_file_of(lake.messages(), rows[-1])
 

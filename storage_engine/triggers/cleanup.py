@@ -245,7 +245,7 @@ def _is_in_window(state: Watch) -> bool:
 
 
 def _until_window(state: Watch) -> float:
-    """Return the seconds until the next window opens, by the present clock."""
+    """Return the seconds until the next window opens, on the present clock."""
     if state.next_window_ms is None:
         return _LONGEST_SLEEP_SECONDS
     seconds = state.next_window_ms / 1000 - time.time()

@@ -52,7 +52,7 @@ def test_a_batch_that_kafka_cannot_read_is_archived_as_bytes_and_its_log_goes_on
     notices = [notice for notice in outcome.json["notices"] if "damaged bytes" in notice]
     assert len(notices) == 2
     for notice in notices:
-        assert "at byte 0: expected a gzip stream's CRC and size, found 4 bytes" in notice
+        assert "at byte 0: expected 8 bytes with a gzip stream's CRC and size, found 4 bytes" in notice
         assert "archived as found, because their checksum is right: no replica has better bytes" in notice
     assert cli("validate", properties, "--lake", lake, "--full", "--output", tmp_path / "out").exit_code == 0
 

@@ -70,7 +70,7 @@ def test_a_lake_on_a_disk_of_the_node_is_refused(cli: Any, node: MadeNode, tmp_p
     assert cli("init-lake", "--broker-type", "kafka", "--lake", tmp_path / "lake").exit_code == 0
     done = cli("kafka", "make-room", node.properties, "--lake", tmp_path / "lake", "--yes")
     assert done.exit_code == 2
-    assert "expected none of our files on a disk of the node" in done.err
+    assert "expected no files of Storage Engine on the node's disks" in done.err
     assert "Name a lake on another disk" in done.err
 
 

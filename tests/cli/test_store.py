@@ -324,4 +324,6 @@ def test_plan_goes_on_where_its_lake_cannot_be_asked(cli, store: Path, lake: Pat
     (lake / "catalog.db").unlink()
     outcome = cli("plan", store, "--lake", lake)
     assert outcome.exit_code == 0
-    assert "which archived segments were touched since isn't known" in outcome.out.replace("\n", " ")
+    assert "it is unknown which segments' files were touched after they were archived" in outcome.out.replace(
+        "\n", " "
+    )

@@ -99,7 +99,7 @@ def test_a_writer_that_took_too_long_for_its_turn_writes_nothing(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(act_files, "_CLAIM_SECONDS", -1)
-    with pytest.raises(LakeUnavailableError, match=r"took too long for its turn. Nothing was changed"):
+    with pytest.raises(LakeUnavailableError, match=r"took too long. Nothing was changed"):
         hold(lake, "orders")
     assert read_acts(lake) == ()
 

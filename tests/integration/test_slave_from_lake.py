@@ -150,10 +150,10 @@ def test_a_slave_is_refused_whose_master_lost_what_is_archived_and_wrote_on(mast
     start_again(master.broker, master.work / "first", master.name_server_port)
     assert master.broker.client.runtime_info().commitlog_max_offset <= lost
     refused = master.restore(code=1)
-    assert "found none that begins there" in refused.err
+    assert "found no message that begins at this offset" in refused.err
     LiveLog(master.broker).fill(6)
     refused = master.restore(code=1)
-    assert "its log continues differently from the archived one" in refused.err
+    assert "The master's log continues differently from the archived one" in refused.err
     assert not (master.work / "slave").exists()
     # What both have, the slave may begin with.
     master.restore("--to-offset", lost)

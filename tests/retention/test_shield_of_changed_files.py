@@ -211,7 +211,9 @@ def test_a_clone_of_what_was_written_to_in_the_log_is_refused_with_advice_that_w
     clone = as_clone(store.root, 0)
     with segments(store)[0].open("r+b") as file:
         file.write(b"other bytes")
-    with pytest.raises(GateRefusedError, match=r"1 segment written to since, at offset 0\.") as refused:
+    with pytest.raises(
+        GateRefusedError, match=r"1 segment that others wrote to later, at offset 0\."
+    ) as refused:
         remove_shield_of(store)
     assert "accept" not in str(refused.value)
     assert clone.exists()

@@ -193,7 +193,8 @@ def _keep(
 ) -> tuple[KeepForecast, tuple[str, ...]]:
     """Record the decision. Return the lake's forecast after it, and notes.
 
-    :param archive: patterns of a decision on what is archived; None if it is another decision.
+    :param archive: patterns of a decision about the messages that are archived; None if it is another
+        decision.
     """
     from storage_engine.lake.acts.act_files import read_acts, record_act
     from storage_engine.lake.catalog.catalog import open_lake

@@ -179,7 +179,7 @@ def gc(
 
 
 def known_heads_of(lake: Lake, journal_url: str | None) -> dict[str, tuple[ChainHead, ...]]:
-    """Return the receipts that a lake must have, by a journal and the stamps of its stores."""
+    """Return the receipts that a lake must have according to a journal and to the stamps of its stores."""
     from storage_engine.journal.journal import Journal
     from storage_engine.retention.store.known_heads import known_heads
 

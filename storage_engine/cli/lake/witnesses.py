@@ -27,9 +27,9 @@ class WitnessedLake:
     """A lake, and the journal that names the receipts that it must have.
 
     :param journal_url: the journal's URL; None if there is no journal.
-    :param words: the options that name both, for the next command.
+    :param words: the options that name lake and journal, for the next command.
     :param directory: the directory after --lake; None if a connection names the lake.
-    :param second: the second lake of the store that a connection names; None if there is none.
+    :param second: the second lake of the store that a connection names; None if the store has one lake.
     """
 
     config: LakeConfig
@@ -104,7 +104,7 @@ def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str 
 def part_journal(url: str) -> None:
     """Give a journal its own file, if a copy of it is a hard link to the same file.
 
-    :raises JournalUnavailableError: it shares its file and can't get another one.
+    :raises JournalUnavailableError: the journal shares its file and can't get another one.
     """
     from storage_engine.journal.tables.database import without_backup
     from storage_engine.lake.catalog.catalog import break_hard_links

@@ -1,4 +1,4 @@
-"""stores.toml: names of stores, each with lake, broker and policy, by a connection's keys.
+"""stores.toml: names of stores. Each has a lake, a broker and a policy, under the keys that a connection has.
 
 The file decides about lakes, brokers and ``archive: off``, so it must be as safe as the gate itself. A file
 that others may write is refused, as ssh does.
@@ -37,7 +37,7 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class NamedStore:
-    """A store in the file of stores, with its fields by a connection's keys."""
+    """A store in the file of stores. Its fields have the keys of a connection."""
 
     name: str
     file: Path

@@ -51,7 +51,7 @@ class GroupAtRisk:
 
 
 def groups_at_risk(tables: Iterable[pa.Table]) -> tuple[GroupAtRisk, ...]:
-    """Sum up the groups that are behind or have an unknown position. Those that lose messages come first."""
+    """Sum up the groups that are behind or have an unknown position. Groups that lose messages come first."""
     groups: dict[str, GroupAtRisk] = {}
     for row in (row for table in tables for row in table.to_pylist()):
         group = groups.get(row["group"], GroupAtRisk(row["group"], 0, 0, 0))
@@ -69,7 +69,7 @@ class LagOfPlan:
     """Lag for a plan that is only shown. It is called with a plan, and measures the groups that are behind.
     It returns the plan without the deletions that the store's lag policy forbids.
 
-    :ivar groups: groups that are behind or unknown, with their losses by the plan.
+    :ivar groups: groups that are behind or unknown, with the messages that the plan makes them lose.
     :ivar source: the source of their positions.
     """
 

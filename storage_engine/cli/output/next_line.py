@@ -35,7 +35,7 @@ def archive_command(broker: str, lake_dir: Path) -> Command:
 def say_next(command: Command | None, why: str, options: str = "") -> None:
     """Print the next command and the reason for it.
 
-    :param command: the command, to which this call's arguments are added; None if there is none to type.
+    :param command: the command, to which this call's arguments are added; None if there is nothing to type.
     :param options: further options, after those of this call.
     """
     say()

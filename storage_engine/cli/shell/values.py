@@ -16,7 +16,10 @@ from storage_engine.core.wording import meant_zone, parse_size
 
 
 class NamedPath(click.Path):
-    """A path. An empty text, as from an unset shell variable, is refused: it isn't the present directory."""
+    """A path. It refuses an empty text, such as an unset shell variable gives.
+
+    A path made of an empty text would mean the present directory.
+    """
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**{"path_type": Path, **more})

@@ -378,7 +378,7 @@ class JournalReader:
     def report(self, store_id: str, run_key: str) -> StoredReport | None:
         """Return a run's report, or an earlier run's report that counts for it because nothing changed.
 
-        Return None if there is none, or if it has expired.
+        Return None if there is no report, or if it has expired.
         """
         query = (
             select(reports)
@@ -402,7 +402,7 @@ class JournalReader:
         return None if row is None else Findings(row.at_ms, row.findings)
 
     def groups(self, store_id: str, *, limit: int = 200) -> tuple[GroupRow, ...]:
-        """Return the consumer groups by the last look, sorted by the time until they lose messages."""
+        """Return the consumer groups as of the last look, sorted by the time until they lose messages."""
         query = (
             select(*(column for column in groups.columns if column is not groups.c.store_id))
             .where(groups.c.store_id == store_id)

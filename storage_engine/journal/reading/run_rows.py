@@ -75,8 +75,8 @@ class JournalEnds:
 class EventsAround:
     """The times of the events before and after an event number, of any store, in ms since the epoch.
 
-    :param before_ms: time of the last event up to this number; None if there is none.
-    :param after_ms: time of the first event behind it; None if there is none.
+    :param before_ms: time of the last event up to this number; None if there is no such event.
+    :param after_ms: time of the first event with a higher number; None if there is no such event.
     """
 
     before_ms: int | None
@@ -144,7 +144,7 @@ def events_of_deletion(connection: Connection, run_id: int) -> tuple[Event, ...]
 
 
 def deletions_after(connection: Connection, store_id: str, event_id: int) -> tuple[Deletion, ...]:
-    """Return the deletions of a store's runs in events after this one, except those undone since."""
+    """Return the deletions in later events of a store's runs, without deletions that were undone."""
     payload = events.c.payload
     # As text: PostgreSQL's integers are too short for offsets.
     query = (
@@ -406,11 +406,11 @@ class ReportRecord:
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """:param fault: why plan or report can't be read, so that both are None; "" if they can be read.
-    :param plan: the run's plan; None if it has none, or the plan has expired.
+    :param plan: the run's plan; None if the run has no plan, or if the plan has expired.
     :param released: the result of the step release, as in the journal; None if the step isn't finished, or if
         the result has expired.
     :param is_undone: whether its deletions were undone, or an undo has begun.
-    :param report: the run's report; None if it has none, or the report has expired.
+    :param report: the run's report; None if the run has no report, or if the report has expired.
     """
 
     state: str

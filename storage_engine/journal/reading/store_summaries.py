@@ -50,7 +50,7 @@ class StoreSummary:
     """One store in short.
 
     :param sampled_at_ms: time of the last look at the store; None if there was none.
-    :param archive_lag_bytes: archive lag by the last measurement within the last day; None if there was none.
+    :param archive_lag_bytes: archive lag at the last measurement within the last day; None if there was none.
     :param lagging_groups: consumer groups whose first unread message may be deleted within a day; None if no
         group's lag is known.
     :param last_run: the last run that planned a deletion or wrote a report; None if there was none.

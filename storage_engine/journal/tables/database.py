@@ -269,7 +269,7 @@ class JournalDatabase:
         return self._run(_read_version, read_only=True, any_version=True)
 
     def _create(self) -> None:
-        """Make the tables and record their version in one transaction. Others may do so at the same time."""
+        """Make the tables and record their version in one transaction. Other processes may do so, too."""
 
         def create(connection: Connection) -> None:
             metadata.create_all(connection)
@@ -283,7 +283,7 @@ class JournalDatabase:
                 raise
 
     def _upgrade(self) -> None:
-        """Upgrade an older journal to this version in one transaction. Others may do so at the same time."""
+        """Upgrade an older journal to this version in one transaction. Other processes may do so, too."""
 
         def upgrade(connection: Connection) -> None:
             # Locks the row, in a database that a transaction doesn't lock as a whole.

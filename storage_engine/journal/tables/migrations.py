@@ -40,8 +40,9 @@ def sample_progress(connection: Connection) -> None:
 
 
 def change_nothing(connection: Connection) -> None:
-    """Migrate 3 to 4 (a table for decisions that several runs share), 4 to 5 (plans may have several logs,
-    which older releases can't read), or 10 to 11 (a table of leases for the settings of clusters).
+    """Migrate 3 to 4, 4 to 5, or 10 to 11. Version 4 has a table for decisions that several runs share. In
+    version 5 plans may have several logs, which older releases can't read. Version 11 has a table of leases
+    for the settings of clusters.
     """
 
 

@@ -74,7 +74,8 @@ def expand_members(data: memoryview, out: memoryview) -> int:
             written += len(part)
         end = at + _TRAILER.size
         if end > len(data):
-            raise ExpansionError("a gzip stream's CRC and size", f"{len(data) - at} bytes")
+            expected = f"{_TRAILER.size} bytes with a gzip stream's CRC and size"
+            raise ExpansionError(expected, f"{len(data) - at} bytes")
         member = out[begin:written]
         if _TRAILER.unpack_from(content, at) != (zlib.crc32(member), len(member)):
             raise ExpansionError("a gzip stream's CRC and size", "others")

@@ -39,9 +39,9 @@ class BatchChunk:
 
     :param positions: position in the segment of each range's first byte.
     :param kinds: a BatchKind for each range.
-    :param faults: number of the fault that the kernels found in each range; of a run of undecodable ranges
-        only the first has it.
-    :param counts: the number of records by a batch's header; 0 for other ranges.
+    :param faults: for each range, the fault that the kernels found, as a number (``FAULT_*``). Of consecutive
+        undecodable ranges only the first has such a number.
+    :param counts: number of records that a batch's header states; 0 for other ranges.
     :param codecs: compression type of a batch's records; 0 if not compressed.
     """
 
@@ -208,7 +208,7 @@ def merge_damages(damages: Iterator[Damage]) -> tuple[Damage, ...]:
 
 
 def explain_fault(data: npt.NDArray[np.uint8], at: int, fault: int) -> tuple[str, str]:
-    """Return what was expected and what was found at this position; both "" within a run of such bytes."""
+    """Return what was expected and what was found at this position; each is "" within a run of such bytes."""
     left_bytes = len(data) - at
     if fault == kernels.FAULT_NONE:
         return "", ""

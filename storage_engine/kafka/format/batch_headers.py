@@ -70,7 +70,7 @@ class BatchHead(NamedTuple):
     """The header of a batch, or of a message of an older format.
 
     :param end_position: position after its last byte.
-    :param newest_ms: its largest timestamp; -1 if it has none.
+    :param newest_ms: its largest timestamp; -1 without a timestamp.
     :param producer_id: -1 if its producer has no id, or the format is older.
     """
 
@@ -86,7 +86,7 @@ class BatchHead(NamedTuple):
 def open_file(path: str) -> int:
     """Open a file for reading. It must be no symbolic link. The caller closes it.
 
-    :raises OSError: it can't be opened.
+    :raises OSError: the file can't be opened.
     """
     return os.open(path, _OPEN)
 
@@ -94,7 +94,7 @@ def open_file(path: str) -> int:
 def opened(path: str) -> AbstractContextManager[int]:
     """Open a file for reading, and close it when the block ends. It must be no symbolic link.
 
-    :raises OSError: it can't be opened.
+    :raises OSError: the file can't be opened.
     """
     return durable.opened(path, _OPEN)
 
@@ -147,9 +147,9 @@ def _legacy(data: bytes, position: int) -> BatchHead | None:
 
 
 def position_before(index: str | None, base_offset: int, offset: int) -> int:
-    """Return the position of a batch before or at an offset, by a segment's index; 0 without such an entry.
+    """Return the position of a batch before or at an offset, from a segment's index; 0 without an entry.
 
-    :raises OSError: it can't be read.
+    :raises OSError: the index can't be read.
     """
     if index is None:
         return 0

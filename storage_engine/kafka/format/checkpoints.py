@@ -50,7 +50,7 @@ def read_offsets(path: Path) -> Mapping[str, int]:
     A file of 0 bytes was just made by the broker.
 
     :raises CorruptFileError: the version, the count or a line is wrong.
-    :raises OSError: it is missing, or can't be read.
+    :raises OSError: the checkpoint is missing, or can't be read.
     """
     return parse_offsets(read_stored(path), str(path))
 
@@ -89,7 +89,7 @@ def read_leader_epochs(path: str | Path) -> tuple[LeaderEpoch, ...]:
     """Read a log's epochs, oldest first.
 
     :raises CorruptFileError: the version, the count or a line is wrong, or epochs or offsets don't grow.
-    :raises OSError: it can't be read.
+    :raises OSError: the file can't be read.
     """
     return parse_leader_epochs(read_stored(path), str(path))
 

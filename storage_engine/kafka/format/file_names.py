@@ -139,8 +139,8 @@ MAX_TEXT_BYTES = 64 << 20
 def read_stored(path: str | Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
     """Read a whole file. It must be an ordinary file and no symbolic link.
 
-    :raises CorruptFileError: it is of another kind, or too long.
-    :raises OSError: it can't be read.
+    :raises CorruptFileError: the file is of another kind, or too long.
+    :raises OSError: the file can't be read.
     """
     return read_file(path, max_bytes, follow_links=False)
 

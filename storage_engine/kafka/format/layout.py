@@ -88,8 +88,8 @@ LAST_OFFSET = (1 << 63) - 1
 class SegmentFiles(NamedTuple):
     """The files of a segment.
 
-    :param time_index: path of its time index; None if it has none.
-    :param offset_index: path of its offset index; None if it has none.
+    :param time_index: path of its time index; None if the index is missing.
+    :param offset_index: path of its offset index; None if the index is missing.
     :param companions: its transaction index and producer snapshot, which can't be created again.
     """
 
@@ -177,7 +177,7 @@ class LogDirectory:
     reading: SharedLock = field(default_factory=SharedLock, repr=False, compare=False)
 
     def cleaned_offset(self, log: str) -> int:
-        """Return the offset below which a log's records may be cleaned. If unknown, all of them may be."""
+        """Return the offset below which a log's records may be cleaned. If unknown, it is the highest."""
         return LAST_OFFSET if self.cleaned_unknown else self.cleaned_to.get(log, 0)
 
     @property

@@ -21,7 +21,7 @@ class LogEnd(NamedTuple):
     """The end of a log.
 
     :param offset: offset after the last whole batch; 0 if the log has no segments.
-    :param first_ms: largest timestamp of the active segment's first batch; -1 if it has none.
+    :param first_ms: largest timestamp of the active segment's first batch; -1 without a timestamp.
     :param unread: why the active segment can't be read, as a clause. Then the log ends at ``offset`` or
         later.
     """
@@ -115,7 +115,7 @@ def segment_facts(segment: SegmentFiles, *, active: bool) -> SegmentFacts:
 
 
 def first_batch_ms(segment: SegmentFiles) -> int | None:
-    """Return the largest timestamp of a segment's first batch; None if it has none.
+    """Return the largest timestamp of a segment's first batch; None without a timestamp.
 
     :raises OSError: the file can't be read.
     """
@@ -142,7 +142,7 @@ def _last_position(segment: SegmentFiles) -> int:
 
 
 def _last_entry(path: str | None, entry: struct.Struct) -> tuple[int, int] | None:
-    """Return the last entry that a broker has written to an index; None if it has none, or is missing."""
+    """Return the last entry that a broker has written to an index; None if the index is empty or missing."""
     if path is None:
         return None
     try:

@@ -42,7 +42,7 @@ def read_meta_properties(path: Path) -> MetaProperties:
     """Read a log directory's identity.
 
     :raises CorruptFileError: the file contains no identity.
-    :raises OSError: it can't be read.
+    :raises OSError: the file can't be read.
     """
     return parse_meta_properties(read_stored(path), str(path))
 
@@ -65,7 +65,7 @@ def parse_meta_properties(data: bytes, path: str) -> MetaProperties:
 def parse_properties(data: bytes, path: str) -> Mapping[str, str]:
     """Return the entries of a Java properties file.
 
-    :raises CorruptFileError: it is no Java properties file.
+    :raises CorruptFileError: the file is no Java properties file.
     """
     try:
         return dict(javaproperties.loads(data.decode("latin-1")))
@@ -86,7 +86,7 @@ def read_clean_shutdown(path: Path) -> int | None:
     """Return the broker's epoch when it stopped; None if the marker is empty, as before Kafka 3.7.
 
     :raises CorruptFileError: the marker is neither empty nor in the form that a broker writes.
-    :raises OSError: it can't be read. If it is missing, the broker runs or did not stop cleanly.
+    :raises OSError: the marker can't be read. If it is missing, the broker runs or did not stop cleanly.
     """
     return parse_clean_shutdown(read_stored(path), str(path))
 

@@ -27,7 +27,7 @@ def read_topic_id(path: str | Path) -> uuid.UUID:
     """Read the id of a log's topic.
 
     :raises CorruptFileError: the file contains no topic id.
-    :raises OSError: it is missing or can't be read. Logs from before Kafka 2.8 don't have it.
+    :raises OSError: the file is missing or can't be read. Logs from before Kafka 2.8 don't have it.
     """
     return parse_topic_id(read_stored(path), str(path))
 
@@ -37,7 +37,7 @@ def has_topic_id(path: str, topic_id: uuid.UUID) -> bool:
 
     This is a fast check for tens of thousands of logs. If it fails, :func:`read_topic_id` tells the reason.
 
-    :raises OSError: it can't be read.
+    :raises OSError: the file can't be read.
     """
     expected = partition_metadata_text(topic_id)
     descriptor = open_file(path)

@@ -82,8 +82,8 @@ def is_server_properties(path: Path) -> bool:
 def read_server_properties(path: Path) -> ServerProperties:
     """Read a node's file.
 
-    :raises BadInputError: it can't be read, or names a log directory by a relative path.
-    :raises CorruptFileError: it is no Java properties file.
+    :raises BadInputError: the file can't be read, or names a log directory by a relative path.
+    :raises CorruptFileError: the file is no Java properties file.
     """
     try:
         values = parse_properties(read_stored(path, _MAX_BYTES), str(path))

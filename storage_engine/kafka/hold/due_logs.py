@@ -88,7 +88,8 @@ def due_logs(
     proven: Mapping[SegmentId, FileFacts],
     now_ms: int,
 ) -> DueLogs:
-    """Return the unproven segments of each log, with the time of deletion by the settings before the hold.
+    """Return the unproven segments of each log, with the time at which the settings before the hold would
+    delete them.
 
     :param proven: the proven segments and their files. Another topic of the same name has other files.
     """
@@ -284,7 +285,7 @@ def growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int
 def least_growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> float | None:
     """Return a log's least growth in bytes a millisecond; None if not known.
 
-    Its remembered segment is deleted, so all present bytes were written since.
+    Its remembered segment is deleted, so all present bytes were written later.
     """
     since = None if known is None else known.written
     if since is None or now_ms <= since.at_ms:

@@ -177,7 +177,7 @@ def with_live(node: Node, facts: LiveFacts, address: str) -> Node:
 def check_cluster(node: Node, cluster_id: str, address: str) -> None:
     """Make sure that a node's directories belong to a cluster.
 
-    :raises NotOnBrokerError: they belong to another cluster.
+    :raises NotOnBrokerError: the directories belong to another cluster.
     """
     if others := node.cluster_ids - {cluster_id}:
         raise NotOnBrokerError(

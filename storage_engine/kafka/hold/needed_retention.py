@@ -163,7 +163,7 @@ def bearable_ms(kept_ms: int, rooms: Collection[tuple[int, int]]) -> int:
 def states_of_others(memory: HoldMemory) -> tuple[HoldState, ...]:
     """Return the journal's memory of other stores' holds.
 
-    :raises BadInputError: this release can't read one of them.
+    :raises BadInputError: this release can't read one of these holds.
     """
     return tuple(from_jsonable(HoldState, entry, "a hold in the journal") for entry in memory.of_others())
 

@@ -169,7 +169,7 @@ def _status(
     drift: tuple[Drift, ...],
     too_short: Mapping[str, str],
 ) -> HoldStatus:
-    """Return the status of a hold, from the settings at the look and the settings that were set since.
+    """Return the status of a hold, from the settings at the look and those that were set after the look.
 
     Each log is judged separately. The store plans no deletion from logs that aren't held.
 
@@ -278,10 +278,10 @@ def end_hold(live_node: LiveNode, now_ms: int) -> HoldStatus:
     if unsettled:
         topic, reason = next(iter(result.unsettled.items()))
         raise BrokerRefusedError(
-            f"topic {topic}: expected it as it was before the hold, found that it can't be put back: "
-            f"{reason}. Settings of {named_in_short(sorted(result.unsettled))} are still ours; all other "
-            "settings are as they were. Grant DescribeConfigs and AlterConfigs on these topics, and unmanage "
-            "the store again.",
+            f"topic {topic}: expected the topic's settings as they were before the hold, found that they "
+            f"can't be put back: {reason}. Settings of {named_in_short(sorted(result.unsettled))} are still "
+            "the hold's; all other settings are as they were. Grant DescribeConfigs and AlterConfigs on "
+            "these topics, and unmanage the store again.",
             remark=reason,
         )
     kept = {held.topic for held in result.kept}
@@ -320,8 +320,9 @@ def hold_due(
         # Another store has changed settings since they were judged.
         if not looks_left:
             raise StoreBusyError(
-                f"{live_node.root}: expected no changes of topics' settings while they were judged, found "
-                "changes by other stores of the journal. Nothing was changed. Run this again."
+                f"{live_node.root}: expected topics' settings to stay the same while this run decided about "
+                "them, found that other stores of the journal changed them. This run changed nothing. Run it "
+                "again."
             )
 
 

@@ -153,7 +153,7 @@ def open_live(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | No
 def running_cluster(live: LiveBroker) -> RunningBroker:
     """Ask a cluster for its id and brokers.
 
-    :raises BrokerError: it doesn't answer.
+    :raises BrokerError: the cluster doesn't answer.
     """
     cluster = Cluster(live)
     answer = cluster.described()

@@ -159,7 +159,7 @@ class LeadersWord:
     running: frozenset[int]
 
     def of(self, log: str) -> LivePartition | None:
-        """Return the facts about a log; None if there are none."""
+        """Return the facts about a log; None if no facts are known."""
         return self.facts.partitions.get(log)
 
 
@@ -256,7 +256,7 @@ def offline_findings(node: Node) -> Iterator[Finding]:
 
 
 def waiting_files(node: Node) -> Iterator[Finding]:
-    """Yield a finding about files below the leaders' log starts: only their records are deleted yet."""
+    """Yield a finding about files below the leaders' log starts: so far only their records are deleted."""
     partitions = {} if node.live is None else node.live.partitions
     waiting = [
         (log.name.log, files.log.size_bytes)

@@ -123,9 +123,9 @@ def find_below_start(live_node: LiveNode, segments: Sequence[Segment]) -> frozen
         was_cut = name in logs and logs[name].let_go >= prefix.segments[0].end_offset
         if was_cut and name not in starts:
             raise BrokerUnavailableError(
-                f"{live_node.asked.address}: asked where log {name} begins, expected its leader's answer, "
-                "found none. It is unknown which of its records are deleted. Run the same command again to "
-                "find out.",
+                f"{live_node.asked.address}: expected the leader of log {name} to say where the log begins, "
+                "found no answer. It is unknown which records of this log are deleted. Run the same command "
+                "again to find out.",
                 may_have_acted=True,
             )
     return frozenset(segment.id for segment in segments if segment.end_offset <= starts.get(segment.log, -1))
@@ -145,8 +145,8 @@ def prefixes_of(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]
         seen_log = seen.known.get(name)
         if seen_log is None:
             raise ChangedUnderUsError(
-                f"log {name}: expected it among the node's logs, found none. Nothing of it was deleted. Plan "
-                "again.",
+                f"log {name}: expected this log among the node's logs, found none of this name. None of its "
+                "segments was deleted. Plan again.",
                 path=of_log[0].facts.path,
             )
         yield Prefix(seen_log.log.name, seen_log.directory, seen_log.log, tuple(of_log))
@@ -215,8 +215,8 @@ def cut_error(prefix: Prefix, why: str, left: str = "Nothing of it was deleted."
     """
     path = prefix.segments[0].facts.path
     return ChangedUnderUsError(
-        f"{Path(path).parent}: log {prefix.name.log}: expected that it may be cut at offset "
-        f"{prefix.boundary}, found that {why}. {left} Put that right, and plan again.",
+        f"{Path(path).parent}: log {prefix.name.log}: expected that the log may be cut at offset "
+        f"{prefix.boundary}, found that {why}. {left} Correct this, and plan again.",
         path=path,
     )
 
@@ -343,8 +343,8 @@ def check_not_too_far(root: Path, prefixes: Sequence[Prefix], starts: Mapping[st
                 f"{root}: log {prefix.name.log}: expected it to begin at offset {prefix.boundary}, found "
                 f"that its leader begins at {starts[prefix.name.log]}: records of offsets "
                 f"[{prefix.boundary}, {starts[prefix.name.log]}) were deleted but not approved. Find out "
-                "who deletes there, and run verify, which tells which of them are in the lake and which "
-                "are lost."
+                "who deletes from this log. Run verify: it shows which of these records are in the lake, and "
+                "which are lost."
             )
 
 
@@ -445,10 +445,10 @@ def _check_cut_as_proven(
         log_cut, reason = changed[key]
         raise ReleasedTooMuchError(
             f"{root}: log {log_cut.prefix.name.log}: expected its leader of epoch "
-            f"{log_cut.live.leader_epoch} to begin at offset {log_cut.prefix.boundary}, found that {reason}, "
-            f"and no record shows that it had the proven records ({fault}). Its records below offset "
-            f"{log_cut.prefix.boundary} are deleted. Look for an unclean election, and compare the lake with "
-            "the records that producers sent."
+            f"{log_cut.live.leader_epoch} to begin at offset {log_cut.prefix.boundary}, found that {reason}. "
+            f"No record shows that the log's present leader had the proven records ({fault}). The log's "
+            f"records below offset {log_cut.prefix.boundary} are deleted. Look for an unclean election, and "
+            "compare the lake with the records that producers sent."
         )
 
 
@@ -461,7 +461,8 @@ class Witness:
 
 
 def find_witness(segments: Sequence[SegmentFiles], boundary: int, high_watermark: int) -> Witness | None:
-    """Return the first batch that consumers get and that ends at or after a boundary; None if there is none.
+    """Return the first batch that consumers get and that ends at or after a boundary; None without such a
+    batch.
 
     :param segments: segments of a log, from the segment that ends at the boundary on.
     :raises OSError: a file can't be read.

@@ -115,8 +115,8 @@ class DiskLimit:
 class Bearable:
     """Time for which disks have room if nothing is deleted.
 
-    :param limit: the disk because of which ``kept_ms`` is less than ``wanted_ms``; None if there is none, or
-        if a disk couldn't be measured.
+    :param limit: the disk because of which ``kept_ms`` is less than ``wanted_ms``; None if no disk limits it,
+        or if a disk couldn't be measured.
     """
 
     kept_ms: int

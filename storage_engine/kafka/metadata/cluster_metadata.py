@@ -47,7 +47,7 @@ def metadata_values(directory: Path) -> Iterator[tuple[Path, bytes]]:
 
     Only a caller that reads to the end knows that the copy is complete.
 
-    :raises CorruptFileError: a file is damaged, or ends within a batch, as after an unclean stop; or records
+    :raises CorruptFileError: a file is damaged, or ends within a batch, as after an unclean stop. Or records
         are missing before the first segment, between two segments, or at the end.
     :raises OSError: a file can't be read.
     """
@@ -162,7 +162,7 @@ def read_cluster_metadata(directory: Path, *, partition_states: bool = False) ->
     :raises CorruptFileError: bytes are no record of the metadata, or records are missing
         (:func:`metadata_values`).
     :raises UnsupportedLayoutError: records have an unknown version.
-    :raises OSError: it can't be read.
+    :raises OSError: the copy can't be read.
     """
     metadata = ClusterMetadata()
     kinds = _ALWAYS | _OF_PARTITIONS if partition_states else _ALWAYS

@@ -89,9 +89,11 @@ def _check_is_oldest(segment: Segment) -> None:
 
 
 def indexes_below(node: Node, min_offsets: Mapping[str, int]) -> Iterator[DependentFile]:
-    """Yield the indexes of segments below given offsets. A broker also removes indexes without a segment.
+    """Yield the index files whose base offset is below their log's offset in ``min_offsets``.
 
-    :param min_offsets: the offsets, by the name of the log.
+    An index is also yielded if its segment no longer exists, because a broker removes such an index, too.
+
+    :param min_offsets: the logs' new first offsets, by the name of the log.
     :raises OSError: a directory can't be read.
     """
     for _, log in node.logs:
@@ -158,7 +160,7 @@ _UNFINISHED = (FileState.SWAP, FileState.CLEANED)
 
 @dataclass(frozen=True, slots=True)
 class StoppedNode:
-    """State of a stopped node by its files.
+    """State of a stopped node, as its files show it.
 
     :param copied: logs that its broker copies to another log directory.
     """
@@ -206,12 +208,12 @@ _CRASHED: Fault = (
 
 
 def stopped_node(node: Node, topics: TopicSettings | None = None) -> StoppedNode | Fault:
-    """Return the node's state by its files after a clean stop, or the reason why all of its logs are kept."""
+    """Return a cleanly stopped node's state from its files, or the reason that keeps all of its logs."""
     return _CRASHED if node.left_uncleanly else read_stopped(node, topics)
 
 
 def read_stopped(node: Node, topics: TopicSettings | None = None) -> StoppedNode | Fault:
-    """Return the node's state by its files, or the reason why that state keeps all of its logs.
+    """Return the node's state from its files, or the reason why that state keeps all of its logs.
 
     :param topics: its topics, as read before. If None, or if its cluster was asked, the files are read here.
     """

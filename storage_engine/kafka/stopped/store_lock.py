@@ -122,13 +122,14 @@ def _take(directory: Path) -> int:
                 ) from error
             if path.exists() and is_locked_by_us(directory):
                 raise TurnTakenError(
-                    f"{path}: expected it to be unlocked, found it locked by another run of storage-engine. "
-                    "Nothing was changed. Wait until it is done."
+                    f"{path}: expected an unlocked file, found it locked by another run of storage-engine. "
+                    "Nothing was changed. Wait until that run is done."
                 ) from error
             holder = process_text(None if kind == fcntl.F_UNLCK else pid)
             raise StoreBusyError(
-                f"{path}: expected it to be unlocked, found it locked by {holder}: a broker runs on this "
-                "directory, or another run works on it. Nothing was changed. Stop it or wait for it."
+                f"{path}: expected an unlocked file, found it locked by {holder}: a broker runs on this "
+                "directory, or another run works on it. Nothing was changed. Stop the broker, or wait for "
+                "the run's end."
             ) from error
         os.close(descriptor)
         time.sleep(_PAUSE_SECONDS)
@@ -196,7 +197,9 @@ def _has_name(path: Path, descriptor: int) -> bool:
 
 
 def _check_nobody_else(directories: Sequence[Path]) -> tuple[str, ...]:
-    """Make sure that no other process uses the node's files: a broker runs on if its lock file is removed.
+    """Make sure that no other process uses the node's files.
+
+    The lock doesn't show that: a broker continues to run after its lock file is removed.
 
     :return: notices about processes that can't be checked.
     :raises StoreBusyError: another process uses the files, or may use them.

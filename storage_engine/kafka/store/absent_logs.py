@@ -62,7 +62,7 @@ def aside_path(node: Node, name: str, log_id: str) -> str:
 
 
 def _metadata_end(node: Node) -> int:
-    """Return the end offset of a node's copy of the cluster's metadata; 0 if it has none."""
+    """Return the end offset of a node's copy of the cluster's metadata; 0 if the node has no copy."""
     return next((end_offset(log) for _, log in node.logs if log.name.log == LOG), 0)
 
 
@@ -153,7 +153,9 @@ def missing_logs(node: Node, topics: TopicSettings) -> tuple[str, ...]:
 
 
 def _expected_logs(metadata: ClusterMetadata, node_id: int | None) -> dict[str, tuple[uuid.UUID, int]]:
-    """Return the logs that a node should have by its metadata, without replicas being added or removed."""
+    """Return the logs that a node should have according to its metadata, without replicas being added or
+    removed.
+    """
     topics = {topic_id: name for name, topic_id in metadata.topic_ids.items()}
     return {
         f"{topics[topic_id]}-{partition}": (topic_id, partition)

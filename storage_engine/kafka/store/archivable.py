@@ -1,7 +1,8 @@
 """The segments of a node that may be archived, with facts about them that their files don't contain.
 
 Records above the high watermark or the last stable offset are not archived. So all records in the lake are
-replicated, and each of their transactions has ended. If a fact about a log isn't known, it is not archived.
+replicated, and each of their transactions has ended. If a fact about a log isn't known, the log is not
+archived.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ def _topic_id_fault(log: PartitionLog) -> str:
 
 
 def _oldest_open(log: PartitionLog, end: int, log_end: int) -> OpenTransaction | None:
-    """Return the oldest transaction that is open now and has records below an offset; None if there is none.
+    """Return the oldest transaction that is open now and has records below an offset, or None.
 
     In most cases the snapshot at that offset has no open transaction. Then nothing else is read.
     """
@@ -247,7 +248,7 @@ def log_id_of(directory: LogDirectory, log: PartitionLog) -> str:
     """Return a log's identity in its cluster: cluster id, topic id and partition.
 
     :raises CorruptFileError: the file with the topic's id is damaged.
-    :raises OSError: it can't be read.
+    :raises OSError: the file can't be read.
     """
     cluster_id = directory.meta.cluster_id if directory.meta is not None else ""
     return log_id_text(cluster_id, read_topic_id(log.path / PARTITION_METADATA), log.name.partition)

@@ -81,7 +81,8 @@ def kept_because(
 ) -> tuple[Reason, str]:
     """Return why the first remaining segment of a log stays.
 
-    :param is_only_replica: no other node has a replica, so a high watermark below the end is only outdated.
+    :param is_only_replica: no other node has a replica. Then no record waits for its replication, and a high
+        watermark below the log's end is an outdated value.
     """
     at_start, by_size, by_age = result.halts
     if is_only_replica and Stop.HIGH_WATERMARK in {halt.stop for halt in result.halts}:

@@ -343,7 +343,7 @@ DISKS = "log directory's disk"
 
 @dataclass(slots=True)
 class KafkaStore(BrokerStore):
-    """A node's log directories, named by its ``server.properties`` or by one of them."""
+    """A node's log directories, named by its ``server.properties`` or by one of these directories."""
 
     node: OpenNode
 
@@ -526,7 +526,7 @@ def _see_node(node: Node) -> SeenNode:
 
 
 def _with_seen_logs(node: Node, seen_logs: Mapping[str, SeenLog]) -> Node:
-    """Return a node with its logs as they were read, without logs that have vanished since."""
+    """Return a node with its logs as they were read, without logs that vanished afterwards."""
     directories = tuple(
         replace(
             directory,

@@ -190,8 +190,8 @@ def _read_clock(file_io: FileIO, location: str, *, keeps: bool) -> int:
     if not keeps and abs(now_ms - here_ms) > JUMP_MS:
         raise LakeUnavailableError(
             f"{location}: expected the time of this machine, {time_text(here_ms)}, found {time_text(now_ms)} "
-            "as the time of a file that was just written: one of both clocks is wrong, and messages could be "
-            "deleted too early. Nothing was changed. Correct the wrong clock, and run again."
+            "as the time of a file that was just written: one of the two clocks is wrong, and messages could "
+            "be deleted too early. Nothing was changed. Correct the wrong clock, and run again."
         )
     return now_ms
 
@@ -220,7 +220,8 @@ def _location_of(location: str, sha256: str) -> str:
 def _claim_turn(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
     """Keep other writers of acts away on object stores, which have no lock.
 
-    :return: a function to call right before an act is written. It raises if this writer took too long.
+    :return: a function to call right before an act is written. It raises an error if this writer took too
+        long.
     :raises LakeUnavailableError: another process records an act.
     """
     if local_path(location) is not None:
@@ -231,7 +232,7 @@ def _claim_turn(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
 
     def check_turn() -> None:
         if time.monotonic() - begun > _CLAIM_SECONDS / 2:
-            raise _claim_error(location, "found that it took too long for its turn")
+            raise _claim_error(location, "found that this process took too long")
 
     try:
         replace_small_file(file_io, claim, b"Somebody records an act.\n")
@@ -249,8 +250,9 @@ def _claim_turn(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
 
 def _claim_error(location: str, reason: str) -> LakeUnavailableError:
     return LakeUnavailableError(
-        f"{location}/{_CLAIMS}: expected to record an act alone, {reason}. Nothing was changed. Run again. "
-        f"A killed writer's claim ends after {_CLAIM_SECONDS // 60} minutes."
+        f"{location}/{_CLAIMS}: expected that only this process records an act now, {reason}. Nothing was "
+        "changed. Run the same command again. The claim of a killed process ends after "
+        f"{_CLAIM_SECONDS // 60} minutes."
     )
 
 

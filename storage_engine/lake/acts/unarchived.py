@@ -123,9 +123,9 @@ class ArchivePermits:
         return None if receipt.is_whole else replace(self, there=tuple(sorted(receipt.kept_streams)))
 
     def clause_of_receipt(self, receipt: Receipt) -> str:
-        """Return a clause with the topics that a segment's copy lacks by rules, and with these rules.
+        """Return a clause that names the topics which rules kept out of a segment's copy, and these rules.
 
-        Return "" if it lacks no topic by rules, or if one of the topics has no permitting rule now.
+        Return "" if rules kept no topic out, or if no present rule permits that for one of the topics.
         """
         if not receipt.lacks_by_rules:
             return ""

@@ -330,7 +330,9 @@ def commit_proven(
 
 
 def _prove_again(lake: Lake, jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegment]:
-    """Prove segments in a shared file of the table. Return [] if one of them isn't there as it is on disk."""
+    """Prove segments in a shared file of the table. Return [] if the file lacks one of these segments as it
+    is on disk.
+    """
     with suppress(ProofError, LakeUnavailableError):
         groups = segments_in(lake.messages().io, data_file)
         named = [replace(job, found_in=(data_file, row_groups_text(groups[job.slot]))) for job in jobs]
@@ -361,7 +363,10 @@ def file_groups(jobs: Sequence[SegmentJob], threads: int) -> list[tuple[SegmentJ
 
 
 def _file_of(job: SegmentJob) -> tuple[str, str] | None:
-    """Return a key that is equal for jobs whose segments may share a file; None if it may share none."""
+    """Return a key that is equal for jobs whose segments may share a file.
+
+    Return None if the job's segment must have a file of its own.
+    """
     if job.found_in is not None:
         return job.store_id, job.found_in[0]
     return None if job.shares is None else (job.store_id, f"topic {job.shares}")
@@ -545,7 +550,7 @@ def _with_source(proven: ProvenSegment, read: ReadSegment) -> ProvenSegment:
 
 
 def first_damage(job: SegmentJob) -> Damage | None:
-    """Return the first damage in a segment's bytes; None if it has none or can't be read."""
+    """Return the first damage in a segment's bytes; None if they are undamaged or can't be read."""
     codec = find_broker(job.broker).codec
     with suppress(StorageEngineError, OSError):
         source = read_source(job)

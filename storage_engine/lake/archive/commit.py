@@ -179,9 +179,10 @@ def _shares_file(
 ) -> SharedWithOthersError:
     return SharedWithOthersError(
         f"{location}: expected a data file that proves {segment.log}/{segment.base_offset:020d} of store "
-        f"{segment.store_id}, found one that doesn't, and that {others} more segments share: it can't be "
-        "replaced without their rows. Nothing was committed or deleted. Bring the original file back from "
-        "a copy of the lake or a second lake; or archive all of its segments again, in one run.",
+        f"{segment.store_id}, found one that doesn't, and that also has the rows of {others} more segments. "
+        "Without these rows the file can't be replaced. Nothing was committed or deleted. Bring the original "
+        "file back from a copy of the lake or a second lake; or archive all of its segments again, in one "
+        "run.",
         location,
         slots,
         [row for row in of() if row.has_rows and slot_prefix(row.identity) in slots],
@@ -286,9 +287,9 @@ def _check_age(segment: ProvenSegment) -> None:
     if age_ms > UNLOCKED_PROOF_MS and local_path(segment.data_file) is None:
         raise ProofError(
             f"{segment.data_file}: expected a proof of the last {UNLOCKED_PROOF_MS // HOUR_MS} hours, found "
-            f"one that is {age_ms / HOUR_MS:.1f} hours old: on object stores no lock keeps gc from removing "
-            "a file that waits for its commit. Nothing was committed. Run archive again to prove it again, "
-            "with fewer segments at a time."
+            f"one that is {age_ms / HOUR_MS:.1f} hours old. On object stores no lock keeps gc from removing "
+            "a file that waits for its commit. Nothing was committed. Run archive again to prove the segment "
+            "again, with fewer segments at a time."
         )
 
 

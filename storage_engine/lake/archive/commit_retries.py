@@ -2,8 +2,9 @@
 
 Before every attempt the tables are loaded again to see what is missing. An attempt is bound to the snapshot
 that it read. So the catalog refuses one of two simultaneous attempts, and that one reads the tables again.
-The same is true of a request that timed out and arrives later: the catalog refuses it once anything else was
-committed, and until then the table does not have its rows. If an outcome is not known, the table is read.
+The same is true of a request that timed out and arrives later. The catalog refuses such a request once
+anything else was committed. Until then the table doesn't have the request's rows. If an outcome is not known,
+the table is read.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def _commit_steps(lake: Lake, next_step: Callable[[], CommitStep | None]) -> Non
 
 
 def _is_up_to_date(lake: Lake, table: Table) -> bool:
-    """Return whether a loaded table has every commit ever made, by the mark below its location.
+    """Return whether a loaded table has every commit ever made. The mark below its location shows that.
 
     :raises LakeIdentityError: the table lacks a commit even after it was loaded again: its catalog went back
         to an older state.

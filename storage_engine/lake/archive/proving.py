@@ -265,7 +265,7 @@ def _compare(job: SegmentJob, data_file: str, position: int, source: memoryview,
     expected, actual = np.frombuffer(source, dtype=np.uint8), np.frombuffer(stored, dtype=np.uint8)
     at = int(np.flatnonzero(expected != actual)[0])
     raise ProofError(
-        f"{data_file}: expected the bytes of {job.path}; at physical offset {position + at} the file "
-        f"has 0x{expected[at]:02x}, the lake 0x{actual[at]:02x}. Nothing was committed or deleted. This is a "
-        "damaged disk or a fault of the codec: keep the segment and report it."
+        f"{data_file}: expected the bytes of {job.path}, found 0x{actual[at]:02x} at physical offset "
+        f"{position + at}, where the segment has 0x{expected[at]:02x}. Nothing was committed or deleted. A "
+        "disk is damaged, or the codec has a fault: keep the segment and report this."
     )

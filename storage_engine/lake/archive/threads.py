@@ -19,7 +19,7 @@ _THREAD_BYTES_PER_SECOND = 200_000_000
 _MOST = 8
 """Maximum of threads in one process, because another process may archive beside it."""
 _OVERLAPPING = 2
-"""Minimum of threads at any pace: while one waits for a disk, another works."""
+"""Minimum of threads at any pace: while one thread waits for a disk, another works."""
 
 
 def archive_threads(

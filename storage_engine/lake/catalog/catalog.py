@@ -180,7 +180,7 @@ class Lake:
 
 
 def broker_in(properties: Mapping[str, str]) -> str:
-    """Return the name of a lake's broker, by a table's properties."""
+    """Return the name of a lake's broker from a table's properties."""
     return properties.get(BROKER_PROPERTY) or default_broker()
 
 
@@ -327,7 +327,7 @@ def _load_catalog(config: LakeConfig) -> Catalog:
 def check_lake(lake: Lake) -> None:
     """Make sure that both tables exist, were made by Storage Engine, and belong to this lake.
 
-    :raises LakeMissingError: at least one of them is missing.
+    :raises LakeMissingError: at least one of these tables is missing.
     :raises LakeIdentityError: as in :func:`open_lake`.
     :raises LakeUnavailableError: as in :func:`open_lake`.
     """
@@ -371,7 +371,9 @@ def _check_pointer(lake: Lake, name: str, metadata_location: str) -> None:
 
 
 def id_in_catalog(lake: Lake) -> str | None:
-    """Return the UUID of the lake according to its namespace in the catalog; None if it has none."""
+    """Return the UUID of the lake according to its namespace in the catalog; None if the namespace names no
+    UUID.
+    """
     with lake_errors(lake.location, "read the lake's name in its catalog"):
         return lake.catalog.load_namespace_properties(lake.config.namespace).get(LAKE_ID_PROPERTY)
 

@@ -180,7 +180,7 @@ def read_mark_at(file_io: FileIO, location: str) -> Mark | None:
 
 
 def known_mark_at(file_io: FileIO, location: str) -> Mark | None:
-    """Return the mark at a location; None if there is none, or if its content isn't a mark."""
+    """Return the mark at a location; None if there is no mark file, or if its content isn't a mark."""
     path = mark_location(location)
     data = read_small_file(file_io, path)
     with suppress(LakeUnavailableError):
@@ -304,7 +304,7 @@ def check_mark(table: Table, lake_id: str | None, catalog: str) -> None:
     """Compare the mark below a table's location with the table.
 
     :param table: the loaded table; it is loaded again if the mark contradicts it.
-    :param lake_id: UUID of the lake according to its tables; None if it has none yet.
+    :param lake_id: UUID of the lake according to its tables; None if they don't name it yet.
     :param catalog: identity of the catalog that the table was loaded from.
     :raises LakeIdentityError: the mark contradicts the catalog.
     """

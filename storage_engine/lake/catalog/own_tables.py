@@ -157,8 +157,9 @@ def is_own_metadata(
 ) -> bool:
     """Return whether a metadata file outside of the warehouse is this lake's, put there by another engine.
 
-    The file is not this lake's in three cases: the warehouse has no mark of this catalog, it has a file of
-    that name, or the file's own location has a mark. Nothing but that mark is opened there.
+    The file is not this lake's if the warehouse has no mark of this catalog, or has a file of that name. It
+    is also not this lake's if the file's own location has a mark. At the file's location, only that mark is
+    opened.
     """
     usual = usual_location(config, name)
     mark = None if usual is None else _mark_at(config, usual, file_io)

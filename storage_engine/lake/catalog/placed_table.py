@@ -266,11 +266,11 @@ def live_manifests(table: PlacedTable) -> Iterator[tuple[int, list[ManifestEntry
             if entries and manifest.content is not ManifestContent.DATA:
                 raise LakeUnavailableError(
                     f"{table.location}: expected a table without delete files, found "
-                    f"{entries[0].data_file.file_path}: another engine deletes rows by position. Nothing "
-                    "was changed. Rewrite the data files with that engine where the table is in use (in "
-                    "Spark: rewrite_data_files with delete-file-threshold 1), then run ",
+                    f"{entries[0].data_file.file_path}, with which another engine deletes rows by position. "
+                    "Nothing was changed. Let that engine rewrite the data files at the table's original "
+                    "place (in Spark, rewrite_data_files with delete-file-threshold 1). Then run ",
                     Command("verify --level bytes --renew"),
-                    " there.",
+                    " at that place.",
                 )
             if entries:
                 yield manifest.partition_spec_id, entries

@@ -236,13 +236,14 @@ def messages_properties(columns: Columns) -> dict[str, str]:
 
 
 def messages_arrow_schema(codec_schema: pa.Schema, *, trees: bool = True) -> pa.Schema:
-    """Return a data file's columns with Iceberg field ids: for identity, for the codec, then for trees.
+    """Return a data file's columns with Iceberg field ids. The identity's columns come before the codec's.
 
     Ids are assigned as a catalog does when it creates a table: first to all columns, then to the fields
-    nested in them (Java's AssignFreshIds, PyIceberg's assign_fresh_schema_ids). Then come the ids of
-    :data:`TREE_COLUMNS` and :data:`LATER_COLUMNS`.
+    nested in them (Java's AssignFreshIds, PyIceberg's assign_fresh_schema_ids). :data:`TREE_COLUMNS` and
+    :data:`LATER_COLUMNS` get the last ids.
 
-    :param trees: for a lake that has trees; otherwise without :data:`TREE_COLUMNS` and :data:`LATER_COLUMNS`.
+    :param trees: whether the lake has trees. If not, the result lacks :data:`TREE_COLUMNS` and
+        :data:`LATER_COLUMNS`.
     """
     schema = _with_field_ids(codec_schema, LATER_COLUMNS)
     return schema if trees else pa.schema([schema.field(name) for name in _names_before_trees(schema.names)])

@@ -14,7 +14,7 @@ journal. The caller holds :data:`~storage_engine.lake.catalog.catalog.CHANGE_LOC
 It also keeps the intent of a command that makes a lake's metadata, beside the tables and until the command is
 done. If the command was killed and is run again, it reads here which UUID it gave and which files its earlier
 attempts wrote. These files are removed only after the catalog names another attempt's files. The intent is
-void once the mark below the table says that somebody has committed since: then the lake is complete.
+void once the mark below the table says that another process has committed later. Then the lake is complete.
 
 Functions raise LakeUnavailableError if the lake can't be read or written.
 """
@@ -606,7 +606,7 @@ class Intent:
 
 
 def read_intent(file_io: FileIO, location: str) -> Intent | None:
-    """Return the intent of a command that was killed; None if there is none."""
+    """Return the intent of a command that was killed; None without such an intent."""
     path = f"{location}/{INTENT_NAME}"
     data = read_small_file(file_io, path)
     if data is None:
@@ -621,7 +621,9 @@ def read_intent(file_io: FileIO, location: str) -> Intent | None:
 
 
 def open_intent(file_io: FileIO, location: str) -> Intent | None:
-    """Return the intent of a killed command; None if there is none, or if somebody has committed since."""
+    """Return the intent of a killed command; None without an intent, or if another process has committed
+    later.
+    """
     intent = read_intent(file_io, location)
     return intent if intent is not None and intent.began_at == _read_mark(file_io, location) else None
 
@@ -646,7 +648,7 @@ def begin(file_io: FileIO, location: str, intent: Intent) -> Intent:
 
 
 def _read_mark(file_io: FileIO, location: str) -> str:
-    """Return the metadata file's name in a mark; "" if there is none, or if its content isn't a mark."""
+    """Return the metadata file's name in a mark; "" without a mark file, or if its content isn't a mark."""
     mark = known_mark_at(file_io, location)
     return "" if mark is None else mark.metadata
 

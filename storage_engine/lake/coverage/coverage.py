@@ -128,7 +128,7 @@ class ReleasedSpan:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpan:
-    """A range that another store has archived. Both stores have a replica of its log.
+    """A range that another store has archived. The two stores have replicas of one log.
 
     :param log: name of the log, or its label once another log has that name.
     :param ended: a clause with the end of the range if it expired; "" if the other store's copy is whole.
@@ -152,7 +152,7 @@ class Witnesses:
     :param present: identity of each log on disk by the log's name, as receipts have it; "" if not known.
     :param replicas: ranges in sound receipts of other stores. They count where the store has no receipt.
     :param unasked: lakes that may have the bytes but were not asked, each as a clause that names it.
-    :param compared: returns the receipts that were compared, by the journal.
+    :param compared: returns the receipts that were compared according to the journal.
     :param expiries: for each act that expired rows, by its SHA-256, a clause with the policy and the time.
     """
 
@@ -193,8 +193,8 @@ def log_ranges(
 
     :param local: ranges on disk; spans without a byte (preallocated files) are ignored.
     :param receipts: receipts of one store, including those of expired segments. If several lineages cover an
-        offset, the highest counts, even if it is higher than that of the log on disk: a person opened that
-        lineage because the offset was written again. The older bytes stay in the lake as history.
+        offset, the highest lineage counts, even if it is higher than the lineage of the log on disk. A person
+        opened that lineage because the offset was written again. The older bytes stay in the lake as history.
     :param released: ranges that were deleted, according to the journal.
     :param broken: receipts that contradict their data file, each with the reason: they prove nothing.
     """

@@ -177,7 +177,8 @@ class ReceiptSpan:
 class ArchivedSpan:
     """One segment with a receipt in a lake, or several adjacent ones.
 
-    :param fault: the last fault that verifying found in it; "" if there is none, or if it was never verified.
+    :param fault: the last fault that verifying found in the span; "" without a fault, or if the span was
+        never verified.
     :param log_id: identity of its log; "" if not known.
     :param ended: a clause with the end of the segment if it expired; "" if the lake has it whole.
     """

@@ -50,7 +50,7 @@ def choose(
     cost_bytes: Callable[[Receipt], int],
     max_bytes: int | None,
 ) -> list[Receipt]:
-    """Return the segments to check now. Those that were checked longest ago come first.
+    """Return the segments to check now. Segments that were checked longest ago come first.
 
     At least one segment that is not urgent is always chosen, however small the budget is, so that each
     segment gets its turn.

@@ -243,7 +243,7 @@ class _FixedResidual(ResidualEvaluator):
 
 
 def list_manifests(table: Table) -> tuple[ManifestFile, ...]:
-    """Return the manifests of a loaded table's snapshot. PyIceberg's errors are passed on."""
+    """Return the manifests of a loaded table's snapshot. PyIceberg's errors aren't converted."""
     snapshot = table.current_snapshot()
     if snapshot is None:
         return ()
@@ -350,7 +350,7 @@ def read_files(
 
 
 def ranges_of(table: Table, manifest: ManifestFile) -> dict[str, Range]:
-    """Return the range of each store in a manifest, by store id. PyIceberg's errors are passed on."""
+    """Return the range of each store in a manifest, by store id. PyIceberg's errors aren't converted."""
     by_store: dict[str, list[int]] = {}
     parsed = _KnownManifest.of(table, manifest, EVERYTHING).entries()
     for at, entry in enumerate(parsed.entries):

@@ -133,12 +133,12 @@ def _unreceipted_finding(entry: LiveFile) -> Finding:
         f"expected a receipt that names this data file of the table, found none; it has "
         f"{entry.entry.record_count} rows that no receipt proves",
         Text(
-            "If an archiving was killed between its two commits, run ",
+            "If an archiving was killed between its two commits, either of two commands adds the receipt: ",
             Command("archive"),
-            " again while the segment is on the broker's disk, or ",
+            ", while the segment is on the broker's disk, or ",
             Command("lake rebuild"),
-            ": each adds the receipt. Otherwise a receipt was removed: roll the table segments back to the "
-            "snapshot that has it.",
+            ". If no archiving was killed, the receipt was removed. Then roll the table 'segments' back to a "
+            "snapshot that has the receipt.",
         ),
     )
 

@@ -7,8 +7,9 @@ that are loaded again, while our commits wait.
 
 Files that a hold covers stay in the trash until the hold is lifted.
 
-Must never do: take a file by tables that were loaded before the last commit; remove a file that was not in
-the trash before; touch our own small files, or files whose names neither we nor Iceberg give.
+It must never take a file because of tables that were loaded before the last commit. It must never remove a
+file that was not in the trash before. It must never touch our own small files, or files whose names neither
+we nor Iceberg give.
 """
 
 from __future__ import annotations
@@ -345,7 +346,7 @@ def _list_table(table: Table) -> Scene:
 
 
 def decide(lake: Lake, scenes: Sequence[Scene], read_back: ReadBack, waits: Waits) -> list[TableDecision]:
-    """Decide about the listed files, by the tables as they are now.
+    """Decide about the listed files from the present tables.
 
     :raises LakeUnavailableError: files that the tables need can't be read.
     """
@@ -564,8 +565,8 @@ def _check_taken_over(lake: Lake, now_ms: int, grace_ms: int) -> None:
         if age_ms < grace_ms:
             raise LakeUnavailableError(
                 f"{table.location()}: expected a lake that has had its identity for {grace_ms / HOUR_MS:g} "
-                f"hours, found it taken over from an older version {age_ms / HOUR_MS:.1f} hours ago: "
-                "processes on other hosts may not know this yet. Nothing was removed. Run again later."
+                f"hours, found a lake taken over from an older version {age_ms / HOUR_MS:.1f} hours ago. "
+                "Processes on other hosts may not know this yet. Nothing was removed. Run gc again later."
             )
 
 

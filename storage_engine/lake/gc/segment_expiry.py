@@ -85,9 +85,9 @@ from storage_engine.model.proof.receipt import (
 def finish_acts(lake: Lake, *, rebuilt: bool = False, kept: Set[SegmentIdentity] = frozenset()) -> None:
     """Finish every expiry and undo whose writer was killed.
 
-    If an act is a day old, or a rule or hold was recorded after it, no further segment expires by it: a new
-    expiry decides about these segments. But if an act says that a segment's file was removed, the segment's
-    receipt must become expired.
+    If an act is a day old, or a rule or hold was recorded after it, no further segment expires because of it.
+    A new expiry decides about these segments. But if an act says that a segment's file was removed, the
+    segment's receipt must become expired.
 
     :param rebuilt: the receipts may be older than an act whose files are all removed. No further segment
         expires.
@@ -148,7 +148,7 @@ def remove_expired(
 ) -> tuple[StoredFile, ...]:
     """Remove for good the files of expiries that are old enough, except files that a hold covers.
 
-    :param trash_ms: how long a file stays after its act, in milliseconds by the lake's clock.
+    :param trash_ms: how long a file stays after its act, in milliseconds of the lake's clock.
     :param kept: ids of stores whose files must all stay, because other lakes have holds, or may have them.
     :param dry_run: return the files, but remove none.
     :return: the removed data files, by their names in receipts.

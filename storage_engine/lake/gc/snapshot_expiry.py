@@ -6,7 +6,7 @@ then those of ``segments`` and ``deletions``. Then gc puts unneeded files that a
 snapshots make commits slow.
 
 Three kinds of snapshots never expire: the current one; those that a branch or tag names; and those outside of
-the current one's history. The table was rolled back from the latter, and they may be needed again. No
+the current one's history. The table was rolled back from these snapshots, and they may be needed again. No
 snapshot expires while the current one has a broken receipt or chain, because an older snapshot may have the
 missing rows. Expiry removes no file. Readers of an older snapshot, and a catalog from a backup, can use their
 files until gc takes them by its own rule.

@@ -240,7 +240,7 @@ def new_moment(now_ns: int) -> str:
 def in_trash(place: Place, listing: Listing) -> list[tuple[TrashList, TableFile]]:
     """Return the files in the trash, each with the list of its pass.
 
-    On an object store, a listed file that has changed since isn't in the trash.
+    On an object store, a file that changed after it was listed isn't in the trash.
 
     :raises LakeUnavailableError: a list can't be read.
     """

@@ -156,8 +156,8 @@ def copy_file(
 ) -> bool:
     """Copy a file. If the target exists already and is equal, it stays.
 
-    :param size_bytes: the file's size, by the table.
-    :param sha256: the file's hash in hex, by its receipt; None if no receipt has it.
+    :param size_bytes: the file's size in the table.
+    :param sha256: the file's hash in hex, from its receipt; None if no receipt has it.
     :return: whether the file was copied now.
     :raises LakeUnavailableError: source or target can't be read or written, or the source is damaged.
     """
@@ -288,7 +288,7 @@ def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
 class _Work:
     """One run of copying: the lake's present files, and those that the copy lacks.
 
-    :param existing: the copy's tables; None if it has none yet.
+    :param existing: the copy's tables; None if no table is copied yet.
     :param hashes: SHA-256 of each file on which a receipt's proof depends, by location.
     :param waiting: data files of the lake whose segments have no receipts yet.
     """

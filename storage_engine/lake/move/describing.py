@@ -55,8 +55,8 @@ class TableInfo:
 
     :param location: present location of the table's files.
     :param metadata: name of the metadata file that the catalog names.
-    :param named_location: location of the files by the metadata.
-    :param metadata_count: number of metadata files, by the metadata's log.
+    :param named_location: location of the files according to the metadata.
+    :param metadata_count: number of metadata files in the metadata's log.
     :param mark: the mark below the table's location; None if none can be read.
     :param fault: why the other fields aren't known; "" if they are.
     """

@@ -147,8 +147,8 @@ def _make(config: LakeConfig, broker: str) -> None:
         locations = {name: place for name in names if (place := usual_location(config, name)) is not None}
     if lake is None and not locations:
         raise BadInputError(
-            f"lake {config.location}: expected the property warehouse besides the uri of a new catalog, "
-            "found none. Nothing was created. Add it to the lake's configuration."
+            f"lake {config.location}: expected the property 'warehouse', because a new catalog needs it "
+            "besides 'uri', found none. Nothing was created. Add 'warehouse' to the lake's configuration."
         )
     for location in locations.values():
         try:
@@ -267,7 +267,8 @@ def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> No
 def refuse_around(config: LakeConfig) -> None:
     """Make sure that no other lake is directly inside a lake's directory or warehouse.
 
-    :raises BadInputError: another lake is there, which then couldn't prove segments any more.
+    :raises BadInputError: another lake is directly inside. It could no longer prove segments if this lake
+        were made.
     :raises LakeUnavailableError: the place can't be listed.
     """
     segments = usual_location(config, SEGMENTS)

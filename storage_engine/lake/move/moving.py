@@ -80,7 +80,7 @@ def check_other_catalog(
     """Make sure that no other catalog in use names a lake's files.
 
     :param take_over: a person has decided that the other catalog is not to be used any more.
-    :return: the other catalog, which this catalog replaces; None if there is none.
+    :return: the other catalog, which this catalog replaces; None if it replaces no catalog.
     :raises LakeIdentityError: the other catalog exists, or this host can't find out.
     """
     others = {mark.catalog for mark in marks if not is_same_catalog(mark.catalog, catalog_id)}
@@ -184,7 +184,7 @@ def own_location(config: LakeConfig, name: str, pointer: str | None = None) -> s
 def placed_table(lake: Lake, name: str, pointer: str) -> PlacedTable:
     """Return the table that a catalog names, at the present location of its files.
 
-    :param pointer: location of its metadata file, by the catalog.
+    :param pointer: location of its metadata file in the catalog.
     :raises LakeUnavailableError: the metadata doesn't exist there, or can't be read.
     """
     config, file_name = lake.config, pointer.rpartition("/")[2]
@@ -230,7 +230,7 @@ def move_tables(
 ) -> Intent:
     """Write the tables' metadata for the present location of their files, and make the catalog name it.
 
-    :param pointers: location of each table's metadata by the catalog.
+    :param pointers: location of each table's metadata in the catalog.
     :param rows: all receipts.
     :param command: name of the calling command, for its intent.
     :return: the intent, with the lake's UUID, and the original's if the lake is a copy.
@@ -298,7 +298,7 @@ def original_is_there(table: PlacedTable, lake_id: str | None) -> bool:
     """Return whether the original lake is still at the place that a table's metadata names.
 
     :param lake_id: the lake's UUID; None for a lake of version 1.
-    :raises LakeUnavailableError: that place can't be read.
+    :raises LakeUnavailableError: the original place can't be read.
     """
     if table.is_unmoved or _is_same_place(table):
         return False
@@ -334,7 +334,7 @@ def check_same_lake(tables: Tables) -> None:
 class Relocated:
     """Result of a relocation.
 
-    :param former: the lake's location by the metadata before; None if it was right.
+    :param former: the lake's location in the metadata before the move; None if it was right.
     :param copy_of: UUID of the original, if this is a plain copy; otherwise None.
     :param other_catalog: the catalog that this one replaced, or None.
     :param dropped_snapshots: number of older snapshots that can't be read any more.

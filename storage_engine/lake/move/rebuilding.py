@@ -555,10 +555,10 @@ class _Rebuild:
             return ()
         if intent.command == "copy":
             raise LakeIdentityError(
-                f"{location}: expected a lake, found a copy of lake {intent.copy_of} that was not "
-                "finished. Nothing was changed. Run ",
+                f"{location}: expected a lake, found an unfinished copy of lake {intent.copy_of}. Nothing "
+                "was changed. To finish the copy, run ",
                 Command("lake copy"),
-                " to this directory again.",
+                " again, with this directory as its target.",
             )
         return intent.attempts
 
@@ -708,8 +708,8 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
 
 def _ended_text(location: str, row: Receipt) -> str:
     return (
-        f"{location}: expected a segment that the lake should have, found one that {row.end_text}, by its "
-        "receipt. Nothing was committed; the file is left alone."
+        f"{location}: expected a segment that the lake should have, found a segment whose receipt says: "
+        f"{row.end_text}. Nothing was committed; the file is left alone."
     )
 
 

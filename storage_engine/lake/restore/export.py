@@ -424,9 +424,9 @@ def _messages_broker(lake: Lake) -> Broker:
     columns = broker.codec.columns
     if not columns.export or len(columns.streams) < 2 or columns.stored_at is None:
         raise BadInputError(
-            f"lake {lake.location}: expected a lake of messages with topics and bodies, found one of "
-            f"{broker.words.title}, which has none. Nothing was written. Query its table, or restore its "
-            "segments."
+            f"lake {lake.location}: expected a lake of messages with topics and bodies, found a lake of "
+            f"{broker.words.title}, whose rows aren't such messages. Nothing was written. Query the lake's "
+            "table, or restore its segments."
         )
     return broker
 

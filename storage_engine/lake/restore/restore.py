@@ -167,7 +167,7 @@ def with_their_ends(
 def _last_end(
     config: RestoredConfig, rows: Sequence[Receipt], queues: Callable[[Receipt], pa.Table]
 ) -> int | None:
-    """Return the largest end of a segment at which a restored log may end; None if there is none."""
+    """Return the largest end of a segment at which a restored log may end; None without such a segment."""
     merged, end = config.NO_QUEUES, None
     for row in rows:
         merged = _merged(config, [merged, queues(row)])
@@ -427,7 +427,9 @@ class _Source:
         return self._queues[receipt.row_hash]
 
     def streams(self, receipt: Receipt) -> frozenset[str]:
-        """Return the streams that have rows in a segment, without filler, by its receipt or its rows."""
+        """Return the streams that have rows in a segment, without filler. Read them from its receipt or its
+        rows.
+        """
         columns, place = find_broker(receipt.broker).codec.columns, self._place(receipt)
         if receipt.streams is not None:
             return receipt.kept_streams - {columns.filler}

@@ -110,8 +110,8 @@ def choose(
     missing = sorted(set(span.segments or ()) - {receipt.base_offset for receipt in chosen})
     if chosen and missing:
         raise RestoreError(
-            f"lake {location}: expected segments of store {store_id} at the offsets {missing}, found none "
-            "there within the given span. Nothing was written."
+            f"lake {location}: expected segments of store {store_id} at the offsets {missing}, found no "
+            "such segments within the given span. Nothing was written."
         )
     if not chosen:
         spans = "; ".join(
@@ -150,12 +150,12 @@ def check_streams(chosen: Sequence[Receipt], streams: Callable[[Receipt], Set[st
             if broken := sorted(present & removed.keys()):
                 first = removed[broken[0]]
                 raise RestoreError(
-                    f"{log}: expected the messages of each topic without a gap between them, found that "
-                    f"those of {broken[0]!r} in the segment at {first.base_offset} are gone, "
-                    f"{first.end_text}, and that there are some before and after it. A broker would give "
-                    "those after it other queue offsets than they had. Nothing was written. Restore each "
-                    f"side into a directory of its own: --to-offset {row.base_offset}, or --from-offset "
-                    f"{first.end}."
+                    f"{log}: expected the messages of each topic without a gap, found messages of topic "
+                    f"{broken[0]!r} before and after the segment at {first.base_offset}, and none in this "
+                    f"segment ({first.end_text}). A broker would give the later messages other queue offsets "
+                    "than before. Nothing was written. Restore the messages before and after the gap into "
+                    f"separate directories: one with --to-offset {row.base_offset}, the other with "
+                    f"--from-offset {first.end}."
                 )
             earlier |= present
             removed |= {name: row for name in row.gone_streams.keys() & earlier if name not in removed}

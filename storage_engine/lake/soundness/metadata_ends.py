@@ -55,7 +55,7 @@ class TableState:
     """A table's chosen state, with the files from which it was chosen.
 
     :param found: the table's metadata files.
-    :param mark: the mark at its location; None if there is none that can be read.
+    :param mark: the mark at its location; None if no mark can be read.
     """
 
     found: MetadataFiles

@@ -304,7 +304,7 @@ def check_files(tables: Mapping[str, PlacedTable], rows: Iterable[Receipt]) -> t
 
 
 def file_fault(file_io: FileIO, location: str, size_bytes: int, sha256: str | None) -> str:
-    """Return the fault of a file; "" if it has none.
+    """Return the fault of a file; "" if the file has no fault.
 
     :param sha256: the expected hash, in hex; None if it was not recorded. Then only the size is checked.
     """

@@ -3,8 +3,9 @@
 A limit applies to all threads of the process together. It counts every byte read from segments, written to
 data files or read back, cached or not. When a large segment is read again, only bytes from the disk count.
 With a limit, archiving is gentle in two more ways. Written bytes go to disk at once, not in one burst at the
-end. Pages that only archiving needed leave the page cache; the kernel keeps pages that another process has
-mapped and used, such as those a broker serves to slow consumers. Without a limit there are no such steps.
+end. Pages that only archiving needed leave the page cache. The kernel keeps pages that another process has
+mapped and used, such as pages that a broker serves to slow consumers. Without a limit there are no such
+steps.
 
 If a broker reports how long its puts take, archiving slows down for it. While puts take noticeably long, and
 longer than without archiving, the rate is halved once a minute.

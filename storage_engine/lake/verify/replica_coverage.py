@@ -134,13 +134,13 @@ def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, 
 def replica_spans(
     lake: Lake, store_id: str, names: LogNames, lost: Iterable[LostRange], compared: ComparedReceipts
 ) -> tuple[ReplicaSpan, ...]:
-    """Return ranges lost in this store that other stores have archived, even if they have expired since.
+    """Return ranges lost in this store that other stores have archived, even if these ranges expired later.
 
     If a log's identity is unique, equal identities mean the same log. Otherwise a receipt counts only if its
     bytes were compared, or if compared bytes or the store's own archived bytes directly follow its segment.
 
-    :param names: names and identities of the store's logs. The identity of other logs is found by the store's
-        own receipts, and by compared ones.
+    :param names: names and identities of the store's logs. The identity of other logs is found in the store's
+        own receipts and in compared receipts.
     :param lost: ranges that neither the disk nor the store's receipts have.
     :param compared: returns the compared receipts, and is called only if an identity isn't sure.
     """
@@ -188,9 +188,10 @@ def _credit_rows(
     replicas: Mapping[str, Sequence[Receipt]],
     compared: Collection[str | SegmentIdentity],
 ) -> set[str]:
-    """Return row hashes of compared and own receipts, and of receipts before them without a gap.
+    """Return row hashes of compared receipts, of the store's own receipts, and of those that lead to them.
 
-    Receipts after the last of these don't count: from there on the other log may differ.
+    A receipt leads to another one if the other directly continues it. Receipts after the last compared or own
+    receipt aren't returned: from there on the other store's log may differ.
     """
     own_rows = receipts(lake, store_id, with_ended=True)
     compared = _with_renewed(lake, [row for of_log in replicas.values() for row in of_log], compared)

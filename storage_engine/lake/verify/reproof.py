@@ -1,4 +1,4 @@
-"""Proving segments again after another engine has moved their rows, with new receipts."""
+"""Renewal of the proof of segments whose rows another engine has moved. It makes new receipts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _TOGETHER = 64
 def reprove(
     lake: Lake, store_id: str, rows: Sequence[Receipt], advance: Callable[[int], None] = lambda _: None
 ) -> tuple[Receipt, ...]:
-    """Prove segments again by their present rows in the table, if these are no longer in the proven files.
+    """Prove segments again from their present rows in the table, if these rows are no longer in the proven
+    files.
 
     A new receipt holds as long as the table has the files of these rows unchanged.
 

@@ -134,7 +134,7 @@ class SegmentLook:
     :param fault: why the lake doesn't prove its bytes; "" if it does.
     :param findings: other faults, for example that the segment could not be read.
     :param done: whether the look was completed, so that its result may be remembered.
-    :param local: facts of the broker's file; None if there is none, or if it vanished.
+    :param local: facts of the broker's file; None if there is no file, or if it vanished.
     """
 
     receipt: Receipt
@@ -193,7 +193,7 @@ class _Compared:
 
     @classmethod
     def of(cls, opened: ExitStack, local: LocalSpan | None) -> _Compared | None:
-        """Open the broker's file; None if there is none, or if a cleanup has deleted it meanwhile."""
+        """Open the broker's file; None if there is no file, or if a cleanup has deleted it meanwhile."""
         if local is None:
             return None
         try:

@@ -56,7 +56,9 @@ class FenceWatch(Protocol):
         """
 
     def silent(self) -> str:
-        """Return the process that is the store's watch but doesn't look. "" if there is none, or it looks."""
+        """Return the process that is the store's watch but doesn't look. "" if there is no watch, or if it
+        looks.
+        """
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
         """Repair changes to what the hold needs, and return the findings and repairs.
@@ -84,7 +86,8 @@ class Beating(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """The causes of a cleanup that hold now, by the clock and the disks alone. No segment was read for them.
+    """The causes of a cleanup that hold now. Only the clock and the disks decide. No segment was read for
+    them.
 
     :param levels: every disk of the log, then the dependents' disk.
     :param deciding_percent: the highest of the levels that the broker's rules compare with its thresholds;
@@ -118,7 +121,8 @@ class Pending:
     """Pending messages of one kind. If the broker's files are behind it, they show too many, never too few.
 
     :param count: messages that are still there; None if unknown, and then any segment may hold some.
-    :param first_offset: the smallest physical offset among them; None if there is none, or unknown.
+    :param first_offset: the smallest physical offset among these messages; None if there are no messages, or
+        if it is unknown.
     :param first_due_ms: when the first message is due; None if unknown, or the messages have no due time.
     :param last_due_ms: when the last message is due; None for the same reasons.
     :param lost: messages that the broker waits for, and whose segments are gone already.
@@ -209,7 +213,7 @@ class StoreHold:
 
     def hold_due(self, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int) -> HoldStatus:
         """Hold segments that no lake has and that the broker will delete soon. End the hold of segments that
-        have been archived since.
+        were archived after the last call.
 
         Called where the running broker deletes by its own rules (:meth:`Broker.cleanups`).
 
@@ -277,11 +281,11 @@ class IdentifiedLogs(ABC):
         return {}
 
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
-        """Return the contradiction between a log and the receipts of that name: the receipts may be of
-        another log with the same name and offsets. "" if there is none.
+        """Return the contradiction between a log and the receipts of that name, or "". A contradiction shows
+        that the receipts may be of another log with the same name and offsets.
 
         :param receipts: receipts of this log's name, of any offsets.
-        :raises StorageEngineError: it can't be decided.
+        :raises StorageEngineError: it is unknown whether there is a contradiction.
         """
         return ""
 
@@ -360,7 +364,7 @@ class StoreCourse:
         return {}
 
     def kept_ms(self) -> int | None:
-        """Return the age, in ms, from which segments are expired by the settings in force. None if not known.
+        """Return the age, in ms, from which the settings in force let segments expire. None if not known.
 
         Called for kinds whose age setting a person may give beside the store's files
         (:attr:`SettingNames.of_age`).
@@ -400,7 +404,7 @@ class StoreCauses(ABC):
 
     @abstractmethod
     def watch(self, now_ms: int) -> Watch:
-        """Return the causes that hold now, by the clock and the disks alone. Reads no segment."""
+        """Return the causes that hold now. Only the clock and the disks decide. Reads no segment."""
 
 
 ALWAYS: Final = Trigger(Cause.TIME_UP, Urgency.ORDINARY, "expired segments are deleted at any time")
@@ -432,7 +436,8 @@ class StoreProcess:
     def user(self) -> str:
         """Return the other process that has the store's lock, as a clause on the lock and its owner.
 
-        :return: "" if no process has it, by the store's files. Only :meth:`BrokerStore.lock` is certain.
+        :return: "" if the store's files show that no process has it. Only :meth:`BrokerStore.lock` is
+            certain.
         """
         return ""
 
@@ -506,7 +511,7 @@ class StoreDependents(ABC):
     def unread(self) -> tuple[str, ...]:
         """Return why files were left out of the last :meth:`find`: their pointers can't be read.
 
-        Any object that the store returns for its dependents answers this: the store keeps the answer.
+        The store keeps these texts, so every ``dependents`` object of the same store returns them.
         """
         return ()
 
@@ -609,7 +614,7 @@ class LockedStore:
     def check(self) -> None:
         """Make sure that the lock or hold still keeps the broker from changing the store. Default: it does.
 
-        :raises ChangedUnderUsError: it no longer does.
+        :raises ChangedUnderUsError: the lock or hold no longer does.
         """
 
     def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
@@ -798,7 +803,7 @@ def course_of(store: BrokerStore) -> StoreCourse:
 
 
 def watch_of(store: BrokerStore, now_ms: int) -> Watch:
-    """Return the causes that hold for a store, by the clock and the disks alone."""
+    """Return the causes that hold for a store. Only the clock and the disks decide."""
     if store.causes is not None:
         return store.causes.watch(now_ms)
     levels = store.snapshot(now_ms).disks
@@ -809,14 +814,14 @@ def watch_of(store: BrokerStore, now_ms: int) -> Watch:
 def check_manageable(store: BrokerStore) -> None:
     """Make sure that a store may be archived and get an identity.
 
-    :raises BadInputError: it is only a part of a store, which can be inspected but not managed.
+    :raises BadInputError: ``store`` is only a part of a store. It can be inspected but not managed.
     """
     if (limit := store.limit) is not None and not limit.may_archive:
         raise BadInputError(limit.why)
 
 
 def is_used_by_others(store: BrokerStore) -> bool:
-    """Return whether a process other than our runs has a store's lock, by its files."""
+    """Return whether the store's files show that a process other than our runs has its lock."""
     process = process_of(store)
     return bool(process.user()) and not process.is_user_ours()
 

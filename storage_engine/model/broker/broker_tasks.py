@@ -46,7 +46,7 @@ class LeftOver:
 
 @dataclass(frozen=True, slots=True)
 class BrokerTask:
-    """Progress of one of a broker's background tasks, by its files or by the running broker.
+    """Progress of one of a broker's background tasks, from its files or from the running broker.
 
     :param name: the broker's own name of the task.
     :param found: findings, as clauses.

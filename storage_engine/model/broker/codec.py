@@ -92,12 +92,12 @@ class Columns:
 class SegmentCodec(Protocol):
     """Turns a segment's bytes into rows and back.
 
-    Rows cover the segment without gap or overlap: each has its position, ``physical_offset``, and ``size``,
-    and re-encodes to exactly the bytes [physical_offset, physical_offset + size). ``kind`` is ``message``,
-    ``undecodable`` for bytes that are no valid frame, or a word of the broker's own.
+    Rows cover the segment without gap or overlap. Each row has its position, ``physical_offset``, and its
+    ``size``. It re-encodes to exactly the bytes [physical_offset, physical_offset + size). ``kind`` is
+    ``message``, ``undecodable`` for bytes that are no valid frame, or a word of the broker's own.
 
     Positions count bytes. Offsets count what the broker counts: bytes or records. Where a log's offsets count
-    bytes, both are the same. Only :meth:`origin` relates the two.
+    bytes, the two are equal. Only :meth:`origin` relates the two.
     """
 
     @property

@@ -71,7 +71,7 @@ class BrokerEngine(ABC):
 
         :param cut_messages: recover even if whole messages are lost.
         :param whole_index: rebuild an index of keys even if much of the log has to be read for it.
-        :raises BadInputError: this can't be done without the broker.
+        :raises BadInputError: a recovery isn't possible without the broker.
         :raises StoreBusyError: the broker runs.
         :raises CorruptFrameError: whole messages would be lost.
         """
@@ -80,7 +80,7 @@ class BrokerEngine(ABC):
     def rebuild_queues(self, settings: StoreSettings) -> StoreRecovery:
         """Rebuild the queues and indexes of a store from its log.
 
-        :raises BadInputError: this can't be done without the broker.
+        :raises BadInputError: a rebuild isn't possible without the broker.
         :raises StoreBusyError: the broker runs.
         :raises CorruptFrameError: the log is damaged; nothing was changed.
         """
@@ -89,7 +89,7 @@ class BrokerEngine(ABC):
     def write_sample(self, request: SampleRequest) -> SampleStore:
         """Write a sample store, as a broker leaves it, for trials.
 
-        :raises BadInputError: this can't be done without the broker, or not in the requested directory.
+        :raises BadInputError: this isn't possible without the broker, or not in the requested directory.
         """
 
     @abstractmethod
@@ -372,7 +372,8 @@ class Broker(Contract):
         """Turns segments into rows and back."""
 
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
-        """Return what derives the files that a broker needs beside restored segments. None if there are none.
+        """Return what derives the files that a broker needs beside restored segments. None if it needs no
+        files.
 
         :param serving: stores of the stopped brokers that are to serve the segments. The first broker will
             serve from the restored directory. None given: any broker may serve them.

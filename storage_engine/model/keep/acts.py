@@ -76,8 +76,8 @@ class KeepDecision:
     :param lifts: of a ``lift``: SHA-256 of the act whose hold ends.
     :param policy: of an ``expire``: SHA-256 of the act that began the applied policy.
     :param segments: of an ``expire``: the segments that leave the lake.
-    :param files: of an ``expire``: the data files that it takes out of the lake, by their names in receipts;
-        of a ``removed``: the data files that were deleted for good.
+    :param files: data files under their names in receipts. An ``expire`` takes them out of the lake. A
+        ``removed`` records that they were deleted for good.
     :param expiry: of an ``undo`` and a ``removed``: SHA-256 of the ``expire`` that it undoes or completes.
     :param thinned: of an ``expire``: the segments that leave in part. ``files`` also has their files.
     :param archive: of an ``archive``: whether messages enter the lake, ``yes`` or ``no``.
@@ -127,7 +127,7 @@ class Act:
     :param previous: SHA-256 of the act before it; "" for the first act.
     :param lake_id: id of the lake that recorded the act. A copy of a lake has the acts of its original.
     :param host: the person's machine.
-    :param at_ms: time of the act by the lake's clock, in ms since the epoch; never before the previous act.
+    :param at_ms: time of the act on the lake's clock, in ms since the epoch; never before the previous act.
     """
 
     number: int
@@ -176,7 +176,7 @@ def order_acts(acts: Mapping[str, Act], named: str) -> tuple[RecordedAct, ...]:
     recorded as the newest.
 
     :param acts: by the SHA-256 of their bytes.
-    :param named: the act that was recorded as the newest; "" if none was. Newer acts may exist.
+    :param named: the act that was recorded as the newest; "" if no act was recorded. Newer acts may exist.
     :raises ValueError: the acts form no single chain, or the chain lacks the named act. The error has the
         expected and the found act.
     """

@@ -95,7 +95,7 @@ class ExpirySegment:
 
 @dataclass(frozen=True, slots=True)
 class StoreContent:
-    """A store's present content, by the last plan in its journal, or by a person's statement.
+    """A store's present content, from the last plan in its journal or from a person's statement.
 
     :param unknown: why the content is unknown, as a clause; "" if it is known.
     :param is_gone: a person says that the store no longer exists.
@@ -151,7 +151,7 @@ def judge_segments(
     :param segments: all segments of which the lake has rows, by valid receipts.
     :param stores: the present content of each store. The segments of a missing store are kept.
     :param policies: all policies that the lake has had. The last, in force, also has holds of other lakes.
-    :param now_ms: the time by the lake's clock.
+    :param now_ms: the time on the lake's clock.
     :param fault: why no segment at all may leave the lake.
     :param elsewhere: for each other lake of the stores, all policies that it has had.
     """
@@ -350,7 +350,8 @@ class TopicForecast:
 
 @dataclass(frozen=True, slots=True)
 class KeepForecast:
-    """:param version: SHA-256 of the act that began the policy; "" if none did, or it isn't recorded yet.
+    """:param version: SHA-256 of the act that began the policy; "" if no act did, or if the act isn't
+    recorded yet.
     :param uncounted_bytes: bytes of segments whose topics no journal knows.
     """
 

@@ -26,7 +26,7 @@ _WILDCARDS = "*?"
 class Stream:
     """The messages of one topic in one log of a store.
 
-    :param store_names: names that people have given the store, the newest last; () if it has none.
+    :param store_names: names that people have given the store, the newest last; () if the store has no name.
     :param topic: the topic's name; "" for rows without a topic. Only rules for all topics apply to them.
     :param is_system: whether the topic is the broker's own.
     """
@@ -155,7 +155,7 @@ def matches(pattern: str, name: str) -> bool:
 def keep_days(keep: str) -> int | None:
     """Return the number of days in a rule's ``keep``, or None for ``forever``.
 
-    :raises BadInputError: it is neither ``forever`` nor ``N days`` nor ``N years``, or it is too long.
+    :raises BadInputError: ``keep`` is neither ``forever`` nor ``N days`` nor ``N years``, or it is too long.
     """
     if keep == FOREVER:
         return None
@@ -216,7 +216,7 @@ class KeepPolicy:
     """A lake's keep rules from one act until the next.
 
     :param version: SHA-256 of the act that begins the policy; "" if no act began it.
-    :param since_ms: when the policy began, by the lake's clock; never before the previous policy.
+    :param since_ms: when the policy began, on the lake's clock; never before the previous policy.
     :param rules: the keep rules. A stream without a rule is kept for ever.
     :param archive_rules: the archive rules. A stream without a rule is archived.
     """

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 DELETION = "deletion"
-"""Field of a receipt's evidence: :class:`RunDigest` of the last deletion before it, by the store's stamp."""
+"""Field of a receipt's evidence: :class:`RunDigest` of the last deletion before it, from the store's stamp.
+"""
 
 
 class What(StrEnum):
@@ -48,9 +49,9 @@ class DeletedRange:
     :param at_ms: when the journal recorded the last part of the range as gone, in ms since the epoch.
     :param store_name: the store's name when the row was written.
     :param topic_id: id of the log's topic at that time; None if unknown, or the broker has no topic ids.
-    :param first_store_timestamp_ms: store time of the first message in the range, by the lake's receipts, in
-        milliseconds since the epoch; None if no receipt of the store has it. ``last_store_timestamp_ms`` is
-        that of the last message.
+    :param first_store_timestamp_ms: store time of the first message in the range, from the lake's receipts,
+        in milliseconds since the epoch; None if no receipt of the store has it. ``last_store_timestamp_ms``
+        is that of the last message.
     """
 
     store_id: str

@@ -289,8 +289,8 @@ class ProvenRows:
 class Receipt(ProvenRows):
     """One row of the lake's ``segments`` table. If several rows have the same identity, the last one counts.
 
-    ``source_*`` are the file's facts when it was proven. ``sequence`` counts the store's rows from 0, and
-    ``previous_hash`` is the ``row_hash`` of the row before (64 zeros for the first): the chain shows
+    ``source_*`` are the file's facts when it was proven. ``sequence`` counts the store's rows from 0.
+    ``previous_hash`` is the ``row_hash`` of the row before, or 64 zeros for the first row. This chain shows
     tampering. Timestamps in milliseconds since the epoch; first/last store timestamps are None when the
     segment has no message.
 
@@ -353,7 +353,7 @@ class Receipt(ProvenRows):
 
     @property
     def lacks_by_rules(self) -> bool:
-        """Return whether archive rules kept streams out of the lake, and no row has left since.
+        """Return whether archive rules kept streams out of the lake, and no row left the lake later.
 
         Each deletion has to check again that such a rule permits it.
         """
@@ -426,7 +426,7 @@ class Receipt(ProvenRows):
 
 
 def read_row_groups(text: str | None) -> range | None:
-    """Return a receipt's ``row_groups`` as a range. None if it has none.
+    """Return a receipt's ``row_groups`` as a range. None if the receipt names no row groups.
 
     :raises ReceiptError: the text is invalid.
     """
@@ -444,7 +444,7 @@ def row_groups_text(groups: range) -> str:
 
 
 def act_sha256(act: str | None) -> str:
-    """Return the SHA-256 in a receipt's ``act``. "" if it has none."""
+    """Return the SHA-256 in a receipt's ``act``. "" if ``act`` has no SHA-256."""
     return str(_json_object(act).get("sha256") or "")
 
 
@@ -555,7 +555,7 @@ EMPTY_CHAIN = ChainHead(-1, CHAIN_START)
 class LakeHead:
     """The last receipt of the store that a lake was known to have.
 
-    :param location: the lake's location, by its configuration.
+    :param location: the lake's location in its configuration.
     :param place: location of its table ``segments``; "" where an older version recorded none.
     """
 

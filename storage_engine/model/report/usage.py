@@ -104,7 +104,8 @@ class RetentionReport:
 
 
 def hour_means(bytes_by_hour: Mapping[int, int], zone: ZoneInfo) -> tuple[tuple[float, ...], int] | None:
-    """Return the mean bytes of each hour of the day, and the number of whole days. None if there is none.
+    """Return the mean bytes of each hour of the day, and the number of whole days. None if there is no whole
+    day.
 
     The first and the last hour don't count, because only a part of each may have been archived.
 
@@ -184,7 +185,7 @@ def topic_usages(
 
 
 def largest(usages: Iterable[Usage], most: int) -> tuple[Usage, ...]:
-    """Return the largest usages. All remaining ones become one more usage, named "others"."""
+    """Return the largest usages. All other usages become one further usage, named "others"."""
     ordered = sorted(usages, key=lambda usage: (-usage.size_bytes, usage.name))
     rest = ordered[most:]
     if not rest:

@@ -233,7 +233,7 @@ class StoreVerification:
     :param ranges: the place of every byte of the logs.
     :param renewed_count: number of receipts that were added before for rows that another engine has moved.
     :param credited_count: number of sealed segments on disk that receipts of replicas prove.
-    :param name: the store's name, by the journal or its last receipt; "" if neither knows it.
+    :param name: the store's name, from the journal or its last receipt; "" if neither knows it.
     """
 
     store_id: str

@@ -72,8 +72,8 @@ class Unproven:
 def prove_gone(context: Context, segments: Sequence[Segment]) -> tuple[Unproven, list[Segment]]:
     """Ask the store's lakes which of these deleted segments they prove. Data files are read.
 
-    :return: segments that no lake is known to prove; and unclear segments: only the journal's record says
-        that a lake has them, or lakes prove different bytes of them.
+    :return: segments that no lake is known to prove, and unclear segments. A segment is unclear if only the
+        journal's record says that a lake has it, or if lakes prove different bytes of it.
     """
     if not segments:
         return Unproven(), []
@@ -168,7 +168,7 @@ def list_segments(context: Context) -> Listed:
 
 
 def kept_out_segments(context: Context, listed: Listed) -> tuple[KeptOut, ...]:
-    """Return sealed segments that stay out of the lake and, by the journal, were never archived."""
+    """Return sealed segments that stay out of the lake and, according to the journal, were never archived."""
     reasons = listed.archivable.kept_out
     never_archived = {
         segment_subject(*segment.id): segment for segment in listed.others if segment.log in reasons

@@ -537,7 +537,7 @@ def archive_somewhere(
 ) -> ArchiveResult:
     """Archive into the first of the store's lakes that takes the segments, and record which lake proved them.
 
-    :param choose: returns the segments to archive among the candidates, by the lakes' proofs.
+    :param choose: returns the segments to archive among the candidates, from the lakes' proofs.
     :param read_files: read the data files of archived segments: a damaged one is replaced.
     :param where: returns where ``archive_with`` works, for the record.
     :raises LakeUnavailableError: none of the lakes can be used; the error has the reason of each.

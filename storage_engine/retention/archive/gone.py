@@ -52,7 +52,7 @@ _REMEDY = Text("Find out who deleted it; ", Command("verify"), " names all that 
 class GoneResult:
     """Results for segments that are gone although none of our runs deleted them.
 
-    :param segments: segments that a lake proves or that the broker was free to delete. Their logs go on.
+    :param segments: segments that a lake proves or that the broker was free to delete. Their logs continue.
     :param refusals: refusals of logs that lost segments which should have stayed, or that have a hole.
     """
 
@@ -317,7 +317,8 @@ def _refuse_hole(context: Context, segment: Segment, nothing: str) -> Refusal:
 def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> bool:
     """Return whether a running broker deletes from a log by its own rules. Unknown counts as no.
 
-    :param is_over: whether the deletion was before this run, when a broker may have run.
+    :param is_over: whether the segments were deleted before this run. A broker may have run at that time,
+        even if none runs now.
     """
     store, broker = context.store, context.broker
     if store.live is not None and store.live.deletes == WE_DELETE:

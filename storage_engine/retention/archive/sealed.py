@@ -249,7 +249,7 @@ class MeasuredLag:
 
     :param archivable: segments that may be archived by now.
     :param unproven: archivable segments that no lake proves in their present state, as far as is known.
-    :param touched: segments in ``unproven`` that a lake has, but whose files were touched since.
+    :param touched: segments in ``unproven`` that a lake has, but whose files were touched after their proof.
     """
 
     lag: ArchiveLag
@@ -261,7 +261,7 @@ class MeasuredLag:
 
     @property
     def archived(self) -> frozenset[SegmentId]:
-        """Return the archivable segments that a lake has, even if their files were touched since."""
+        """Return the archivable segments that a lake has, even if their files were touched later."""
         return self.archivable - (self.unproven - self.touched)
 
 

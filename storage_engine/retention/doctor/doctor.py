@@ -84,7 +84,7 @@ class Diagnosis:
     :param said: the findings of the broker's package.
     :param figures: None if the store can't be opened; a finding says why.
     :param unproven: sealed segments that no lake proves, or None if no lake was named or it can't be asked.
-    :param touched: sealed segments that a lake has, but whose files were touched since.
+    :param touched: sealed segments that a lake has, but whose files were touched after their proof.
     :param due: number of segments that a cleanup would delete now, if a person asked for it.
     :param pipeline: Airflow's facts, for a store that an Airflow connection names.
     :param runs: where Airflow's tasks archive and measure consumer lag, or "" if the store isn't Airflow's.
@@ -282,7 +282,7 @@ def findings_of(
 
 
 def _ask_broker(store: ManagedStore, facts: _Facts, now_ms: int) -> tuple[ManagedStore, BrokerDiagnosis]:
-    """Ask the broker's package. If a running broker doesn't answer, ask again by the store's files.
+    """Ask the broker's package. If a running broker doesn't answer, ask again about the store's files alone.
 
     :return: the store as it is to be opened, and the answers.
     """
@@ -339,7 +339,7 @@ class _Looked:
     """Facts about a store, seen while it was open. If it was open already, the last three aren't looked at.
 
     :param due: number of segments that could be deleted now.
-    :param missing: logs that should exist, by the journal's memory.
+    :param missing: logs that should exist according to the journal's memory.
     :param unheld: segments that may be deleted within a day of a hold's end, or None if the end is far off.
     """
 

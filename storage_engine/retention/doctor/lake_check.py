@@ -145,8 +145,8 @@ def unproven_segments(
     """Compare sealed segments with the lakes' proofs.
 
     :param record: None if neither journal nor lake knows the store yet. Then none of its segments is proven.
-    :return: the unproven segments; archived ones whose files were touched since; notices on lakes that
-        couldn't be asked; and the number of segments that an archive rule leaves out.
+    :return: the unproven segments; archived segments whose files were touched after their proof; notices on
+        lakes that couldn't be asked; and the number of segments that an archive rule leaves out.
     :raises StorageEngineError: journal or lake can't be read.
     """
     if journal is None or record is None:
@@ -186,7 +186,8 @@ def find_other_lake(
 
     Return None also if a named lake can't be read, because its segments are unknown.
 
-    :param store_id: id of the store by the journal, else by the stamp, or None if neither knows the store.
+    :param store_id: id of the store, from the journal or else from the stamp, or None if neither knows the
+        store.
     :param heads: the last known receipts of the store's lakes.
     """
     if store_id is None or not lakes or any(lake.refused or lake.broker is None for lake in lakes):

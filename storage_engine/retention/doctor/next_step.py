@@ -13,11 +13,11 @@ from storage_engine.model.report.diagnosis import Finding
 _IN_DAG = (Command("archive"), Command("clean --manual"), Command("clean"))
 """Commands that the DAG of a store in Airflow runs."""
 LOOK_FIRST = "--broker-conf FILE --dry-run"
-"""Options of a cleanup that only shows the deletions by the broker's own settings."""
+"""Options of a cleanup that only shows what the broker's own settings would delete."""
 
 
 class UnknownProof(StrEnum):
-    """Why it is unknown which segments lakes prove, though the lakes can be read."""
+    """Reason why the proven segments are unknown, although the lakes can be read."""
 
     JOURNAL = "the journal can't be read"
     STORE = "no journal knows this store, and a lake has segments of it"
@@ -57,13 +57,14 @@ class State:
     :param cleans_up: a cleanup may delete from the store in its present state. Otherwise it is only archived.
     :param has_lake: a lake was named.
     :param lake_refused: none of the named lakes can be used.
-    :param stamped_lakes: lakes that the store was archived into, by its own stamp.
+    :param stamped_lakes: lakes that the store was archived into, as its own stamp says.
     :param other_lake: the lake that the store was archived into, if the named lakes have none of it; else "".
     :param unproven: number of sealed segments that no lake proves and that can be archived; None if unknown.
     :param refused_logs: number of logs that can't be archived as they are, or that the last archive refused.
     :param unknown_proof: why ``unproven`` is unknown; None if it is known or a lake is the reason.
     :param due: number of segments that a cleanup would delete now, if a person asked for it.
-    :param due_by_rules: number of segments that a cleanup deletes by the broker's rules, without a request.
+    :param due_by_rules: number of segments that a cleanup deletes under the broker's rules, without a
+        request.
     :param replicas_elsewhere: number of segments to delete if a person says that all other nodes are stopped.
     :param assumes_defaults: no setting says how long the broker keeps its segments.
     :param running: a broker runs on the store, or None if unknown.
@@ -100,7 +101,7 @@ class State:
 
 
 def next_step(state: State) -> NextStep:
-    """Choose the next command by the state of a store."""
+    """Choose the next command from the state of a store."""
     if state.refused:
         return NextStep(Command("doctor"), "run it again after the first finding is mended")
     if not state.has_lake and state.stamped_lakes:

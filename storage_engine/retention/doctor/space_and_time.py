@@ -519,7 +519,7 @@ def unproven_findings(
     """Yield findings on sealed segments that no lake proves, and when they are deleted.
 
     :param unproven: segments that no lake proves; None if no lake was named. Then all count as unproven.
-    :param stamped_lakes: lakes that the store was archived into, by its own stamp.
+    :param stamped_lakes: lakes that the store was archived into, as its own stamp says.
     :param running: a broker runs, which deletes by itself, or None if unknown.
     :param some_unasked: one of two lakes couldn't be asked. It may prove some of these segments.
     :param refused: logs that can't be archived in their present state.
@@ -533,7 +533,7 @@ def unproven_findings(
             "unproven-refused",
             f"{count_text(len(kept), 'sealed segment')} of logs that can't be archived as they are, "
             f"{named_in_short(logs)}: {_plural(_span(kept, figures, running), len(kept))}",
-            "mend these logs by the other findings here, then archive them",
+            "mend these logs as the other findings here advise, then archive them",
         )
     segments = [segment for segment in sealed if segment.log not in refused]
     if not segments:
@@ -558,7 +558,7 @@ def unproven_findings(
 
 
 def touched_findings(count: int) -> Iterator[Finding]:
-    """Yield a finding if files of archived sealed segments were touched since."""
+    """Yield a finding if files of archived sealed segments were touched after their proof."""
     if count:
         advice = Text(
             "a cleanup hashes them again before it deletes them. To do it now: ", Command("archive")

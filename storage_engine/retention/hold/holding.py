@@ -419,10 +419,10 @@ def _refuse_written(root: str, written: Sequence[SeenLink]) -> None:
     """
     if written:
         raise GateRefusedError(
-            f"{root}: expected unchanged segments in the log since they were linked, found "
-            f"{count_text(len(written), 'segment')} written to since, {_offsets_text(written)}. Nothing was "
-            f"deleted: only the shield has their former bytes. Move their files out of {shield_path(root)}, "
-            f"such as {written[0].facts.path}, and run this again."
+            f"{root}: expected the log's segments as they were when the shield linked them, found "
+            f"{count_text(len(written), 'segment')} that others wrote to later, {_offsets_text(written)}. "
+            "Nothing was deleted: only the shield has the former bytes of these segments. Move their files "
+            f"(for example {written[0].facts.path}) out of {shield_path(root)}, and run this again."
         )
 
 
@@ -537,7 +537,7 @@ def _keep_unarchived(context: Context, drifts: Sequence[Drift]) -> tuple[Drift, 
 
 @dataclass(frozen=True, slots=True)
 class HoldResult:
-    """:param beside: a broker runs on the store by its settings. Otherwise there is nothing to hold.
+    """:param beside: the settings say that a broker runs on the store. Otherwise there is nothing to hold.
     :param renewed: the hold was begun or renewed now. It isn't if another run did it, or if it wasn't needed.
     """
 
@@ -555,7 +555,7 @@ def hold(
     run_key: str | None = None,
     measured: MeasuredLag | None = None,
 ) -> HoldResult:
-    """Begin or renew the hold on a store whose broker runs on.
+    """Begin or renew the hold on a store whose broker keeps running.
 
     If the broker deletes by its own rules, only segments that it soon deletes and no lake has are held.
 

@@ -1,4 +1,4 @@
-"""Expiry of a lake's segments by its rules: decided by receipts and the stores' journal, then carried out.
+"""Expiry of a lake's segments by its rules. Receipts and the stores' journal decide what expires.
 
 A journal's last plan says which segments a store has. A data file is read only if its segment is thinned.
 """

@@ -227,8 +227,8 @@ def _loss_error(context: Context, run: Run, snapshot: StoreSnapshot, unread: Unr
     lines = "; ".join(unread_lines(context, unread, done=False))
     return GateRefusedError(
         f"run {run.run_key!r} of {snapshot.root}: lag_policy is block: expected that consumers have read "
-        f"the segments to delete, found otherwise: {lines}. {_NOTHING} Consumers' positions have changed "
-        "since the measurement: run this run's lag job again."
+        f"the segments to delete, found unread messages: {lines}. {_NOTHING} Consumers' positions have "
+        "changed since the measurement: run this run's lag job again."
     )
 
 
@@ -240,7 +240,7 @@ def record_unread(context: Context, run: Run, unread: Unread, lease: Lease) -> N
 
 
 def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
-    """Return the new plan, cut by the store's lag policy.
+    """Return the new plan, which the store's lag policy has shortened.
 
     :raises GateRefusedError: the policy is block, and the lag is unknown or too old.
     """

@@ -20,7 +20,7 @@ def apply_lag_policy(
     """Under ``LagPolicy.BLOCK``, cut each log of a plan before the first segment that a group has to read.
 
     If a group's position in a queue is unknown, and the plan has messages of that queue, the group may need
-    any of them. Then the queue's whole log stays. So does a log that was not measured.
+    any of these messages. Then the queue's whole log stays. So does a log that was not measured.
 
     :param lags: the lag computed for this plan, with the row that decides for each log.
     :param measured: names of the logs whose lag is known; None for all.

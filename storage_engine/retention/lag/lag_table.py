@@ -37,7 +37,7 @@ Longs = npt.NDArray[np.int64]
 def new_lag_table(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a directory for a new table's files, which durably replaces the table at ``path`` at the end.
 
-    The former table is deleted then. If the run is killed, the former table is left, or none.
+    The former table is deleted then. If the run is killed, the former table is left, or no table.
     """
     path = Path(path)
     staging = path.with_name(f".{path.name}.new")

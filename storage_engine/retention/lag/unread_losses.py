@@ -88,7 +88,9 @@ def _combine_rows(left: UnreadMessages, right: UnreadMessages) -> UnreadMessages
 
 
 def shielded_runs(snapshot: StoreSnapshot) -> tuple[tuple[Segment, ...], ...]:
-    """Return the segments below a log's start that only the shield has, in runs of one log without a gap.
+    """Return the segments below their log's start, which only the shield has, in groups.
+
+    The segments of a group are consecutive segments of one log.
 
     :raises ShieldError: the shield's content is unknown.
     """

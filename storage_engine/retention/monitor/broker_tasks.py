@@ -174,7 +174,7 @@ class TaskResult:
     :param found: clauses on the state of the task.
     :param alarms: sentences that a person has to know at once.
     :param removed_files: number of removed files that the broker had left, without directories.
-    :param gone_files: number of missing files that a killed run, or a broker since, has removed.
+    :param gone_files: number of missing files that a killed run, or later a broker, has removed.
     :param unproven: clauses on files that were deleted only by a person's decision.
     :param kept: clauses on files that stay, with the reason.
     :param notices: clauses that a person should read, such as on open removals or a disk without stamp.
@@ -326,7 +326,7 @@ def _files(leftover: LeftOver) -> Iterator[tuple[LeftFile, SegmentId]]:
 
 
 def _unproven_clause(context: Context, leftover: LeftOver, proofs: Proofs) -> str:
-    """Return a clause on the files that no lake has, or "" if lakes have all of them, perhaps altered."""
+    """Return a clause on the files that no lake has, or "" if lakes have all the files, perhaps altered."""
     lacking = [Path(file.facts.path).name for file, _ in _files(leftover) if not any(_hashes(file, proofs))]
     if not lacking:
         return ""

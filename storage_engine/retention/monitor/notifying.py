@@ -143,7 +143,9 @@ class CommandMeans:
                 os.killpg(process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_KILLED_SECONDS)
-            raise StorageEngineError(f"expected an end within {seconds:.0f} s, found none") from None
+            raise StorageEngineError(
+                f"expected the program to end within {seconds:.0f} s, found it still running"
+            ) from None
         finally:
             if process.stdin is not None:
                 with suppress(OSError):
@@ -227,7 +229,9 @@ def within(seconds: float, work: Callable[[], Any]) -> Any:
 
     threading.Thread(target=run, name="storage-engine-notify", daemon=True).start()
     if not wait([future], seconds).done:
-        raise StorageEngineError(f"expected an end within {seconds:.0f} s, found none")
+        raise StorageEngineError(
+            f"expected the notification to be sent within {seconds:.0f} s, found it unfinished"
+        )
     return future.result()
 
 
@@ -316,7 +320,9 @@ def _send_all(
     for state, alarm in todo[:_MOST_ALARMS]:
         try:
             if (remaining := ends_at - time.monotonic()) <= 0:
-                raise StorageEngineError(f"expected to tell all within {seconds:.0f} s, found it slower")
+                raise StorageEngineError(
+                    f"expected to send all notifications within {seconds:.0f} s, found that it takes longer"
+                )
             means.send(Notification(subject.store, state, alarm, subject.advice, subject.link), remaining)
         except Exception as error:
             # A receiver that refuses one alarm still gets the others.

@@ -205,7 +205,8 @@ def _archived_spans(
     readable: Sequence[tuple[LakeProofs, str, History]],
     memory: RangeMemory,
 ) -> tuple[Sequence[ArchivedSpan], RangeMemory]:
-    """Return the lakes' ranges, from the last look's memory and from receipts that were added since.
+    """Return the lakes' ranges, from the last look's memory and from receipts that were added after that
+    look.
 
     :param readable: lakes' proofs, each with the lake's id and the remembered checks.
     :raises LakeUnavailableError: a lake can no longer be read.

@@ -550,7 +550,7 @@ class StoreWatch(threading.Thread):
         return ()
 
     def _do(self, duty: Callable[[], tuple[Drift, ...]]) -> Iterator[str]:
-        """Perform one duty of a look. If it fails, yield the reason, and go on with the other duties."""
+        """Perform one duty of a look. If it fails, yield the reason, and continue with the other duties."""
         try:
             drifts = duty()
         except (StorageEngineError, OSError) as error:
@@ -587,7 +587,7 @@ class StoreWatch(threading.Thread):
 class HostWatch:
     """Watches stores of this host, each store once.
 
-    :param say: called from its threads. Its errors are ignored, so that mending goes on.
+    :param say: called from its threads. Its errors are ignored, so that mending continues.
     :param alarmed: called from its threads, with a store's present faults and mends. It must not wait.
     """
 

@@ -175,7 +175,8 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
 def segments_to_archive(store: AnyStore) -> int:
     """Return how many sealed segments wait to be archived ahead, or 0 if the policy doesn't archive ahead.
 
-    If the monitor found none in the last 15 minutes, that counts. Later calls find segments sealed since.
+    If the monitor found no such segment in the last 15 minutes, the result is 0. Later calls find segments
+    that were sealed meanwhile.
 
     :raises LakeUnavailableError: no lake can be read.
     """

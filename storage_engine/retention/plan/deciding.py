@@ -256,7 +256,8 @@ class Decided:
     :param dependents: the files that would be deleted after the plan's segments.
     :param checkpoint: the values of the broker's checkpoint by name.
     :param pending: messages that the broker still has to deliver or to decide; empty under the policy IGNORE.
-    :param unread: consumers' losses by the plan; empty if the lag policy ignores them or keeps the segments.
+    :param unread: consumers' losses from the plan; empty if the lag policy ignores them or keeps the
+        segments.
     """
 
     snapshot: StoreSnapshot

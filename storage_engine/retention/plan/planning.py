@@ -75,7 +75,7 @@ def make_plan(
     :param starter: the person who begins the run; None for the account of this process.
     :raises RunStateError: the run was begun with another request.
     :raises BadInputError: the store is only archived or can't be planned; files that point into its segments
-        couldn't be cleaned up; or its files can't be set aside though the policy requires it.
+        couldn't be cleaned up; or its files can't be set aside, although the policy requires that.
     :raises StoreBusyError: another run has the store, or a broker that wasn't named.
     :raises GateRefusedError: the store of a running broker can't be held; the error says why, and what to do.
     :raises LakeMissingError: no lake of the store exists, so no planned segment could be archived.

@@ -32,7 +32,7 @@ def preview(
     :param used_percents: levels to assume, by path. Other disks are measured.
     :param hold_back: cuts the plan once more, for example before messages that consumers still have to read.
     :raises BadInputError: a path isn't on one of the store's disks; the store can't be planned or cleaned up;
-        or its files can't be set aside though the policy requires it.
+        or its files can't be set aside, although the policy requires that.
     """
     with closing(open_to_look(store)) as broker:
         decided = decide(

@@ -1,4 +1,4 @@
-"""A store's future course by its present or other settings, from its files and its journal's samples."""
+"""A store's future course under its present or other settings, from its files and its journal's samples."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Simulation:
 
 
 def simulate(store: ManagedStore, change: Change, days: int, now_ms: int) -> Simulation:
-    """Compute the course of a store by its settings, and by a person's changes.
+    """Compute the course of a store under its settings, and under a person's changes to them.
 
     :raises BadInputError: broker or store can't be simulated, a setting doesn't exist, or no ingest is known.
     :raises SimulationTooLongError: the simulation takes more time than it may.
@@ -192,7 +192,7 @@ def _zone(name: str) -> ZoneInfo:
 def _read_journal(store: ManagedStore, now_ms: int) -> tuple[tuple[tuple[int, int], ...], dict[str, int]]:
     """Return the log's offsets in the last days, and the bytes of each topic that were archived then.
 
-    :return: both empty if no journal knows the store.
+    :return: offsets and bytes are empty if no journal knows the store.
     """
     if not store.journal_url:
         return (), {}

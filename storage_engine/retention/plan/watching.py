@@ -19,7 +19,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 
 def check_watcher(store: ManagedStore) -> None:
-    """Make sure that the store's disks are on this machine, before any of them is looked at.
+    """Make sure that the store's disks are on this machine, before any disk is looked at.
 
     Any machine may look at a running broker's store, because the broker says how full its disks are.
 

@@ -1,6 +1,6 @@
 """The journal's record of approvals by a second person: policies, starters of runs, questions and answers.
 
-:mod:`storage_engine.retention.proof.gate` decides by this record. No event of an approval ever expires.
+:mod:`storage_engine.retention.proof.gate` decides from this record. No event of an approval ever expires.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def was_refused(journal: Journal, store_id: str, digest: str, since_ms: int) -> 
 
 
 def read_consent(context: Context, run: Run, decisions: Sequence[Decision]) -> Consent:
-    """Return whether persons' decisions permit a run's plan, by the journal's present record.
+    """Return whether the decisions of persons in the journal permit a run's plan now.
 
     :param decisions: decisions on the segments to delete: those of the plan, and those made just now.
     """

@@ -13,7 +13,7 @@ from storage_engine.retention.store.broker_answers import MEND, RealDirectories,
 def check_gone(broker: str, segments: Sequence[Segment]) -> None:
     """Make sure that the segments are gone that a broker package reports as deleted.
 
-    :raises BrokerPackageError: one of their files still exists.
+    :raises BrokerPackageError: a file of these segments still exists.
     """
     for segment in segments:
         for file in segment.files:

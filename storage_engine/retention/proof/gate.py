@@ -4,9 +4,9 @@ The decisions are pure; nothing here reads or deletes.
 
 A segment and its companions may be deleted under three conditions. (1) The approved plan and a fresh plan
 both delete it, together with every older segment of its log. (2) A valid receipt proves that its bytes and
-its companions' bytes are in the lake, for exactly the planned files; or the store's policy, an archive rule
-or a person's waiver permits the deletion without a receipt. (3) A second person has approved the plan, if the
-store's policy requires that. Unknown counts as no.
+its companions' bytes are in the lake, for exactly the planned files. Without a receipt, the store's policy,
+an archive rule or a person's waiver must permit the deletion. (3) A second person has approved the plan, if
+the store's policy requires that. Unknown counts as no.
 """
 
 from __future__ import annotations

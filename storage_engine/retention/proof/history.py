@@ -18,7 +18,7 @@ from storage_engine.retention.proof.gate import Passage, files_fault_of, same_co
 class SegmentRelease:
     """One segment's deletion, as an intent or a result records it.
 
-    :param sha256: SHA-256 of its bytes, by the receipt, or None if it was deleted without a receipt.
+    :param sha256: SHA-256 of its bytes, from the receipt, or None if it was deleted without a receipt.
     :param data_file: the data file with its bytes, or None if there was no receipt.
     :param receipt_hash: ``row_hash`` of the receipt, or None if there was no receipt.
     :param lake: location of the lake that proves it, or None if there was no receipt.

@@ -174,7 +174,8 @@ class Proofs:
         return replace(self, permits=NO_PERMITS).unproven(of_rules) if of_rules else []
 
     def touched(self, unproven: Sequence[Segment]) -> list[Segment]:
-        """Return the segments that were proven at their present length, but whose files were touched since.
+        """Return the segments that were proven at their present length, but whose files were touched after
+        their proof.
 
         Only a hash shows whether their bytes are the same. Before that they permit no deletion.
         """
@@ -360,7 +361,7 @@ def reachable_lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
     """Return the store's lakes that can be asked, and by location why the others can't.
 
     :raises BadInputError: a lake has segments of another kind of broker.
-    :raises LakeUnavailableError: none of them can be asked; the error has the reason of each.
+    :raises LakeUnavailableError: no lake can be asked; the error has the reason of each lake.
     """
     lakes: list[Lake] = []
     unreachable: dict[str, str] = {}

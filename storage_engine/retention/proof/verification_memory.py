@@ -105,7 +105,7 @@ class VerificationMemory:
 
 
 def last_verified(journal_url: str, lake_id: str) -> tuple[int | None, int]:
-    """Return when a receipt of a lake was last checked, and how many have a fault by their last check.
+    """Return when a lake's receipts were last checked, and in how many the last check found a fault.
 
     Nothing is made or changed.
 

@@ -79,7 +79,7 @@ class Place:
 
 
 def make_place(place: Place, manifest: bytes) -> None:
-    """Make a run's directory, 0700, with its manifest. An existing one stays as it is.
+    """Make a run's directory, 0700, with its manifest. An existing file stays as it is.
 
     :raises QuarantineError: something else has the name of one of its directories.
     """
@@ -118,8 +118,8 @@ def move_in(place: Place, path: Path, source: int) -> bool:
     with opened(place, *parents, create=True) as target:
         if _lstat(name, target) is not None:
             raise QuarantineError(
-                f"{Path(place.directory, *parents, name)}: expected no file, found one, where "
-                f"{path} is to be set aside. It was not touched. Find out who put it there."
+                f"{Path(place.directory, *parents, name)}: expected no file, because {path} is to be moved "
+                "to this name, found one. It was not touched. Find out who put it there."
             )
         os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
         os.fsync(target)
@@ -127,7 +127,7 @@ def move_in(place: Place, path: Path, source: int) -> bool:
 
 
 def move_back(place: Place, path: Path) -> None:
-    """Move a file from a place back to where it was. Both directories are on disk when it returns.
+    """Move a file from a place back to where it was. Both directories are flushed when it returns.
 
     :raises QuarantineError: the file isn't in the place, or another file has its name by now.
     :raises OSError: its former directory doesn't exist.
@@ -428,14 +428,14 @@ def choose_places(
             None,
         )
         if base is None:
-            remedy = "Mount the directory above it instead"
+            remedy = "Mount the directory above this one instead"
             if outside:
-                remedy = "Name one there, outside every log directory, with --undo-directory"
+                remedy = "With --undo-directory, name a directory there, outside every log directory"
             raise BadInputError(
-                f"{directory}: expected a place for a quarantine on its own file system, "
+                f"{directory}: expected a place for a quarantine on the same file system as this directory, "
                 f"{'in' if outside else 'below'} {' or '.join(map(str, candidates)) or 'no directory'}, "
-                "found none: files can't be moved there without a copy. Nothing was changed. "
-                f"{remedy}, or leave undo_window_hours empty."
+                "found none: to another file system, files can't be moved without a copy. Nothing was "
+                f"changed. {remedy}, or leave undo_window_hours empty."
             )
         parts = parts_of(store, base, store_id, run_key)
         places[directory] = Place(str(base), parts, "/" if outside else "")

@@ -31,7 +31,7 @@ class QuarantineState(StrEnum):
     UNDOING = "undoing"
     UNDONE = "undone"
     UNDO_ENDED = "undo-ended"
-    """An undo was begun, and the rest can't come back because the broker has run since."""
+    """An undo was begun, and the rest can't come back because the broker has run after the deletion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def quarantines(journal: Journal, store_id: str) -> tuple[Quarantine, ...]:
 
 
 def known_directories(journal: Journal, store_id: str) -> frozenset[str]:
-    """Return the directories of a store's quarantines that may have files, by the journal."""
+    """Return the directories of a store's quarantines that may have files according to the journal."""
     recorded = quarantines(journal, store_id)
     return frozenset(str(place.directory) for q in recorded if q.there for place in q.places)
 

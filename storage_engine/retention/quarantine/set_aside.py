@@ -1,7 +1,7 @@
 """Removal of a run's files: they are unlinked, or moved into a quarantine if the policy allows an undo.
 
 The gate has already let them pass. A place is recorded and made before the first file is moved. Changes to
-the broker's own files show whether it has run since.
+the broker's own files show whether it has run after the deletion.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def signs_of(paths: Iterable[Path]) -> dict[str, str]:
 def refuse_after_a_run(run: Run, quarantine: Quarantine) -> None:
     """Make sure that a store's broker hasn't run since files were set aside, if an undo requires that.
 
-    :raises QuarantineError: it may have run; the error names the file that shows it.
+    :raises QuarantineError: the broker may have run; the error names the file that shows it.
     """
     signs = signs_of(Path(path) for path in quarantine.signs)
     for path, sign in quarantine.signs.items():

@@ -175,7 +175,8 @@ def _check_unchanged(context: Context, run: Run, quarantine: Quarantine, lease: 
 def _check_moves(aside: Mapping[str, Place]) -> None:
     """Make sure that files can be renamed from the quarantine to their former places.
 
-    :raises QuarantineError: a file can't, for example because a directory was mounted elsewhere since.
+    :raises QuarantineError: a file can't be renamed, for example because a directory was mounted elsewhere
+        later.
     """
     for place, directory in {(place, Path(path).parent) for path, place in aside.items()}:
         if not renames(directory, Path(place.base)):
@@ -205,7 +206,7 @@ def _check_bytes(
             if (sha256 := digest(str(inside), Reading(advance, renew))) != release.sha256:
                 raise _refusal(
                     f"{inside}: expected SHA-256 {release.sha256}, which its receipt proves, found {sha256}: "
-                    "it was written to since"
+                    "a process wrote to the file after the deletion"
                 )
 
 
@@ -250,14 +251,14 @@ def _find_aside(
         if status_here is not None:
             raise _refusal(
                 f"{path}: expected no file after the deletion by run {run.run_key!r}, found one: it was "
-                "written since"
+                "written later"
             )
         if not _is_same(facts, status):
             raise _refusal(
                 f"{place.directory.joinpath(*place.names(path))}: expected the file that was deleted, of "
                 f"{facts.size_bytes} bytes, inode {facts.inode} and mtime {facts.mtime_ns} ns, found "
-                f"{status.st_size} bytes, inode {status.st_ino} and mtime {status.st_mtime_ns} ns: it was "
-                "touched or copied since"
+                f"{status.st_size} bytes, inode {status.st_ino} and mtime {status.st_mtime_ns} ns: the file "
+                "was touched or copied later"
             )
         places[facts.path] = place
     return places
@@ -293,9 +294,12 @@ def _check_log(
         end, begin = wrong
         later = _later_runs(context, run, log.name, end)
         why = (
-            f"run {later[-1]} deleted further segments since. Nothing was changed. Undo the newest run first"
+            f"run {later[-1]} deleted further segments later. Nothing was changed. Undo the newest run first"
             if later and begin > end
-            else Text("the store has changed since. Nothing was changed. ", _ELSEWHERE.removesuffix("."))
+            else Text(
+                "the store has changed after the deletion. Nothing was changed. ",
+                _ELSEWHERE.removesuffix("."),
+            )
         )
         raise QuarantineError(
             f"{context.store.real_root}: expected log {log.name} to begin at {end}, where run "

@@ -118,8 +118,8 @@ class RunHistory:
     def differing(self, witnessed: Collection[RunDigest]) -> dict[RunDigest, str]:
         """Return the witnessed digests that differ from this run's events, each with the events' digest.
 
-        A digest may leave out the plan's waiver in two cases: it was taken before the waiver was given; or a
-        proof was waived, because an older release took digests without waivers.
+        A digest may leave out the plan's waiver in two cases. It was taken before the waiver was given. Or a
+        proof was waived and an older release took the digest, without waivers.
         """
         event_ids = {digest.event_id for digest in witnessed}
         digests = digests_of(self, event_ids)
@@ -297,7 +297,9 @@ class Absence(StrEnum):
     """The reason why a journal lacks a run."""
 
     OLDER_COPY = "older-copy"
-    """The journal is a new one, or a copy from before the run. It may have recorded other runs since."""
+    """The journal is a new one, or a copy from before the run. It may have recorded other runs after this
+    one.
+    """
     REMOVED = "removed"
     """The journal has events from before and after the run's events."""
     ALTERED = "altered"
@@ -322,13 +324,13 @@ class AbsentRun:
 
     @property
     def at_ms(self) -> int:
-        """Return the latest time of the run's rows in ms since the epoch, or its beginning if it has none."""
+        """Return the latest time of the run's rows in ms since the epoch; without rows, when it began."""
         return max((row.at_ms for row in self.rows), default=self.begun_at_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedAbsence:
-    """:param altered: the run that the journal has in its place, or None if it has none (see ``why``)."""
+    """:param altered: the run that the journal has in its place, or None (see ``why``)."""
 
     absent: AbsentRun
     why: Absence
@@ -372,7 +374,8 @@ def explain_absence(
     """Return why a journal lacks a run.
 
     Numbers of events grow with time. A journal that was put back uses the lost numbers again: then an event
-    with a lower number is newer than the run. If it has recorded nothing since, no event has a higher number.
+    with a lower number is newer than the run. If such a journal has recorded nothing more, no event has a
+    higher number.
 
     :param histories: histories of the journal's runs that may be the absent one.
     """

@@ -1,4 +1,4 @@
-"""A store's deletions and losses by the journal, and comparison with the other records of its runs."""
+"""A store's deletions and losses in the journal, compared with the other records of its runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes that others made to a held store, by the journal, and whether a lake has the deleted ranges.
+"""Changes in the journal that others made to a held store, and whether a lake has the deleted ranges.
 
 A range that was reported as drift raises no second alarm. Other losses are alarms until they are accepted.
 """
@@ -249,7 +249,7 @@ def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple
 def spans_in_unasked_lakes(
     journal: Journal, record: StoreRecord, spans: Iterable[LostRange], unasked: Collection[str]
 ) -> tuple[ReleasedSpan, ...]:
-    """Return the parts of these spans that are, by the journal, in lakes that can't be asked."""
+    """Return the parts of these spans that are in lakes which can't be asked, according to the journal."""
     if not unasked:
         return ()
     every_span = list(spans)

@@ -1,4 +1,4 @@
-"""Memory of where a store's logs began and ended, and the ranges that are missing since.
+"""Memory of where a store's logs began and ended, and the ranges that went missing later.
 
 A run updates the memory. Validation and pages look for missing ranges in lakes. A range in no lake is lost.
 """

@@ -58,7 +58,7 @@ def own_ends(
 ) -> dict[SegmentId, int]:
     """Return the ends of sealed segments that end before the next one begins.
 
-    :param proven: ends by receipts of exactly these files; such segments aren't read.
+    :param proven: ends from receipts of exactly these files. Segments with such an end aren't read.
     :raises StorageEngineError: the broker's package can't find the ends.
     :raises OSError: a file can't be read.
     """
@@ -103,7 +103,7 @@ class Place(StrEnum):
     """On disk, and in no lake."""
     BOTH = "both"
     ARCHIVED = "archived"
-    """Only in a lake, by its receipts."""
+    """Only in a lake, as its receipts show."""
     DUE = "due"
     """On disk, and the broker's rules would delete it now."""
     EXPIRED = "expired"
@@ -179,7 +179,7 @@ def offset_ranges(
 
     :param ends: name of a log → its logical end. Files after it have no bytes yet.
     :param shielded: ranges that are gone from the log and kept in the shield.
-    :param gone: deleted ranges by the journal. They belong to the log, so a loss at its beginning is seen.
+    :param gone: deleted ranges in the journal. They belong to the log, so a loss at its beginning is seen.
     :param present: identities of the logs on disk, by name.
     """
     gone = [span for span in gone if span.start_offset < span.end_offset]

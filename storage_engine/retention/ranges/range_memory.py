@@ -35,7 +35,7 @@ from storage_engine.model.store import Lineages, split_runs
 from storage_engine.retention.proof.verification_memory import KeptRows
 
 _KEPT_LAKES = 3
-"""Number of kept memories: for two lakes together, and for each of them while the other can't be asked."""
+"""Number of kept memories: for two lakes together, and for each lake while the other can't be asked."""
 
 LogLineage = tuple[str, int]
 Slot = tuple[str, int, int]
@@ -162,7 +162,7 @@ def look_at_receipts(
 def known_spans(
     memories: RangeMemory, lake_ids: Sequence[str], read: Callable[[str, int], LakeLook]
 ) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
-    """Return the ranges for which lakes have receipts, from the memory and the rows that were added since.
+    """Return the ranges for which lakes have receipts, from the memory and the rows that were added after it.
 
     Every offset in them has a receipt. Of a segment that was archived twice, one range may be left out.
 

@@ -32,7 +32,9 @@ class SeenLog:
     identity: LogIdentity = field(default_factory=LogIdentity)
 
     def is_same_log(self, other: SeenLog) -> bool:
-        """Return whether both are the same log. If one of them has no identity, the name alone decides."""
+        """Return whether two logs are the same log. If one of the two logs has no identity, the name alone
+        decides.
+        """
         return self.log == other.log and may_be_one(self.identity.log_id, other.identity.log_id)
 
 

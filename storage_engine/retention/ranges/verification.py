@@ -94,7 +94,7 @@ def deletion_findings(
 ) -> Iterator[Finding]:
     """Yield findings on runs whose record in the journal differs from the witnesses of their deletions.
 
-    :param stamped: the deletion in the store's stamp; None if there is none or the stamp wasn't read.
+    :param stamped: the deletion in the store's stamp; None without a deletion, or if the stamp wasn't read.
     :raises JournalUnavailableError: the journal can't be read.
     """
     rows: Sequence[DeletedRange] = ()
@@ -397,7 +397,7 @@ def _with_journal(
 def _proven_ends(
     snapshot: StoreSnapshot, record: StoreRecord, rows: Sequence[Sequence[Receipt]]
 ) -> dict[SegmentId, int]:
-    """Return the end offsets of sealed segments by their receipts."""
+    """Return the end offsets of sealed segments from their receipts."""
     by_id: dict[SegmentId, list[Receipt]] = {}
     for row in (receipt for group in rows for receipt in select_whole(group)):
         if row.lineage == record.lineage_of(row.log):
@@ -453,7 +453,7 @@ def other_lake_findings(
 
 
 def _journal_heads(lake: Lake, journal: Journal, store_id: str) -> tuple[ChainHead, ...]:
-    """Return the last receipts of a store that a lake has to have, by the journal."""
+    """Return the last receipts of a store that a lake must have according to the journal."""
     return _heads_in_lake(KnownHeads(tuple(journalled_heads(journal, store_id))), lake, store_id)
 
 

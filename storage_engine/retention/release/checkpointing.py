@@ -49,7 +49,7 @@ from storage_engine.retention.store.context import AnyStore, Context, open_conte
 class DependentsResult:
     """Results for the files that pointed only into deleted segments.
 
-    :param min_offset: the log's min offset, by the files on disk, or None if nothing was released.
+    :param min_offset: the log's min offset, from the files on disk, or None if nothing was released.
     :param deleted: number of files by kind.
     :param freed_bytes: size of the deleted files; 0 while they are in the run's quarantine.
     :param notices: checks that could not be made while the store was locked, and files that stayed.

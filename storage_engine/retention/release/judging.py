@@ -310,7 +310,8 @@ def _refuse_lifted(context: Context, verdicts: Sequence[Verdict]) -> list[Refusa
             log,
             GateRefusedError(
                 f"log {log}: expected an archive rule by which the log, or some of its topics, may be "
-                f"deleted without a copy, found none any more. {MAY_BE_GONE} Archive it, and run again."
+                f"deleted without a copy, found that no such rule is in force now. {MAY_BE_GONE} Archive the "
+                "log, and run this again."
             ),
             MAY_BE_GONE,
         )
@@ -360,7 +361,7 @@ def _hash_again(
 def _check_compared(verdict: Verdict, note: str, reading: Reading) -> None:
     """Make sure that a segment hasn't changed since it was compared with other nodes' receipts.
 
-    :raises ChangedUnderUsError: it has changed, or that is unknown.
+    :raises ChangedUnderUsError: the segment has changed, or it is unknown whether it has.
     """
     path = verdict.segment.facts.path
     sha256 = digest(path, reading) if verdict.sha256 else "none"

@@ -1,6 +1,6 @@
 """Deletion of the approved plan's segments, as far as each passes the gate. Only here are segments released.
 
-First the store is locked by its broker's means and our lease. Then a new snapshot and a new plan are made,
+First the store is locked with its broker's means and our lease. Then a new snapshot and a new plan are made,
 and every segment is judged before the first is deleted. Then the oldest come first: intent, deletion, flush
 of the directory, result. In a stopped broker's store segments are deleted one by one. A running broker
 deletes them together by itself. It may be killed at any instant and run again.
@@ -135,7 +135,7 @@ class ReleaseResult:
 
     @property
     def kept_text(self) -> str:
-        """Return how many approved segments are kept after all, and why, or "" if none is."""
+        """Return how many approved segments are kept after all, and why, or "" if no such segment is kept."""
         if not self.kept:
             return ""
         reasons = Counter(kept.reason.value for kept in self.kept)
@@ -199,7 +199,7 @@ def _read_proofs(context: Context, by_segment: Mapping[SegmentId, SegmentRelease
 
 
 def find_deleted(held: Locked, segments: Sequence[Segment]) -> frozenset[SegmentId]:
-    """Return the segments that are deleted, by the broker's answer or else by their files.
+    """Return the segments that are deleted. The broker's answer says so, or else the files are missing.
 
     :raises BrokerError: a running broker has to answer, and can't be asked.
     """
@@ -239,7 +239,7 @@ def bytes_that_wait(deleted: Sequence[Segment]) -> int:
 
 
 def waiting_notices(waiting_bytes: int) -> tuple[str, ...]:
-    """Return a notice that space isn't free yet, or nothing if it is."""
+    """Return a notice that space isn't free yet, or nothing if it is free."""
     if not waiting_bytes:
         return ()
     return (

@@ -122,7 +122,7 @@ def reasons_digest(report: Report) -> str:
 def report_of_stored(stored: StoredReport) -> Report:
     """Return the report that a journal stores.
 
-    :raises BadInputError: it is of a release whose reports have other fields.
+    :raises BadInputError: the report is of a release whose reports have other fields.
     """
     fields = {name: value for name, value in stored.report.items() if name != "ok"}
     run = fields.get("run_key", "")
@@ -153,8 +153,9 @@ class FinishResult:
     :param ok: nothing failed, and nothing was refused.
     :param finished: the run has ended; otherwise it continues under the same run key.
     :param unread: lines on consumers' losses by the run, with the command that exports the messages.
-    :param refused: the error with which the run ends because of refused logs, or "" if none or if undone.
-    :param errors: why steps of the run failed, unless they were done since, and validation's findings.
+    :param refused: the error with which the run ends because of refused logs; "" without such logs, or if the
+        run was undone.
+    :param errors: why steps of the run failed, unless these steps were done later, and validation's findings.
     :param wrong_lakes: why lakes can't be used as they are. This fails the run's end as well.
     :param unchanged_since: the earlier run whose report counts for this run, or None if it has its own.
     :param notices: rows of the store's deletions that could not be written; the next run writes them.

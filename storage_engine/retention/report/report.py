@@ -132,7 +132,7 @@ class StepReport:
     """Result of one step of a run.
 
     :param took_ms: duration, or None if the step is not done.
-    :param error: the last failure, or "" if there was none or if the step was done since.
+    :param error: the last failure, or "" if there was none or if the step was done later.
     """
 
     step: str
@@ -206,7 +206,7 @@ class Outcome(StrEnum):
     UNFINISHED = "unfinished"
     """A step isn't done yet: run the same again."""
     FAILED = "failed"
-    """A step failed and was not done since, or validation found a failure."""
+    """A step failed and was not done later, or validation found a failure."""
     RELEASED_IN_PART = "released-in-part"
     """Segments of some logs are deleted. Other logs were refused, and stay unchanged."""
     UNDONE = "undone"
@@ -250,7 +250,8 @@ class Report:
     """A run's actions with their reasons, as page, mail and JSON show them.
 
     :param unproven: base offsets of segments that the run intended to archive and that have no receipt.
-    :param unproven_logs: the log of each of them; empty in reports from before this field existed.
+    :param unproven_logs: the log of each segment in ``unproven``; empty in reports from before this field
+        existed.
     :param archived_ahead: number of segments that the run archived though the plan doesn't delete them.
     :param archive_lag: sealed, unproven segments at the run's end, or None if it was not measured.
     :param alarms: exceeded limits of archive lag or a running broker's work, and ranges that others deleted.
@@ -709,7 +710,8 @@ def _receipts(context: Context, slots: Collection[tuple[str, int]]) -> Mapping[s
 def _counts(
     segments: Collection[tuple[str, int, int, int]], receipts: Collection[Receipt], lake: str
 ) -> Counts:
-    """Return the figures of some segments: numbers, messages by their receipts, and spans of offsets.
+    """Return the figures of some segments: numbers, messages according to their receipts, and spans of
+    offsets.
 
     :param segments: log, first offset, end offset and size of each segment.
     :param receipts: the receipts of all of them, or none.

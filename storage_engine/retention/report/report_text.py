@@ -293,7 +293,7 @@ def _lag(report: Report) -> Iterator[str]:
 
 
 def _notices(report: Report) -> Iterator[str]:
-    """Yield the notices. A notice of several steps is yielded once, with the names of all of them."""
+    """Yield the notices. A notice of several steps is yielded once, with the names of all these steps."""
     steps: dict[str, list[str]] = {}
     for notice in report.notices:
         step, _, rest = notice.partition(": ") if notice.startswith("while ") else ("", "", notice)

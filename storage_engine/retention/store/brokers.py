@@ -1,4 +1,4 @@
-"""Opening of a store by its broker's name, and a check whether its disk answers at all."""
+"""Opening of a store whose broker is named, and a check whether its disk answers at all."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[
 
     A run that deletes locks the store anyway. A run with nothing to delete learns only here who uses it.
 
-    :param is_leased: returns whether a run changes the store, by its journal.
+    :param is_leased: returns whether a run changes the store, as its journal says.
     :raises StoreBusyError: another process has its lock.
     """
     take_turn(lambda: _refuse_in_use(store, broker, is_leased))
@@ -214,7 +214,7 @@ def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable
 def refuse_shield(store: ManagedStore) -> None:
     """Make sure that a store can have a shield.
 
-    :raises BadInputError: this kind of broker can't have one.
+    :raises BadInputError: this kind of broker can't have a shield.
     """
     if find_broker(store.broker).aside is not Aside.IN_STORE:
         raise no_shield(store)

@@ -102,10 +102,10 @@ def check_disks(
     ]
     if shared:
         raise BadInputError(
-            f"{store.root}: expected none of our files on a disk of its running broker, which stops taking "
-            f"messages when that disk is full; found on one disk: {', '.join(shared)}. Nothing was changed. "
-            "Put them on another disk, or allow it by name: allow_same_disk in the connection, "
-            "--allow-same-disk on the command line."
+            f"{store.root}: expected no files of Storage Engine on a disk of the store's running broker, "
+            f"found on the same disk: {', '.join(shared)}. When that disk is full, the broker refuses "
+            "messages. Nothing was changed. Put these files on another disk, or allow the same disk: "
+            "allow_same_disk in the connection, --allow-same-disk on the command line."
         )
 
 
@@ -118,7 +118,8 @@ def shared_disks(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[tuple
 def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[Path]) -> None:
     """Make sure that a new lake won't be on a disk of its store's broker, running or stopped.
 
-    :raises BadInputError: it would be, and the store's settings don't allow it; nothing was created.
+    :raises BadInputError: the lake would be on such a disk, and the store's settings don't allow it; nothing
+        was created.
     """
     if store.live is not None and store.live.allow_same_disk:
         return
@@ -134,7 +135,7 @@ def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[P
 
 
 def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Sequence[Path]) -> str:
-    """Return a notice for a person who manages a store by its files while its broker runs.
+    """Return a notice for a person who manages a store through its files while its broker runs.
 
     If the running broker was named, :func:`check_disks` refuses such a place instead.
 
@@ -153,7 +154,7 @@ def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Seq
 def check_places(store: ManagedStore, data_paths: Sequence[Path]) -> None:
     """Make sure that lake, journal and reports are in no store's root, and not among the broker's files.
 
-    :raises BadInputError: one of them is; nothing was changed.
+    :raises BadInputError: one of them is in such a place. Nothing was changed.
     """
     places = {kind: directory for kind, _, directory in _places(store)}
     refuse_inside_store(places)

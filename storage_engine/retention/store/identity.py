@@ -1,4 +1,4 @@
-"""A store's identity: its UUID and lineage, by its stamp, by the journal, or by the lakes' receipts."""
+"""A store's identity: its UUID and lineage, from its stamp, the journal, or the lakes' receipts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def carry_out(
 
     :param record: the store's record in the journal. The caller has proven that the store is here.
     :param name: the new name, or None to keep the present one.
-    :raises StoreIdentityError: by the journal another store is here, or has the name.
+    :raises StoreIdentityError: according to the journal, another store is here, or has the name.
     :raises OSError: the stamp can't be written. The journal's record of the place is unchanged.
     """
     move = Move(
@@ -180,7 +180,7 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
 
 
 def is_known(store: ManagedStore, journal: Journal) -> bool:
-    """Return whether a journal has the store in this directory, by its place or by its stamp.
+    """Return whether a journal has the store in this directory. It is found by its place or its stamp.
 
     :raises StoreIdentityError: several machines have a store at this place, or the stamp can't be read.
     """
@@ -213,7 +213,7 @@ def add_to_journal(
 def archived_lineages(
     remembered: Iterable[StoreSummary], store_id: str | None, stamped: Lineages | None
 ) -> Lineages:
-    """Return the lineages of a store, by all its lakes together and by its stamp if it has one."""
+    """Return the lineages of a store, from all its lakes together and from its stamp if it has one."""
     newest: dict[str, int] = {}
     for row in (row for row in remembered if row.store_id == store_id):
         newest |= {log: max(lineage, newest.get(log, 1)) for log, lineage in row.log_lineages.items()}
@@ -271,7 +271,7 @@ def _check_name(
 ) -> None:
     """Make sure that an unknown store doesn't take another store's name.
 
-    :raises StoreIdentityError: by the journal or a lake another store has the name.
+    :raises StoreIdentityError: according to the journal or a lake, another store has the name.
     """
     named = journal.store_named(store.name)
     if named is not None and named.store_id != store_id:
@@ -347,7 +347,7 @@ def check_same(store: ManagedStore, journal: Journal, record: StoreRecord, stamp
 
 
 def _find_by_place(store: ManagedStore, remembered: list[StoreSummary]) -> str | None:
-    """Return the id of the store at this path by the lakes' receipts, or None if no receipt names the path.
+    """Return the id of the store at this path from the lakes' receipts; None if no receipt names the path.
 
     :raises BadInputError: receipts of several stores name the path, and nothing shows which store it is.
     """

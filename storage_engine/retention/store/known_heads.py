@@ -1,4 +1,4 @@
-"""The last known receipts of a store's lakes, by the journal and by the store's stamp.
+"""The last known receipts of a store's lakes, from the journal and the store's stamp.
 
 If a lake lacks them, it was put back from an older copy, or another lake is in its place. A write would then
 fork the chain of receipts, and the lake's proofs would be incomplete.
@@ -81,7 +81,8 @@ class KnownHeads:
         """Make sure that a lake has its known receipts, and is the lake that was at its place.
 
         :param whole: check the chain of receipts from its beginning, not only from the known part on.
-        :raises LakeIdentityError: it is another lake or an older copy. No step may write it or rely on it.
+        :raises LakeIdentityError: the place has another lake or an older copy. No step may write it or rely
+            on it.
         :raises ReceiptError: the chain of receipts is broken.
         :raises LakeUnavailableError: the lake can't be read.
         """
@@ -157,7 +158,9 @@ def _archive_rules(journal: Journal, record: StoreRecord) -> Mapping[str, int]:
 
 
 def journalled_heads(journal: Journal, store_id: str) -> Iterator[LakeHead]:
-    """Yield the last receipts that a person's latest :data:`RESET` kept, and those recorded since."""
+    """Yield the last receipts that a person's latest :data:`RESET` kept, and the last receipts that were
+    recorded after it.
+    """
     reset = journal.last_event_with(store_id, Step.STAMP, RESET)
     if reset is not None:
         yield from (from_jsonable(LakeHead, head) for head in reset.payload["lakes"])

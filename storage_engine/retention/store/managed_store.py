@@ -50,7 +50,7 @@ class ManagedStore:
     :param report_dir: directory that receives one JSON report and one text report for each run.
     :param broker: the kind of broker, by its registered name.
     :param broker_conf: the broker's own config file; None for the broker's defaults.
-    :param overrides: broker settings by the broker's names. They take precedence over ``broker_conf``.
+    :param overrides: broker settings under the broker's names. They take precedence over ``broker_conf``.
     :param time_zone: IANA name of deleteWhen's time zone; None for this machine's zone.
     :param second_lake: receives segments while ``lake`` can't be reached. Segments in either lake count.
     :param host: host of the store's disk, by host name or machine id; "*" if it is mounted on every host;
@@ -129,7 +129,9 @@ class ManagedStore:
 
     @property
     def is_live(self) -> bool:
-        """Return whether the store's broker runs, by its settings. An open store asks its broker instead."""
+        """Return whether the settings say that the store's broker runs. An open store asks its broker
+        instead.
+        """
         return self.live is not None
 
     @property

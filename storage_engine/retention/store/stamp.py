@@ -248,7 +248,7 @@ def _read_all(root: str) -> Mapping[Path, Stamp]:
 
 
 def _merge_stamps(stamps: Mapping[Path, Stamp], root: str) -> Stamp | None:
-    """Merge a store's stamps. If a run was killed between two files, one of them is older."""
+    """Merge a store's stamps. If a run was killed between two files, one file is older."""
     if not stamps:
         return None
     (path, first), *others = stamps.items()

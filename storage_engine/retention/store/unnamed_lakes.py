@@ -1,4 +1,4 @@
-"""Lakes that a store was archived into, by its stamp or journal, and that were not asked this time."""
+"""Lakes that a store was archived into, as its stamp or journal says, and that were not asked this time."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _UINT32 = struct.Struct(">I")
 _INT64 = struct.Struct(">q")
 _BLOCK: Final = 4096
 _WINDOWS_BYTES: Final = (1 << 16, 1 << 20, 1 << 24)
-"""Ranges that are searched backwards for a message, which has at most 4 MiB by the broker's default."""
+"""Ranges that are searched backwards for a message. In the broker's default, a message has at most 4 MiB."""
 _MAGICS: Final = tuple(map(_UINT32.pack, frame.MESSAGE_MAGICS))
 _SIZE_AND_MAGIC: Final = struct.Struct(">iI")
 
@@ -159,7 +159,7 @@ def iterate_frames(
 
     :param data: the whole segment file, since a blank frame must reach to the file's end.
     :param start: position in ``data`` of the first frame.
-    :param load: makes parts of ``data`` readable; None if all of it is readable.
+    :param load: makes parts of ``data`` readable; None if all of ``data`` is readable.
     """
     from storage_engine.crc import crc_engine
     from storage_engine.rocketmq.codec import frame_kernels
@@ -447,7 +447,7 @@ def last_message(data: memoryview, base_offset: int) -> bytes:
 
 
 def _last_message(data: memoryview, base_offset: int, end: int) -> int:
-    """Return the position of the last message that begins before ``end``; 0 if there is none near it."""
+    """Return the position of the last message that begins before ``end``; 0 if no message begins near it."""
     starts = message_starts(lambda start, stop: bytes(data[start:stop]), end)
     return next((at for at in starts if _frame_bytes(data, at, base_offset)), 0)
 

@@ -47,8 +47,8 @@ SCHEMA = pa.schema(_FIELDS)
 messages have typed columns (but the first row of a blank has the blank's magic). ``properties_text`` is the
 block of properties as stored; null if it is empty or no UTF-8. ``body`` is as stored, possibly compressed
 (``sys_flag``). Timestamps beyond the years 1 to 9999 are null. If typed columns would not re-encode to a
-row's exact bytes, ``raw`` has these bytes. ``body`` and ``raw`` are views of the segment, not copies: decoded
-rows keep the segment in memory. To sort these columns, cast them to pa.binary().
+row's exact bytes, ``raw`` has these bytes. ``body`` and ``raw`` are views of the segment, not copies, so
+decoded rows keep the segment in memory. To sort these columns, cast them to pa.binary().
 
 Rows of older lakes have ``properties`` and ``properties_terminated`` (whether a separator follows the last
 pair) instead of ``properties_text``: :mod:`storage_engine.rocketmq.codec.property_pairs`.

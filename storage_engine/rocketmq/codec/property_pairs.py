@@ -37,7 +37,8 @@ def join_pairs(pairs: Any, terminated: Any) -> pa.Array[Any]:
 
 
 def property_maps(texts: pa.ChunkedArray[Any]) -> pa.Array[Any]:
-    """Return blocks of properties as maps, by the rules of MessageDecoder#string2messageProperties.
+    """Return blocks of properties as maps. They are parsed by the rules of
+    MessageDecoder#string2messageProperties.
 
     Pairs without a name or a value are dropped. Of several values of a name, the last counts. Null stays.
     """

@@ -1,4 +1,4 @@
-"""Settings of the write path, by the broker's names and with its defaults (MessageStoreConfig)."""
+"""Settings of the write path, with the broker's names and defaults (MessageStoreConfig)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Recovery after a stop or a crash: finds the log's end, and makes queues and index agree with it.
 
-It follows the broker's rules, so that both leave the same files.
+It follows the broker's rules, so that it leaves the same files as the broker.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def first_part_after_crash(
 
 
 def first_part_after_stop(parts: Sequence[LogPart], dispatched: int) -> int:
-    """Return the number of the newest file that begins at or below the dispatched offset; 0 if none does."""
+    """Return the number of the newest file that begins at or below the dispatched offset, or 0."""
     numbers = range(len(parts) - 1, 0, -1)
     return next((number for number in numbers if parts[number].base_offset <= dispatched), 0)
 

@@ -1,8 +1,8 @@
 """Storage settings of broker.conf, as the broker's effective values.
 
-The file has java.util.Properties syntax, and its values have the broker's own types and limits. A value that
-the broker would silently replace with its default, or that would stop its cleaning, is an error here: a plan
-must not depend on a setting that the broker doesn't follow.
+The file has java.util.Properties syntax, and its values have the broker's own types and limits. A value is an
+error here if the broker would silently replace it with its default, or if it would stop the broker's
+cleaning. A plan must not depend on a setting that the broker doesn't follow.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def load_broker_config(
     """Read broker.conf and compute the settings in effect.
 
     :param path: broker.conf, in java.util.Properties syntax; None for the broker's defaults.
-    :param overrides: values by the broker's keys, which override the file (for what-if questions).
+    :param overrides: values under the broker's keys, which override the file (for what-if questions).
     :param root: the store's root directory; None for storePathRootDir's value.
     :raises BrokerConfigError: the file can't be read or parsed, the broker would not accept a value, or the
         root is missing or contradictory.

@@ -36,8 +36,8 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     file (StoreCheckpoint). A truncated value is then too low, so that a recovery begins earlier.
 
     :raises CorruptFileError: the checkpoint is no ordinary file.
-    :raises StoreLayoutError: it is a symbolic link.
-    :raises OSError: it can't be read.
+    :raises StoreLayoutError: the file is a symbolic link.
+    :raises OSError: the file can't be read.
     """
     data = _read(path)
     return None if data is None else _parse(data)

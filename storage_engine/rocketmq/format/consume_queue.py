@@ -171,9 +171,9 @@ class EntryFormat:
     ) -> tuple[MappedFile, int]:
         """Return the position of the first entry in use whose message is at ``minimum`` or above.
 
-        Without such an entry, return the position of the next entry to be written (by
-        ConsumeQueue#correctMinOffset, the min offset of a queue without valid entries is its max offset). The
-        search is a bisection, since entries ascend.
+        Without such an entry, return the position of the next entry to be written. In
+        ConsumeQueue#correctMinOffset, the min offset of a queue without valid entries is its max offset, too.
+        The search is a bisection, since entries ascend.
 
         :param files: at least one file.
         :param last: result of :meth:`last_position` for these files, if the caller has it.

@@ -36,8 +36,8 @@ class StoreLayout:
     """A store's paths (StorePathConfigHelper, CommitLog#<init>), with symbolic links resolved.
 
     :param segment_size_bytes: mappedFileSizeCommitLog. If it is None, the size of existing files counts.
-    :param archive_only: reason why nothing may be deleted from the store: its files that point into the log
-        have a form that can't be read here. "" if they can be read.
+    :param archive_only: reason why nothing may be deleted from the store, or "". The reason is that files
+        which point into the log have a form that can't be read here.
     :param reading: lock with which this process shows that it reads the store, if it may take the lock.
     """
 
@@ -231,7 +231,7 @@ def _require_directory(path: Path, expected: str, stores: Sequence[Path] = (), e
     """Check that a directory exists.
 
     :param elsewhere: advice for an absolute path that doesn't exist.
-    :raises StoreNotFoundError: it doesn't exist.
+    :raises StoreNotFoundError: the directory doesn't exist.
     """
     if path.is_dir():
         return
@@ -262,7 +262,7 @@ _LOG_AS_USUAL = (_QUEUES_IN_ROCKSDB, _CONFIGURATION_IN_ROCKSDB, _COMPACTION)
 
 
 def unhandled_setting(config: BrokerConfig) -> tuple[str, str] | None:
-    """Return a kind of data kept in an unsupported form, and the setting for it; None if there is none."""
+    """Return a kind of data kept in an unsupported form, and the setting for it; None without such data."""
     for kind, setting, is_set in (
         (_DLEDGER, "enableDLegerCommitLog", config.enable_dledger_commit_log),
         (_QUEUES_IN_ROCKSDB, f"storeType={config.store_type}", config.store_type.lower() != "default"),

@@ -28,7 +28,7 @@ def open_stored(path: str | os.PathLike[str]) -> io.FileIO:
     """Open a file for reading, unbuffered.
 
     :raises StoreLayoutError: the path is a symbolic link.
-    :raises OSError: it can't be opened.
+    :raises OSError: the file can't be opened.
     """
     try:
         return io.FileIO(os.open(path, _FILE), "rb")
@@ -43,7 +43,7 @@ def read_stored(path: Path) -> bytes:
 
     :raises StoreLayoutError: the path is a symbolic link.
     :raises CorruptFileError: the file is of another kind, or too long.
-    :raises OSError: it can't be read.
+    :raises OSError: the file can't be read.
     """
     refuse_link(path)
     return read_file(path, follow_links=False)
@@ -55,7 +55,7 @@ def open_directory_below(root: Path, directory: Path) -> int:
     :param root: path whose symbolic links are followed.
     :param directory: path below the root, in which no link is followed.
     :raises StoreLayoutError: a part of the path below the root is a symbolic link.
-    :raises OSError: it can't be opened.
+    :raises OSError: the directory can't be opened.
     """
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for part in directory.relative_to(root).parts:

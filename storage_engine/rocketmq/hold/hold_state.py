@@ -93,7 +93,7 @@ class HoldState:
     :param expected_settings: values of :data:`HELD_SETTINGS` when the hold was made. A renewal keeps them.
     :param min_offset, max_offset, address: the broker's offsets and address at the last look.
     :param segments: (base offset, inode) of every file of the log at the last look, in order.
-    :param end_offset: end of the last of these files.
+    :param end_offset: end offset of the last file in ``segments``.
     :param frame_offset: offset of the first message in the newest sealed segment; -1 if unknown.
     :param frame_sha256: SHA-256 of that message's frame.
     :param releasing: base offsets of segments before the fence that the broker may delete now.
@@ -101,8 +101,8 @@ class HoldState:
     :param reported: names of lasting drift that was reported already.
     :param fence: base offsets of the fence's segments.
     :param fence_count: number of segments that the fence should have, if the log has so many.
-    :param deletes_from_ms: time from which the broker may delete by its own rules without a renewal; 0 if an
-        older release renewed the hold last, and ``ends_at_ms`` has this time.
+    :param deletes_from_ms: time from which the broker may delete by its own rules without a renewal. 0 if an
+        older release renewed the hold last. Then ``ends_at_ms`` has this time.
     :param broker_name, cluster_name: the broker's names at the last look; "" if an older release looked.
     :param log_paths: directories of the log at the last look, each with the mount point of its file system
         ("" if unknown). Empty if an older release looked.
@@ -189,8 +189,8 @@ class Observed:
     :param files: files of the log, sorted by base offset. There may be gaps.
     :param frame_sha256: SHA-256 of the broker's frame at the hold's ``frame_offset``; "" if no message begins
         there; None if the broker was not asked.
-    :param unproven: reason why the broker may not be the one that runs on these files; "" if it is proven, or
-        the broker is a slave, which isn't checked.
+    :param unproven: reason why another broker may run on these files. "" if it is proven that this broker
+        does, or if it is a slave, which isn't checked.
     :param log_paths: see :class:`HoldState`.
     """
 

@@ -165,8 +165,8 @@ def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -
 class _Read:
     """Data read from the queues' files, one element for each row.
 
-    :param next_physical: physical offset of the group's next message, or of the queue's oldest readable
-        message if the group's position is unknown; -1 without such a message, or if the offset is unknown.
+    :param next_physical: physical offset of the group's next message. If the group's position is unknown, it
+        is the queue's oldest readable message. -1 if there is no such message, or if the offset is unknown.
     :param newest_physical: physical offset of the queue's last message; -1 likewise.
     :param readable: whether the queue's files can be read. If not, the other fields have no meaning.
     """

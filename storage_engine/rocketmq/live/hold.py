@@ -106,7 +106,7 @@ def expose(
 
     As with all changes of the hold, the caller must have its lock (:func:`marker.changing`).
 
-    The fence behind the segments is set before the first of them is made old.
+    The fence behind the segments is set before the first segment is made old.
 
     :param segments: the log's first segments, oldest first. Segments that are already deleted are skipped.
     :raises GateRefusedError: the fence can't be set there, or an mtime can't be set.
@@ -116,8 +116,8 @@ def expose(
     behind = next((file for file in observed.files if file.base_offset > state.releasing[-1]), None)
     if behind is None or Path(behind.path) != stays:
         raise GateRefusedError(
-            f"{stays}: expected the first segment that stays, found {behind.path if behind else 'no file'}. "
-            "Nothing was deleted. Plan again."
+            f"{stays}: expected this segment to follow the segments to delete, found "
+            f"{behind.path if behind else 'no file'} in its place. Nothing was deleted. Plan again."
         )
     save_state(memory, state)
     state = _put_fence(parts, memory, state, observed)
@@ -302,7 +302,7 @@ def end_hold(parts: LiveParts, now_ms: int) -> HoldStatus:
 
 
 def _put_settings_back(parts: LiveParts, state: HoldState, observed: Observed) -> Iterator[str]:
-    """Restore settings that we changed. Yield a notice for each that another program changed since."""
+    """Restore settings that we changed. Yield a notice for each one that another program changed later."""
     for changed in state.changed_settings:
         value = observed.settings.get(changed.key)
         if value == changed.ours:

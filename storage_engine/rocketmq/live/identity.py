@@ -121,9 +121,9 @@ def check_same_store(
         if admin.view_message(file.base_offset) == frame:
             return runs_here
         raise BadInputError(
-            f"{file.path}: expected the store of broker {admin.address}, found another message at offset "
-            f"{file.base_offset} than the broker has there. Nothing was changed. Check the path, what is "
-            "mounted there, and the address."
+            f"{file.path}: expected the store of broker {admin.address}, found that the broker has another "
+            f"message at offset {file.base_offset}. Nothing was changed. Check the path, what is mounted at "
+            "it, and the address."
         )
     return False
 
@@ -252,10 +252,10 @@ _NOTHING_WRITTEN = "Nothing was written."
 def check_goes_on(
     slave: BrokerConfig, receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]
 ) -> None:
-    """Check that the slave's master has the last archived message, and so the messages that follow it.
+    """Check that the master of a slave has the last archived message, so that its log continues the archive.
 
-    If both logs have this message, they also have the same bytes before it, since the message contains its
-    own physical offset, queue offset and store time.
+    The message contains its own physical offset, queue offset and store time. So if the master's log and the
+    archived log both have this message, they have the same bytes before it.
 
     :param receipts: receipts of the segments with which the slave begins, oldest first.
     :raises RestoreError: the master has another message or none at this offset, or doesn't answer.
@@ -268,17 +268,18 @@ def check_goes_on(
             if min_offset > offset:
                 raise RestoreError(
                     f"{where}: expected a log that begins before the last archived message, at physical "
-                    f"offset {offset}, found that it begins at {min_offset}: a slave would wait for ever for "
+                    f"offset {offset}, found that it begins at {min_offset}. A slave would wait for ever for "
                     f"bytes that the master no longer has. {_NOTHING_WRITTEN} Archive more of the master's "
                     "log first."
                 )
             if (digest := frame_sha256(master, offset)) != sha256(message).hexdigest():
-                text = "another" if digest else "none that begins there"
+                text = "another message" if digest else "no message that begins at this offset"
                 raise RestoreError(
                     f"{where}: expected the last archived message, at physical offset {offset}, found "
-                    f"{text}: its log continues differently from the archived one, and a slave would differ "
-                    f"from it without any error. {_NOTHING_WRITTEN} Restore less (--to-offset "
-                    f"{receipts[-1].base_offset}), or the lineage that the master has (--lineage)."
+                    f"{text}. The master's log continues differently from the archived one, and a slave "
+                    f"would differ from its master without any error. {_NOTHING_WRITTEN} Restore less "
+                    f"(--to-offset {receipts[-1].base_offset}), or the lineage that the master has "
+                    "(--lineage)."
                 )
     except (BrokerError, NotOnBrokerError) as error:
         if isinstance(error, NotOnBrokerError):

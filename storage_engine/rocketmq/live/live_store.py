@@ -189,7 +189,8 @@ class LiveStore(BrokerStore):
         return self.parts.files.data_paths
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the store's snapshot. A sealed segment ends below the broker's max offset, and by its files.
+        """Return the store's snapshot. A sealed segment ends below the broker's max offset, and its files
+        show that it is sealed.
 
         :raises BrokerError: the broker doesn't answer.
         :raises BadInputError: the directory isn't this broker's store, or the held broker is a slave now.

@@ -153,7 +153,8 @@ def list_files(directories: tuple[Path, ...]) -> tuple[SeenFile, ...]:
 class Session:
     """Connection of one process to a store's master, also if another broker becomes the master.
 
-    All :class:`LiveStore` objects of one ``open_live`` share it. Closing one of them closes the connection.
+    All :class:`LiveStore` objects of one ``open_live`` share it. Closing one such object closes the
+    connection.
 
     :raises StorageEngineError: see :func:`reach`.
     """

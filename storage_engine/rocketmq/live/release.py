@@ -86,9 +86,11 @@ def delete_segments(
     :raises GateRefusedError: the store isn't held, its broker restarted since it was held, or its release was
         neither tested nor accepted; nothing was done.
     :raises BrokerRefusedError: the broker didn't delete all in time; the rest may be deleted at any time.
-    :raises BrokerError: the broker doesn't answer, or was replaced; all of them may be deleted at any time.
+    :raises BrokerError: the broker doesn't answer, or was replaced; all these segments may be deleted at any
+        time.
     :raises ReleasedTooMuchError: more than these segments were deleted.
-    :raises StoreBusyError: another process keeps the hold's lock; all of them may be deleted at any time.
+    :raises StoreBusyError: another process keeps the hold's lock; all these segments may be deleted at any
+        time.
     """
     if not segments:
         return
@@ -169,8 +171,8 @@ def _prefix(parts: LiveParts, segments: Sequence[Segment]) -> Prefix:
     stays = next((path / name for path in paths if (path / name).exists()), None)
     if stays is None:
         raise GateRefusedError(
-            f"{', '.join(map(str, paths))}: expected segment {name} behind those to delete, found none. "
-            "Nothing was deleted. Plan again."
+            f"{', '.join(map(str, paths))}: expected segment {name} behind the segments to delete, "
+            "found no such file. Nothing was deleted. Plan again."
         )
     directories = sorted({Path(s.facts.path).parent for s in segments} | {stays.parent})
     return Prefix(tuple(segments), stays, {path: _identity(path) for path in directories})
@@ -211,7 +213,7 @@ def _check_unchanged(parts: LiveParts, prefix: Prefix, state: HoldState) -> None
 
 
 def _delete_prefix(parts: LiveParts, state: HoldState, prefix: Prefix, patience: Patience) -> None:
-    """Trigger the broker's passes until exactly the prefix is gone, by its min offset and by the files."""
+    """Trigger the broker's passes until its min offset and its files show that exactly the prefix is gone."""
     one_trigger_seconds = (MANUAL_PASSES - 1) * interval_ms(parts.files.config) / 1000
     triggered: float | None = None
     before: tuple[int, int] | None = None
@@ -244,9 +246,9 @@ def _delete_prefix(parts: LiveParts, state: HoldState, prefix: Prefix, patience:
             raise BrokerRefusedError(
                 f"{parts.admin.address}: expected the log to begin at {prefix.end_offset}, found that the "
                 f"broker says {info.commitlog_min_offset} and {len(paths)} of {len(prefix.segments)} files "
-                f"are left after {patience.waited_seconds:.0f} s, first {paths[0] if paths else 'none'}. The "
-                "segments behind them stay; these may be deleted at any time. Look into the broker's "
-                "store.log for why it doesn't delete, and run the same again, which goes on.",
+                f"are left after {patience.waited_seconds:.0f} s, first {paths[0] if paths else 'none'}. "
+                "These files may be deleted at any time; the segments behind them stay. Look into the "
+                "broker's store.log for why it doesn't delete. Run the same command again to continue.",
                 may_have_acted=True,
             )
         patience.pause(POLL_SECONDS)
@@ -267,9 +269,10 @@ def _is_exposed(state: HoldState) -> bool:
 def _busy_error(parts: LiveParts, prefix: Prefix, error: StoreBusyError) -> StoreBusyError:
     return StoreBusyError(
         f"{parts.root}: expected to change the hold while the broker deletes, found that another process of "
-        f"this machine kept its lock for {UNANSWERED_SECONDS:g} s ({error}) {len(_list_remaining(prefix))} "
-        f"of {len(prefix.segments)} segments are left, and may be deleted at any time; the segments behind "
-        "them stay. End the process that hangs, such as a watch, and run the same again, which goes on."
+        f"this machine kept the hold's lock for {UNANSWERED_SECONDS:g} s ({error}) "
+        f"{len(_list_remaining(prefix))} of {len(prefix.segments)} segments are left, and may be deleted at "
+        "any time. The segments behind them stay. End the process that hangs, such as a watch. Run the same "
+        "command again to continue."
     )
 
 
@@ -305,8 +308,8 @@ def _ask(parts: LiveParts, state: HoldState, patience: Patience) -> RuntimeInfo:
         raise BrokerUnavailableError(
             f"{parts.admin.address}: expected the broker that was told to delete, started at "
             f"{state.boot_timestamp_ms} ms, found one started at {info.boot_timestamp_ms} ms. The fence "
-            "still protects the segments that stay. Run the same again, which looks at the new one and goes "
-            "on.",
+            "still protects the segments that stay. Run the same command again: it looks at the new broker, "
+            "and continues.",
             may_have_acted=True,
         )
     return info
@@ -318,8 +321,8 @@ def _list_remaining(prefix: Prefix) -> list[Path]:
     for directory, identity in prefix.directories.items():
         if not directory.is_dir() or _identity(directory) != identity:
             raise StoreNotFoundError(
-                f"{directory}: expected the directory that was there a moment ago, found another or none. "
-                "Check that its disk is mounted, and run the same again."
+                f"{directory}: expected the directory of a moment ago, found another directory or none. "
+                "Check that its disk is mounted, and run the same command again."
             )
     return paths
 
@@ -336,5 +339,5 @@ def _check_not_too_much(parts: LiveParts, info: RuntimeInfo, prefix: Prefix) -> 
     raise ReleasedTooMuchError(
         f"{parts.root}: expected the log to begin at {prefix.end_offset}, found that {text}: bytes from "
         f"offset {prefix.end_offset}{behind} were deleted but not approved. Find out who deletes or touches "
-        "files there, and run verify, which shows which of these bytes are in the lake, and which are lost."
+        "this log's files. Run verify: it shows which of these bytes are in the lake, and which are lost."
     )

@@ -34,7 +34,7 @@ from storage_engine.rocketmq.remoting.connection import Access, Connection
 CHANGEABLE_SETTINGS: Final = frozenset(
     {"cleanFileForciblyEnable", "deleteWhen", "diskMaxUsedSpaceRatio", "fileReservedTime"}
 )
-"""Settings that retention may change. Others could ruin the store, such as the size of files."""
+"""Settings that retention may change. Other settings could ruin the store, such as the size of files."""
 MAX_OFFSETS_BYTES: Final = 512 * 1024 * 1024
 """Most bytes of a table of consumer offsets. A broker with 10 million positions sends about 300 MB."""
 

@@ -1,8 +1,9 @@
 """A connection to a broker or name server, with timeouts, TLS and signed requests.
 
-A request takes at most the connect timeout plus the request timeout, a repeated read twice as long. (The
-lookup of a host's name takes as long as the system's resolver allows.) A connection is closed after any
-failure, so that no late answer is taken for the answer to another request.
+A request takes at most the connect timeout plus the request timeout. If a read is repeated, both requests
+together take at most twice as long. The timeouts don't include the lookup of a host's name, which takes as
+long as the system's resolver allows. A connection is closed after any failure, so that no late answer is
+taken for the answer to another request.
 
 Requests are signed with an access key, which brokers require if authentication is on
 (``authenticationEnabled``; before 5.3.3 ``aclEnable``, which 5.3.3 still has but no longer reads).

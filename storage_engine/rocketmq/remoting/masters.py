@@ -1,8 +1,8 @@
 """Search for brokers through name servers, and for a second master of a broker's name.
 
-A name server knows only one master of a name, the one that registered last. If there are two, each look shows
-only one of them. Name servers don't exchange what they know. So replicas from earlier looks are asked
-directly. While there may be two masters, no segment is deleted.
+A name server knows only one master of a name, the one that registered last. If there are two masters, each
+look shows only one master. Name servers don't exchange what they know. So replicas from earlier looks are
+asked directly. While there may be two masters, no segment is deleted.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ class BrokerGroup:
         raise BadInputError(f"a controller, since no address is set ({CONTROLLERS})")
 
     def _role(self, address: str) -> str:
-        """Return the role of the broker at an address; "" if none is there or it has another name."""
+        """Return the role of the broker at an address; "" without a broker, or if it has another name."""
         if not address:
             return ""
         try:

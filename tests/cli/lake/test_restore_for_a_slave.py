@@ -102,8 +102,8 @@ def test_the_last_message_is_what_is_asked_for(restore, master, segments) -> Non
     ("change", "says"),
     [
         (lambda frame: frame[:-1] + bytes([frame[-1] ^ 1]), "found another"),
-        (lambda frame: b"", "found none that begins there"),
-        (lambda frame: bytes(len(frame)), "found none that begins there"),
+        (lambda frame: b"", "found no message that begins at this offset"),
+        (lambda frame: bytes(len(frame)), "found no message that begins at this offset"),
     ],
 )
 def test_a_master_with_another_message_there_is_refused(restore, master, tmp_path, change, says) -> None:

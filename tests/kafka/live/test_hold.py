@@ -280,7 +280,7 @@ def test_a_first_value_is_kept_until_it_is_back(
     assert not status.is_well
     assert "topic orders isn't needed to be held any more, and can't be put back" in status.alarms[0]
     assert "still raised, though no longer needed: orders" in status.described
-    with pytest.raises(BrokerRefusedError, match="Settings of orders are still ours"):
+    with pytest.raises(BrokerRefusedError, match="Settings of orders are still the hold's"):
         hold.end_hold(store, NOW_MS + 2)  # type: ignore[arg-type]
     assert cluster.value("orders") == held_ms
     cluster.answers.clear()

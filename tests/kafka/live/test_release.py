@@ -249,5 +249,7 @@ def test_where_a_log_begins_has_to_be_known_of_those_alone_that_we_have_had_cut(
     monkeypatch.setattr(release, "starts_of", lambda *_: {})
     assert release.find_below_start(opened(node, state), prefix.segments) == frozenset()
     was_cut = replace(state.logs[LOG], let_go=prefix.segments[0].end_offset)
-    with pytest.raises(BrokerUnavailableError, match=f"asked where log {LOG} begins"):
+    with pytest.raises(
+        BrokerUnavailableError, match=f"expected the leader of log {LOG} to say where the log begins"
+    ):
         release.find_below_start(opened(node, HoldState(logs={LOG: was_cut})), prefix.segments)

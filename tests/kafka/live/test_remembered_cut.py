@@ -96,7 +96,9 @@ def test_a_leader_that_came_meanwhile_and_has_others_is_told_of(found: Any, answ
     prefix, live, _, _ = found
     answers.epochs = [3, 4]
     answers.other = {prefix.key: "another leader appended other records"}
-    with pytest.raises(ReleasedTooMuchError, match=f"Its records below offset {prefix.boundary} are deleted"):
+    with pytest.raises(
+        ReleasedTooMuchError, match=f"The log's records below offset {prefix.boundary} are deleted"
+    ):
         answers.run(Cut(prefix, live))
 
 

@@ -237,7 +237,7 @@ def test_a_rule_that_is_lifted_while_a_run_deletes_lets_nothing_more_go(
 
     monkeypatch.setattr(releasing, "remover", lift)
     (refused,) = steps.release(store, "run").refused
-    assert (refused.log, "found none any more" in refused.why) == ("a-0", True)
+    assert (refused.log, "found that no such rule is in force now" in refused.why) == ("a-0", True)
     assert files_of(node.directories[0] / "a-0") == before
     assert len(files_of(node.directories[1] / "b-0")) < len(before)
 

@@ -233,7 +233,7 @@ def test_a_warehouse_that_depends_on_the_working_directory_is_refused(
     ("properties", "why"),
     [
         ({"uri": "sqlite:///here.db", "warehouse": "/w"}, "expected an absolute path"),
-        ({"uri": "sqlite:////DIRECTORY/catalog.db"}, "expected the property warehouse"),
+        ({"uri": "sqlite:////DIRECTORY/catalog.db"}, "expected the property 'warehouse'"),
         ({"uri": "sqlite:////DIRECTORY/catalog.db", "warehouse": None}, "expected a text for warehouse"),
         ({"uri": "sqlite:////DIRECTORY/catalog.db", "warehouse": "ftp://x/y"}, "that can be written"),
         ({"type": "in-memory"}, "expected the property uri"),

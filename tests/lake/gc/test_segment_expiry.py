@@ -428,7 +428,7 @@ def test_by_a_wrong_clock_nothing_expires_or_goes(
     ahead_ns = 30 * DAY_MS * 1_000_000
     monkeypatch.setattr(act_files, "read_clock_at", lambda *place: real(*place) + ahead_ns)
     for use in (remove_expired, lambda lake: expire(lake, [second])):
-        with pytest.raises(act_files.LakeUnavailableError, match="one of both clocks is wrong"):
+        with pytest.raises(act_files.LakeUnavailableError, match="one of the two clocks is wrong"):
             use(lake)
     assert path_of(lake, first).exists()
     assert states(lake) == ["expired", None]

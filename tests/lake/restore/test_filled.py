@@ -140,8 +140,8 @@ def test_a_topic_with_a_gap_is_refused_by_name(filled: Callable[[int], Lake], tm
     thin(lake, every_receipt(lake)[1:2], LEDGER)
     with pytest.raises(RestoreError) as refused:
         restore(lake, STORE, tmp_path / "back", with_filler=True)
-    assert f"those of {LEDGER!r} in the segment at {MIB} are gone" in str(refused.value)
-    assert f"--to-offset {2 * MIB}, or --from-offset {2 * MIB}." in str(refused.value)
+    assert f"messages of topic {LEDGER!r} before and after the segment at {MIB}" in str(refused.value)
+    assert f"one with --to-offset {2 * MIB}, the other with --from-offset {2 * MIB}." in str(refused.value)
     assert not (tmp_path / "back").exists()
     for number, span in enumerate((Span(to_offset=2 * MIB), Span(from_offset=2 * MIB))):
         restore(lake, STORE, tmp_path / f"side {number}", span=span, with_filler=True)

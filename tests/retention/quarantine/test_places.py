@@ -75,7 +75,7 @@ def test_where_no_place_is_on_its_disk_the_policy_is_refused(
         (other_disk / "other" / name).mkdir(parents=True)
     store = with_log_at(other_disk / "other" / "commitlog" / "mine")
     before = files_of(store.root), files_of(other_disk)
-    expected = "expected a place for a quarantine on its own file system"
+    expected = "expected a place for a quarantine on the same file system as this directory"
     with pytest.raises(BadInputError, match=expected):
         preview(store, PlanRequest(manual=True))
     with pytest.raises(BadInputError, match=expected):

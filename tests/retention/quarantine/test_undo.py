@@ -234,7 +234,7 @@ def test_undo_is_refused_where_offsets_were_written_since(undoable: Stores) -> N
     refused(
         store,
         QuarantineError,
-        "expected no file after the deletion by run 'r', found one: it was written since",
+        "expected no file after the deletion by run 'r', found one: it was written later",
     )
 
 
@@ -243,7 +243,9 @@ def test_undo_is_refused_where_the_log_has_gone_on_without_us(undoable: Stores) 
     store = undoable()
     clean(store, "r", 2)
     (Path(store.root) / "commitlog" / f"{2 * MIB:020d}").unlink()
-    refused(store, QuarantineError, "begin at 2097152, .* found 3145728: the store has changed since")
+    refused(
+        store, QuarantineError, "begin at 2097152, .* found 3145728: the store has changed after the deletion"
+    )
 
 
 @pytest.mark.slow
@@ -287,7 +289,7 @@ def test_undo_is_refused_where_a_file_of_the_quarantine_is_another(undoable: Sto
     refused(
         store,
         QuarantineError,
-        r"expected the file that was deleted, .* and mtime \d+ ns: it was touched or copied since",
+        r"expected the file that was deleted, .* and mtime \d+ ns: the file was touched or copied later",
     )
 
 

@@ -207,7 +207,7 @@ def test_a_rule_that_is_lifted_while_a_run_deletes_lets_nothing_more_go(
         return begin(*arguments, **more)
 
     monkeypatch.setattr(releasing, "remover", begun)
-    with pytest.raises(GateRefusedError, match="found none any more"):
+    with pytest.raises(GateRefusedError, match="found that no such rule is in force now"):
         steps.release(store, "r")
     assert files(store) == before
 

@@ -125,9 +125,9 @@ def test_an_opening_that_fails_leaves_none(
     with pytest.raises(BadInputError, match="expected broker 'other'"):
         open_store(another)
     refused = replace(store, live=replace(store.live or LiveBroker(), allow_same_disk=False))
-    with pytest.raises(BadInputError, match="expected none of our files on a disk"):
+    with pytest.raises(BadInputError, match="expected no files of Storage Engine on a disk"):
         open_context(refused)
-    with pytest.raises(StorageEngineError, match="expected none of our files"), opened(refused):
+    with pytest.raises(StorageEngineError, match="expected no files of Storage Engine"), opened(refused):
         pytest.fail("opened it")
 
 

@@ -33,7 +33,7 @@ class StoreCheckpoint:
         self.values = read_checkpoint(path) or Checkpoint(0, 0, 0, 0, 0)
 
     def set(self, **values: int) -> None:
-        """Set values that the next :meth:`flush` writes, by the names of :class:`Checkpoint`."""
+        """Set values that the next :meth:`flush` writes, under the names of :class:`Checkpoint`."""
         with self._guard:
             self.values = replace(self.values, **values)
 

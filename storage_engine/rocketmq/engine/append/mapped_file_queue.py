@@ -116,7 +116,7 @@ class WritableFile:
 
     @property
     def store_timestamp_ms(self) -> int:
-        """Return the newest message's store time; 0 if none was written since the file was opened."""
+        """Return the newest message's store time; 0 if no message was written since the file was opened."""
         return self._table[append_kernels.STORE_MS]
 
     @property
@@ -444,7 +444,7 @@ class FileQueue:
         return first.base_offset if first.available else first.end_offset
 
     def load(self) -> None:
-        """Map the existing files. All count as full until a recovery sets their ends.
+        """Map the existing files. All files count as full until a recovery sets their ends.
 
         :raises StoreLayoutError: a file has another size than in the settings, or a name that is no offset.
         :raises BadInputError: this process may not have so many files open.
