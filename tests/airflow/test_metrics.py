@@ -21,6 +21,7 @@ from statsd import StatsClient
 from storage_engine.hooks.notifiers import metrics_sent
 from storage_engine.sensors.cleanup import StorageEngineCleanupSensor
 from tests.airflow.test_notifiers import run_dag, run_monitor
+from tests.rounds import later
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -120,7 +121,9 @@ def test_a_backend_that_fails_ends_no_task(monitored: Any) -> None:
     monitored(("statsd_on",), Failing())
 
 
-@pytest.mark.parametrize("options", [("statsd_on",), ("statsd_on", "statsd_datadog_enabled"), ("otel_on",)])
+@pytest.mark.parametrize(
+    "options", [("statsd_on", "statsd_datadog_enabled"), ("otel_on",), *later(("statsd_on",))]
+)
 def test_each_task_of_a_run_sends_what_it_has_changed(monitored: Any, options: tuple[str, ...]) -> None:
     received, reader = Received(), InMemoryMetricReader()
     is_otel = options == ("otel_on",)

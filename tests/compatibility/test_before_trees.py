@@ -146,6 +146,7 @@ def test_a_copy_and_a_rebuilt_lake_are_of_their_lakes_version(state: State, tmp_
     check_whole(state, tmp_path / "rebuilt")
 
 
+@pytest.mark.again
 @pytest.mark.timeout(600 if KILLS < 100 else 3600)
 def test_an_upgrade_that_was_killed_leaves_a_lake_and_is_finished_by_the_next(
     state: State, tmp_path: Path

@@ -316,6 +316,7 @@ def test_what_a_damaged_file_still_proves_is_taken_out_where_some_are_archived_a
     ] * 3
 
 
+@pytest.mark.again
 @pytest.mark.parametrize("sharing", [1], indirect=True)
 def test_killed_while_a_damaged_file_leaves_what_was_taken_out_gets_its_receipts_back(
     shared: Lake, segments: list[Path], make_jobs: MakeJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

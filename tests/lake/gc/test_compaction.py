@@ -225,7 +225,7 @@ def test_killed_between_its_commits_archiving_finishes_it(
     check(small, segments, tmp_path / "back")
 
 
-@pytest.mark.parametrize("fault", ["rows", "footer", "lost"])
+@pytest.mark.parametrize("fault", again_but(["rows", "footer", "lost"], "lost"))
 def test_killed_between_its_commits_small_files_give_back_what_a_damaged_larger_one_lost(
     small: Lake,
     segments: list[Path],
@@ -281,7 +281,8 @@ def test_what_expired_in_a_larger_file_without_a_footer_keeps_nothing_from_comin
     assert len(rows_of(small)) == sum(row.row_count for row in rows)
 
 
-@pytest.mark.parametrize("way", again_but(["rebuild", "archive"], "archive"))
+@pytest.mark.again
+@pytest.mark.parametrize("way", ["rebuild", "archive"])
 def test_killed_again_where_small_files_give_rows_back_all_get_their_receipts(
     small: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
