@@ -194,7 +194,7 @@ class Logs:
             self.log_once(line)
 
     async def renew(self) -> None:
-        """Read the lake's newest commit, and log its gaps.
+        """Read the lake's newest commit, and log the gaps in its partitions.
 
         :raises LakeUnavailableError: the lake can't be read. The earlier state stays.
         """

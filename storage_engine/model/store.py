@@ -79,8 +79,8 @@ def split_runs(items: Iterable[T], follows: Callable[[T, T], bool]) -> Iterator[
 class FileFacts:
     """The file system's facts about a file.
 
-    If two facts are equal, nobody wrote to the file in between. That holds only where the first facts were
-    taken of a settled file and the file system's times can be trusted (:mod:`storage_engine.same_bytes`).
+    If two facts are equal, nobody wrote to the file in between. This holds only for a file that was settled
+    when the first facts were taken, and whose times can be trusted (:mod:`storage_engine.same_bytes`).
     """
 
     path: str

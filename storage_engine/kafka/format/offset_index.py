@@ -16,7 +16,7 @@ _REMEDY = "Remove it while the broker is stopped: the broker makes it again when
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OffsetIndex:
-    """The entries of an index. The batch with an entry's last offset begins at or after the entry's position.
+    """The entries of an offset index: a batch's last offset, and a position at or before that batch.
 
     :param slots: the number of entries that the file has room for. Unused slots are zero.
     """

@@ -263,7 +263,7 @@ def check_below_warehouse(config: LakeConfig, name: str, location: str) -> None:
 
 
 def table_around(file_io: FileIO, location: str, namespace: str) -> str | None:
-    """Return the location of another lake's table or warehouse that contains a table's location.
+    """Return the location of another lake's table or warehouse that a table's location lies in.
 
     :param namespace: namespace of the tables in that warehouse.
     :return: None if no such location is visible to this user.

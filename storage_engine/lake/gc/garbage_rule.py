@@ -157,7 +157,8 @@ def _verdict(candidate: Candidate, kept: str, hidden_by: str) -> Verdict:
     """Decide about one file.
 
     :param kept: key of a kept file that this file names; "" if there is none.
-    :param hidden_by: key of an unreadable file, if no readable file names this one; otherwise "".
+    :param hidden_by: key of an unreadable file that may name this one; "" if there is none, or a readable
+        file names it.
     """
     contents = candidate.contents
     if contents is None or candidate.young:

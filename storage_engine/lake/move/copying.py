@@ -2,8 +2,8 @@
 
 Data files are copied first. Each is compared with its receipt and synced to disk before it gets its final
 name. Then the metadata is written, as in a relocation, and then the catalog's rows. The copy is read-only. If
-the original is lost, a person can promote the copy to a lake of its own. If the lake is copied again, the
-copy gets the new files, and keeps its data files.
+the original is lost, a person can promote the copy to a lake of its own. If the lake is copied again,
+only new data files are copied.
 """
 
 from __future__ import annotations

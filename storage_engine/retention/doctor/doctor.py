@@ -617,7 +617,7 @@ class Place:
 
 
 def look_at_mounts(data_paths: Sequence[Path], root: str) -> tuple[Place, ...]:
-    """Return one directory for each mount that a store is on, the root's first."""
+    """Return a directory on each mount that has data of a store. The root's mount comes first."""
     places: dict[str, Place] = {}
     for path in (Path(root), *data_paths):
         mount = mount_of(path)

@@ -58,7 +58,7 @@ def changed_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[Rel
 
 
 def _has_its_bytes(root: str | os.PathLike[str], file: SeenLink) -> bool:
-    """Return whether a link still has its bytes. A touched link is compared by its digest."""
+    """Return whether a link has the bytes that were linked. If its times changed, its digest decides."""
     sha256 = file.link.sha256
     return file.is_same or (bool(sha256) and digest_of(root, file, lambda count: None) == sha256)
 

@@ -52,7 +52,7 @@ _OF_RELEASE = {
 
 
 def find_contradictions(history: RunHistory, record: RunRecord) -> tuple[str, ...]:
-    """Return contradictions among a run's records as clauses, each: expected …, found …
+    """Return contradictions among a run's records. Each is a clause "expected …, found …".
 
     Records that are written at a run's end are expected only if the run has ended.
     """

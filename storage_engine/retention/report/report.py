@@ -444,7 +444,7 @@ def _list_unarchived(
 ) -> set[SegmentId]:
     """Return the unproven segments that still wait for a receipt.
 
-    A waived segment was deleted without a receipt, and a refused log waits for the next run.
+    Left out are segments deleted without a receipt, and those of refused logs, which the next run handles.
     """
     deleted_ids, stay = {release.segment.id for release in deleted}, {log.log for log in refused}
     return {slot for slot in unproven if slot not in deleted_ids and slot.log not in stay}
@@ -544,7 +544,7 @@ def read_lakes(context: Context, run: Run) -> InLakes:
 
 
 def _find_ahead(events: Sequence[Event], *, hashed_again: bool) -> set[str]:
-    """Return the segments that the run proved, or found still proven, besides those that it deletes."""
+    """Return segments that the run proved, or if ``hashed_again`` proved once more, but doesn't delete."""
     results = (event for event in events if (event.step, event.phase) == (Step.SEALED, Phase.RESULT))
     return {row.subject for row in results if bool(row.payload.get(HASHED_AGAIN)) is hashed_again} - {WHOLE}
 

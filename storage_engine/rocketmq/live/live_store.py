@@ -521,9 +521,9 @@ def _open(
 
 
 def another_broker(state: HoldState, observed: Observed, answers_ms: int) -> Drift | None:
-    """Return drift if the broker isn't provably the held one; None if it is.
+    """Return drift, or None if it is proven that this broker is the held one.
 
-    The process of the last look is the held one. Another process, at any address, must have the files' lock.
+    The process of the last look is the held one. Any other process must have the lock on the store's files.
 
     :param answers_ms: boot timestamp of the process that answers after the look.
     """
