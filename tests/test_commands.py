@@ -21,7 +21,7 @@ import pytest
 import storage_engine.commands as module
 from storage_engine.cli.main import cli as group
 from storage_engine.cli.options.store_argument import managed_store
-from storage_engine.cli.shell.command import parameters_of, with_store_of_connection
+from storage_engine.cli.shell.shared_options import parameters_of, with_store_of_connection
 from storage_engine.commands import (
     Arguments,
     Command,

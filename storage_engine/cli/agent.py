@@ -16,7 +16,7 @@ import click
 from storage_engine.cli.options.store_argument import managed_store
 from storage_engine.cli.options.stores_file import find_named
 from storage_engine.cli.output.output import say
-from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.shared_options import command
 from storage_engine.cli.shell.values import NamedPath, host_and_port, parse_speed
 from storage_engine.core.clock import clock_ms
 

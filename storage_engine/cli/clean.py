@@ -19,7 +19,7 @@ from storage_engine.cli.output.notify_option import AlarmsTold, alarms_told, not
 from storage_engine.cli.output.output import answer, error_json, print_json, say, say_notes
 from storage_engine.cli.output.plan_output import ASSUMED, by_hand, plan_json, print_plan
 from storage_engine.cli.output.progress import archive_with_progress, waiting
-from storage_engine.cli.shell.command import command, json_option, said_by, wants_json
+from storage_engine.cli.shell.shared_options import command, json_option, said_by, wants_json
 from storage_engine.cli.shell.values import reason_text
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms

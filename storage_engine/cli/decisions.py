@@ -11,7 +11,7 @@ import click
 from storage_engine.cli.options.options import check_store, conn_id_option, lake_and_journal, lake_option
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.output import answer, store_name
-from storage_engine.cli.shell.command import command, json_option
+from storage_engine.cli.shell.shared_options import command, json_option
 from storage_engine.cli.shell.values import reason_text
 from storage_engine.commands import Command, Text
 from storage_engine.core.host import person

@@ -25,7 +25,7 @@ from storage_engine.cli.output.output import (
     terminal_width,
 )
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import (
+from storage_engine.cli.shell.shared_options import (
     command,
     json_option,
     said_by,

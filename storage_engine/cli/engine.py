@@ -16,8 +16,8 @@ import click
 from storage_engine.cli.options.store_argument import has_lake, takes_store
 from storage_engine.cli.output.output import answer, say
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import command, json_option
 from storage_engine.cli.shell.interruption import ended_by_signal
+from storage_engine.cli.shell.shared_options import command, json_option
 from storage_engine.commands import join_texts
 from storage_engine.exceptions import BadInputError
 from storage_engine.retention.hold.hold_text import positions_text

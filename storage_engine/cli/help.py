@@ -13,7 +13,7 @@ from click.shell_completion import get_completion_class
 from storage_engine import __version__
 from storage_engine.cli.options.store_argument import LIVE_OPTIONS, SHARED_STORE_OPTIONS
 from storage_engine.cli.output.output import put, say
-from storage_engine.cli.shell.command import GROUPS, QUIET, WAIT, command, records_of
+from storage_engine.cli.shell.shared_options import GROUPS, QUIET, WAIT, command, records_of
 from storage_engine.cli.shell.values import NamedPath
 from storage_engine.commands import Command
 from storage_engine.core.durable import make_dirs, write_file

@@ -13,7 +13,7 @@ import click
 from storage_engine.cli.options.store_argument import address_options, takes_store
 from storage_engine.cli.output.live_output import print_hold
 from storage_engine.cli.output.output import answer, print_json, say, say_notes
-from storage_engine.cli.shell.command import command, json_option, wants_json
+from storage_engine.cli.shell.shared_options import command, json_option, wants_json
 from storage_engine.cli.shell.values import reason_text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import person

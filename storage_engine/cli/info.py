@@ -20,7 +20,7 @@ from storage_engine.cli.options.options import (
 from storage_engine.cli.options.store_argument import managed_store
 from storage_engine.cli.options.stores_file import NamedStore, named_stores
 from storage_engine.cli.output.output import answer, print_json, print_table, put, say
-from storage_engine.cli.shell.command import command, json_option, wants_json
+from storage_engine.cli.shell.shared_options import command, json_option, wants_json
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import is_this_host

@@ -20,7 +20,7 @@ from storage_engine.cli.output.next_line import say_next
 from storage_engine.cli.output.output import print_json, say, say_notes
 from storage_engine.cli.output.plan_output import print_plan
 from storage_engine.cli.output.progress import archive_with_progress, waiting
-from storage_engine.cli.shell.command import Group, command, json_option, wants_json
+from storage_engine.cli.shell.shared_options import Group, command, json_option, wants_json
 from storage_engine.cli.shell.values import key_value_pairs, reason_text, size_bytes
 from storage_engine.commands import Command
 from storage_engine.core.clock import clock_ms

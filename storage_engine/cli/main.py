@@ -18,8 +18,8 @@ from click.shell_completion import CompletionItem
 
 from storage_engine import __version__
 from storage_engine.cli.output.output import print_error, say
-from storage_engine.cli.shell.command import Group, parameters_of
 from storage_engine.cli.shell.interruption import INTERRUPTED, interruptible
+from storage_engine.cli.shell.shared_options import Group, parameters_of
 from storage_engine.commands import Arguments
 from storage_engine.exceptions import BadInputError, NotApprovedError, StorageEngineError
 

@@ -14,7 +14,7 @@ import click
 from storage_engine.cli.options.options import conn_id_option, lake_and_journal, lake_option
 from storage_engine.cli.options.stores_file import named_stores
 from storage_engine.cli.output.output import say
-from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.shared_options import command
 from storage_engine.cli.shell.values import NamedPath, host_and_port
 from storage_engine.commands import Command
 from storage_engine.core.clock import clock_ms

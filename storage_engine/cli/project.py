@@ -19,7 +19,7 @@ import tzlocal
 from storage_engine.cli.options.options import before_airflow
 from storage_engine.cli.options.stores_file import add_store, named_stores
 from storage_engine.cli.output.output import put, say
-from storage_engine.cli.shell.command import AIRFLOW_GROUP, NAMED, GroupedOption, command
+from storage_engine.cli.shell.shared_options import AIRFLOW_GROUP, NAMED, GroupedOption, command
 from storage_engine.cli.shell.values import NamedPath, TargetPath
 from storage_engine.cli.shell.values import time_zone as known_time_zone
 from storage_engine.commands import Command, Text

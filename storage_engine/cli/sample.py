@@ -11,7 +11,7 @@ import click
 from storage_engine.cli.options.store_argument import installed_broker
 from storage_engine.cli.output.output import answer
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import command, json_option
+from storage_engine.cli.shell.shared_options import command, json_option
 from storage_engine.cli.shell.values import TargetPath, moment_ms, size_bytes
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS, clock_ms

@@ -13,7 +13,7 @@ import click
 
 from storage_engine.cli.options.options import lake_option
 from storage_engine.cli.output.output import say
-from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.shared_options import command
 from storage_engine.cli.shell.values import NamedPath, host_and_port, size_bytes
 from storage_engine.core.extras import SERVER
 from storage_engine.core.wording import count_text

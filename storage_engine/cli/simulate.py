@@ -16,7 +16,7 @@ import click
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.output import print_json, print_lines, print_table, say, store_head, store_name
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import command, json_option, wants_json
+from storage_engine.cli.shell.shared_options import command, json_option, wants_json
 from storage_engine.cli.shell.values import TargetPath, key_value_pairs, size_bytes
 from storage_engine.core.clock import HOUR_MS, clock_ms
 from storage_engine.core.durable import new_file

@@ -26,7 +26,7 @@ from storage_engine.cli.output.output import (
 )
 from storage_engine.cli.output.plan_output import by_hand, plan_json, print_disks, print_pending, print_plan
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import command, json_option, wants_json
+from storage_engine.cli.shell.shared_options import command, json_option, wants_json
 from storage_engine.cli.shell.values import disk_percents, key_value_pairs, moment_ms, reason_text
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms

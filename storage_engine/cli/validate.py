@@ -10,7 +10,7 @@ import click
 from storage_engine.cli.options.store_argument import has_lake, takes_store
 from storage_engine.cli.output.output import print_json, print_ranges, print_table, say, say_notes
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import command, json_option, wants_json
+from storage_engine.cli.shell.shared_options import command, json_option, wants_json
 from storage_engine.cli.shell.values import NamedPath
 from storage_engine.commands import Command
 from storage_engine.core.wording import store_text

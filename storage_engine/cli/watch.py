@@ -19,8 +19,8 @@ from storage_engine.cli.options.options import (
 from storage_engine.cli.options.store_argument import managed_store, takes_store, with_live_broker
 from storage_engine.cli.output.notify_option import alarms_told, doctor_of, notify_option
 from storage_engine.cli.output.output import answer, say, say_notes
-from storage_engine.cli.shell.command import command, json_option
 from storage_engine.cli.shell.interruption import ended_by_signal
+from storage_engine.cli.shell.shared_options import command, json_option
 from storage_engine.cli.shell.values import NamedPath
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import check_host

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, event
 
-from storage_engine.cli.shell.command import ENVIRONMENT
+from storage_engine.cli.shell.shared_options import ENVIRONMENT
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.tables import database
 from storage_engine.lake.catalog import config

@@ -72,7 +72,9 @@ def test_writers_at_the_same_time_leave_one_chain_or_one_clear_error(
     assert sorted(str(it.act.decision.scope.topic) for it in acts[1:] if it.act.decision.scope) == sorted(
         recorded
     )
-    assert all("another process. Nothing was changed. Run again" in error for error in refused)
+    assert all(
+        "another process. Nothing was changed. Run the same command again" in error for error in refused
+    )
     assert len(recorded) + len(refused) == 6
     acts = hold(lake, "last")
     mark = read_mark(lake.segments())

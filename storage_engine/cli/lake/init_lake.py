@@ -13,7 +13,7 @@ from storage_engine.cli.options.options import check_either, of_lake, store_of_c
 from storage_engine.cli.options.store_argument import installed_broker
 from storage_engine.cli.output.next_line import archive_command, say_next
 from storage_engine.cli.output.output import print_json, say
-from storage_engine.cli.shell.command import command, json_option, wants_json
+from storage_engine.cli.shell.shared_options import command, json_option, wants_json
 from storage_engine.cli.shell.values import NamedPath
 from storage_engine.commands import Command
 from storage_engine.exceptions import LakeMissingError, StorageEngineError

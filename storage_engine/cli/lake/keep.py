@@ -13,7 +13,7 @@ from storage_engine.cli.lake.witnesses import WitnessedLake, witness_options
 from storage_engine.cli.options.options import lake_option, second_lake_option
 from storage_engine.cli.output.output import print_json, print_table, say, say_notes
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import command, json_option, wants_json
+from storage_engine.cli.shell.shared_options import command, json_option, wants_json
 from storage_engine.cli.shell.values import reason_text
 from storage_engine.commands import Text
 from storage_engine.core.clock import DAY_MS, clock_ms

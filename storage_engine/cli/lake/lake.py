@@ -25,7 +25,7 @@ from storage_engine.cli.output.output import (
     say_notes,
 )
 from storage_engine.cli.output.progress import archive_with_progress, waiting
-from storage_engine.cli.shell.command import command, json_option, said_by, wants_json
+from storage_engine.cli.shell.shared_options import command, json_option, said_by, wants_json
 from storage_engine.cli.shell.values import NamedPath, size_bytes
 from storage_engine.commands import Command
 from storage_engine.core.clock import clock_ms

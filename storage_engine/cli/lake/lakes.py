@@ -16,7 +16,7 @@ from storage_engine.cli.lake.witnesses import WitnessedLake, part_journal, witne
 from storage_engine.cli.options.options import journal_of, lake_and_journal, lake_option, of_lake
 from storage_engine.cli.output.output import answer, print_json, print_table, say
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import Group, command, json_option, said_by, wants_json
+from storage_engine.cli.shell.shared_options import Group, command, json_option, said_by, wants_json
 from storage_engine.cli.shell.values import NamedPath, TargetPath, reason_text
 from storage_engine.commands import Command, Text, with_arguments
 from storage_engine.core.clock import DAY_MS

@@ -13,7 +13,7 @@ from storage_engine.cli.lake.witnesses import WitnessedLake, witness_options, wi
 from storage_engine.cli.options.options import journal_of, lake_option
 from storage_engine.cli.output.output import answer, print_table, say, say_notes
 from storage_engine.cli.output.progress import waiting
-from storage_engine.cli.shell.command import command, json_option, wants_json
+from storage_engine.cli.shell.shared_options import command, json_option, wants_json
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import DAY_MS, HOUR_MS, clock_ms
 from storage_engine.core.wording import bytes_text, count_text, time_text

@@ -15,7 +15,7 @@ from storage_engine.cli.options.options import lake_option, second_lake_option
 from storage_engine.cli.output.next_line import say_next
 from storage_engine.cli.output.output import answer, print_table, say, say_notes
 from storage_engine.cli.output.progress import progress, waiting
-from storage_engine.cli.shell.command import command, json_option
+from storage_engine.cli.shell.shared_options import command, json_option
 from storage_engine.cli.shell.values import NamedPath, TargetPath, moment_ms
 from storage_engine.commands import Command, Text
 from storage_engine.core.wording import bytes_text, time_text

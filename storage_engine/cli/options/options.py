@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from storage_engine.cli.shell.command import GroupedOption
+from storage_engine.cli.shell.shared_options import GroupedOption
 from storage_engine.cli.shell.values import LakePath, NamedPath, absolute_paths, parse_speed
 from storage_engine.commands import Command, Text
 from storage_engine.core.clock import clock_ms

@@ -27,7 +27,7 @@ from storage_engine.cli.options.options import (
     store_of_connection,
 )
 from storage_engine.cli.options.stores_file import SECRET_KEY, NamedStore, find_named, named_stores
-from storage_engine.cli.shell.command import NAMED, GroupedOption, wants_json
+from storage_engine.cli.shell.shared_options import NAMED, GroupedOption, wants_json
 from storage_engine.cli.shell.values import NamedPath, key_value_pairs, time_zone
 from storage_engine.commands import Command, Text
 from storage_engine.core.host import ANY_HOST

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from storage_engine.cli.output.output import say, say_styled
-from storage_engine.cli.shell.command import said_by
+from storage_engine.cli.shell.shared_options import said_by
 from storage_engine.commands import Command, Text, render_command
 from storage_engine.core.wording import count_text, printable
 from storage_engine.exceptions import StorageEngineError

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from rich.cells import cell_len
 
-from storage_engine.cli.shell.command import held_back, said_by, wants_json
+from storage_engine.cli.shell.shared_options import held_back, said_by, wants_json
 from storage_engine.commands import Arguments, Text, then, with_arguments
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.long_work import no_collection

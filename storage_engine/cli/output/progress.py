@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from storage_engine.cli.shell.command import held_back, wants_json
+from storage_engine.cli.shell.shared_options import held_back, wants_json
 from storage_engine.core.long_work import Advance, LongWork, listening
 
 if TYPE_CHECKING:

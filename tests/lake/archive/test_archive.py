@@ -378,7 +378,7 @@ def test_one_wrong_byte_in_the_lake_is_found_out_and_named(
         patched.setattr(
             archive, "write_data_file", lambda _job, _codec, _data, sink, _load: pq.write_table(wrong, sink)
         )
-        with pytest.raises(ProofError, match=f"at physical offset {offset} the file has"):
+        with pytest.raises(ProofError, match=f"at physical offset {offset}, where the segment has"):
             archive_segment(job)
     assert set(staged.parent.iterdir()) == left
     final = local_path(job.data_file(hashlib.sha256(segments[0].read_bytes()).hexdigest()))

@@ -361,7 +361,7 @@ class TestRefused:
             patch.setattr("storage_engine.lake.move.copying.repoint", killed)
             with pytest.raises(KeyboardInterrupt):
                 copy_lake(lake, at(tmp_path / "copy"))
-        with pytest.raises(LakeIdentityError, match="not finished"):
+        with pytest.raises(LakeIdentityError, match="an unfinished copy"):
             rebuilt(tmp_path / "copy")
         copy_lake(lake, at(tmp_path / "copy"))
         check(tmp_path / "copy", segments, tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from storage_engine.cli.shell.command import (
+from storage_engine.cli.shell.shared_options import (
     ENVIRONMENT,
     GROUPS,
     SHARED_GROUPS,
