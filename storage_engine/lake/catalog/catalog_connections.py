@@ -20,7 +20,6 @@ from pyiceberg.typedef import Identifier
 from sqlalchemy import URL, Engine, NullPool, create_engine, event, inspect, make_url, select
 from sqlalchemy.orm import Session
 
-from storage_engine.core.durable import create_empty
 from storage_engine.lake.catalog.own_tables import OwnTables
 from storage_engine.lake.storage.small_files import FileMemory
 
@@ -67,11 +66,6 @@ def sql_engine(url: URL) -> Engine:
     elif engine.dialect.driver == "psycopg":
         event.listen(engine, "do_connect", _connect_limited)
     return engine
-
-
-def new_sqlite_file(path: Path) -> None:
-    """Make an empty SQLite database if there is no file yet."""
-    create_empty(path)
 
 
 def _connect_existing(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> sqlite3.Connection:

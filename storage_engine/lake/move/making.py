@@ -25,10 +25,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from storage_engine.brokers import default_broker, find_broker
 from storage_engine.commands import Command
-from storage_engine.core.durable import fsync_path, make_dirs
+from storage_engine.core.durable import create_empty, fsync_path, make_dirs
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeMissingError, LakeUnavailableError
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, connect, make_catalog_tables, open_lake
-from storage_engine.lake.catalog.catalog_connections import new_sqlite_file
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import (
     LAKE_ID_PROPERTY,
@@ -119,7 +118,7 @@ def make_sqlite_file(file: Path) -> None:
     """
     with lake_errors(str(file), "make the catalog"):
         make_dirs(file.parent)
-        new_sqlite_file(file)
+        create_empty(file)
         fsync_path(file)
         fsync_path(file.parent)
 

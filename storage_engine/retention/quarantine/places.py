@@ -586,7 +586,7 @@ def _look_below(base: Path, root: str) -> Iterator[QuarantineLook]:
 
 def _names_below(place: Place) -> list[str]:
     with opened(place) as directory:
-        return sorted(os.listdir(directory))  # noqa: PTH208  # pathlib knows no descriptors
+        return sorted(_names(directory))
 
 
 def _look(place: Place) -> QuarantineLook:
