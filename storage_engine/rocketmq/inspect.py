@@ -247,7 +247,7 @@ def _state(store: StoreInspection) -> str:
         lines.append(f"Held by {store.holder.name} (process {store.holder.pid})")
     elif store.crashed:
         lines.append(
-            "Not stopped cleanly: abort exists. It can be archived, but not cleaned until recovered."
+            "Not stopped cleanly: abort exists. The store can be archived, but not cleaned until recovered."
         )
     least = "" if store.dispatched_offset >= store.max_offset else "at least "
     lines.append(
@@ -332,7 +332,7 @@ def _settings(config: BrokerConfig) -> Table:
 
 def _setting_text(field: str, value: object) -> str:
     if value is None:
-        return "not set: as the files are"
+        return "not set: as in the existing files"
     if unit := _UNITS.get(field.rpartition("_")[2]):
         return f"{value} {unit}"
     if isinstance(value, tuple):
@@ -343,7 +343,7 @@ def _setting_text(field: str, value: object) -> str:
 _START = struct.Struct(">II")
 _KEY_PROPERTIES = (b"KEYS\x01", b"UNIQ_KEY\x01")
 _MOST_READ = 1000
-"""Most messages without a key that are read at the start of a range, to skip them."""
+"""Largest number of messages without a key that are read, and skipped, at the start of a range."""
 
 
 def look_up(

@@ -11,7 +11,7 @@ Delayed messages: the queue of SCHEDULE_TOPIC_XXXX with id q belongs to level q 
 
 Messages in RocksDB can't be counted here. From 5.4 on every store has ``rocksdbstore``, with the column
 families ``timer`` and ``trans``, so its existence says nothing. The settings ``timerRocksDBEnable`` and
-``transRocksDBEnable`` show its use. But a running broker accepts a change of either at any time, and its
+``transRocksDBEnable`` show its use. But a running broker accepts a change of either setting at any time, and
 earlier records stay in RocksDB. So RocksDB's files are searched as well. The timeline keeps its own
 checkpoints among its records (MessageRocksDBStorage). RocksDB's manifest names the largest key of each of its
 files, and one of these checkpoints is always the largest key. Records that aren't in a file yet are in a log.
@@ -92,7 +92,7 @@ _MAX_DELAY_MS = (1 << 31) - 1
 """Largest value of the delay field: no record is due later than this time after it was written."""
 _DUE_PROPERTY = b"TIMER_OUT_MS"
 _DUE_READ_MAX = 100_000
-"""Most messages outside the timer log whose due times are read. With more messages, all are unknown."""
+"""Largest number of messages outside the timer log whose due times are read. With more, none is read."""
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OPERATION_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 GROUP = "CID_RMQ_SYS_TRANS"
@@ -291,8 +291,8 @@ def entries_from(queue: Path, queue_offset: int, position: Path) -> OwedEntries:
     """Return the entries at and behind a queue offset.
 
     :param queue: the directory consumequeue/<topic>/<queue id>.
-    :param queue_offset: queue offset of the reader's next message. If older entries were deleted beyond it,
-        reading begins at the first present entry.
+    :param queue_offset: queue offset of the reader's next message. If its entry was deleted with older ones,
+        the result begins with the first entry that is left.
     :param position: the file from which ``queue_offset`` was read, for the error.
     :raises CorruptFileError: the files aren't a queue, or the queue ends before ``queue_offset``.
     """
@@ -449,7 +449,7 @@ def _is_blank(data: memoryview, at: int) -> bool:
 def _due_of_messages(log: Sequence[MappedFile], offsets: Longs) -> Longs:
     """Return messages' due times from their properties.
 
-    A deleted message's time is unknown. So are all times of more than :data:`_DUE_READ_MAX` messages.
+    A deleted message's time is unknown. If more than :data:`_DUE_READ_MAX` messages exist, all are unknown.
     """
     due = np.full(len(offsets), UNKNOWN_DUE, np.int64)
     rows = np.flatnonzero(offsets >= log[0].base_offset)

@@ -65,14 +65,15 @@ _REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 
 _QUEUES_OF_ITS_OWN = {frame.SCHEDULE_TOPIC: 18}
 _REVIVE_QUEUES = 8
-"""Least number of queues of such a topic, as the broker makes it (TopicConfigManager#init)."""
+"""Least number of queues of a revive topic, with which the broker makes it (TopicConfigManager#init)."""
 
 _READ_AND_WRITE = 6
 _TIMER_CHECKPOINT_BYTES = 4096
 _MAX_INT = (1 << 31) - 1
 _MAX_QUEUES = 1 << 16
-"""Most queues of a topic in ``topics.json``. A damaged or hostile message may have any queue id, and clients
-make an object for each queue of a topic. Messages with higher queue ids stay in the log, and can be exported.
+"""Largest number of queues of a topic in ``topics.json``. A damaged or hostile message may have any queue id,
+and clients make an object for each queue of a topic. Messages with higher queue ids stay in the log, and can
+be exported.
 """
 
 _VERSION = {"counter": 0, "stateVersion": 0, "timestamp": 0}
@@ -236,7 +237,7 @@ class RestoredStore(RestoredConfig):
     FINISHED: ClassVar[frozenset[str]] = REBUILT
 
     def log_files(self, log: str) -> tuple[str, ...]:
-        """Return no files: none of them lies in the log's own directory."""
+        """Return no files: no configuration file lies in the log's own directory."""
         return ()
 
     def check_conf(self) -> None:
@@ -263,8 +264,8 @@ class RestoredStore(RestoredConfig):
     def check(self, receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]) -> None:
         """Check that a broker would serve all restored messages.
 
-        :raises RestoreError: no broker with this configuration would start with the segments and serve all of
-            them. Or the broker is a slave, and its master's log doesn't continue where the segments end.
+        :raises RestoreError: with this configuration, no broker would start with the segments and serve all
+            of them; or the broker is a slave, and its master's log isn't a continuation of the segments.
         """
         sizes = sorted({row.size_bytes for row in receipts})
         if len(sizes) > 1:
@@ -279,8 +280,8 @@ class RestoredStore(RestoredConfig):
         if size not in (None, sizes[0]):
             raise RestoreError(
                 f"{self.conf}: mappedFileSizeCommitLog: expected {sizes[0]}, as the archived segments have, "
-                f"found {size}: no broker starts on files of another size. {_STILL_POSSIBLE} Or correct the "
-                "value."
+                f"found {size}: no broker starts on files of another size. {_STILL_POSSIBLE} To restore a "
+                "whole store, correct the value."
             )
         if row := next((row for row in receipts if row.damaged_bytes), None):
             raise RestoreError(
@@ -362,7 +363,7 @@ def _queue_settings(receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
     """Return settings with which a broker makes queues in RocksDB from all restored segments when it starts.
 
     A broker makes queues only from its last segments (CommitLog#recoverAbnormally, commitLogRecoverMaxNum).
-    It skips the message at physical offset 0, as if it already had an entry.
+    It makes no entry for the message at physical offset 0, as if that message already had one.
     """
     first = min((row.base_offset for row in receipts), default=None)
     note = (

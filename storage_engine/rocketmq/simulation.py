@@ -267,7 +267,7 @@ class _Walk:
         return segments, size_bytes, unexpired
 
     def _next_pass_ms(self) -> int:
-        """Return when the next pass begins that may decide differently, and make it the due one."""
+        """Find the next pass that may decide differently, set ``due_ms`` to it, and return when it begins."""
         percent = percent_rounded_up(self._used_bytes(), self.start.disk_bytes)
         at_ms = self._crossing_ms(percent)
         index = bisect_right(self.window_changes, self.now_ms)
@@ -287,9 +287,9 @@ class _Walk:
         return self._begin_at(at_ms)
 
     def _begin_at(self, at_ms: int) -> int:
-        """Make the first pass at or after a time the due one, and return when it begins.
+        """Set ``due_ms`` to the first pass at or after ``at_ms``, and return when this pass begins.
 
-        A late pass begins as soon as the one before it has ended.
+        A late pass begins as soon as the pass before it has ended.
         """
         next_due_ms = self.due_ms + self.interval_ms
         if at_ms <= self.free_ms and self.free_ms > next_due_ms:
@@ -308,7 +308,10 @@ class _Walk:
         return self._find_time_ms(least_log - self.log_bytes)
 
     def _filled_ms(self) -> int:
-        """Return when the active segment is full and the next one begins; without one, the next message."""
+        """Return when the next segment begins: with the first message that doesn't fit into the active one.
+
+        Without an active segment, that is the next message.
+        """
         if not self.accepted:
             return _NEVER
         left_bytes = self.start.segment_bytes - self.active_bytes
@@ -401,7 +404,7 @@ def course_start(
 ) -> CourseStart | None:
     """Return the start of a simulation; None if the disk's level is unknown, or the log has no segment.
 
-    The ingest is computed from segments' last writes in the last seven days; 0 bytes if they don't show it.
+    The ingest is computed from segments' last writes in the last seven days. If it is unknown, it is 0 bytes.
     """
     disk, (log,) = least_used(snapshot.log_disks), snapshot.logs
     if disk is None or not disk.total_bytes or disk.usable_bytes is None or not log.segments:
@@ -450,7 +453,7 @@ def _iter_allocated(layout: StoreLayout) -> Iterator[int]:
 
 
 def used_by_age(config: BrokerConfig, start: CourseStart, hours: int) -> int:
-    """Return the most used bytes of a disk at this ingest, if each segment is deleted once it has expired."""
+    """Return how many bytes of a disk this ingest uses at most, if each segment is deleted once expired."""
     pass_bytes = max(start.ingest.hour_bytes(0)) * interval_ms(config) // HOUR_MS
     log_bytes = most_bytes_within(start.ingest, hours) + start.segment_bytes + pass_bytes
     return start.other_bytes + log_bytes + int(log_bytes * start.dependents_share)
@@ -471,7 +474,7 @@ def longest_hours(config: BrokerConfig, start: CourseStart) -> int:
 
 
 def smallest_disk_bytes(used_bytes: int, level_percent: int) -> int:
-    """Return the size of the smallest disk of which these bytes are at most this level."""
+    """Return the size of the smallest disk that ``used_bytes`` fill to at most ``level_percent``."""
     return -(-used_bytes * 100 // level_percent)
 
 

@@ -34,7 +34,7 @@ from storage_engine.model.store import FileFacts
 NAME: Final = "own-acts.json"
 _LOCK: Final = "own-acts.lock"
 _WAIT_SECONDS: Final = 1.0
-"""A suspended process that has the lock must not keep another process from repairing a fence."""
+"""Longest wait for the lock. A suspended process with the lock must not prevent the repair of a fence."""
 _MOST_TIMES: Final = 200
 """How many of a file's last times are kept. The record must not grow if a hold is renewed each minute."""
 _MAX_BYTES: Final = 16 << 20
@@ -165,9 +165,10 @@ def own_acts(root: str | os.PathLike[str]) -> Iterator[Acting]:
 
 
 def read_own_acts(root: str | os.PathLike[str], *, waits: bool = True) -> OwnActs:
-    """Return the recorded acts, once no act is in progress. Empty: they can't be read.
+    """Return the recorded acts. The result is empty if they can't be read.
 
-    :param waits: False: don't wait. An act in progress may be missing, and this reader delays none.
+    :param waits: whether to wait until no act is in progress, at most :data:`_WAIT_SECONDS`. Without a wait,
+        an act in progress may be missing, and no act is delayed by this reader.
     """
     with ExitStack() as stack:
         try:

@@ -19,7 +19,7 @@ def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
     The directory is flushed before the next, younger segment is deleted: a power loss must never leave a gap.
 
     :param remove: the function that removes a file.
-    :raises ChangedUnderUsError: another process has touched one. Nothing was done.
+    :raises ChangedUnderUsError: another process has touched a file. Nothing was done.
     """
     with _directory_of(segment) as directory:
         for facts in segment.files:

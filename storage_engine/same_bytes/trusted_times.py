@@ -137,7 +137,7 @@ class Writers:
 def mapped_for_writing(files: Iterable[FileFacts], except_pids: Collection[int] = ()) -> Writers:
     """Find the processes that have these files mapped shared and writable.
 
-    :param except_pids: processes that are left out, because they may have them mapped.
+    :param except_pids: processes that are left out, because they are allowed to have the files mapped.
     """
     listed = tuple(files)
     by_inode: dict[int, list[str]] = {}

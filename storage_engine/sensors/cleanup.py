@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 class _CauseSensor(BaseSensorOperator):
-    """Waits for a cause, by default for any. Its XCom is the result of the look at which it was present.
+    """Waits for a cause, by default for any. Its XCom is the result of the look that found the cause.
 
     :param deferrable: free the worker slot while waiting.
     :param soft_fail: skip the task if the timeout passes without a cause. In other sensors, it also skips
@@ -235,7 +235,7 @@ class StorageEngineDueSensor(_CauseSensor):
     The task fails if work is due and each DAG for it is paused, because a person has to see that.
 
     :param cleanup_dag_id: a DAG that cleans up. It gets no event while one of its runs is queued or running.
-    :param archive_dag_id: a DAG that archives ahead. The same applies to its runs.
+    :param archive_dag_id: a DAG that archives ahead, with the same rule for its own runs.
     """
 
     def __init__(

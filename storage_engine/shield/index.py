@@ -61,7 +61,7 @@ class Link:
     :param segment: facts of the segment's file just before it was linked.
     :param kept: facts of the link when it was last known to have the segment's bytes; the path is the link's
         name. For a planned link these are the segment's facts.
-    :param original_mtime_ns: the segment's mtime before a hold changed it; None: no hold has.
+    :param original_mtime_ns: the segment's mtime before a hold changed it; None: no hold changed it.
     :param sha256: SHA-256 of its bytes; "" while they have not been read.
     """
 
@@ -284,7 +284,7 @@ class Shield:
 
     @property
     def gone(self) -> tuple[SeenLink, ...]:
-        """Return the links whose segment is gone from the log, where no other file has its name there."""
+        """Return the links whose segment is gone from the log, while no other file has the segment's path."""
         return tuple(entry for entry in self.links if entry.is_gone)
 
     @property

@@ -121,7 +121,7 @@ def drop_unchanged(root: str | os.PathLike[str], judged: Sequence[SeenLink]) -> 
 def _drop(
     root: str | os.PathLike[str], names: Collection[str], may_go: Callable[[SeenLink, OwnActs], bool]
 ) -> tuple[str, ...]:
-    """Remove the links with these names that may be removed. Each is checked again under the lock.
+    """Remove those of the named links for which ``may_go`` returns True, called under the shield's lock.
 
     The record of a link whose file no longer exists is removed.
     """
@@ -314,7 +314,10 @@ def _no_link(link: Link, error: OSError) -> NoLinkError:
 
 
 def _record(directory: int, links: Sequence[Link]) -> None:
-    """Write changes of the record that may be lost, as on a full disk: removed links, and digests."""
+    """Write the record. On a full disk the old record stays.
+
+    Only for changes that may be lost: removed links, and digests.
+    """
     try:
         write_index(directory, links)
     except OSError as error:

@@ -107,8 +107,8 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
     """Compute the lag of every group and queue of a store, write the table, and sum it up.
 
     The positions are in a file beside the table while the job runs. Each task takes a share of whole queues
-    from it. It reads the store's files to find the groups' places, and joins them with the segments to
-    delete. Then it writes its part of the table, and returns a few KB.
+    from that file, and finds the groups' places in the store's files. The places are joined with the segments
+    to delete. Each task then writes its part of the table, and returns a few KB.
 
     :raises BadInputError: a store or its settings can't be read, or the plan is for another store.
     :raises StoreNotFoundError: an executor doesn't see the store, or the table's directory.

@@ -161,7 +161,10 @@ def run_in_session(job: Callable[[SparkSession, Request], Any], spark: SparkSess
 
 
 def task_error(error: Exception) -> StorageEngineError | None:
-    """Return our error in Spark's text on a failed task or an executor that can't start tasks, or None."""
+    """Return our own error from the text of Spark's error, or None if the text shows none.
+
+    The text shows the error that a task raised, or an executor whose Python can't start tasks.
+    """
     text = str(error)
     if matches := _IN_TRACEBACK.findall(text):
         return _error_of(*matches[-1])

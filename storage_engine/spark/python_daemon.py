@@ -1,8 +1,8 @@
 """Spark's Python daemon (``spark.python.daemon.module``), which loads our tasks' modules before a fork.
 
-So a worker starts in the time of a fork, and shares the modules' memory with the other workers. It also
-spends less time between two tasks. There Spark makes it search all objects for garbage, and read the
-directories of all archives on its path again. Together that takes a third of a second of processor time.
+So a worker starts in the time of a fork, and shares the modules' memory with the other workers. Between two
+tasks, Spark makes a worker search all objects for garbage, and read the directories of all archives on its
+path again. With this daemon, a worker saves that third of a second of processor time.
 
 The daemon ends if the executor has other versions than the driver, so no task begins there.
 """

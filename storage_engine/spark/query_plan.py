@@ -131,7 +131,7 @@ class ReadPlan:
 class StoreLook:
     """A store's files on its disk at a moment.
 
-    :param store_id: id of the store from its stamp, like ``lineages``, or None if it has no stamp.
+    :param store_id, lineages: from the store's stamp; None if it has no stamp.
     :param present: identities of the store's logs, by name.
     :param contexts: function that returns the broker's facts about segments that their files don't have.
     :param absences: function that returns why logs are missing, if the broker knows it.
@@ -419,7 +419,9 @@ def _find_unarchived(look: StoreLook, rows: Sequence[Receipt]) -> Iterator[Segme
 _ATTEMPTS = 4
 
 _SOON_MS = 60_000
-"""Brokers checkpoint high watermarks more often (replica.high.watermark.checkpoint.interval.ms)."""
+"""Age from which a log without a known high watermark is reported. Brokers checkpoint high watermarks more
+often (replica.high.watermark.checkpoint.interval.ms).
+"""
 
 
 def _list_unknown_ends(look: StoreLook) -> Iterator[RangeStatus]:

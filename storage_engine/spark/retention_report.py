@@ -186,9 +186,10 @@ def _sum_up(cells: DataFrame, *names: str) -> DataFrame:
 def _cells(
     spark: SparkSession, config: LakeConfig, request: RetentionReportRequest, counted: set[SegmentIdentity]
 ) -> DataFrame:
-    """Return the counts of one lake. Row groups may have rows with the same key.
+    """Return the counts of one lake, for each row group. Rows of several row groups may have the same key.
 
-    :param counted: segments that were counted in another lake, which are left out. This lake's are added.
+    :param counted: segments that were counted in another lake, which are left out. The segments that this
+        call counts are added.
     """
     lake, columns = open_lake(config), find_broker(request.broker).codec.columns
     table = lake.messages()

@@ -77,7 +77,7 @@ class SparkInstallation:
 
     @property
     def line(self) -> tuple[int, int]:
-        """Return major and minor version. Driver and executors need the same."""
+        """Return major and minor version. Driver and executors must have equal ones."""
         major, minor = self.version.split(".")[:2]
         return int(major), int(minor)
 
@@ -109,7 +109,7 @@ def installed_spark() -> SparkInstallation:
 
 
 def named_spark(home: str | None) -> SparkInstallation:
-    """Return the Spark at a home, or without one the installed PySpark's.
+    """Return the Spark at a home. Without a home, return the Spark of the installed PySpark.
 
     :raises MissingExtraError: no PySpark is installed.
     :raises BadInputError: the Spark can't be used.

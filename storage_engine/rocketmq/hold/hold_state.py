@@ -3,9 +3,9 @@
 Each change of a ``HoldState`` is durable in the journal before the store is changed. So after a kill, the
 next run knows each file's original mtime and each setting's original value.
 
-With the copy, ``.storage-engine/hold``, the original mtimes aren't lost with the journal, and a watch needs
-neither journal nor broker. The file has two slots of equal size, which are overwritten in turn. This works on
-a full disk, too, and an interrupted write leaves the other slot intact.
+The copy is ``.storage-engine/hold``. It keeps the original mtimes if the journal is lost, and a watch needs
+neither journal nor broker. The copy has two slots of equal size, which are overwritten in turn. An overwrite
+works on a full disk, too, and if it is interrupted, the other slot is intact.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Touched:
     :param inode: inode of the file. A file with another inode at the path was never touched.
     :param original_mtime_ns: mtime before the hold first set it.
     :param mtime_ns: mtime that the hold set last.
-    :param ctime_ns: ctime after that; None if the hold was about to set the mtime, and may have set it.
+    :param ctime_ns: ctime after ``mtime_ns`` was set; None if the mtime was about to be set, and may be set.
     :param before_mtime_ns: mtime just before the hold set it last; None in states of older releases.
     """
 
@@ -89,7 +89,7 @@ class HoldState:
     :param manager: id of this hold's manager, also in the store's marker file.
     :param boot_timestamp_ms: start time of the broker's process at the last look.
     :param fence_offset: base offset of the fence's first segment; -1 if only the active segment is left.
-    :param ends_at_ms: end of the fence without a renewal, at any fileReservedTime from 0 on.
+    :param ends_at_ms: time until which the fence stands without a renewal, at any fileReservedTime >= 0.
     :param expected_settings: values of :data:`HELD_SETTINGS` when the hold was made. A renewal keeps them.
     :param min_offset, max_offset, address: the broker's offsets and address at the last look.
     :param segments: (base offset, inode) of every file of the log at the last look, in order.
@@ -141,7 +141,7 @@ class HoldState:
     replicas: tuple[str, ...] = ()
 
     def may_delete(self, release: str) -> bool:
-        """Return whether a broker of this release may be told to delete; False if it is "" (unknown)."""
+        """Return whether a broker of this release may be told to delete; False for "", an unknown release."""
         return bool(release) and (is_tried(release) or release == self.accepted_release)
 
     def touched_at(self, base_offset: int) -> Touched | None:
@@ -184,13 +184,13 @@ class Observed:
 
     :param settings: the broker's effective settings.
     :param role: value of brokerRole.
-    :param min_offset: the broker's min offset. It no longer serves files before it.
+    :param min_offset: the broker's min offset. Files before this offset are no longer served.
     :param max_offset: the broker's max offset. A segment that ends behind it is active.
     :param files: files of the log, sorted by base offset. There may be gaps.
     :param frame_sha256: SHA-256 of the broker's frame at the hold's ``frame_offset``; "" if no message begins
         there; None if the broker was not asked.
-    :param unproven: reason why another broker may run on these files. "" if it is proven that this broker
-        does, or if it is a slave, which isn't checked.
+    :param unproven: reason why another broker may run on these files. "" if this broker provably runs on
+        them, or if this broker is a slave: slaves aren't checked.
     :param log_paths: see :class:`HoldState`.
     """
 
@@ -228,7 +228,7 @@ def first_state(left: HoldState | None, found: Observed) -> HoldState:
 
 
 def with_acceptance(state: HoldState, release: str, accepted: str, person: str) -> HoldState:
-    """Return the state with a person's acceptance of an untested release. It ends with another release.
+    """Return the state with a person's acceptance of an untested release. A new release ends the acceptance.
 
     :param accepted: release that the store's settings accept; "" if they accept none.
     """
@@ -252,7 +252,7 @@ def with_moved_files(state: HoldState, found: Observed) -> HoldState:
 
 
 def as_looked_at(state: HoldState, found: Observed) -> HoldState:
-    """Return the state with the log and broker as found now, with which the next look compares.
+    """Return the state with the log and broker as found now. The next look is compared with this state.
 
     Expected mtimes and settings stay as recorded.
     """
@@ -295,7 +295,7 @@ def known_replicas(memory: HoldMemory | None, settings: Mapping[str, str]) -> tu
 
 
 def load_state(memory: HoldMemory | None) -> HoldState | None:
-    """Return the saved state of a store's hold; None if it isn't held, or no state was saved.
+    """Return the saved state of a store's hold; None if the store isn't held, or no state was saved.
 
     :raises GateRefusedError: this release can't read the saved state.
     """
@@ -323,7 +323,7 @@ def original_mtime_ns(state: HoldState | None, file: SeenFile) -> int:
 def set_mtimes(
     root: Path, memory: HoldMemory, state: HoldState, wanted: Sequence[tuple[SeenFile, int]]
 ) -> HoldState:
-    """Set mtimes in this order, durably. The original mtimes are recorded before.
+    """Set the mtimes in the order of ``wanted``, durably. First, the original mtimes are recorded.
 
     :param root: the store's root, which has the record of this package's own acts.
     :param wanted: files, each with its new mtime in nanoseconds.
@@ -468,7 +468,7 @@ RECORD: Final = "hold"
 _LOCK: Final = "hold-record.lock"
 _SLOT_BYTES: Final = 16 * 1024
 _MAX_BYTES: Final = 16 << 20
-"""Largest size of both slots, enough for a fence of tens of thousands of segments."""
+"""Largest total size of the two slots, enough for a fence of tens of thousands of segments."""
 
 
 @contextmanager
@@ -562,14 +562,14 @@ def write_settled(directory: int, state: HoldState | None) -> None:
 class HoldMemories:
     """A :class:`storage_engine.model.hold.HoldMemory` in the journal, with a copy in the store.
 
-    :param journal: the journal's memory, which counts where the two differ.
+    :param journal: the journal's memory. It is right where journal and copy differ.
     """
 
     journal: HoldMemory
     root: Path
 
     def load(self) -> Mapping[str, Any] | None:
-        """Return the journal's state, with segments added that a watch has fenced since then.
+        """Return the journal's state, and add segments that a watch fenced after that state was saved.
 
         :raises GateRefusedError: the store's copy can't be read.
         """
@@ -617,7 +617,9 @@ def with_fenced_since(saved: HoldState, local: HoldState) -> HoldState:
 
 
 def left_behind(root: Path) -> HoldState | None:
-    """Return the store's copy of a hold that is in no journal, with segments that still have its mtimes.
+    """Return the store's copy of a hold that is in no journal; None if there is no copy.
+
+    Of the touched segments, the result has those that still have the hold's mtimes.
 
     :raises GateRefusedError: the copy can't be read.
     """
@@ -635,7 +637,7 @@ def _slots(data: bytes) -> tuple[dict[str, Any], ...]:
 
 
 def _slot(data: bytes) -> dict[str, Any]:
-    """Return the content of a slot. Its sequence is 0 if it has no complete record."""
+    """Return the content of a slot: sequence and state. Without a complete record, they are 0 and None."""
     checksum, _, content = data.rstrip().partition(b" ")
     with suppress(*MALFORMED):
         if int(checksum, 16) == zlib.crc32(content):

@@ -55,8 +55,9 @@ class Marker:
 def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
     """Lock the store's hold against other processes of this machine. The lock also ends with the process.
 
-    Only the store's owner and root can open the lock's file. Earlier releases lock the store's root instead,
-    which any user can lock who may read it. Such a lock counts only if owner or root has it.
+    Only the store's owner and the superuser can open the lock's file. Earlier releases lock the store's
+    directory instead, as can any user who may read it. A lock of the directory counts only if a process of
+    the owner or of the superuser has it.
 
     :raises StoreBusyError: another process has the lock for longer than ``wait_seconds``.
     :raises GateRefusedError: the lock can't be taken.
@@ -77,10 +78,10 @@ def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
 
 @contextmanager
 def changing(root: Path, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
-    """Lock the hold's state from reading it until its change is written.
+    """Lock the hold's state for one change: from the read of the state until the new state is written.
 
     A process with the lock of :func:`alone` takes this lock for each change, so that a watch can mend the
-    fence in between. It lasts as long as a broker takes to answer.
+    fence between two changes. This lock is kept for as long as a broker takes to answer.
 
     :raises StoreBusyError: another process has the lock for longer than ``wait_seconds``.
     :raises GateRefusedError: the lock can't be taken.
@@ -130,7 +131,10 @@ def _busy(root: Path) -> StoreBusyError:
 
 
 def _is_locked_by_manager(fd: int) -> bool:
-    """Return whether a visible process of the directory's owner or of root has it locked (flock)."""
+    """Return whether a visible process of the directory's owner or of root has locked the directory (flock).
+
+    Without ``/proc/locks`` that is unknown, and the result is True.
+    """
     status = os.fstat(fd)
     managers = {0, status.st_uid}
     if not _LOCKS.exists():

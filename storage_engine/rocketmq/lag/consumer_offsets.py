@@ -271,7 +271,7 @@ class _Reads:
 
 
 def _uncommitted_queues(layout: StoreLayout, reads: _Reads) -> Iterator[pa.Table]:
-    """Yield rows for queues on disk without a group's offset, if another queue of the topic has one."""
+    """Yield rows for queues on disk where a group has no offset but has one in another queue of the topic."""
     on_disk = [sorted(set(_queue_ids(layout, topic))) for topic in names_of(reads.topics)]
     counts = np.array([len(ids) for ids in on_disk], dtype=np.int64)
     queues = np.array([queue for ids in on_disk for queue in ids], dtype=np.int64)

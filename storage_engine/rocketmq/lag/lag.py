@@ -56,8 +56,8 @@ class LagContext:
 
     :param segments: files of the commitlog, oldest first.
     :param doomed: base offsets of the segments that are about to be deleted.
-    :param time_to_loss_ms: for each segment, the time until age alone allows its deletion, after all older
-        segments; None if deleteWhen has no hour.
+    :param time_to_loss_ms: for each segment, the time until age alone allows the deletion of it and of all
+        older segments. 0 for ``doomed`` segments; None for others if deleteWhen has no hour.
     :param source: source of the measured positions.
     :param attempts: number of attempts to read a queue's inconsistent files beside a running broker.
     :param unreadable: gets the errors of queues that this process can't read.
@@ -94,8 +94,8 @@ def lag_context(
 ) -> LagContext:
     """Collect the data that :func:`place_positions` needs.
 
-    :param doomed: segments of a plan. Another run may have deleted some before the log's first one.
-    :raises BadInputError: one of the other segments isn't in the store.
+    :param doomed: segments of a plan. Another run may have deleted those before the log's min offset.
+    :raises BadInputError: a segment of the plan at or above the min offset isn't in the store.
     """
     (log,) = snapshot.logs
     check_plan(snapshot, doomed)
@@ -167,7 +167,7 @@ class _Read:
 
     :param next_physical: physical offset of the group's next message. If the group's position is unknown, it
         is the queue's oldest readable message. -1 if there is no such message, or if the offset is unknown.
-    :param newest_physical: physical offset of the queue's last message; -1 likewise.
+    :param newest_physical: physical offset of the queue's last message; -1 if it is missing or unknown.
     :param readable: whether the queue's files can be read. If not, the other fields have no meaning.
     """
 
@@ -296,7 +296,7 @@ def _committed(positions: pa.Table | pa.RecordBatch) -> tuple[Longs, Flags]:
 
 @dataclass(frozen=True, slots=True)
 class _InQueue:
-    """One group's unread messages in one queue that a plan deletes.
+    """The unread messages that one group loses in one queue by a deletion.
 
     :param messages: number of messages; -1 if the group's position is unknown.
     :param physical_offset: physical offset of the first message; -1 if unknown.
@@ -366,9 +366,9 @@ def _unknown_text(groups_and_topics: list[tuple[str, str]]) -> str:
 
 
 def _find_lost_end(layout: StoreLayout, log_min_offset: int, topic: str, queue_id: int) -> int:
-    """Return the offset below which a queue may have lost entries of messages from the log's min offset on.
+    """Return the queue offset below which entries may be lost whose messages aren't below ``log_min_offset``.
 
-    Return 0 if the queue has all these entries, or is gone.
+    Return 0 if no such entry is lost, or the queue is gone.
     """
     listed = _list_files(layout, topic, queue_id)
     if listed is None:
@@ -389,7 +389,7 @@ def _count_lost(
     committed: Longs,
     is_set: Flags,
 ) -> tuple[Longs, Longs]:
-    """Return for each row the number of unread messages that it loses, and the first one's physical offset.
+    """Return the number of unread messages that each row's group loses, and their first physical offset.
 
     The number is -1 if messages are lost, but the group's position is unknown.
 
@@ -425,9 +425,9 @@ def _count_lost(
 
 
 def _is_left(files: tuple[MappedFile, ...], queue_offset: int, min_offset: int) -> bool:
-    """Return whether the message at a queue offset or the previous one is at or above an offset of the log.
+    """Return whether a group with this committed offset provably loses no message.
 
-    Then a group that has read up to this queue offset loses no message.
+    The proof is that the group's next message, or the message before it, isn't below ``min_offset``.
     """
     entries = (consume_queue.entry_at(files, offset) for offset in (queue_offset, queue_offset - 1))
     return any(entry is not None and entry.physical_offset >= min_offset for entry in entries)

@@ -89,10 +89,10 @@ def reach_master(slave: Mapping[str, str], live: LiveBroker) -> BrokerAdmin:
 def local_settings(config: Mapping[str, str], root: str, overrides: Mapping[str, str]) -> dict[str, str]:
     """Return the broker's settings, with its paths replaced by those on this host.
 
-    Paths below the broker's root become paths below our root. ``overrides`` name others that differ here.
+    Paths below the broker's root become paths below our root. ``overrides`` has all other differing paths.
 
     :param root: path at which storePathRootDir is mounted here.
-    :param overrides: values that replace all others: local paths, and the disk levels with which an
+    :param overrides: values that replace the broker's: local paths, and the disk levels with which an
         invisible broker process was started.
     :raises BadInputError: the broker's settings have no root.
     """
@@ -165,7 +165,10 @@ def settings_in_effect(settings: StoreSettings, live: LiveBroker) -> StoreSettin
 
 
 def running_broker(live: LiveBroker) -> RunningBroker:
-    """:raises BrokerError: the broker doesn't answer."""
+    """Return the state of a broker, as the broker itself reports it.
+
+    :raises BrokerError: the broker doesn't answer.
+    """
     with reach(live) as admin:
         settings, info = admin.config(), admin.runtime_info()
     return RunningBroker(

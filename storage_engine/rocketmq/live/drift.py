@@ -30,7 +30,7 @@ from storage_engine.rocketmq.hold.hold_state import (
 )
 
 ENDS_TRUST: Final = frozenset({DriftKind.BROKER_REPLACED, DriftKind.ROLE_CHANGED})
-"""Drift by which the saved state is of another store. Then nothing may be held, renewed or deleted."""
+"""Drift that shows another store than the saved state's. Then nothing may be held, renewed or deleted."""
 
 LASTS: Final = frozenset({DriftKind.SETTING_CHANGED, DriftKind.SETTING_NOT_SAVED})
 """Drift that may last although the hold is renewed. It is reported once, not at each look."""
@@ -42,7 +42,7 @@ _DEFAULTS: Final = {FORCIBLY: "true", RESERVED: "72"}
 def new_drift(state: HoldState, observed: Observed) -> tuple[Drift, ...]:
     """Return all changes since the saved state, without lasting drift that was reported already.
 
-    If the broker has another store now, only this is returned: other changes would be of the wrong store.
+    If the broker has another store now, only that drift is returned: the rest would compare two stores.
     """
     changes = tuple(chain(_find_role_change(state, observed), _find_replaced(state, observed)))
     if not changes:
@@ -296,7 +296,7 @@ def _is_other_process(state: HoldState, observed: Observed) -> bool:
 
 
 _NAMED = 20
-"""Most topics in a drift's text. Its list has all topics."""
+"""Largest number of topics in a drift's text. The list ``Drift.topics`` has all topics."""
 
 
 def with_topics(drift: Iterable[Drift], layout: StoreLayout) -> tuple[Drift, ...]:

@@ -1,9 +1,9 @@
-"""Repair of a fence between a pipeline's runs: sets changed mtimes again, and replaces lost segments.
+"""Repair of a fence between a pipeline's runs: sets changed mtimes again, and extends a fence that is short.
 
-It reads the record of the hold in the store's directory, and only makes files younger. So nothing is deleted
-even if that record is out of date for a moment. It fences all segments that exist. If a directory has no
-segments, it checks whether the directory was emptied or its disk isn't mounted. It doesn't renew a hold, so
-the hold of a dead pipeline still ends.
+A watch reads the hold's record in the store's directory, and only makes files younger. So nothing is deleted
+even if that record is out of date for a moment. If a directory of the log has no segments, the watch checks
+whether the directory was emptied or its disk isn't mounted. A watch doesn't renew a hold, so the hold of a
+dead pipeline still ends.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ EXTEND_SECONDS: Final = 5.0
 """Interval at which a short fence is extended. A fence that lost segments is extended at once."""
 
 RETRY_SECONDS: Final = 0.5
-"""Interval between attempts to set an mtime, which fail if another program sets it at the same moment. A
-shorter interval could make the watch wake itself, since an attempt may be a change that it sees.
+"""Pause after a failed attempt to set an mtime, which another program may have set at the same moment. With a
+shorter pause, the watch could wake itself for ever, since an attempt may itself change the file.
 """
 _REPORTED_AT: Final = 2
 _MS_NS: Final = 1_000_000
@@ -102,7 +102,7 @@ class FenceKeeper:
         """Directories of the log at the last look that saw all of them."""
         self._reported: set[tuple[int, int]] = set()
         self._was_away = False
-        """Whether a directory of the log wasn't mounted at the last look."""
+        """Whether a directory of the log wasn't mounted at a look since the last complete one."""
         self._last_look = WatchLook()
         self._mended = 0
         self._unset: dict[tuple[int, int], tuple[int, float]] = {}

@@ -49,11 +49,11 @@ if TYPE_CHECKING:
     from storage_engine.rocketmq.live.observe import LiveParts
 
 LETS_GO_MTIME_NS: Final = 0
-"""Mtime of segments that may be deleted: by it they have expired for any fileReservedTime."""
+"""Mtime of segments that may be deleted. A segment with it has expired at any fileReservedTime."""
 
 _LOOKS: Final = 5
-"""Most attempts to set the fence while the broker deletes. It deletes one file each 100 ms
-(deleteCommitLogFilesInterval), so an attempt soon overtakes it.
+"""Largest number of attempts to set the fence while the broker deletes. The broker deletes one file each
+100 ms (deleteCommitLogFilesInterval), so an attempt soon overtakes the broker.
 """
 
 
@@ -109,7 +109,8 @@ def expose(
     The fence behind the segments is set before the first segment is made old.
 
     :param segments: the log's first segments, oldest first. Segments that are already deleted are skipped.
-    :raises GateRefusedError: the fence can't be set there, or an mtime can't be set.
+    :param stays: path of the file that must follow them in the log.
+    :raises GateRefusedError: another file follows, or the fence or an mtime can't be set.
     """
     observed = observe(parts, time.time_ns() // 1_000_000)
     state = replace(state, releasing=tuple(segment.base_offset for segment in segments))
@@ -229,7 +230,10 @@ def _renew_as_found(parts: LiveParts, memory: HoldMemory, now_ms: int, replicas:
 
 
 def _put_fence(parts: LiveParts, memory: HoldMemory, state: HoldState, observed: Observed) -> HoldState:
-    """Set the fence on the right segments, then restore every other file that we touched."""
+    """Set the fence that is needed now, then restore the mtimes of all other files that we touched.
+
+    The mtimes of segments that the broker may delete now stay as they are.
+    """
     reserved = fence.reserved_hours(observed, str(parts.root))
     target = fence.fence(observed, state, parts.live.hold_hours, reserved)
     # The newest first, so that the fence stands before a broker that deletes the oldest files comes there.
@@ -272,9 +276,9 @@ def _forbid_force(
 def end_hold(parts: LiveParts, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker.broker_store.StoreHold.end`.
 
-    First it waits until the broker's last triggered passes are over: without the fence they would delete
-    more. A setting or mtime that another program has set during the hold stays. If another broker is the
-    master now, or has another store, its settings aren't changed.
+    First the call waits until the broker's last triggered passes are over: without the fence they would
+    delete more. A setting or mtime that another program has set during the hold stays. No setting is changed
+    if another broker is the master now, or if the broker has another store now.
 
     :raises GateRefusedError: a file's mtime may not be set; the store is still held.
     :raises BrokerError: the broker doesn't answer, or doesn't accept a setting; the store is still held.

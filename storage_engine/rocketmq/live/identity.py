@@ -56,7 +56,7 @@ def ask_and_look(
 ) -> tuple[RuntimeInfo, Found, Sequence[MappedFile]]:
     """Ask a broker for its log's offsets, then list the log's files.
 
-    If all listed files lie behind the answer, the answer is outdated, and the broker is asked again.
+    If all files begin behind the max offset in the answer, the answer is outdated, and both are repeated.
     """
     for _ in range(ATTEMPTS):
         info = admin.runtime_info()
@@ -94,7 +94,7 @@ def check_same_store(
     The frame is the first one of the newest segment that begins with a message.
 
     A copy of a store has the same frames, but no process has its lock. A slave's store has the same frames,
-    and its lock is another process's than the one that answers.
+    but another process than the one that answers has its lock.
 
     :param info: the broker's answer from before the files were listed.
     :param files: files of the log, in order; older files may be gone by now.

@@ -409,7 +409,9 @@ class LiveDependents(QueuesAndIndex):
         meanwhile: Callable[[], object],
         remove: Remove = durable.unlink_in,
     ) -> None:
-        """Wait until the broker's own passes have deleted all files, or stop. Then fsync the directories.
+        """Wait until the broker's own passes have deleted all files. Then fsync the directories.
+
+        The wait ends early if no file is deleted for too long. Then files are left.
 
         :raises BrokerError: the broker doesn't answer.
         """
@@ -574,7 +576,7 @@ def _set(parts: LiveParts, value: str | None, what_was_done: str) -> Drift:
 
 
 ASKED_FOR_SUBSCRIPTIONS = 2000
-"""Most groups without any offset whose subscriptions are requested. Each request takes about 1 ms."""
+"""Largest number of groups without any offset whose subscriptions are requested, each in about 1 ms."""
 REVIVE_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"
 
 _OFFSET_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
@@ -584,9 +586,9 @@ _OFFSET_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
 def _reach_positions(
     admin: BrokerAdmin, settings: Mapping[str, str], live: LiveBroker
 ) -> Iterator[tuple[BrokerAdmin, tuple[str, ...]]]:
-    """Give the broker that knows the groups' positions, with notices.
+    """Give the broker that knows the groups' positions, with notices. In place of a slave, give its master.
 
-    For a slave that is its master, since a slave copies positions only once a minute.
+    A slave copies positions only once a minute.
 
     :raises BrokerUnavailableError: the broker is a slave, and its master doesn't answer.
     """
@@ -640,7 +642,7 @@ def consumers_written_down(layout: StoreLayout, error: BrokerError) -> tuple[Con
     While the broker runs, the files are behind its memory by up to flushConsumerOffsetInterval.
 
     :param error: reason why the broker can't be asked.
-    :raises BrokerError: the broker has never written its groups to files; this is ``error``.
+    :raises BrokerError: ``error``, because the broker has never written its groups to files.
     """
     paths = [layout.config / name for name in _OFFSET_FILES]
     written_ms = max((path.stat().st_mtime_ns // 1_000_000 for path in paths if path.exists()), default=None)

@@ -1,10 +1,10 @@
 """Release of exactly a prefix of a running broker's log: the broker deletes it, and nothing behind it.
 
-A broker has no request for that. It deletes expired segments by their mtimes, from the oldest on, up to the
-first that hasn't expired. So the segments that stay are fenced, the prefix gets the oldest possible mtime,
-and the broker is told to delete. Both its min offset and the files show which segments are gone. After a kill
-at any moment, a new call with the rest of the prefix continues: the fence behind the prefix stands before any
-segment can be deleted.
+A broker has no request to delete a prefix. It deletes expired segments by their mtimes, from the oldest on,
+up to the first that hasn't expired. So the segments that stay are fenced, the prefix gets the oldest possible
+mtime, and the broker is told to delete. Both its min offset and the files show which segments are gone. After
+a kill at any moment, a new call with the rest of the prefix continues: the fence behind the prefix stands
+before any segment can be deleted.
 
 A release takes minutes, in which a watch may mend the hold. So each change reads the saved state first.
 """
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 0.25
 UNANSWERED_SECONDS: Final = 30.0
-"""Most time to wait for an answer of a broker that deletes, or for another process's lock of the hold."""
+"""Longest wait for an answer of a broker that deletes, or for another process to free the hold's lock."""
 _LOCK_SECONDS: Final = 1.0
 """Time of one wait for the hold's lock. After it the broker is asked again, and the lease renewed."""
 
@@ -103,7 +103,7 @@ def delete_segments(
         raise GateRefusedError(
             f"{parts.admin.address}: expected the broker that was held, started at "
             f"{state.boot_timestamp_ms} ms, found one started at {info.boot_timestamp_ms} ms. Nothing was "
-            "deleted. Run the same again, which looks at the new one."
+            "deleted. Run the same command again: it looks at the new broker."
         )
     _check_not_too_much(parts, info, prefix)
     state = _expose(parts, prefix)
@@ -206,10 +206,9 @@ def _check_unchanged(parts: LiveParts, prefix: Prefix, state: HoldState) -> None
         )
         if state.releasing:
             raise GateRefusedError(
-                f"{text} Segments that an earlier call exposed may still be deleted. Stop the program that "
-                "does it."
+                f"{text} Segments that an earlier call exposed may still be deleted. Stop the other program."
             )
-        raise ChangedUnderUsError(f"{text} Nothing was deleted. Stop the program that does it.")
+        raise ChangedUnderUsError(f"{text} Nothing was deleted. Stop the other program.")
 
 
 def _delete_prefix(parts: LiveParts, state: HoldState, prefix: Prefix, patience: Patience) -> None:
@@ -293,7 +292,10 @@ def _trigger(parts: LiveParts) -> HoldState:
 
 
 def _ask(parts: LiveParts, state: HoldState, patience: Patience) -> RuntimeInfo:
-    """:raises BrokerError: the broker doesn't answer in time, or another process answers in its place."""
+    """Return the broker's state. If it doesn't answer, ask again for up to :data:`UNANSWERED_SECONDS`.
+
+    :raises BrokerError: the broker doesn't answer in time, or another process answers in its place.
+    """
     ends = time.monotonic() + UNANSWERED_SECONDS
     while True:
         try:

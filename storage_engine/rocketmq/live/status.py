@@ -184,7 +184,7 @@ def fills_before(
 def _growth(observed: Observed, state: HoldState) -> tuple[int, int] | None:
     """Return the log's recent growth in bytes, and its duration in ms; None without a sealed segment.
 
-    It begins with the last seal before the last 24 hours, or else with the first seal.
+    Both are counted from the last seal before the last 24 hours, or else from the first seal.
     """
     since_ms = observed.at_ms - LATELY_HOURS * HOUR_MS
     sealed = [

@@ -36,7 +36,7 @@ CHANGEABLE_SETTINGS: Final = frozenset(
 )
 """Settings that retention may change. Other settings could ruin the store, such as the size of files."""
 MAX_OFFSETS_BYTES: Final = 512 * 1024 * 1024
-"""Most bytes of a table of consumer offsets. A broker with 10 million positions sends about 300 MB."""
+"""Largest accepted table of consumer offsets. A broker with 10 million positions sends about 300 MB."""
 
 _T = TypeVar("_T")
 
@@ -68,7 +68,7 @@ class BrokerAdmin:
         self._connection.close()
 
     def at(self, address: str, timeout_seconds: float) -> BrokerAdmin:
-        """Return an access to another address. Over TLS, the certificate must have the same name."""
+        """Return an access to another address. Over TLS, its certificate must have the same name as here."""
         return BrokerAdmin(address, self._connection.access_elsewhere(timeout_seconds))
 
     def runtime_info(self) -> RuntimeInfo:

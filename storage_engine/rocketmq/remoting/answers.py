@@ -130,7 +130,7 @@ def runtime_info(body: bytes, release: str = "") -> RuntimeInfo:
 def confirmed_offset(body: bytes) -> int | None:
     """Read the offset up to which all connected replicas have the log (AutoSwitchHAService#getRuntimeInfo).
 
-    All connected replicas count: the controller may have put one in sync that the master doesn't know yet.
+    All connected replicas count. One of them may be in sync for the controller, but not yet for the master.
 
     :return: None if the broker is no master, a replica in sync isn't connected, or no controller has chosen
         the broker as master yet.

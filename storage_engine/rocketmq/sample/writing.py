@@ -55,7 +55,7 @@ from storage_engine.rocketmq.store import store_lock
 
 DELAYED_SHARE: Final = 0.15
 TRANSACTION_SHARE: Final = 0.15
-"""Shares of batches that follow a delayed message or a transaction. A batch has about 32 messages."""
+"""Shares of batches (of about 32 messages) before which a delayed message or a transaction is sent."""
 
 _ROLLBACK_SHARE = 0.2
 _UNDECIDED_SHARE = 0.002
@@ -136,7 +136,7 @@ class SpecialMessages:
         self._halves = 0
         self._operations = 0
         self._decided_by: dict[int, int] = {}
-        """Queue offset of each decided half message's operation message, by that of the half message."""
+        """By a decided half message's queue offset, the queue offset of its operation message."""
 
     @property
     def undecided(self) -> int:
@@ -184,7 +184,7 @@ class SpecialMessages:
     def positions(self) -> dict[str, dict[int, int]]:
         """Return the positions of the broker's own group in the topics of transactions.
 
-        The group stays before the first undecided half message, and before operation messages for later ones.
+        The group has read neither the first undecided half message, nor operations on later half messages.
         """
         if not self._halves:
             return {}

@@ -82,7 +82,7 @@ from storage_engine.rocketmq.store.store_lock import holder_text, is_locked_by_u
 from storage_engine.same_bytes.removing import remove_unchanged
 
 _BEFORE, _LAST = "message_before", "last_message"
-"""Keys in a receipt's evidence: SHA-256 of the last message of the previous segment and of the segment."""
+"""Keys in a receipt's evidence: SHA-256 of the previous segment's last message, and of the segment's own."""
 _CHUNK_BYTES = 1 << 20
 
 
@@ -115,9 +115,10 @@ def range_sha256(segments: Sequence[Segment], first: int, end: int) -> str | Non
 
 
 def continues(left: Receipt, right: Receipt) -> bool:
-    """Return whether a segment directly continues the segment that another replica archived.
+    """Return whether the segment of ``right`` directly continues that of ``left``, of another replica's log.
 
-    Each message contains its offsets and store time. So if the last messages are equal, the logs are, too.
+    Each message contains its offsets and store time. So if the last message of ``left`` is the last message
+    before ``right``, both logs have the same bytes up to that message.
     """
     before = right.known.get(_BEFORE)
     same_log = left.log_id is not None and left.log_id == right.log_id
@@ -332,7 +333,8 @@ class LockedLog(LockedStore):
     def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
         """Check once that no other broker is the master of the broker's name.
 
-        A master becomes it again when it starts. A slave is checked only if a controller decides the roles.
+        A stopped master becomes master again when it starts, so it is always checked. A slave is checked
+        only if a controller decides the roles.
         """
         # Loading Arrow takes longer than most plans take.
         from storage_engine.rocketmq.remoting.masters import BrokerGroup
@@ -461,7 +463,7 @@ class RocketMQBrokerStore(BrokerStore):
         return replace(snapshot, logs=tuple(map(self._as_confirmed, logs)))
 
     def _as_confirmed(self, log: LogSnapshot) -> LogSnapshot:
-        """Return a stopped broker's log as confirmed up to its end if the controller can elect no other."""
+        """Return a log, as confirmed up to its end if the controller can elect only its stopped broker."""
         if log.confirmed_offset is None or self.opened_by.live is not None:
             return log
         # Loading Arrow takes longer than most plans take.
@@ -501,9 +503,9 @@ class RocketMQBrokerStore(BrokerStore):
 
 
 def cut_log(log: LogSnapshot, end: int, dispatched: int) -> LogSnapshot:
-    """Cut a log from its files at the end that its writer reported before they were read.
+    """Return a log, as its files show it, cut at an end that its broker reported before the files were read.
 
-    :param end: only segments below this offset are sealed.
+    :param end: the reported end. Only segments below this offset are sealed.
     :param dispatched: offset up to which messages are in consume queues.
     """
     segments = tuple(

@@ -1,8 +1,8 @@
 """Consume queue and index files that point only below the log's new min offset, deleted after segments.
 
 The broker's rules decide (DefaultMessageStore.CleanConsumeQueueService#deleteExpiredFiles). The last file of
-a queue and the last index file are never deleted. Of a queue with one file only the directory is read, of any
-other queue the last entry of each file up to the first file that stays.
+a queue and the last index file are never deleted. If a queue has a single file, only the queue's directory is
+read. In any other queue, the last entry of each file is read, up to the first file that stays.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _open_directory(layout: StoreLayout, directory: Path) -> int:
 
 
 def _expired_queues(layout: StoreLayout, config: BrokerConfig, min_offset: int) -> Iterator[_Files]:
-    """Yield for each queue of two or more files, and its extension, a function that finds expired files."""
+    """Yield functions that find expired files, one for each queue or extension of two or more files."""
     queues = list(iter_queues(layout.consumequeue, min_files=2))
     for queue in report_each(queues, "Looking at queues", "queues"):
         list_files = partial(

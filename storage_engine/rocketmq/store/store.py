@@ -78,9 +78,10 @@ def dispatched_offset(
 def _proofs(
     layout: StoreLayout, segments: Sequence[MappedFile], sealed_end: int, max_offset: int
 ) -> Iterator[int]:
-    """Yield the ends of messages that have an entry in a consume queue. The cheapest and highest comes first.
+    """Yield the ends of messages that have an entry in a consume queue.
 
-    Queues whose files can't be read are skipped.
+    First comes the active segment's first message, which is found without a search of all queues. Queues
+    whose files can't be read are skipped.
     """
     for segment in segments:
         if segment.base_offset == sealed_end:
@@ -93,7 +94,10 @@ def _proofs(
 
 
 def _probe_first(layout: StoreLayout, segment: MappedFile, length: int) -> Iterator[int]:
-    """Look for the entry of a segment's first dispatched message, among ``_FRAMES_TO_PROBE`` frames."""
+    """Yield the end of a segment's first message for a consume queue, if the queue has its entry.
+
+    Only the segment's first ``_FRAMES_TO_PROBE`` frames are read.
+    """
     with open_stored(segment.path) as file:
         position = 0
         for _ in range(_FRAMES_TO_PROBE):

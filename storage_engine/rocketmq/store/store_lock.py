@@ -56,7 +56,7 @@ def lock(layout: StoreLayout) -> Iterator[LockedStore]:
     If another run of this package has the lock, wait for it. A missing lock file is created for the broker's
     user, who must be able to open it afterwards.
 
-    :raises StoreBusyError: the lock is taken, or the lock file can't be opened. Or a process has files of the
+    :raises StoreBusyError: the lock is taken, the lock file can't be opened, another process has files of the
         store open, or a broker runs whose files this process may not see.
     :raises UnsupportedLayoutError: the store's layout doesn't permit deletions.
     """
@@ -65,7 +65,8 @@ def lock(layout: StoreLayout) -> Iterator[LockedStore]:
     with _held_guard:
         if path in _held:
             raise StoreBusyError(
-                f"{path}: this process holds the store already. Run again when it has ended."
+                f"{path}: expected the lock to be free, found that another run in this process has it. "
+                "Nothing was changed. Run again when that run has ended."
             )
         _held.add(path)
     try:
@@ -151,7 +152,7 @@ def _is_run(layout: StoreLayout, pid: int) -> bool:
 
 
 def _open_locked(layout: StoreLayout) -> int:
-    """Open the lock file and lock it. After an error it is closed."""
+    """Open the lock file, lock it, and return its descriptor. After an error the file is closed."""
     fd = _open(layout.lock)
     try:
         _take(fd, layout)
@@ -231,12 +232,12 @@ def _read_lock(fd: int) -> tuple[int, int]:
 
 
 def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
-    """Check the open files of all processes that this process may inspect, and return notices on the others.
+    """Check the open files of all processes that this process may inspect, and return a notice on the others.
 
-    The files of the others are unknown. None of them can be a broker that runs on this store, since this
-    process has its lock. But a broker may be loading the store, so such a broker is an error. Other processes
-    can only be readers, which keep the files that they have open. Paths are compared: a reader in a container
-    that mounts the store at another path isn't found, but its lock is.
+    The files of a process that can't be inspected are unknown. It can't be a broker that runs on this store,
+    since this process has the store's lock. But a broker may be loading the store, so an uninspected broker
+    is an error. Other processes can only be readers, which keep the files that they have open. Paths are
+    compared: a reader in a container that mounts the store at another path isn't found, but its lock is.
 
     :raises StoreBusyError: a process uses the store's files, or is another user's broker.
     """
@@ -267,7 +268,7 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
 def _deleted_segments_text(layout: StoreLayout, pid: int) -> str:
     """Return a notice on a broker that still maps deleted segments; "" if it maps none.
 
-    It loaded these segments while a run that couldn't see it deleted them.
+    The broker loaded these segments before it took the lock, while a run that couldn't see it deleted them.
     """
     directories = tuple(f"{path}{os.sep}" for path in layout.log_paths)
     with suppress(OSError):
