@@ -125,8 +125,8 @@ def _with_all_partitions(
 ) -> dict[Place, int | None]:
     """Return each group's position in every partition that this node has of the group's topics.
 
-    A group with a position in one partition of a topic is expected to read the whole topic. Where the group
-    has no position, it is None.
+    A group with a position in one partition of a topic is expected to read the whole topic. A position
+    that the group doesn't have is None.
     """
     reads = {(group, topic) for group, topic, _ in committed}
     return {

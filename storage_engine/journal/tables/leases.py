@@ -110,7 +110,7 @@ class Owner:
     """Identity of a process, by which processes of the same host and container recognize it.
 
     :param boot_id: id of the machine's start; "" if not known, as in older releases' records.
-    :param pid_namespace: the namespace in which the number is valid; "" if not known.
+    :param pid_namespace: the namespace in which ``pid`` is valid; "" if not known.
     :param since_ms: when the process took the lease; None if not known, as in older releases' records.
     :param command: the process's command; "" if not known.
     """

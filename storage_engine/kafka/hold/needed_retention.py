@@ -52,8 +52,8 @@ class LogAge:
     def growth_bytes(self, for_ms: int) -> int:
         """Return by how many bytes the log may grow within a time.
 
-        The result is twice its average growth, but at most its whole growth within ``span_ms``, and another
-        segment. It is at least its latest growth, because a log that grows fast may continue to do so.
+        The result is twice the average growth, or the whole growth within ``span_ms`` if that is less, plus
+        one segment. It is at least ``latest_bytes``, because fast growth may continue.
         """
         average = min(2 * self.grown_bytes * for_ms // self.span_ms, self.grown_bytes)
         return max(average + self.segment_bytes, self.latest_bytes)
