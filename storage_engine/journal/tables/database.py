@@ -283,7 +283,7 @@ class JournalDatabase:
                 raise
 
     def _upgrade(self) -> None:
-        """Upgrade an older journal to this version in one transaction. Other processes may do so, too."""
+        """Upgrade an older journal to our version in one transaction. Other processes may do so, too."""
 
         def upgrade(connection: Connection) -> None:
             # Locks the row, in a database that a transaction doesn't lock as a whole.

@@ -42,7 +42,7 @@ class Lease:
 
 
 def take(connection: Connection, store_id: str) -> Lease:
-    """Take the lease of a store. Raise TurnTakenError if a process has it that isn't known to be dead."""
+    """Take the lease of a store. Raise TurnTakenError if a process that isn't known to be dead has it."""
     query = select(stores.c.name, stores.c.broker, stores.c.real_path).where(stores.c.store_id == store_id)
     name = store_text(*connection.execute(query).one())
     return _take(connection, leases.c.store_id, store_id, f"store {name}")

@@ -161,8 +161,8 @@ def scan(
 def read_words(address: int, positions: Ints64, at: int, width: int, values: Ints64) -> None:
     """Read a field of each batch.
 
-    :param at: its position in a batch.
-    :param width: of the field: 2, 4 or 8 bytes.
+    :param at: the field's position in a batch.
+    :param width: the field's length: 2, 4 or 8 bytes.
     """
     for i in range(len(positions)):
         place = address + positions[i] + at

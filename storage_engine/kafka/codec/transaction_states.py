@@ -70,7 +70,7 @@ STATE_WORDS = text_array(*(state.name.lower() for state in TransactionState))
 class UncommittedTransactions:
     """The transactions of a log that did not commit, by producer and first offset. Picklable.
 
-    :param last_offsets: offset of each ABORT marker; for an open transaction the largest number.
+    :param last_offsets: offset of each ABORT marker; for an open transaction the largest 64-bit number.
     :param written_ms: time of an open transaction's newest record, in ms since the epoch; -1 if not known.
     :param end_offset: the state of every record below it is known.
     """

@@ -184,7 +184,7 @@ def same_setting(others: Sequence[HoldState], topic_id: str, key: str) -> Iterat
 
 
 def set_by_another(others: Sequence[HoldState], held: HeldSetting, setting: TopicSetting) -> bool:
-    """Return whether another store has set a setting to this value."""
+    """Return whether another store has set a setting to its present value."""
     return any(change.has_set(setting) for change in same_setting(others, held.topic_id, held.key))
 
 
