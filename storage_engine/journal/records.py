@@ -56,7 +56,7 @@ class RunState(StrEnum):
     PLANNED = "planned"
     FINISHED = "finished"
     EXPIRED = "expired"
-    """Finished long ago. Its plan and most events have expired; only events that never expire stay."""
+    """A run finished long ago. Its plan and most events have expired; only events that never expire stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,8 @@ class ReportRow:
 
     :param version: version of the report's fields.
     :param causes: why the run deleted, such as ``time-up``.
-    :param report: the report's JSON; None if another run's report counts for it.
-    :param unchanged_since: that other run.
+    :param report: the report's JSON; None if an earlier run's report counts for this run, too.
+    :param unchanged_since: key of that earlier run; None if this run has its own report.
     :param validation: the validation's verdict; "" where the run had none.
     :param lost_ranges: number of lost ranges by its validation, without losses that a person has accepted.
     """
@@ -175,8 +175,8 @@ class ReportRow:
 class RecordedRule:
     """A rule that keeps messages of a store out of its lakes.
 
-    :param rule: SHA-256 of the act that records it in a lake.
-    :param clock: clock reading of the recording machine at that time, if it has one.
+    :param rule: SHA-256 of the act that records the rule in a lake.
+    :param clock: clock reading at ``at_ms`` of the machine that recorded the rule; None if it has none.
     """
 
     store_id: str

@@ -79,7 +79,7 @@ def no_copy(place: str, store_id: str, stamped_at: str, name: str) -> StoreIdent
     """
     return StoreIdentityError(
         f"{place}: expected a copy of a store, found the directories of store {store_id} itself, which was "
-        f"stamped at {stamped_at}: they would be two stores. Nothing was changed. Run ",
+        f"stamped at {stamped_at}: the same files would be two stores. Nothing was changed. Run ",
         move_command(name),
         f" on it. {_OF_AIRFLOW}",
     )
@@ -107,7 +107,7 @@ def name_taken_in_lake(place: str, name: str, store_id: str, root: str) -> Store
 
 def _taken_error(place: str, name: str, store_id: str, where: str) -> StoreIdentityError:
     return StoreIdentityError(
-        f"{place}: expected a name that no other store has, found {name!r}, which is store {store_id}, "
+        f"{place}: expected a name that no other store has, found {name!r}, the name of store {store_id}, "
         f"{where}. Nothing was changed. If this is another store, give it a name of its own: by --name at a "
         "shell, in Airflow as the id of its connection. If it is that store, and its stamp was lost, run ",
         Command("stamp", f"--store-id {store_id}"),
@@ -303,7 +303,7 @@ class JournalStores(HasDatabase):
         self._twice(put)
 
     def record_lake_act(self, lake_id: str, act: str) -> None:
-        """Record a lake's newest act by its SHA-256. It includes all acts before it."""
+        """Record the SHA-256 of a lake's newest act. This SHA-256 covers all earlier acts, too."""
 
         def put(connection: Connection) -> None:
             _metadata.create_all(connection)
@@ -324,7 +324,7 @@ class JournalStores(HasDatabase):
         return self.read(read)
 
     def _twice(self, work: Callable[[Connection], T]) -> T:
-        """Run work. If another process recorded the same meanwhile, run it again: it finds that record."""
+        """Run ``work``. Repeat it if another process adds the same row meanwhile: it then finds the row."""
         try:
             return self._database.write(work)
         except JournalConflictError:

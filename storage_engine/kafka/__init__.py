@@ -1,4 +1,4 @@
-"""Apache Kafka: the formats of its log directories, its retention, and checks of both on a node's disk."""
+"""Apache Kafka: formats of log directories, rules of retention, and checks of the files on a node's disk."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class KafkaPlaces(Places):
         return read_server_properties(root).log_dirs
 
     def default_name(self, root: Path) -> str:
-        """Return a name made of the node's id and cluster: every node's file is ``server.properties``."""
+        """Return a name from the node's id and cluster: all nodes' files are named ``server.properties``."""
         from storage_engine.kafka.format.layout import node_name
 
         return node_name(root)
@@ -189,8 +189,8 @@ class Kafka(Broker):
     def cleanups(self, live: LiveBroker | None) -> Cleanups:
         """Return when a node is cleaned.
 
-        A stopped node is cleaned only on request. A running node is cleaned when segments are due if we
-        delete, and never if its broker deletes by its own rules.
+        A stopped node is cleaned only on request. If we delete, a running node is cleaned when
+        segments are due. If its broker deletes by its own rules, the node is never cleaned.
         """
         if live is None:
             return Cleanups.ON_REQUEST

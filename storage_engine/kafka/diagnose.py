@@ -1,7 +1,7 @@
-"""Findings about a node's log directories: faults, deletions that haven't happened, and files left behind.
+"""Findings about a node's log directories: faults, overdue deletions, and files left behind.
 
-Also how full the directories' disks are, how fast they fill, and how much directories differ in size. Only
-reads files.
+Other findings tell how full the directories' disks are, how fast these disks fill, and how much directories
+differ in size. This module only reads files.
 """
 
 from __future__ import annotations
@@ -424,9 +424,10 @@ def _unknown_watermarks(node: Node) -> Iterator[Finding]:
 def _watermarks_behind(node: Node, topics: TopicSettings, *, running: bool) -> Iterator[Finding]:
     """Yield logs with closed segments above their high watermark, grouped by their remedy.
 
-    If a log has no other replica, only the checkpoint is behind. Its broker writes it every 5 seconds, so it
-    is behind while the broker runs, and after an unclean stop, which another finding reports. The broker
-    raises the high watermark to the log's end as soon as it leads (Partition#maybeIncrementLeaderHW).
+    If a log has no other replica, only the checkpoint is behind. The broker writes the checkpoint every 5
+    seconds. So the checkpoint is behind while the broker runs, and after an unclean stop. Another finding
+    reports that stop. The broker raises the high watermark to the log's end as soon as it leads
+    (Partition#maybeIncrementLeaderHW).
     """
     waiting: dict[str, list[str]] = {}
     for directory, log in node.logs:

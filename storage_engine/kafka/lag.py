@@ -125,8 +125,8 @@ def _with_all_partitions(
 ) -> dict[Place, int | None]:
     """Return each group's position in every partition that this node has of the group's topics.
 
-    A group with a position in one partition of a topic is expected to read the whole topic. Where the group
-    has no position, it is None.
+    A group with a position in one partition of a topic is expected to read the whole topic. A position
+    that the group doesn't have is None.
     """
     reads = {(group, topic) for group, topic, _ in committed}
     return {
@@ -252,7 +252,7 @@ def _row(
 class _Batch:
     """The batch that contains an offset, or else the first batch after it.
 
-    :param position: position of its first byte in the segment; ``end_position`` is that after its last byte.
+    :param position: position of its first byte in the segment; ``end_position`` is the one after its last.
     :param is_decoded: it must be decoded to find the time of the record at the offset.
     """
 
@@ -346,7 +346,7 @@ def _record_times(
 ) -> dict[tuple[str, int], int]:
     """Return the timestamps of records. Batches of all logs are decoded together.
 
-    :param batches: for each batch, the logs and offsets whose time it gives.
+    :param batches: for each batch, the logs and offsets whose time is in it.
     :return: by log and offset, the timestamp in ms of the first record at or after it. Records without a
         timestamp are left out.
     """

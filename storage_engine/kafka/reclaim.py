@@ -4,9 +4,9 @@ The locks of its broker are taken, as for any stopped node. High watermarks and 
 node's files: later records of a leader say nothing about the records here. Right before each deletion, the
 cluster is asked again whether the ground for it still holds.
 
-If another node leads a log, its leader deletes the records first, after a record has shown that it has the
-same records. Then the file is deleted here. After a kill in between, the log begins later on all other nodes
-than here. That is harmless, because this node would delete the same segments as soon as it follows.
+If another node leads a log, a record must show that the leader has the same records. Then the leader deletes
+them, and only after that the file is deleted here. After a kill in between, the log begins later on all other
+nodes than here. That is harmless, because this node would delete the same segments as soon as it follows.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def _recovery_points(directory: Path) -> Mapping[str, int]:
 
 
 def _force(plan: LogPlan, reason: str) -> LogPlan:
-    """Also delete segments that only their age or the log's size keeps, because a person asks for it."""
+    """Also delete segments that stay only for their age or the log's size, because a person asks for room."""
 
     def decide_all() -> Iterator[Decision]:
         stops = False
@@ -313,7 +313,7 @@ def _cut_by_way(
 
 
 def _add_ground(plan: LogPlan, ground_of: Callable[[Decision], str]) -> LogPlan:
-    """Add the ground on which each deletion is allowed to its reason."""
+    """Append to each deletion's detail the ground that allows this deletion."""
     return plan.with_going(lambda going: replace(going, detail=f"{going.detail}{ground_of(going)}"))
 
 
@@ -508,7 +508,7 @@ def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
             prefix, f"its leader has changed meanwhile. Before: {before.said}; now: {way.said}", state
         )
     if way.leader is not None and way.led_from < prefix.boundary:
-        raise cut_error(prefix, f"{way.said}, so it still has records of the segment", state)
+        raise cut_error(prefix, f"{way.said}, so the leader still has records of the segment", state)
 
 
 @dataclass(slots=True)
@@ -552,7 +552,7 @@ class RoomStore(KafkaStore):
         return RoomStore(RoomNode(self.node.root, live=self.node.live, memory=memory))
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the snapshot, never as crashed: after an unclean stop the plan keeps uncertain segments."""
+        """Return the snapshot, with ``crashed`` false: after a crash the plan keeps uncertain segments."""
         return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
@@ -602,9 +602,9 @@ def with_word(node: Node, word: LeadersWord, address: str) -> Node:
 
 
 def _with_leaders_starts(directory: LogDirectory, word: LeadersWord) -> LogDirectory:
-    """Return a directory whose logs begin at their leaders' log starts, or at their active segments if lower.
+    """Return a directory whose log starts are raised to the leaders', but not above the active segments.
 
-    So the rules delete all segments below, whatever their age.
+    So the rules delete all segments below a leader's log start, whatever their age.
     """
     starts = dict(directory.log_starts)
     for log in directory.logs:

@@ -5,8 +5,8 @@ checks each batch, and creates indexes and the state of producers again, as afte
 the first segment's snapshot, because it knows no producer below the log's start
 (ProducerStateManager#truncateAndReload).
 
-Also where a restored log may end. A transaction without its marker stays open for ever, and consumers of
-committed records never get past it. So a log doesn't end between a transaction's records and its marker.
+A restored log doesn't end between a transaction's records and its marker. A transaction without its marker
+stays open for ever, and consumers of committed records never get past such a transaction.
 """
 
 from __future__ import annotations
@@ -206,7 +206,8 @@ def _topic_and_cluster_id(row: Receipt, name: PartitionDirectory) -> tuple[uuid.
 def _unsound(row: Receipt, expected: str) -> RestoreError:
     return RestoreError(
         f"receipt of {row.log}/{row.base_offset:020d}: expected {expected}. Nothing was written. No node "
-        "could serve it. To get its bytes back unchanged, restore it without naming a node. Run verify."
+        "could serve the restored log. To get its bytes back unchanged, restore it without naming a node. "
+        "Run verify."
     )
 
 
@@ -346,4 +347,4 @@ class RestoredLogDirectory(RestoredConfig):
         return ()
 
     def finish(self, root: Path, receipts: Sequence[Receipt]) -> None:
-        """Do nothing: all files are written by then."""
+        """Do nothing: all files are already written."""

@@ -25,9 +25,9 @@ class RetentionSettings:
     """A topic's settings that decide what is deleted (LogConfig).
 
     :param delete: ``cleanup.policy`` contains delete.
-    :param compact: it contains compact.
-    :param remote: ``remote.storage.enable`` is true. Only its broker may delete its segments and raise its
-        log start.
+    :param compact: ``cleanup.policy`` contains compact.
+    :param remote: ``remote.storage.enable`` is true. Only the broker may delete the topic's segments and
+        raise log starts.
     :param copy_disabled: ``remote.log.copy.disable`` is true. No more segments are copied, and its broker
         deletes by the whole retention (UnifiedLog#remoteLogEnabledAndRemoteCopyEnabled).
     :param local_without_delete: the policy is empty. Since Kafka 4.3, segments that are copied to remote

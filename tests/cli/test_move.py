@@ -77,7 +77,7 @@ def test_a_second_store_that_is_called_as_its_directory_needs_a_name(
     before = files(lake / "warehouse", other)
     refused = cli("archive", other, "--lake", lake)
     assert refused.exit_code == 1
-    assert f"found '{store.name}', which is store {done_id(cli, store, lake)}" in refused.err
+    assert f"found '{store.name}', the name of store {done_id(cli, store, lake)}" in refused.err
     assert "give it a name of its own: by --name at a shell" in refused.err
     assert files(lake / "warehouse", other) == before
     assert cli("archive", other, "--lake", lake, "--name", "payments").exit_code == 0

@@ -198,7 +198,9 @@ def test_another_file_of_the_same_directories_is_no_copy_and_takes_the_place_by_
     before = [path.read_bytes() for path in stamp_paths(named.real_root)]
     with pytest.raises(StoreIdentityError, match=r"directories of store .* itself.* storage-engine move k"):
         steps.archive_sealed(named, "again", archive_here)
-    with pytest.raises(StoreIdentityError, match=r"they would be two stores.* storage-engine move k on it"):
+    with pytest.raises(
+        StoreIdentityError, match=r"the same files would be two stores.* storage-engine move k on it"
+    ):
         stamp(named, "anna", "it looks like a copy", new=True)
     assert [path.read_bytes() for path in stamp_paths(named.real_root)] == before
     moved = move(named, "k", "anna", "the file has another name")
@@ -215,7 +217,7 @@ def test_a_file_that_names_one_of_the_directories_is_no_copy_either(store: Manag
     first, second = directories(store)
     other.write_text(Path(store.root).read_text().replace(f"{first},{second}", str(second)))
     Path(store.root).unlink()
-    with pytest.raises(StoreIdentityError, match="they would be two stores"):
+    with pytest.raises(StoreIdentityError, match="the same files would be two stores"):
         stamp(replace(store, root=str(other)), "anna", "it looks like a copy", new=True)
 
 

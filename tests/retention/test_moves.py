@@ -274,7 +274,7 @@ def test_a_store_of_an_older_journal_gets_the_name_that_is_stated_next(managed: 
 
 def test_a_name_of_another_store_is_refused(orders: ManagedStore, managed: Make) -> None:
     other = managed()
-    taken = r"found 'orders', which is store .* give it a name of its own: by --name"
+    taken = r"found 'orders', the name of store .* give it a name of its own: by --name"
     for same in (replace(other, name="orders", named=True), replace(other, name="orders")):
         with pytest.raises(StoreIdentityError, match=taken):
             steps.make_plan(same, "r")
@@ -291,7 +291,7 @@ def test_a_name_that_the_lake_knows_for_another_store_is_refused_to_a_new_one(
 ) -> None:
     """Two journals share a lake."""
     other = replace(managed(), journal_url=f"sqlite:///{tmp_path}/other.db")
-    taken = r"found 'orders', which is store .*, of which the lake has segments .* --name"
+    taken = r"found 'orders', the name of store .*, of which the lake has segments .* --name"
     with pytest.raises(StoreIdentityError, match=taken):
         steps.make_plan(replace(other, name="orders", named=True), "r")
     assert known(replace(other, name="payments", named=True))[1] == "payments"

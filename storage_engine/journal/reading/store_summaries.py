@@ -59,11 +59,11 @@ class StoreSummary:
     :param alarms: alarms of the last look.
     :param lost: lost offsets at the last look, without losses that a person has accepted; "" if there are
         none; None if not known. ``lost_ranges`` is the number of these ranges.
-    :param archive_lag_seconds: time since the last write to the oldest unarchived segment, by that
-        measurement; ``archive_lag_at_ms`` is the time of the measurement.
+    :param archive_lag_seconds: time since the last write to the oldest unarchived segment, by the
+        measurement of ``archive_lag_bytes``. ``archive_lag_at_ms`` is the time of that measurement.
     :param time_to_loss_ms: time until a group loses an unread message; None if no group is known to have one.
-    :param due_bytes: bytes that a cleanup requested by a person would have deleted at the last look; no lake
-        had ``due_unproven_bytes`` of them.
+    :param due_bytes: bytes that a cleanup requested by a person would have deleted at the last look. For
+        ``due_unproven_bytes`` of these bytes, no lake has a proof.
     :param validated_at_ms: when the last run with a ``validation`` wrote its report.
     """
 
@@ -302,6 +302,6 @@ def _findings(connection: Connection, ids: Sequence[str]) -> dict[str, Any]:
 def of_stores(
     connection: Connection, query: Select[Any], column: ColumnElement[Any], values: Iterable[str]
 ) -> Iterator[Any]:
-    """Yield the rows of a query whose column has one of any number of values."""
+    """Yield the rows of a query in which ``column`` has one of ``values``, however many these are."""
     for batch in in_parts(values):
         yield from connection.execute(query.where(column.in_(batch)))

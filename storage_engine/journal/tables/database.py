@@ -138,7 +138,7 @@ class _Deadline:
 
 
 def _end_late(engine: Engine, seconds: int) -> None:
-    """Close each connection of an engine that was not returned in time."""
+    """Close each of an engine's connections that is still open after ``seconds``."""
     deadlines: WeakKeyDictionary[DBAPIConnection, _Deadline] = WeakKeyDictionary()
 
     def connect(
@@ -283,7 +283,7 @@ class JournalDatabase:
                 raise
 
     def _upgrade(self) -> None:
-        """Upgrade an older journal to this version in one transaction. Other processes may do so, too."""
+        """Upgrade an older journal to our version in one transaction. Other processes may do so, too."""
 
         def upgrade(connection: Connection) -> None:
             # Locks the row, in a database that a transaction doesn't lock as a whole.
@@ -307,7 +307,7 @@ class JournalDatabase:
         cause = without_secrets(first_line, self._secrets)
         if isinstance(error, IntegrityError):
             return JournalConflictError(
-                f"{self.name}: expected to record something new, found that it is recorded already "
+                f"{self.name}: expected to add a new row, found that the journal has this row already "
                 f"({cause}). Nothing was recorded. Run the same again."
             )
         is_damaged = sqlite_error(error).startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
@@ -384,7 +384,7 @@ def missing_sqlite_file(url: str) -> bool:
 
 @lru_cache(maxsize=32)
 def _engine(url: str) -> Engine:
-    """Return the same engine for each URL, because an engine caches its compiled statements."""
+    """Return a URL's engine, later again the same one: an engine caches its compiled statements."""
     # Without a pool no connection outlives its transaction, so that no fork shares one.
     engine = create_engine(url, poolclass=NullPool)
     if engine.dialect.name == "sqlite":

@@ -42,7 +42,7 @@ class Lease:
 
 
 def take(connection: Connection, store_id: str) -> Lease:
-    """Take the lease of a store. Raise TurnTakenError if a process has it that isn't known to be dead."""
+    """Take the lease of a store. Raise TurnTakenError if a process that isn't known to be dead has it."""
     query = select(stores.c.name, stores.c.broker, stores.c.real_path).where(stores.c.store_id == store_id)
     name = store_text(*connection.execute(query).one())
     return _take(connection, leases.c.store_id, store_id, f"store {name}")
@@ -110,7 +110,7 @@ class Owner:
     """Identity of a process, by which processes of the same host and container recognize it.
 
     :param boot_id: id of the machine's start; "" if not known, as in older releases' records.
-    :param pid_namespace: the namespace in which the number is valid; "" if not known.
+    :param pid_namespace: the namespace in which ``pid`` is valid; "" if not known.
     :param since_ms: when the process took the lease; None if not known, as in older releases' records.
     :param command: the process's command; "" if not known.
     """

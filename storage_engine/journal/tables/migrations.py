@@ -1,7 +1,7 @@
 """Migrations of a journal that an older release wrote: each makes the next version.
 
-Each runs once, in the transaction that upgrades a journal to this version, while foreign keys are not
-enforced. Missing tables have been made before. A release refuses a journal of a newer version.
+Each runs once, in the transaction that upgrades a journal to this release's version, while foreign keys
+are not enforced. Missing tables have been made before. A release refuses a journal of a newer version.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _add(connection: Connection, column: Column[Any]) -> None:
 
 
 def _rebuild_stores(connection: Connection) -> None:
-    """Copy the table into one of version 6: SQLite can't drop constraints. Other tables still refer to it."""
+    """Replace the table by a copy of version 6: SQLite can't drop constraints. References to it stay."""
     new, names = f"{stores.name}_new", "store_id, real_path, broker, lineage, created_at_ms, host"
     connection.exec_driver_sql(
         f"CREATE TABLE {new} (store_id VARCHAR(36) NOT NULL, real_path TEXT NOT NULL, "

@@ -58,7 +58,7 @@ _BASE_OFFSET = "\0"
 """Placeholder in a path for the segment's base offset of 20 digits. No path can contain it."""
 _FASTEST = 1
 _NONE = -(1 << 63)
-"""Value for a segment whose mtime no hold has changed, and for one without ``end``."""
+"""Number that stands for None, in the columns ``original_mtime_ns`` and ``end``."""
 _LENGTH_BYTES = 8
 _FACTS = ("device", "inode", "size_bytes", "mtime_ns", "ctime_ns")
 _facts_of = attrgetter(*_FACTS)
@@ -121,7 +121,7 @@ def _integers(name: str, values: Sequence[int]) -> bytes:
 def unpack(packed: bytes) -> list[Decision]:
     """Return the decisions from the result of :func:`pack`.
 
-    :param packed: bytes of this version, or compressed JSON of earlier ones: columns, or decisions.
+    :param packed: bytes of this version, or compressed JSON of an earlier one (columns or decisions).
     """
     content = zlib.decompress(packed)
     if content[:1] == b"[":
@@ -270,7 +270,7 @@ def difference(before: Sequence[Decision], now: Sequence[Decision]) -> dict[str,
 ARCHIVING = frozenset({Step.ARCHIVE, Step.SEALED})
 """Steps whose results name the receipts of segments."""
 SEQUENCE = "receipt_sequence"
-"""Field of a result. Results of older releases lack it, because they recorded no sequence."""
+"""Field of a result: the receipt's sequence number in its lake. Results of older releases lack this field."""
 
 
 def project(connection: Connection, run_id: int, payloads: Iterable[Mapping[str, Any]]) -> None:
@@ -301,11 +301,11 @@ def _put(connection: Connection, store_id: str, event_id: int, head: LakeHead) -
 
 
 def heads_since(connection: Connection, store_id: str, event_id: int) -> tuple[LakeHead, ...]:
-    """Return the last receipts in each lake that a store's runs recorded in events after this one.
+    """Return the last receipts in each lake that a store's runs recorded in events after ``event_id``.
 
-    The oldest comes first. A lake has several of them if an earlier event names a later receipt. A release
-    that doesn't store heads may have recorded events during the upgrade of the journal. Their receipts are
-    read from the events.
+    The receipt of the oldest event comes first. A lake has several last receipts if an earlier event names a
+    later receipt. A release that doesn't store heads may have recorded events during the upgrade of the
+    journal. The receipts of these events are read from the events themselves.
     """
     query = select(heads).where(heads.c.store_id == store_id).order_by(heads.c.event_id, heads.c.id)
     projected = [
@@ -343,7 +343,9 @@ def _read_heads(connection: Connection, *where: ColumnElement[bool]) -> Iterator
 
 
 def _last(entries: Iterable[tuple[int, LakeHead]]) -> list[tuple[int, LakeHead]]:
-    """Return the heads, each with its event, that no later event of the lake replaces with a later receipt.
+    """Return the heads, each with its event, without replaced heads.
+
+    A later event replaces a head if it names the same or a later receipt of the same lake.
 
     :param entries: heads in the order of their events.
     """
@@ -464,7 +466,7 @@ def put_rules(connection: Connection, store_id: str, broker_rules: Mapping[str, 
 
 
 def read_rules(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> tuple[RulesRow, ...]:
-    """Return the rules in force between two moments, by time. The first ones may have begun earlier."""
+    """Return the rules in force between two moments, by time. The first rules may have begun earlier."""
     where = rules.c.store_id == store_id
     first = select(func.max(rules.c.at_ms)).where(where, rules.c.at_ms <= start_ms).scalar_subquery()
     query = (

@@ -318,7 +318,7 @@ holds = Table(
     Column("state", JSON, nullable=False),
     Column("at_ms", BigInteger, nullable=False),
 )
-"""The state of a hold on a store beside a running broker, as its package stored it. No row: not held."""
+"""The state of a hold on a running broker's store, as the broker's package stored it. No row: not held."""
 
 waivers = Table(
     "storage_engine_waivers",

@@ -296,8 +296,8 @@ class Cluster:
     ) -> Iterator[tuple[Any, Answer | BrokerRefusedError]]:
         """Send a request for each key, several at a time. Yield each key with its answer or its refusal.
 
-        A client keeps a leader's epoch, and uses it even after the leader refuses it. So such requests are
-        repeated with a new client, for a few seconds.
+        A client caches leaders' epochs, and uses an epoch even after the leader has refused it. So a request
+        that fails for its epoch is repeated with a new client, for a few seconds.
 
         :param ask: makes the requests for some keys with the present client.
         :raises BrokerUnavailableError: no broker answers.
@@ -397,9 +397,9 @@ class Cluster:
     def described(self) -> DescribeClusterResult:
         """Return the cluster's description of itself.
 
-        A broker may name any broker as the controller, which answers this request. Brokers stop naming a
-        broker that hangs, after a while. But a client that already has its name continues to ask it, so a new
-        client asks once more.
+        Brokers name one broker as the controller, and the controller answers this request. After a while,
+        they no longer name a controller that hangs. But a client that has its name still asks that
+        controller. So a new client asks once more.
 
         :raises BrokerUnavailableError: no broker answers, or no broker accepts our credentials.
         """

@@ -86,7 +86,7 @@ def _missing_groups(cluster: Cluster) -> str:
 def _ask_groups(
     cluster: Cluster, subject: str, groups: Sequence[str], ask: Callable[[Sequence[str]], Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield each group's answer from its coordinator, or the error. Ask again while one takes over."""
+    """Yield each group's answer from its coordinator, or the error. Ask again while it takes over groups."""
     deadline = time.monotonic() + _TAKE_OVER_SECONDS
     passing, pending = _passing_codes(), groups
     while pending:
@@ -102,7 +102,7 @@ def _ask_groups(
 
 
 def _passing_codes() -> frozenset[int]:
-    """Return the error codes of a group without a coordinator, which ends after a moment."""
+    """Return the error codes of a group that has no coordinator, but will have one after a moment."""
     from confluent_kafka import KafkaError
 
     return frozenset(

@@ -84,7 +84,7 @@ class KafkaCodec(SegmentCodec):
         """Write each row's bytes into ``out`` at physical_offset - first_position.
 
         :param rows: in any order; columns beyond the schema are ignored.
-        :return: bytes written. Rows of one call don't overlap, so it is also the bytes covered.
+        :return: number of bytes written, each of them once: rows of one call don't overlap.
         :raises ProofError: a row lies outside ``out``, rows overlap, or a row has no raw bytes and lacks a
             needed column.
         """

@@ -25,7 +25,7 @@ from storage_engine.native import kernel, load_u8, load_u32
 _BUFFER_BYTES: Final = 8 << 10
 """Bytes read at a time (GzipCompression#wrapForInput)."""
 _LEAST_BEHIND: Final = 26
-"""Java looks for another member if more bytes than these are left in its buffer, trailer included, or if more
+"""Java looks for another member if its buffer has more bytes left than this, trailer included, or if more
 bytes follow the buffer (GZIPInputStream#readTrailer, ByteBufferInputStream#available). Java from 17.0.21.1 on
 always looks, and refuses a member that is cut off. Earlier releases ignore such a member."""
 _START: Final = b"\x1f\x8b\x08"
@@ -171,7 +171,7 @@ class Payloads:
     ) -> None:
         """Take payloads [begins, ends) of ``data``, each of which may expand to ``most_bytes``.
 
-        ``room`` has space for as many bytes after all other payloads.
+        ``room`` has space for ``most_bytes`` behind the payloads that are already decompressed.
         """
         self.begin_array, self.end_array, self.most_bytes = begins, ends, most_bytes
         self.begins: list[int] = begins.tolist()
@@ -197,7 +197,7 @@ class Decompressor:
     ) -> tuple[list[int], ExpansionError | None]:
         """Decompress payloads [first, last) one after the other, until more than ``stop`` bytes are used.
 
-        :param codec: its number in the batches' attributes.
+        :param codec: number of the compression type in the batches' attributes.
         :param used: position in the memory where the first payload is written.
         :return: the length of each decompressed payload, and the fault of the next payload; None if no fault.
         """
@@ -309,7 +309,7 @@ def _zstd_library() -> ctypes.CDLL | None:
 
 
 def _gzip(data: memoryview, out: memoryview) -> int:
-    """Decompress a single member without extra fields, as clients write it, or else as Java does."""
+    """Decompress by isal the single plain member that clients write, and any other payload as Java does."""
     if len(data) < 4 or data[3]:
         return expand_members(data, out)
     stream = isal_zlib.decompressobj(wbits=31)
@@ -465,7 +465,7 @@ def _descriptor(data: memoryview) -> _Descriptor:
 def _rest_of_record(content: memoryview) -> int:
     """Return how many bytes the content's last record lacks; 0 if the record is whole.
 
-    At an empty block Kafka's stream reports its end, unless a read asks for more bytes than it reads ahead.
+    At an empty block Kafka's stream reports its end, unless a read asks for ``_STREAM_BYTES`` or more.
     """
     at = 0
     while at < len(content):

@@ -191,7 +191,7 @@ def scan_damages(data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk) ->
 
 
 def merge_damages(damages: Iterator[Damage]) -> tuple[Damage, ...]:
-    """Join each range without a fault of its own to the range before it. Of too many, keep the first ones."""
+    """Join ranges without their own fault to the range before. If there are too many, keep the first ones."""
     joined: list[Damage] = []
     for damage in damages:
         last = joined[-1] if joined else None
@@ -208,7 +208,7 @@ def merge_damages(damages: Iterator[Damage]) -> tuple[Damage, ...]:
 
 
 def explain_fault(data: npt.NDArray[np.uint8], at: int, fault: int) -> tuple[str, str]:
-    """Return what was expected and what was found at this position; each is "" within a run of such bytes."""
+    """Return what was expected and found at a position; each is "" where earlier damage continues."""
     left_bytes = len(data) - at
     if fault == kernels.FAULT_NONE:
         return "", ""

@@ -121,9 +121,9 @@ CONTROL_TYPES = text_array(
 
 
 def record_steps(rows: pa.Table) -> pa.ChunkedArray[Any]:
-    """Return by how many offsets the next row's offset is higher: 0 for a batch's header, which is no record.
+    """Return the distance in offsets from each row to the next: 0 for a batch's header, which is no record.
 
-    It is null for other rows, because a cleaner may have removed the next record.
+    The distance is null (unknown) for other rows, because a cleaner may have removed the next record.
 
     :param rows: with the column ``kind``.
     """

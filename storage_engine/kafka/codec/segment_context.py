@@ -99,7 +99,7 @@ class SegmentColumns:
 def _find_misplaced(batches: Batches, base_offset: int, end: int) -> Iterator[Damage]:
     """Yield the first batch that doesn't begin where the previous batch ends.
 
-    Either a batch is missing, or the base offset is wrong: a batch's CRC doesn't cover it
+    Either a batch is missing, or the batch has a wrong base offset, which its CRC doesn't cover
     (DefaultRecordBatch#computeChecksum).
     """
     import numpy as np

@@ -3,9 +3,9 @@
 A record belongs to the transaction of its producer that is open at its offset. The next marker of the same
 producer ends the transaction. So it is enough to know aborted and open transactions. There are two sources:
 
-- small files: the transaction indexes of all segments, and the producer snapshot at the offset where they end
-  (:meth:`UncommittedTransactions.of_files`);
-- the log itself, from there on or from its start (:meth:`UncommittedTransactions.continued`).
+- small files: the transaction indexes of all segments, and the producer snapshot at the offset where these
+  segments end (:meth:`UncommittedTransactions.of_files`);
+- the log itself, from that offset on or from the log's start (:meth:`UncommittedTransactions.continued`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ STATE_WORDS = text_array(*(state.name.lower() for state in TransactionState))
 class UncommittedTransactions:
     """The transactions of a log that did not commit, by producer and first offset. Picklable.
 
-    :param last_offsets: offset of each ABORT marker; for an open transaction the largest number.
+    :param last_offsets: offset of each ABORT marker; for an open transaction the largest 64-bit number.
     :param written_ms: time of an open transaction's newest record, in ms since the epoch; -1 if not known.
     :param end_offset: the state of every record below it is known.
     """
@@ -93,7 +93,7 @@ class UncommittedTransactions:
         """Return the states of a log's transactions, from the log's small files.
 
         :param aborted: entries of the transaction indexes of *all* segments from the first record of
-            interest up to ``end_offset``. A segment without the file has none.
+            interest up to ``end_offset``. A segment without an index has no aborted transaction.
         :param producers: producers in the snapshot whose name is ``end_offset``.
         """
         ranges = [(entry.producer_id, entry.first_offset, entry.last_offset, _NO_TIME) for entry in aborted]
@@ -119,7 +119,7 @@ class UncommittedTransactions:
 
     @property
     def first_open_offset(self) -> int | None:
-        """Return the first offset of the oldest open transaction, which bounds the last stable offset."""
+        """Return the first offset of the oldest open transaction; None if no transaction is open."""
         firsts = self.first_offsets[self.last_offsets == _OPEN_END]
         return int(firsts.min()) if len(firsts) else None
 
@@ -303,9 +303,10 @@ def _events(
 
 
 def _has_whole_header(data: npt.NDArray[np.uint8], chunk: BatchChunk) -> npt.NDArray[np.bool_]:
-    """Return which batches have an impossible count of records but the right CRC.
+    """Return which ranges are batches with the right CRC but an impossible count of records.
 
-    Markers are left out: of all other batches a broker reads only the header (ProducerAppendInfo#append).
+    A broker reads only the header of such a batch (ProducerAppendInfo#append). Markers are left out: a broker
+    reads their records, too.
     """
     is_whole: npt.NDArray[np.bool_] = chunk.faults == FAULT_COUNT
     for i in np.flatnonzero(is_whole).tolist():

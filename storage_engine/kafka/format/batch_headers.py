@@ -1,10 +1,10 @@
 """A segment's batch headers, read without NumPy, for callers that need only a few batches of each log.
 
-Also a digest of a range of a log's offsets. It doesn't depend on the files that contain the range: replicas
-have equal batches, but their segments begin at different offsets. No batch is decoded and no CRC is checked:
-only the digest in a receipt tells whether the batches are equal.
+A range of a log's offsets has a digest that doesn't depend on the files that contain the range: replicas have
+equal batches, but their segments begin at different offsets. No batch is decoded and no CRC is checked:
+batches are equal if their digest equals the digest in a receipt.
 
-Also the positions of a record batch's fields, in bytes from the batch's start. Whole numbers are big-endian.
+Constants give positions of a record batch's fields, in bytes from the batch's start. Numbers are big-endian.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ MIN_LEGACY_BYTES: Final = 26
 
 CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
-"""The broker's time is the time of all records. It is the batch's largest timestamp."""
+"""Flag: all records have the broker's time, which is the batch's largest timestamp."""
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
-"""The records are markers, for example of a commit or an abort."""
+"""Flag: the records are markers, for example of a commit or an abort."""
 DELETE_HORIZON: Final = 0x40
-"""The base timestamp is the time from which the cleaner drops tombstones and markers."""
+"""Flag: the base timestamp is the time from which the cleaner drops tombstones and markers."""
 
 NO_TIMESTAMP: Final = -1
 MIN_RECORD_BYTES: Final = 7

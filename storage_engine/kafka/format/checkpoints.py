@@ -47,7 +47,7 @@ class LeaderEpoch:
 def read_offsets(path: Path) -> Mapping[str, int]:
     """Read one of a log directory's checkpoints: the offset of each log, by ``<topic>-<partition>``.
 
-    A file of 0 bytes was just made by the broker.
+    A file of 0 bytes, as the broker has just created it, contains no offsets.
 
     :raises CorruptFileError: the version, the count or a line is wrong.
     :raises OSError: the checkpoint is missing, or can't be read.

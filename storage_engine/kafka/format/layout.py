@@ -107,8 +107,8 @@ class PartitionLog:
     :param snapshots: producer snapshots, oldest first. The newest may be at the log's end, where no segment
         begins.
     :param left_over: files that the broker will remove or rename, each with its state.
-    :param links: symbolic links, which we don't follow: in a log in use, files other than segments; of a log
-        set aside, its directory or files in it.
+    :param links: symbolic links, which we don't follow. In a log in use, no segment is a link. The
+        directory of a log set aside may itself be a link.
     """
 
     directory: str
@@ -177,12 +177,12 @@ class LogDirectory:
     reading: SharedLock = field(default_factory=SharedLock, repr=False, compare=False)
 
     def cleaned_offset(self, log: str) -> int:
-        """Return the offset below which a log's records may be cleaned. If unknown, it is the highest."""
+        """Return the offset below which a log's records may be cleaned; the highest offset if unknown."""
         return LAST_OFFSET if self.cleaned_unknown else self.cleaned_to.get(log, 0)
 
     @property
     def left_uncleanly(self) -> bool:
-        """Return whether the marker of a clean stop is missing. The cluster's metadata alone need none."""
+        """Return whether the marker of a clean stop is missing. The metadata's log alone needs no marker."""
         marked = any(log.name.topic != METADATA_TOPIC for log in (*self.logs, *self.aside))
         return marked and not self.stopped_cleanly
 
@@ -194,7 +194,7 @@ class Node:
     :param root: the path by which the node was named: its ``server.properties``, or a log directory.
     :param properties: its settings; None if only a log directory is known.
     :param live: its running cluster's answers; None if it was not asked.
-    :param failed: reasons why directories can't be read, by path. Only a hold is kept without them.
+    :param failed: reasons why directories can't be read, by path. Only a hold reads a node without them.
     """
 
     root: Path
@@ -406,7 +406,7 @@ def _read_small(path: Path, read: Callable[[Path], Content], faults: list[str]) 
 
 
 _READINGS = 20
-"""Number of attempts to read a log or a node while files vanish: more than a broker deletes meanwhile."""
+"""Number of attempts to read a log or a node while files vanish. A broker deletes less often meanwhile."""
 
 
 def read_again(

@@ -125,7 +125,7 @@ def first_batch_ms(segment: SegmentFiles) -> int | None:
 
 
 def _heads(descriptor: int, segment: SegmentFiles, position: int) -> Iterator[BatchHead]:
-    """Yield the batches from a position in an index on. If no batch is there, yield all of the segment's."""
+    """Yield the batches from a position in an index on; if no batch is there, all batches of the segment."""
     heads = batch_heads(descriptor, position)
     first = next(heads, None)
     if position and (first is None or first.base_offset < segment.base_offset):

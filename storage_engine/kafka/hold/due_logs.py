@@ -1,8 +1,8 @@
 """Unproven segments of a node's logs: when its broker deletes them, and which it deleted without a proof.
 
 The active segment is included. The rule for age gives the time of a deletion. The rule for size gives it only
-if the log's latest growth is known. A segment that isn't certainly safe counts as due, even above the high
-watermark, because the watermark rises.
+if the log's latest growth is known. If it isn't certain that a segment stays, the segment counts as due.
+Segments above the high watermark count, too, because the watermark rises.
 
 Also the decision about a topic whose settings we have raised, on a node whose broker deletes by its own
 rules. Its settings are restored only if each of its logs that was ever held was judged at this look.
@@ -28,7 +28,7 @@ from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentSta
 Ranges = tuple[tuple[int, int], ...]
 """Ranges of offsets, each [first, end)."""
 _LONGEST_MS = 600_000
-"""Age from which on a start of measurement is replaced by a new one."""
+"""Age at which the point from which growth is measured is replaced by a later point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class DueLog:
     unknown: str = ""
 
     def going(self, now_ms: int, margin_ms: float, times: float = 1) -> tuple[Segment, ...]:
-        """Return the segments that are deleted within some margins, each at most half of the retention."""
+        """Return the segments that are deleted within ``times`` margins, each at most half of ``span_ms``."""
         until_ms = now_ms + times * (margin_ms if self.span_ms is None else min(margin_ms, self.span_ms / 2))
         return self._due_segments(until_ms)
 
@@ -201,9 +201,9 @@ def join_ranges(ranges: Iterator[tuple[int, int]]) -> Ranges:
 
 
 def gone_unproven(drift: Sequence[Drift], state: HoldState) -> Iterator[Drift]:
-    """Yield the drift of a node whose broker deletes by its own rules, without changes of leaders.
+    """Yield the drift to report for a node whose broker deletes by its own rules.
 
-    Deleted records are reported only if no lake proved them.
+    Changes of leaders aren't reported. Deleted records are reported only if no lake proved them.
 
     :param state: the state before the look that found the drift.
     """
@@ -285,7 +285,7 @@ def growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int
 def least_growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> float | None:
     """Return a log's least growth in bytes a millisecond; None if not known.
 
-    Its remembered segment is deleted, so all present bytes were written later.
+    This is for a log whose remembered segment is deleted, so that all present bytes were written later.
     """
     since = None if known is None else known.written
     if since is None or now_ms <= since.at_ms:
@@ -409,8 +409,8 @@ def _long_hold_alarm(topic: str, state: HoldState, look: HoldLook, margin_ms: in
 def unheld_segments(state: HoldState, look: HoldLook, until_ms: int) -> UnheldSegments:
     """Return the segments that will be deleted by a given time once our settings are restored.
 
-    The active segment of a log counts, too. If another store of the journal still needs a topic's raised
-    settings, they stay raised. If a log's growth isn't known and its size counts, all of its segments count.
+    Active segments are included. If another store of the journal still needs a topic's raised settings, they
+    stay raised. If retention.bytes limits a log whose growth isn't known, all of its segments are included.
 
     :param look: a look for which no segment counts as proven.
     """

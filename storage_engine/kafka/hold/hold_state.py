@@ -94,7 +94,7 @@ class KnownLog:
     """A held log at the last look. The offsets are its leader's.
 
     :param let_go: offset up to which we have deleted records of the log, or are about to; -1 if we have not.
-    :param unproven: ranges of offsets that no lake proved; only if its broker deletes by its own rules.
+    :param unproven: ranges of offsets that no lake proved; known only if the broker deletes by its own rules.
     :param written: the log's end, from which growth is measured; None if not known.
     :param is_away: the log is no longer on this node, and drift has reported that. Its unproven ranges are
         unknown.

@@ -52,8 +52,8 @@ class LogAge:
     def growth_bytes(self, for_ms: int) -> int:
         """Return by how many bytes the log may grow within a time.
 
-        The result is twice its average growth, but at most its whole growth within ``span_ms``, and another
-        segment. It is at least its latest growth, because a log that grows fast may continue to do so.
+        The result is twice the average growth, or the whole growth within ``span_ms`` if that is less, plus
+        one segment. It is at least ``latest_bytes``, because fast growth may continue.
         """
         average = min(2 * self.grown_bytes * for_ms // self.span_ms, self.grown_bytes)
         return max(average + self.segment_bytes, self.latest_bytes)
@@ -184,7 +184,7 @@ def same_setting(others: Sequence[HoldState], topic_id: str, key: str) -> Iterat
 
 
 def set_by_another(others: Sequence[HoldState], held: HeldSetting, setting: TopicSetting) -> bool:
-    """Return whether another store has set a setting to this value."""
+    """Return whether another store has set a setting to its present value."""
     return any(change.has_set(setting) for change in same_setting(others, held.topic_id, held.key))
 
 

@@ -1,7 +1,7 @@
 """Reasons why a log's leader must not delete records up to the end of given segments.
 
-Kafka's own call checks little. All other facts are checked here, and an unknown fact forbids the deletion.
-Only small files are read.
+Kafka's own call (DeleteRecords) checks little. All other facts are checked here, and an unknown fact
+forbids the deletion. Only small files are read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Prefix:
 def log_fault(prefix: Prefix, live: LivePartition | None, cluster_id: str) -> str:
     """Return why no record of a log may be deleted through its leader; "" if nothing forbids it.
 
-    These reasons hold for whichever node's files were proven.
+    The reasons apply whether the node whose files were proven leads the log or not.
     """
     if prefix.name.is_internal:
         return "it belongs to an internal topic"

@@ -2,7 +2,7 @@
 
 A fact that the cluster refuses to tell is unknown, and is reported. If no broker answers, the look fails.
 
-Also findings from the running cluster's answers. For them, only the topics' ids are read from files.
+For findings from the running cluster's answers, only the topics' ids are read from files.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ NOT_SERVED = "its broker serves none of its logs, and serves those of other dire
 
 
 def live_findings(node: Node, facts: LiveFacts) -> Iterator[Finding]:
-    """Yield findings about a node's partitions from its cluster's answers, not corrected by its files."""
+    """Yield findings about a node's partitions, also from answers about another topic of the same name."""
     node_id = node_id_of(node)
     for _, log in node.logs:
         partition = facts.partitions.get(log.name.log)
@@ -313,7 +313,7 @@ class LiveNode(OpenNode):
         return self.cluster
 
     def look(self, now_ms: int) -> SeenNode:
-        """Read the node's logs for a hold. The facts of an earlier snapshot stay.
+        """Read the node's logs for a hold. ``seen``, the node at an earlier snapshot, stays as it is.
 
         A failed directory doesn't stop the broker, so it doesn't prevent a hold of logs in other directories.
         """

@@ -5,12 +5,12 @@ doesn't matter.
 
 A copy is the log ``__cluster_metadata-0`` and the snapshots beside it. Its offsets have no holes, and its
 oldest segments are deleted only after a snapshot contains them (KafkaMetadataLog#maybeClean). If a record is
-lost, an existing topic may look deleted, so a hole is an error. It can't be detected that a complete copy
-is outdated.
+lost, an existing topic may look deleted, so a hole is an error. An outdated copy that is
+complete can't be detected.
 
-Also whether a log of a stopped node has replicas on other nodes. Once the replica with the latest log start
-leads, all other replicas lose their earlier records. So segments of a log are deleted here only if no other
-node has a replica, or if all such nodes are stopped. If that is unknown, nothing is deleted.
+The copy also tells whether a log of a stopped node has replicas on other nodes. Once the replica with the
+latest log start leads, all other replicas lose their earlier records. So segments of a log are deleted here
+only if no other node has a replica, or if all such nodes are stopped. If that is unknown, nothing is deleted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint\Z", re.ASCII)
 _FOOTER = "snapshot-footer"
 _MAX_BYTES = 1 << 30
 _Values = Generator[tuple[Path, bytes], None, tuple[int, str | None]]
-"""Values of records. Returns the offset after the last record and, if that is a control record, its kind."""
+"""Generator of each record's file and value. It returns the offset after the last record and, if this is a
+control record, its kind."""
 
 
 def metadata_values(directory: Path) -> Iterator[tuple[Path, bytes]]:
@@ -47,8 +48,8 @@ def metadata_values(directory: Path) -> Iterator[tuple[Path, bytes]]:
 
     Only a caller that reads to the end knows that the copy is complete.
 
-    :raises CorruptFileError: a file is damaged, or ends within a batch, as after an unclean stop. Or records
-        are missing before the first segment, between two segments, or at the end.
+    :raises CorruptFileError: a file is damaged; a file ends within a batch, as after an unclean stop; or
+        records are missing before the first segment, between two segments, or at the end.
     :raises OSError: a file can't be read.
     """
     names = sorted(path.name for path in directory.iterdir())

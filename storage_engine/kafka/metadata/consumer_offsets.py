@@ -94,7 +94,7 @@ def read_consumer_offsets(
 
 
 def _newest(log: PartitionLog, faults: list[str], *, may_be_torn: bool) -> Mapping[bytes, bytes | None]:
-    """Return the newest value of each key of a log, oldest first, without aborted and open transactions.
+    """Return each key's newest committed value in a log. The oldest of these values comes first.
 
     :param faults: receives ranges that are no whole batch.
     """

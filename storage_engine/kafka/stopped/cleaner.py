@@ -1,7 +1,8 @@
-"""State of the broker's log cleaner, from its files. A dead cleaner leaves no other sign than a line of log.
+"""State of the broker's log cleaner, from its files.
 
-The cleaner writes a checkpoint after each log that it has cleaned. So it is dead if it has written none since
-a log became due, and the log has been due for an hour.
+A cleaner that dies leaves only one line in the broker's log. A living cleaner writes a checkpoint after each
+log that it has cleaned. So the cleaner is dead if it has written none since a log became due, and the log has
+been due for an hour.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def deleted_directories(node: Node) -> Iterator[PartitionLog]:
 
 
 def _all_files(path: Path) -> tuple[list[FileFacts], str]:
-    """Return the files of a directory, and why it isn't only a log's directory; "" if it is."""
+    """Return a directory's files and ""; or no files and a reason if not all of them are files of a log."""
     files = []
     with os.scandir(path) as entries:
         for entry in entries:
@@ -269,8 +269,7 @@ def _place_of_topic(node: Node, settings: TopicSettings, topic: str) -> str:
 
 
 OVERDUE_MS = HOUR_MS
-"""Grace after the delay. A file that is still there after it couldn't be removed: the broker's log says why.
-"""
+"""Grace after the delay. A file that outlasts this couldn't be removed: the broker's log says why."""
 _LOOK = "Look into the broker's log for why"
 CLEANUP_LOGS = "cleanupLogs"
 FLUSH_DIRTY_LOGS = "flushDirtyLogs"
@@ -338,7 +337,7 @@ def _cleanup(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
 
 
 def _flush(node: Node, topics: TopicSettings, limits: TaskLimits) -> BrokerTask:
-    """Measure bytes after recovery points. These move with each new segment, flush.ms and flush.messages."""
+    """Measure bytes after recovery points. New segments, flush.ms and flush.messages move the points."""
     points = _offsets_of(node, RECOVERY_POINT)
     sizes = ((_unflushed(log, points.get(log.name.log)), log) for _, log in managed_logs(node))
     behind = sorted(sizes, key=lambda pair: pair[0])
@@ -356,9 +355,9 @@ def _flush(node: Node, topics: TopicSettings, limits: TaskLimits) -> BrokerTask:
 
 
 def _unflushed(log: PartitionLog, point: int | None) -> int:
-    """Return the size of a log's segments that end after its recovery point, the first as a whole.
+    """Return the size of a log's segments, from the segment with the recovery point on.
 
-    :param point: the recovery point. Return 0 if the log has none yet.
+    :param point: the recovery point; None if the log has none yet. Then return 0.
     """
     if point is None:
         return 0

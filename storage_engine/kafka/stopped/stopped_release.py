@@ -1,4 +1,4 @@
-"""Deletion of a stopped node's oldest segments, and the deletions of a plan that are safe without its broker.
+"""Deletion of a stopped node's oldest segments, and a plan's deletions that are safe without the broker.
 
 No checkpoint is written. If a log has lost its first segments, a broker takes the first remaining segment as
 the log's start, even if ``log-start-offset-checkpoint`` contains a lower offset. If we raised that entry

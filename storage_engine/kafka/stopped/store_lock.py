@@ -88,7 +88,8 @@ def _hold_lock(directory: Path) -> Iterator[int]:
     with _guard:
         if real in held_here:
             raise StoreBusyError(
-                f"{directory}: this process has locked it already. Wait until that run is done."
+                f"{directory}: expected an unlocked directory, found it locked by another run of this "
+                "process. Nothing was changed. Wait until that run is done."
             )
         held_here.add(real)
     try:

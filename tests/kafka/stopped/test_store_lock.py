@@ -105,7 +105,7 @@ def test_a_lock_of_another_process_is_respected(directories: list[Path]) -> None
 def test_this_process_takes_it_once(directories: list[Path]) -> None:
     with (
         lock(directories),
-        pytest.raises(StoreBusyError, match="this process has locked it already"),
+        pytest.raises(StoreBusyError, match="found it locked by another run of this process"),
         lock(directories),
     ):
         pass

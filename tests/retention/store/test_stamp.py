@@ -172,7 +172,7 @@ def test_a_copy_of_a_store_is_no_store_until_a_person_makes_it_one(
         stamp(copy, "ann", "by mistake", store_id=identity(store))
     assert Journal(store.journal_url).find_store(copy.real_root) is None
     shutil.move(f"{copy.root}-stamp", stamp_path(copy.root).parent)
-    with pytest.raises(StoreIdentityError, match=f"found 'clean-stop', which is store {identity(store)}"):
+    with pytest.raises(StoreIdentityError, match=f"found 'clean-stop', the name of store {identity(store)}"):
         stamp(copy, "ann", "a copy for tests", new=True)
     copy = replace(copy, name="copy")
     made = stamp(copy, "ann", "a copy for tests", new=True)
@@ -374,7 +374,7 @@ def test_what_a_stamp_of_this_machine_names_is_no_store_of_its_own(
     clean(store, "one")
     written = stamp_path(store.root).read_bytes()
     Path(store.journal_url.removeprefix("sqlite:///")).unlink()
-    with pytest.raises(StoreIdentityError, match="they would be two stores"):
+    with pytest.raises(StoreIdentityError, match="the same files would be two stores"):
         stamp(store, "ann", "the journal is lost", new=True)
     assert stamp_path(store.root).read_bytes() == written
     # A disk of another machine may be a copy of that machine's.
