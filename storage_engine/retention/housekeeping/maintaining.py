@@ -208,12 +208,7 @@ class ExpiredRows:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Result of one transaction.
-
-    :param last_id: the last run that the transaction looked at.
-    :param gone: numbers of removed rows.
-    :param thinned: runs that were removed, or lost their plan.
-    """
+    """Result of one transaction: last run that it read, removed rows, and runs that lost their plan."""
 
     last_id: int = 0
     gone: ExpiredRows = ExpiredRows()

@@ -354,10 +354,7 @@ def _why_unknown(leftover: LeftOver, proofs: Proofs) -> str:
 
 
 def _contradiction(leftover: LeftOver, proofs: Proofs, reading: Reading) -> str:
-    """Return a clause on a file that differs from a lake's copy, or "" if none differs.
-
-    No person's decision permits the removal of such a file.
-    """
+    """Return a clause on a file that differs from a lake's copy, or "". No person may permit its removal."""
     for file, _ in _files(leftover):
         proven, facts = set(_hashes(file, proofs)), file.facts
         if proven and (settle(facts.path) != facts or digest(facts.path, reading) not in proven):
