@@ -228,8 +228,8 @@ class JournalExpiry:
     def protected_runs(self, store_id: str) -> frozenset[str]:
         """Return the keys of runs that stay whole.
 
-        They are the last planned, reported and validated runs, the runs whose report or validation counts for
-        these, and runs whose quarantine was neither emptied nor brought back.
+        They are the last planned, reported and validated runs, and the runs whose report or validation counts
+        for these. Runs whose quarantine was neither emptied nor brought back stay, too.
         """
         return self._database.read(lambda connection: _read_protected(connection, store_id))
 

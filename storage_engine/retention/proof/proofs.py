@@ -1,7 +1,7 @@
 """Lakes' proofs of a store's segments, and the segments that archive rules permit to delete without a copy.
 
-A receipt in either lake counts. A lake that can't be asked proves nothing and contradicts nothing: then a
-receipt in the other lake is enough, and a segment without such a receipt is unproven.
+A receipt in either lake counts. A lake that can't be asked proves nothing and contradicts nothing. Then a
+receipt in the other lake is enough; a segment without such a receipt is unproven.
 """
 
 from __future__ import annotations

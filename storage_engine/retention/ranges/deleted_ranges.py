@@ -118,8 +118,8 @@ class RunHistory:
     def differing(self, witnessed: Collection[RunDigest]) -> dict[RunDigest, str]:
         """Return the witnessed digests that differ from this run's events, each with the events' digest.
 
-        A digest may leave out the plan's waiver in two cases: it was taken before the waiver was given, or a
-        proof was waived and an older version, which knew no waivers, took the digest.
+        A digest from before the plan's waiver may leave the waiver out. If a proof was waived, the digest of
+        an older version may leave it out as well, because that version knew no waivers.
         """
         event_ids = {digest.event_id for digest in witnessed}
         digests = digests_of(self, event_ids)

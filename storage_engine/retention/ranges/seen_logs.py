@@ -139,9 +139,8 @@ def missing_ranges(
 ) -> Iterator[Missing]:
     """Yield the ranges of known logs that should be on disk and are missing.
 
-    Another log with the same name doesn't hide them. Of a log that still exists, only its end can be missing,
-    up to the offset that in-sync replicas had: brokers may cut a log above that offset. A later start is
-    expiry.
+    Another log with the same name doesn't hide them. Of a log that still exists, only the end can be missing.
+    Offsets above those that in-sync replicas had don't count: brokers may cut them. A later start is expiry.
 
     :param absences: why the logs of :func:`absent_logs` are missing.
     """
