@@ -1,12 +1,12 @@
 """Segments of this store's logs that other nodes have archived. They aren't archived again.
 
-Only logs with an identity of their own, which all replicas share, are compared. That the bytes are the same
-is checked once and recorded. That the receipts still exist is checked at each look. For a deletion that is
-never enough: then, under the store's lock, receipts are read and bytes are hashed.
+Only logs with an identity of their own, which all replicas share, are compared. Bytes are compared once, and
+the result is recorded. Each look checks that the receipts still exist. For a deletion these checks are never
+enough: under the store's lock, receipts are read and bytes are hashed.
 
-Replicas of a log have equal batches. If they differ, one log lost records or is damaged. Without a person's
-decision the lake must not take the two for the same log. An adopted log has its own lineage and may differ:
-only equal segments count.
+Replicas of a log have equal batches. If batches differ, one of the logs lost records or is damaged. Without a
+person's decision the lake must not take both for the same log. An adopted log has its own lineage and may
+differ: only equal segments count.
 """
 
 from __future__ import annotations
@@ -126,7 +126,9 @@ def _compare(
     depth: Depth,
     files: Sequence[Segment],
 ) -> ReplicaComparison:
-    """Compare segments that are among a log's files with replicas' receipts inside the files' offsets."""
+    """Compare a log's segments with replicas' receipts. Only segments among ``files`` and receipts inside the
+    files' offsets are compared.
+    """
     first, end = (files[0].base_offset, files[-1].end_offset) if files else (0, 0)
     file_ids = {file.id for file in files}
 
@@ -184,7 +186,7 @@ def without_replicas_work(
     :param there: all archivable segments of the store: their bytes are compared.
     :param depth: depth to which the other replicas' files in the lake are read.
     :raises LakeUnavailableError: a lake can't be read.
-    :raises LakeConflictError: another replica archived other bytes of a log, or the same with other leaders.
+    :raises LakeConflictError: another replica archived other bytes of a log, or other leaders wrote it.
     """
     covered: set[SegmentId] = set()
     record, compared = context.record, partial(compared_receipts, context.journal, context.record.store_id)

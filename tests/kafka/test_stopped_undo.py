@@ -335,7 +335,7 @@ def test_only_a_directory_outside_and_on_a_node_s_disk_is_taken(
         node.directories[0]: "it inside .*first, where the broker",
         node.root / "meta" / "undo": "it inside .*meta, where the broker",
         other.directories[0] / "undo": "it inside .*other/first, where the broker",
-        other_disk: "it on another file system",
+        other_disk: "it on a file system without a log directory",
     }.items():
         with pytest.raises(BadInputError, match=f"{path}: expected a directory for an undo.*found {found}"):
             check_undo_directories(with_undo(store, path), (*node.directories, node.root / "meta"))

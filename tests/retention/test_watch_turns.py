@@ -89,7 +89,7 @@ def test_a_second_watch_mends_while_the_first_hangs(
     try:
         until(lambda: no_watch(root_of(store)) == "")
         host.add(store)
-        until(lambda: said.has("this one takes over when that ends"))
+        until(lambda: said.has("this process takes over when the other ends"))
         first.send_signal(signal.SIGSTOP)
         touch(store)
         monkeypatch.setattr(heartbeat, "SILENT_SECONDS", 0.5)

@@ -62,7 +62,7 @@ class ManagedOverview:
 
     :param on_disk: ranges on disk, or None if the files can't be seen from here; ``not_seen`` says why.
     :param last_run: None if no run has begun.
-    :param standing: None if only a lake knows the store.
+    :param standing: the store's work and decisions at present, or None if only a lake knows the store.
     :param filled: notes on segments on disk that were restored with filler.
     """
 
@@ -99,7 +99,7 @@ class Overview:
 def overview(base: ManagedStore, lakes: Sequence[LakeConfig], now_ms: int) -> Overview:
     """Look at all stores of a journal and of lakes.
 
-    :param base: a store whose journal is asked. Its settings are used for the files at its path.
+    :param base: a store whose journal is asked. Its own settings are used only for the files at its path.
     """
     infos = tuple(describe(lake) for lake in lakes)
     records: tuple[StoreRecord, ...] = ()
@@ -117,7 +117,7 @@ def overview(base: ManagedStore, lakes: Sequence[LakeConfig], now_ms: int) -> Ov
 
 
 def same_place(base: ManagedStore, row: StoreRecord) -> ManagedStore:
-    """Return a journal's store as a managed one. It has the settings of ``base`` if both have one path."""
+    """Return a journal's store as a managed one: ``base`` itself if the store is at the path of ``base``."""
     if row.real_path == base.real_root:
         return base
     return ManagedStore(

@@ -36,11 +36,11 @@ class DagRunFacts:
 class DagFacts:
     """A DAG of a store, as Airflow's database has it.
 
-    :param needed: without this DAG nothing is archived or deleted by itself.
+    :param needed: without this DAG nothing is archived or deleted automatically.
     :param known: Airflow has parsed the DAG, and its file still exists.
     :param last: its last run, or None if it never ran.
-    :param waits: ids of waiting tasks, each with the time since when it waits, or None if that is unknown.
-    :param active: queued or running runs, oldest first. A queued run counts from when it was queued.
+    :param waits: waiting tasks, as (task id, moment at which its wait began, or None if unknown).
+    :param active: queued or running runs, oldest first. A queued run has the time when it was queued.
     """
 
     dag_id: str
@@ -70,7 +70,7 @@ class QueueFacts:
     """The queue of the workers that see a store's disk.
 
     :param workers: edge workers that take its tasks, or None if unknown: Airflow lists no other workers.
-    :param seen_by: host of the last task there that succeeded, and so saw the store, or "".
+    :param seen_by: host of the last task in this queue that succeeded, and so saw the store, or "".
     """
 
     name: str
@@ -83,7 +83,7 @@ class QueueFacts:
 class PipelineFacts:
     """Airflow's records of a store's DAGs and of the processes that run them.
 
-    :param import_errors: by file that can't be parsed, the first line of the error.
+    :param import_errors: each file that can't be parsed, with the last line of its traceback.
     :param error: why Airflow's database couldn't be read; "" if it could.
     :param approval: a clause on why nobody can approve the store's plans as the policy requires, else "".
     :param unknown_approvers: ids of approvers whom Airflow doesn't know.

@@ -66,9 +66,9 @@ def _growth_by_samples(samples: Sequence[tuple[int, int]]) -> int | None:
 
 
 def _growth_by_segments(log: LogSnapshot, now_ms: int) -> int | None:
-    """Return a log's growth in bytes a day, by the segments after the last one that was sealed a day ago.
+    """Return a log's growth in bytes a day, by the segments after the newest that is at least a day old.
 
-    If all segments are younger, those after the oldest count.
+    If no sealed segment is a day old, the segments after the oldest one count.
 
     :return: None if the sealed segments cover too short a time.
     """
@@ -166,7 +166,7 @@ class Figures:
 
     @cached_property
     def forces_in_ms(self) -> int | None:
-        """Return the time until the disk makes the broker delete at any age; None if unknown or never."""
+        """Return the time until a full disk makes the broker ignore age; None if unknown or never."""
         return self._fills_in_ms(self.levels.forces_percent)
 
     @cached_property
@@ -234,7 +234,10 @@ def take_figures(
 def _find_leaving(
     snapshot: StoreSnapshot, deletes_at: Mapping[SegmentId, int | None], going: Sequence[Segment], now_ms: int
 ) -> tuple[tuple[Segment, ...], int]:
-    """Return the segments that are deleted within the first span that has any, and that span."""
+    """Return the segments to be deleted within the first of ``HORIZONS_MS`` that has any, and that span.
+
+    Without such segments the span is the last one.
+    """
     going_ids = {segment.id for segment in going}
     for span_ms in HORIZONS_MS:
         due = {key for key, at_ms in deletes_at.items() if at_ms is not None and at_ms <= now_ms + span_ms}
@@ -270,7 +273,7 @@ def growth_text(growth: Growth | None) -> str:
 
 
 def space_findings(figures: Figures) -> Iterator[Finding]:
-    """Yield findings on disks that are full or fill."""
+    """Yield findings on disks that are full or are filling."""
     disks, levels, full = figures.snapshot.log_disks, figures.levels, figures.full_percent
     for disk in figures.snapshot.disks:
         if disk.used_percent is None:
@@ -516,11 +519,11 @@ def unproven_findings(
     refused: Collection[str] = (),
     kind_option: str = "",
 ) -> Iterator[Finding]:
-    """Yield findings on sealed segments that no lake proves, and when they are deleted.
+    """Yield findings on sealed segments that no lake proves. A finding says when the broker deletes them.
 
     :param unproven: segments that no lake proves; None if no lake was named. Then all count as unproven.
     :param stamped_lakes: lakes that the store was archived into, as its own stamp says.
-    :param running: a broker runs, which deletes by itself, or None if unknown.
+    :param running: whether a broker runs, and so deletes by itself; None if unknown.
     :param some_unasked: one of two lakes couldn't be asked. It may prove some of these segments.
     :param refused: logs that can't be archived in their present state.
     :param kind_option: the option with which a lake for this kind of store is made.

@@ -54,7 +54,7 @@ def hold_text(status: HoldStatus) -> str:
 
 
 def _watch_text(watch: WatchLook | None) -> str:
-    """Return the last look of a watch as a clause, or "" if no watch looks, which a notice says."""
+    """Return the last look of a watch as a clause, or "" if no watch looks. A notice says that none looks."""
     if watch is None:
         return ""
     return (
@@ -64,7 +64,7 @@ def _watch_text(watch: WatchLook | None) -> str:
 
 
 def watching_text(look: WatchLook) -> str:
-    """Return the text on a watch without a problem."""
+    """Return the text of a watch that has no problem to report."""
     if not look.runs_out_at_ms:
         return "watching"
     return Text(

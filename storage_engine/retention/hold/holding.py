@@ -4,7 +4,7 @@ At its end the store is left as it was found. If the broker is stopped, nothing 
 and all functions here do nothing.
 
 After the hold ends, the broker's own rules may delete unproven segments within a day. Then a command that
-ends the hold is refused, unless a person accepts their number. Ranges that are unknown count as well.
+ends the hold is refused, unless a person accepts the number of these segments. Unknown ranges count as well.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class UnprovenSegments:
 
     @property
     def count(self) -> int:
-        """Return how many segments there are at least."""
+        """Return the number of segments, at least: a range that can't be counted counts as one."""
         return len(self.segments) + len(self.unknown)
 
     @property
@@ -222,7 +222,7 @@ def check_hold_of_other_journal(
 ) -> None:
     """Make sure that a store may be moved in a journal, which doesn't renew another journal's hold.
 
-    :param record: the store's record in the journal, or the record that it is to have.
+    :param record: the store's record in the journal, or the record that the store is to have.
     :raises GateRefusedError: another journal holds the store. Without that hold the broker deletes unproven
         segments within a day, more than a person has accepted.
     """
@@ -255,7 +255,7 @@ def end_alarms(context: Context, status: HoldStatus | None, now_ms: int) -> tupl
 def record_intent(context: Context, left: UnprovenSegments | None, acceptance: Acceptance | None) -> None:
     """Record durably which unproven segments are about to be left to the broker, and who decided it.
 
-    :param left: these segments. None records nothing: without hold and shield, a killed call has recorded it.
+    :param left: these segments. None if the broker gets none, or if a killed call has recorded them.
     """
     if left is None or not (left.count or _open_intent(context)):
         return
@@ -375,8 +375,8 @@ def remove_shield_of(store: ManagedStore, acceptance: Acceptance | None = None) 
 
     :param acceptance: a person's consent that some segments are deleted unproven afterwards.
     :return: notices on the links that stay.
-    :raises GateRefusedError: the shield has the only copy of some bytes. Or only the shield protects segments
-        that the running broker deletes within a day. Nothing was deleted.
+    :raises GateRefusedError: the shield has the only copy of some bytes, or it alone protects segments that
+        the running broker deletes within a day. Nothing was deleted.
     """
     with opened(store) as context:
         make_removable(context)
@@ -392,8 +392,8 @@ def remove_shield_of(store: ManagedStore, acceptance: Acceptance | None = None) 
 def make_removable(context: Context) -> None:
     """Archive segments that only the shield has.
 
-    :raises GateRefusedError: afterwards the shield still has bytes that are neither in the log nor proven in
-        a lake. Or it has bytes that the log had before it was written to.
+    :raises GateRefusedError: the shield still has bytes that are neither in the log nor proven in a lake, or
+        the former bytes of a segment that others wrote to.
     """
     store, notices = context.store, ""
     if _find_alone(store) and store.archives:
@@ -448,7 +448,7 @@ def remove_all(context: Context) -> tuple[str, ...]:
 
 
 def _find_alone(store: ManagedStore) -> list[SeenLink]:
-    """Return the links that may have bytes which the log no longer has. Touched segments are compared."""
+    """Return the links that may have bytes which the log no longer has. Touched segments are read again."""
     root = store.real_root
     links, acts = look_at_shield(root).links, read_own_acts(root)
     spend = pace_at(archive_limit(store.policy, beside=store.is_live, emergency=False)).spend
@@ -474,9 +474,9 @@ _ACCOUNTED = frozenset({Where.ARCHIVED, Where.NOT_ARCHIVED})
 
 
 def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int) -> HoldStatus:
-    """Hold segments that the broker would soon delete unproven, and end the hold of those archived by now.
+    """Hold unproven segments that the broker would delete within the policy's margin.
 
-    Soon is within the policy's margin.
+    The hold on segments that are archived by now ends.
 
     :param measured: the lakes' proofs. None asks the lakes.
     :raises GateRefusedError: nothing can be held; the error says why, and what to do.
@@ -538,7 +538,8 @@ def _keep_unarchived(context: Context, drifts: Sequence[Drift]) -> tuple[Drift, 
 @dataclass(frozen=True, slots=True)
 class HoldResult:
     """:param beside: the settings say that a broker runs on the store. Otherwise there is nothing to hold.
-    :param renewed: the hold was begun or renewed now. It isn't if another run did it, or if it wasn't needed.
+    :param renewed: this call began, renewed or ended the hold. False if no broker runs, or if another run is
+        working on the store.
     """
 
     store: str
@@ -557,11 +558,11 @@ def hold(
 ) -> HoldResult:
     """Begin or renew the hold on a store whose broker keeps running.
 
-    If the broker deletes by its own rules, only segments that it soon deletes and no lake has are held.
+    If the broker deletes by its own rules, only unproven segments are held that it would soon delete.
 
     :param now_ms: the moment to decide for; None for this machine's clock.
     :param measured: the lakes' proofs, if the broker deletes by its own rules. None asks the lakes.
-    :param run_key: the run that records the hold's status; it may be new. None records only drift.
+    :param run_key: the run that records the hold's status, begun if it is missing. None records only drift.
     :raises GateRefusedError: the store can't be held; the error says why, and what to do.
     :raises BrokerError: the broker can't be asked.
     """

@@ -78,7 +78,7 @@ def read_streams(lake: Lake, journal_url: str | None) -> tuple[tuple[ArchivedStr
 
 
 def other_lakes(journal_url: str | None, named: Sequence[str | None]) -> tuple[tuple[str, LakeHead], ...]:
-    """Return lakes, other than the named ones, that have a journal's segments, each with a store's name.
+    """Return the other lakes that have segments of a journal's stores, each with the name of one store.
 
     :param named: UUIDs of the lakes that the caller knows.
     """
@@ -97,7 +97,7 @@ def other_lakes(journal_url: str | None, named: Sequence[str | None]) -> tuple[t
 def check_archive_rule(lake: Lake, scope: Scope) -> None:
     """Make sure that a rule may keep messages out of a lake.
 
-    :raises BadInputError: the rule names a topic of the broker's own, or its rows and logs have no topics.
+    :raises BadInputError: the rule names a topic of the broker's own, or the broker separates no topics.
     """
     broker = find_broker(lake.broker) if lake.broker else None
     if broker is not None and not may_leave_out(broker.name):
@@ -113,7 +113,7 @@ def check_archive_rule(lake: Lake, scope: Scope) -> None:
 
 
 def record_archive_rules(lake: Lake, journal_url: str | None, acts: Acts, scope: Scope) -> tuple[str, ...]:
-    """Record an archive rule in the journal, for each store that its patterns name. Durable at the end.
+    """Record an archive rule durably in the journal, for each store that its patterns name.
 
     It may be killed at any instant and run again: a rule that is already recorded keeps its time.
 
@@ -143,7 +143,7 @@ def record_archive_rules(lake: Lake, journal_url: str | None, acts: Acts, scope:
 def record_newest_act(lake: Lake, journal_url: str | None, acts: Acts) -> tuple[str, ...]:
     """Record in a journal the newest act of a lake.
 
-    If the lake lacks that act later, it was put back from an older copy.
+    If the lake lacks that act later, the lake was put back from an older copy.
 
     :return: a note if the lake lacks acts that were recorded before.
     :raises JournalUnavailableError: the journal can't be written.
@@ -155,9 +155,9 @@ def record_newest_act(lake: Lake, journal_url: str | None, acts: Acts) -> tuple[
     lacks = KnownHeads(acts=journal.lake_acts()).lacks_acts(lake, acts)
     journal.record_lake_act(lake_id, acts[-1].sha256)
     note = (
-        f"{lake.location} lacks rules or holds that {journal.name} had recorded: it was put back from an "
-        "older copy. From now on only the lake's present ones count: lake keep --dry-run shows them. Record "
-        "the missing ones again"
+        f"{lake.location} lacks rules or holds that {journal.name} had recorded: the lake was put back from "
+        "an older copy. From now on only the rules and holds that the lake has count: lake keep --dry-run "
+        "shows them. Record the missing ones again"
     )
     return (note,) if lacks else ()
 
@@ -200,8 +200,8 @@ def _kept_bytes(row: Receipt) -> int:
 def _topics_of(row: Receipt, counted: Sequence[SlotTopic]) -> Iterator[tuple[str, int, int | None]]:
     """Yield a segment's topics, each with its bytes and its newest message's time in ms, or None if unknown.
 
-    The receipt is used if it names streams; a receipt of an older lake or of a single stream doesn't.
-    Otherwise the journal's counts are used while it has them, or the topic of a log that has only one.
+    A receipt that names streams decides. A receipt of an older lake or of one stream names none. Then the
+    journal's counts decide. Without counts, the topic is that of a log that has only one.
     """
     if row.streams is None:
         for topic in counted:

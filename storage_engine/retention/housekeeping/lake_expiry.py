@@ -207,16 +207,16 @@ def expire_lake(
 
 
 _THINNED_TOGETHER, _THINNED_SECONDS = 64, 600
-"""Most segments, and most seconds, of one act that thins.
+"""Greatest number of segments, and of seconds, of one act that thins segments.
 
-A kill costs no more than this work. New files are committed long before gc would call them old.
+A kill costs no more than the work of one act. New files are committed long before gc would call them old.
 """
 
 
 def _thin(
     lake: Lake, look: _Look, look_again: Callable[[], _Look], verdicts: Sequence[ExpiryVerdict]
 ) -> tuple[frozenset[SegmentIdentity], list[str]]:
-    """Thin segments, with one act for a few of them.
+    """Thin segments in batches, with one act for each batch.
 
     :param look_again: reads lake and journal again: since ``look`` a hold, rule or plan may have come.
     :return: the segments that were thinned, and the SHA-256 of each act.
@@ -279,8 +279,8 @@ def _with_earlier_files(
 ) -> tuple[tuple[ExpiryVerdict, ...], tuple[StoredFile, ...]]:
     """Return the verdicts, and the earlier files that are removed with their segments.
 
-    No file may keep expired rows. So a segment waits while an earlier file with its rows also has rows that
-    stay, or is left for gc.
+    No file may keep expired rows. A segment therefore waits while an earlier file with the segment's rows
+    can't be removed. Such a file also has rows that stay, or is left for gc.
     """
     leaving = {verdict.segment.identity: verdict.segment.file for verdict in verdicts if verdict.leaves}
     has_rows = {verdict.segment.identity for verdict in verdicts}
@@ -357,7 +357,10 @@ def _look(lake: Lake, journal_url: str | None, gone_names: Sequence[str], rewrit
 
 
 def _store_id(name: str, names: Mapping[str, Sequence[str]]) -> str:
-    """:raises BadInputError: no store of the lake has this name or id, or several have it."""
+    """Return the id of the store that a name or an id names.
+
+    :raises BadInputError: no store of the lake has this name or id, or several have it.
+    """
     called = [store_id for store_id, aliases in names.items() if name in (store_id, *aliases[-1:])]
     if len(called) != 1:
         raise BadInputError(
@@ -468,10 +471,10 @@ def _streams(
 ) -> tuple[SegmentStream, ...] | None:
     """Return the streams of a segment that the lake still has, or None if unknown.
 
-    A receipt of one stream doesn't name its topic. It is the only counted topic, or that of the log.
+    A receipt of one stream names no topic. The topic is the only one that the journal counted, or the log's.
 
-    :param is_named: the store's last plan names the segment's log, or a person says that the store is gone. A
-        journal without counts knows nothing about other logs.
+    :param is_named: the store's last plan names the segment's log, or a person says that the store is gone.
+        Without counts, the topics of other logs are unknown.
     """
     broker = find_broker(row.broker)
     if row.streams is not None:

@@ -167,7 +167,8 @@ def samples_to_expire(
     """Return the ids of samples that have expired.
 
     :param samples: samples of one store, oldest first.
-    :param newest: the store's last clock reading. Samples of the day before it stay, by the machine's uptime.
+    :param newest: the store's last clock reading. Samples of the same boot stay if they were taken at most a
+        day of uptime before it.
     """
     full_ms = now_ms - expiry.sample_days * DAY_MS
     daily_ms = now_ms - expiry.daily_sample_days * DAY_MS
@@ -207,7 +208,7 @@ class ExpiredRows:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Result of one transaction: the last run that it looked at, and the runs that it removed."""
+    """Result of one transaction: last run that it read, removed rows, and runs that lost their plan."""
 
     last_id: int = 0
     gone: ExpiredRows = ExpiredRows()
@@ -227,15 +228,15 @@ class JournalExpiry:
     def protected_runs(self, store_id: str) -> frozenset[str]:
         """Return the keys of runs that stay whole.
 
-        They are the last planned, reported and validated runs, the run whose report the last run refers to,
-        and runs with a quarantine.
+        They are the last planned, reported and validated runs, and the runs whose report or validation counts
+        for these. Runs whose quarantine was neither emptied nor brought back stay, too.
         """
         return self._database.read(lambda connection: _read_protected(connection, store_id))
 
     def expire(self, store_id: str, now_ms: int, expiry: Expiry, *, dry_run: bool = False) -> ExpiredRows:
-        """Remove a store's expired runs and their events, samples, bytes by topic and day, and unused plans.
+        """Remove a store's expired runs with their events, samples, bytes by topic and day, and unused plans.
 
-        :param dry_run: only count them.
+        :param dry_run: only count the rows.
         """
         transaction = self._database.read if dry_run else self._database.write
         removed, thinned = ExpiredRows(), set[int]()
@@ -286,7 +287,7 @@ def _read_protected(connection: Connection, store_id: str) -> frozenset[str]:
 def _expire_runs(
     connection: Connection, store_id: str, after: _Batch, now_ms: int, expiry: Expiry, dry_run: bool
 ) -> _Batch | None:
-    """Remove expired events of the next batch of runs, or return None if there are no more runs."""
+    """Remove expired events of the next batch of runs, and return the result; None if no run is left."""
     batch = _old_runs(connection, store_id, after.last_id, now_ms, expiry)
     if not batch:
         return None
@@ -399,7 +400,7 @@ def _expire_plans(
     The last list stays, because the next run's plan may use it. Lists younger than a day stay as well: a run
     that is being recorded may just have read one.
 
-    :param thinned: runs whose plan is removed, or would be, and doesn't count.
+    :param thinned: runs that lost their plan, or would lose it, and so use no list.
     """
     own_plans = select(plans.c.id).where(plans.c.store_id == store_id)
     last = connection.execute(own_plans.order_by(plans.c.id.desc()).limit(1)).scalar()
@@ -415,7 +416,7 @@ def _expire_plans(
 
 
 def old_reports(stores: Iterable[Path], now_ms: int, expiry: Expiry) -> Iterator[OldReport]:
-    """Find reports that are old enough to be looked at, except the newest one of each store.
+    """Yield reports that were written more than ``report_days`` ago, but not each store's newest report.
 
     Directories without one of our reports and symbolic links are skipped.
 
@@ -516,7 +517,7 @@ def maintain_store(
 def maintain_lakes(
     store: ManagedStore, now_ms: int | None = None, *, compact: bool = False
 ) -> tuple[LakeMaintenance, ...]:
-    """Expire segments and snapshots of a store's lakes that are no longer needed or kept by a rule.
+    """Expire, in a store's lakes, segments that no rule keeps and snapshots that are no longer needed.
 
     If stores share a lake, the call for the first store does the work.
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 MOST_POSITIONS = 20_000
-"""Number of groups' positions above which only a run's lag job measures them, possibly with Spark."""
+"""Greatest number of groups' positions measured here. A run's lag job measures more, possibly with Spark."""
 
 
 def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | None:
@@ -240,7 +240,7 @@ def record_unread(context: Context, run: Run, unread: Unread, lease: Lease) -> N
 
 
 def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
-    """Return the new plan, which the store's lag policy has shortened.
+    """Return a fresh plan, cut by the store's lag policy.
 
     :raises GateRefusedError: the policy is block, and the lag is unknown or too old.
     """

@@ -20,9 +20,9 @@ def apply_lag_policy(
     """Under ``LagPolicy.BLOCK``, cut each log of a plan before the first segment that a group has to read.
 
     If a group's position in a queue is unknown, and the plan has messages of that queue, the group may need
-    any of these messages. Then the queue's whole log stays. So does a log that was not measured.
+    any of these messages. Then the queue's whole log stays. A log that was not measured stays whole, too.
 
-    :param lags: the lag computed for this plan, with the row that decides for each log.
+    :param lags: rows of the plan's measured lag, among them the row that decides for each log.
     :param measured: names of the logs whose lag is known; None for all.
     :param unit: the broker's word for the parts of a topic that have its messages, such as queue.
     """
@@ -64,7 +64,10 @@ def _keep_all(log: LogPlan) -> Sequence[Decision]:
 
 
 def _keep_needed(log: LogPlan, first: Mapping[str | None, QueueLag], unit: str) -> Sequence[Decision]:
-    """:param first: name of a log → the row that keeps most of it; None → a row that counts for every log."""
+    """Return a log's decisions, cut before the first segment that a group has to read.
+
+    :param first: name of a log → the row that keeps most of the log; None → a row that counts for every log.
+    """
     lags = [first[name] for name in (log.log, None) if name in first]
     if not lags:
         return log.decisions

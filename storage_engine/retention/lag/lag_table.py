@@ -88,7 +88,7 @@ def read_lag_table(path: str | os.PathLike[str]) -> pa.Table:
 class LagPart:
     """Summary of one share.
 
-    :param at_risk: the first rows at risk, which show the plan's cost for its groups; see :func:`lag_part`.
+    :param at_risk: the share's first rows at risk, in the order that :func:`lag_part` describes.
     :param worst: the rows with the greatest lag.
     """
 

@@ -118,7 +118,7 @@ def shielded_text(row: UnreadMessages) -> str:
 
 
 def error_text(error: str) -> str:
-    """Return the text that the unread messages in the shield are not known completely."""
+    """Return the text for an error because of which the shield's unread messages aren't completely known."""
     return f"consumers' unread messages that only the shield has are not completely known: {error}"
 
 

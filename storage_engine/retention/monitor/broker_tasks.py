@@ -113,7 +113,7 @@ def settle_removals(context: Context, run: Run, tasks: Collection[str], lease: L
 
 
 def settle_alone(context: Context, run: Run, tasks: Collection[str], now_ms: int) -> Notes:
-    """Settle open removals if nothing else has to be removed. If that is impossible, notes say why."""
+    """Settle open removals if nothing else has to be removed. If they can't be settled, notes say why."""
     broker = context.broker
     if broker.is_live or process_of(broker).user():
         reason = "its broker runs"
@@ -326,7 +326,7 @@ def _files(leftover: LeftOver) -> Iterator[tuple[LeftFile, SegmentId]]:
 
 
 def _unproven_clause(context: Context, leftover: LeftOver, proofs: Proofs) -> str:
-    """Return a clause on the files that no lake has, or "" if lakes have all the files, perhaps altered."""
+    """Return a clause on files without a valid receipt, or "" without such files. No bytes are compared."""
     lacking = [Path(file.facts.path).name for file, _ in _files(leftover) if not any(_hashes(file, proofs))]
     if not lacking:
         return ""
@@ -354,7 +354,7 @@ def _why_unknown(leftover: LeftOver, proofs: Proofs) -> str:
 
 
 def _contradiction(leftover: LeftOver, proofs: Proofs, reading: Reading) -> str:
-    """Return a clause on a file that differs from a lake's copy. No person's decision permits its removal."""
+    """Return a clause on a file that differs from a lake's copy, or "". No person may permit its removal."""
     for file, _ in _files(leftover):
         proven, facts = set(_hashes(file, proofs)), file.facts
         if proven and (settle(facts.path) != facts or digest(facts.path, reading) not in proven):

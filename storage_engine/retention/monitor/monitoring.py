@@ -61,7 +61,7 @@ def rules_of(
 ) -> Mapping[str, Any]:
     """Return settings, levels and windows. Only settings that a simulation can change are included.
 
-    :param time_zone: IANA name of the windows' time zone, or None if it and thus the windows are unknown.
+    :param time_zone: IANA name of the windows' time zone. If it is None, the windows are unknown.
     """
     kind = context.store.broker
     rules = find_broker(kind).rules
@@ -133,9 +133,10 @@ def _read_due(context: Context, snapshot: StoreSnapshot, measured: MeasuredLag |
 
 
 def _list_lost(ranges: Sequence[OffsetRange] | None, unasked: str) -> list[OffsetRange] | None:
-    """Return the lost ranges whose loss no person has accepted, or None if unknown.
+    """Return the lost ranges whose loss no person has accepted.
 
-    :param unasked: why a lake can't be asked. It counts even if every known range is on disk or due.
+    :param unasked: why a lake can't be asked, or "".
+    :return: None if no range is known to be lost, but a range is unknown or a lake can't be asked.
     """
     lost = [piece for piece in ranges or () if piece.where is Place.LOST and piece.is_missing]
     is_unknown = ranges is None or unasked or any(piece.where is Place.UNKNOWN for piece in ranges)
@@ -227,9 +228,9 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
 
 
 def _question_alarms(context: Context, sensed: SenseResult, status: HoldStatus | None) -> tuple[str, ...]:
-    """Return alarms on plans that wait for approval while the level of force is exceeded.
+    """Return alarms on plans that wait for approval while a disk is so full that age is ignored.
 
-    Each says when the broker deletes by itself.
+    Each alarm says when the broker deletes by itself.
     """
     questions = open_questions(context.journal, context.record.store_id, sensed.sensed_at_ms)
     at_ms = None if status is None else status.deletes_from_ms or status.ends_at_ms
@@ -257,7 +258,7 @@ def _hold_due(
 ) -> tuple[HoldStatus | None, tuple[str, ...]]:
     """Hold segments that a broker would soon delete by its own rules.
 
-    :return: the hold's status, or None if unknown; and alarms on segments that can't be held or are deleted.
+    :return: the hold's status, or None if unknown; and alarms on segments that can't be held, and on drift.
     """
     try:
         result = hold(context, run_key=run_key, measured=measured)

@@ -205,10 +205,11 @@ def _archived_spans(
     readable: Sequence[tuple[LakeProofs, str, History]],
     memory: RangeMemory,
 ) -> tuple[Sequence[ArchivedSpan], RangeMemory]:
-    """Return the lakes' ranges, from the last look's memory and from receipts that were added after that
-    look.
+    """Return the lakes' ranges, and the memory for the next look.
 
-    :param readable: lakes' proofs, each with the lake's id and the remembered checks.
+    The ranges come from the last look's memory, and from receipts that were added after that look.
+
+    :param readable: lakes' proofs, each with the lake's id and the remembered checks of its receipts.
     :raises LakeUnavailableError: a lake can no longer be read.
     """
     if not readable:

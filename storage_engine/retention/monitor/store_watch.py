@@ -78,7 +78,7 @@ def read_links(store: ManagedStore, is_urgent: Callable[[], bool], seconds: floa
 
 
 class _UrgentError(Exception):
-    """Other work has to be done first."""
+    """Ends the reading of links, because other work has to be done first."""
 
 
 TEND_SECONDS: Final = 30.0
@@ -90,7 +90,7 @@ _END_SECONDS: Final = 2.0
 
 
 class _Duty:
-    """Long work in a thread of its own, one at a time. The process may end meanwhile.
+    """Long work in a thread of its own, which never runs twice at once. The process may end during the work.
 
     :param failed: called with the reason if the work fails.
     """
@@ -194,7 +194,7 @@ class ShieldWatch:
         return tuple(self._found.popleft() for _ in range(len(self._found)))
 
     def end(self) -> None:
-        """Stop tending the shield, and remove links to bytes in the log unless the policy is ON."""
+        """Stop tending the shield. Unless the policy is ON, remove links whose bytes the log still has."""
         if self._ends.is_set() or not self.is_wanted:
             return
         self._ends.set()
@@ -269,7 +269,8 @@ _MOST_EVENTS: Final = 1000
 class FileChanges:
     """Reports changes of files. It is for one thread; only :meth:`wake` may be called by others.
 
-    :param say: called with the reason why changes aren't seen, and again only if some were seen in between.
+    :param say: called with the reason why changes aren't seen. It is called again only if a directory was
+        watched in between.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -309,7 +310,7 @@ class FileChanges:
             self._fail(error)
 
     def wake(self) -> None:
-        """End the wait of the other thread, now or as soon as it begins."""
+        """End :meth:`wait` in the other thread. If that thread isn't waiting, its next wait ends at once."""
         # The socket is full of earlier calls, or closed.
         with suppress(OSError):
             self._waker.send(b".")
@@ -320,7 +321,10 @@ class FileChanges:
         self._woken.close()
 
     def _follow(self, directory: Path) -> None:
-        """:raises FileNotFoundError: there is no such directory."""
+        """Watch a directory for changes, unless it is watched already.
+
+        :raises FileNotFoundError: there is no such directory.
+        """
         stat = directory.stat()
         identity = (stat.st_dev, stat.st_ino)
         watched, watch = self._watches.get(directory, (None, None))
@@ -450,7 +454,10 @@ _STAND_BY_SECONDS: Final = 2.0
 
 
 def _fence_watch(store: ManagedStore) -> FenceWatch:
-    """:raises BadInputError: holds of this kind of broker have nothing that can be watched."""
+    """Return the watch of a store's fence.
+
+    :raises BadInputError: holds of this kind of broker have nothing that can be watched.
+    """
     if (fence := fence_watch(store)) is None:
         title = find_broker(store.broker).words.title
         raise BadInputError(
@@ -503,7 +510,10 @@ class StoreWatch(threading.Thread):
             self._changes.close()
 
     def _watch(self) -> None:
-        """Look until the end or an error. Return when another process watches the store."""
+        """Look at the store until the watch ends, the store's directory changes, or an error is raised.
+
+        If another process watches the store, stand by once and return.
+        """
         root = Path(self._store.root)
         # An empty root is the mount point of a disk that isn't mounted.
         if not (root.is_dir() and any(root.iterdir())):
@@ -530,13 +540,13 @@ class StoreWatch(threading.Thread):
                 self._shield.end()
 
     def _stand_by(self) -> None:
-        """Mend the fence while the process that should do it hangs. Two mending processes do no harm."""
+        """Mend the fence if the process that watches the store hangs. Two mending processes do no harm."""
         before, self._silent = self._silent, self._fence.silent()
         # A process that has just begun is silent for a moment, too.
         if not self._silent or self._silent != before:
             with suppress(Exception):
                 self._alarmed(self._store, None, ())
-            self._say_once("another process watches the store; this one takes over when that ends")
+            self._say_once("another process watches the store; this process takes over when the other ends")
             return
         problems = [*self._do(lambda: self._fence.look(clock_ms()))]
         self._tell(self._fence.left_over())
@@ -644,7 +654,7 @@ class HostWatch:
 
 
 def _ignore_errors(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Return the function without its errors: a full disk or a closed pipe must not end a thread."""
+    """Return ``say`` without its errors: a full disk or a closed pipe must not end a thread."""
 
     def try_to_say(text: str) -> None:
         with suppress(Exception):

@@ -96,7 +96,10 @@ def look_at_hold(context: Context, now_ms: int) -> HoldStatus | None:
 
 _MOMENT_MS = 15 * 60_000
 _MORE_MS = 20 * 60_000
-"""Delay of the next question by each open one: at most ten in half a day, and no more than a DAG has runs."""
+"""Delay of the next question, in milliseconds, for each open question but one.
+
+So at most ten questions are asked in half a day: fewer than the runs that a DAG may have at once.
+"""
 _REFUSED_MS = 12 * HOUR_MS
 """Time in which nobody is asked again about the same plan after a refusal."""
 
@@ -110,9 +113,9 @@ class DueResult:
     :param why: sentences on the work that a run would do or report; empty if no cleanup is due.
     :param stays: why no segment would be deleted though a cause holds, else "".
     :param waiting: keys of runs whose plans wait for a second person.
-    :param is_asked: the plan that a run would make now already waits for an answer, until a set time. Or so
-        many other plans wait that it is too early for the next question.
-    :param is_refused: a person refused that plan lately.
+    :param is_asked: the plan that a run would make now already waits for an answer, until a set time; or so
+        many other plans wait that the next question is too early.
+    :param is_refused: the last answer about that plan came lately, and wasn't an approval.
     """
 
     sensed: SenseResult
@@ -129,7 +132,7 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
     """Return the work that a run would have now, and record a sample of the levels.
 
     A run is also due if it only reports that it may delete nothing, because the store has crashed or messages
-    are pending. So is a run that empties a quarantine.
+    are pending. A run that only empties a quarantine is due, too.
 
     :param now_ms: the moment to decide for; None for this machine's clock.
     :raises BrokerError: the running broker can't be asked.
@@ -188,7 +191,7 @@ def segments_to_archive(store: AnyStore) -> int:
 
 
 def _has_no_lag(context: Context) -> bool:
-    """Return whether all archive lags that were measured in the last 15 minutes are 0, and there is one."""
+    """Return whether archive lags were measured in the last 15 minutes, and all of them are 0."""
     now_ms, reader = clock_ms(), JournalReader(context.store.journal_url)
     since_ms, store_id = now_ms - _MOMENT_MS, context.record.store_id
     lags = reader.read(lambda connection: read_archive_lags(connection, store_id, since_ms, now_ms + 1))

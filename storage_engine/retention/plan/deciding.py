@@ -158,7 +158,10 @@ def _find_unreadable(
     min_offsets: Mapping[str, int],
     error: BadInputError | FileGoneError | OSError,
 ) -> Unreadable:
-    """:param error: the fault that occurred when all logs were read together."""
+    """Return the logs whose dependents can't be found, each with its error.
+
+    :param error: the fault that occurred when all logs were read together.
+    """
     if len(min_offsets) == 1:
         return dict.fromkeys(min_offsets, error)
     unreadable: Unreadable = {}

@@ -76,7 +76,7 @@ def make_plan(
     :raises RunStateError: the run was begun with another request.
     :raises BadInputError: the store is only archived or can't be planned; files that point into its segments
         couldn't be cleaned up; or its files can't be set aside, although the policy requires that.
-    :raises StoreBusyError: another run has the store, or a broker that wasn't named.
+    :raises StoreBusyError: another run, or a broker that wasn't named, has the store.
     :raises GateRefusedError: the store of a running broker can't be held; the error says why, and what to do.
     :raises LakeMissingError: no lake of the store exists, so no planned segment could be archived.
     """

@@ -45,7 +45,8 @@ class Change:
     """Changes that a person wants in a simulation. A part that is None stays as it is.
 
     :param settings: settings of the broker, as texts by name.
-    :param bytes_per_day: ingest to assume in place of the known one. If none is known, both courses have it.
+    :param bytes_per_day: ingest to assume in place of the known one. If none is known, both courses assume
+        this ingest.
     """
 
     settings: Mapping[str, str]

@@ -58,7 +58,7 @@ def watch(store: ManagedStore, now_ms: int | None = None) -> Watch:
     """Return the causes that hold by clock and disks alone. Settings are read again at each call.
 
     :param now_ms: the moment to look for; None for this machine's clock.
-    :return: the look. It isn't ``known`` if a running broker can't be asked.
+    :return: the look. Its field ``known`` is false if a running broker can't be asked.
     :raises BadInputError: settings can't be used, or there is no such store.
     """
     running, live = find_broker(store.broker).running, store.live

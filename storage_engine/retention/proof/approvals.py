@@ -94,7 +94,7 @@ def record_policy(context: Context, run: Run) -> RecordedPolicy:
 
 
 def _kept_ms(context: Context) -> int | None:
-    """Return for how many ms the settings keep segments, or None if unknown or if they don't count."""
+    """Return for how many ms settings keep segments; None if unknown, or if only the store's files say so."""
     if not may_set_age(context.store):
         return None
     kept_ms = course_of(context.broker).kept_ms()
@@ -104,9 +104,10 @@ def _kept_ms(context: Context) -> int | None:
 
 
 def _has_stood(context: Context, run: Run, kept_ms: int | None) -> bool:
-    """Return whether a running broker has had its own retention for :data:`LOWERING_HOURS`.
+    """Return whether a running broker has had its present retention for :data:`LOWERING_HOURS`.
 
-    If it is new, it is recorded. Settings that a run gets don't count: they are one person's decision.
+    A retention that differs from the recorded one is recorded, and its time begins. Settings that a run gets
+    don't count: they are one person's decision.
     """
     if kept_ms is None or not context.store.is_live or sets_age(context.store):
         return False
@@ -207,7 +208,7 @@ def open_questions(journal: Journal, store_id: str, now_ms: int) -> tuple[OpenQu
 
 
 def was_refused(journal: Journal, store_id: str, digest: str, since_ms: int) -> bool:
-    """Return whether the last answer about a plan, given at ``since_ms`` or later, was no approval."""
+    """Return whether the last answer about a plan came at ``since_ms`` or later, and wasn't an approval."""
     last = answers_about(journal, store_id, digest)[-1:]
     return any(reply.said is not Said.APPROVED and reply.at_ms >= since_ms for reply in last)
 
@@ -361,9 +362,9 @@ def lower_policy(
 ) -> RecordedPolicy | None:
     """Ask for a lower policy, or approve one that another person has asked for.
 
-    The store's settings have to be lowered as well: otherwise they raise the policy again. The
-    broker's retention is recorded, too. A minimum retention replaces that record; without a minimum, the next
-    run records the broker's retention of that time. The next run also records whether proof is required.
+    The store's settings have to be lowered as well: otherwise they raise the policy again. A wanted minimum
+    retention also lowers the broker's retention in the record. Without a minimum, the next run records the
+    retention that the broker has then. The next run also records whether proof is required.
 
     :return: the recorded policy from now on, or None if another person has to ask for the same.
     :raises BadInputError: the wanted policy isn't lower; or the person is root, which may be anybody.

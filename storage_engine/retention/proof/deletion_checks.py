@@ -11,7 +11,7 @@ from storage_engine.retention.store.broker_answers import MEND, RealDirectories,
 
 
 def check_gone(broker: str, segments: Sequence[Segment]) -> None:
-    """Make sure that the segments are gone that a broker package reports as deleted.
+    """Make sure that segments which a broker package reports as deleted have no file any more.
 
     :raises BrokerPackageError: a file of these segments still exists.
     """
@@ -22,8 +22,8 @@ def check_gone(broker: str, segments: Sequence[Segment]) -> None:
                     f"broker {broker}: {file.path}: log {segment.log}, offset {segment.base_offset}",
                     "no file, since the package says that it has deleted the segment",
                     "it there",
-                    "The segment isn't recorded as deleted, but may be deleted at any time. Others may be "
-                    f"gone: run this again to find out. {MEND}",
+                    "The segment isn't recorded as deleted, but may be deleted at any time. Other segments "
+                    f"may be gone: run this again to find out. {MEND}",
                 )
 
 
@@ -41,11 +41,11 @@ def check_inside(broker: str, paths: Sequence[str], data_paths: Sequence[os.Path
 def check_left(
     before: StoreSnapshot, left: StoreSnapshot, planned: Collection[SegmentId], deleted: Collection[SegmentId]
 ) -> None:
-    """Make sure that a release deleted what it reports, and nothing that no plan names.
+    """Make sure that a release deleted the segments that it reports, and only planned ones.
 
     :param before: snapshot of the store when it was locked.
     :raises BrokerPackageError: the store still has segments that it reported as deleted.
-    :raises ReleasedTooMuchError: a sealed segment is gone that should have stayed.
+    :raises ReleasedTooMuchError: a sealed segment is gone that no plan names.
     """
     present_ids = {segment.id for log in left.logs for segment in log.segments}
     if back := sorted(present_ids & set(deleted)):

@@ -81,10 +81,10 @@ class Eligible:
 
 
 def request_again(approved: Plan, request: PlanRequest) -> PlanRequest:
-    """Return the request for the new decision when ``approved`` is released.
+    """Return the request for the fresh plan that is made when ``approved`` is released.
 
     Archiving may last beyond the deleteWhen hour, so a cleanup that the clock began may end as a manual one.
-    A full disk still has to be full.
+    A cleanup that a full disk began still needs a full disk.
     """
     by_clock = any(trigger.cause is Cause.TIME_UP for trigger in approved.triggers)
     return replace(request, manual=request.manual or by_clock)
@@ -154,7 +154,7 @@ class Consent:
     :param why: why a second person has to approve the plan, as a clause, or "" if nobody has to.
     :param approval: the approval that counts, or None.
     :param lacks: why no approval counts, as a clause, or "" if one counts or none is needed.
-    :param waiver: the plan's waiver that was known then. Persons have to see a later waiver first.
+    :param waiver: the plan's waiver when the consent was judged. Persons have to see a later waiver first.
     """
 
     why: str
@@ -306,7 +306,7 @@ def judge(
 
 
 def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
-    """Return whether nobody but us has touched a segment's files since they were proven."""
+    """Return whether a segment's files are unchanged, or only we have touched them, since their proof."""
     if files_fault_of(segment, receipt):
         return False
     # A receipt that was made under a hold has the mtime from before the hold, but the hold's ctime.
@@ -321,7 +321,7 @@ def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
 def files_fault_of(segment: Segment, receipt: Receipt) -> str:
     """Return why a receipt differs from a segment in end offset or companions' names, or "" if it doesn't.
 
-    If the segment is one file whose offsets count bytes, its size and hash prove that already.
+    If the segment is one file whose offsets count bytes, nothing is compared: size and hash prove its end.
     """
     if (segment.end, segment.companions, receipt.end_offset, receipt.files) == (None, (), None, None):
         return ""

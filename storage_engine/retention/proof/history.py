@@ -23,7 +23,7 @@ class SegmentRelease:
     :param receipt_hash: ``row_hash`` of the receipt, or None if there was no receipt.
     :param lake: location of the lake that proves it, or None if there was no receipt.
     :param original_mtime_ns: the same as in :class:`Segment`, like ``end`` and ``companions``.
-    :param lineage: lineage of its log then, or None from an older version.
+    :param lineage: lineage of its log at the deletion, or None in an event of an older version.
     :param log_id: identity of its log, as its receipt has it, or None if unknown.
     :param replicas: the receipts of other nodes, if they proved it together. Then ``receipt_hash`` and
         ``data_file`` are those of the first one, and ``sha256`` is None.
@@ -147,8 +147,8 @@ def released_spans(
 def compared_receipts(journal: Journal, store_id: str) -> frozenset[str | SegmentIdentity]:
     """Return the row hash or identity of other stores' receipts that were found to have this store's bytes.
 
-    For a deletion they were compared right before it. For segments that stayed, only comparisons in the
-    present lineage count: another lineage may have other bytes.
+    Receipts that permitted a deletion were compared right before it. For segments that stayed, only
+    comparisons in the present lineage count: another lineage may have other bytes.
     """
     record = journal.store_with_id(store_id)
     compared: set[str | SegmentIdentity] = set()

@@ -1,7 +1,7 @@
 """Lakes' proofs of a store's segments, and the segments that archive rules permit to delete without a copy.
 
-A receipt in either lake counts. A lake that can't be asked proves nothing and contradicts nothing. So a
-receipt in the other lake is enough; without one a segment is unproven.
+A receipt in either lake counts. A lake that can't be asked proves nothing and contradicts nothing. Then a
+receipt in the other lake is enough; a segment without such a receipt is unproven.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ class Proofs:
 
     :param asked: the lakes that answered, in the order of the store's settings.
     :param unreachable: the lakes that didn't answer, each with the reason.
-    :param wrong_lakes: reasons of unreachable lakes that can't be used as they are, such as a copy. An outage
-        that ends by itself isn't one.
+    :param wrong_lakes: why unreachable lakes can't be used as they are, such as a copy. Outages that end by
+        themselves are left out.
     :param permits: the rules by which logs may be deleted without a copy.
     """
 
@@ -177,7 +177,7 @@ class Proofs:
         """Return the segments that were proven at their present length, but whose files were touched after
         their proof.
 
-        Only a hash shows whether their bytes are the same. Before that they permit no deletion.
+        Only a hash shows whether their bytes are the same. Before they are hashed, they may not be deleted.
         """
         return [
             segment
@@ -291,8 +291,8 @@ def read_proofs(
     :param known: receipts that the lakes are known to have had.
     :param to_delete: segments are to be deleted by these proofs. Then the lake has to be writable, and its
         marks are brought up to date.
-    :param whole_chain: follow each lake's chain of receipts from its first row on, as with ``to_delete``. It
-        is needed before others, such as a broker, may delete segments.
+    :param whole_chain: follow each lake's chain of receipts from its first row on, as with ``to_delete``. Set
+        this before others, such as a broker, may delete segments.
     :param read_files: also read the data files: a file of the right length may be damaged.
     :param whole_logs: also return all receipts of the store by log. Only those of ``wanted`` are checked.
     :param looked: called after each receipt whose files were read; reading may take long.
@@ -552,7 +552,7 @@ def stamp_store(
 def replaced_notices(root: str) -> tuple[str, ...]:
     """Return a notice for each directory of a store without its stamp, if other directories have it.
 
-    This is asked before the store is stamped again.
+    Call this before the store is stamped again: afterwards each directory has a stamp.
 
     :raises StoreIdentityError: stamps can't be read, or are of two stores.
     """
@@ -566,7 +566,7 @@ def replaced_notices(root: str) -> tuple[str, ...]:
 def witness_release(context: Context, run: Run, proofs: Proofs, known: KnownHeads) -> tuple[str, ...]:
     """Stamp the store with the receipts by which segments are about to be deleted.
 
-    :return: notices on a missing witness.
+    :return: a notice that the store can't be stamped, or notices on directories without a stamp.
     :raises GateRefusedError: the store can't be stamped, and the journal lacks a lake's last receipt.
     """
     heads = []

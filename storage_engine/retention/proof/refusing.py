@@ -54,10 +54,10 @@ class Refusal:
 
 
 def refusal(log: str, error: Exception, nothing: str = "", remedy: str = "") -> Refusal:
-    """Return the refusal of a log because of an error.
+    """Return the refusal of a log because of an error, with the error's message divided into why and remedy.
 
-    :param nothing: the sentence in the error's message that says what was deleted, before the remedy.
-    :param remedy: a remedy to use instead, for a run that has ended.
+    :param nothing: the sentence of the error's message that says what was deleted. The remedy comes after it.
+    :param remedy: a remedy for a run that has ended, in place of the error's own remedy.
     """
     why, _, own_remedy = Text(error).partition(f" {nothing} " if nothing else "\0")
     return Refusal(RefusedLog(log, type(error).__name__, why, remedy or own_remedy or MEND), error)
@@ -79,7 +79,7 @@ def require_one(refusals: Sequence[Refusal], logs: Collection[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Accounted:
-    """:param stay: decisions on planned segments that stay, with the reason."""
+    """Refused logs of a release, and decisions on planned segments that stay, with the reason."""
 
     refused: tuple[RefusedLog, ...]
     stay: tuple[Decision, ...]

@@ -40,7 +40,7 @@ def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[Lo
 
 
 def changed_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[ReleasedSpan, ...]:
-    """Return the ranges that are gone from the log and whose link isn't provably unchanged.
+    """Return the ranges that are gone from the log and whose link has changed, or may have changed.
 
     :raises ShieldError: the shield's content is unknown.
     """
@@ -113,7 +113,7 @@ class ShieldSummary:
 
 
 def shield_summary(root: str | os.PathLike[str]) -> ShieldSummary | None:
-    """Return a summary of a shield, or None without a shield. It says if the shield is unreadable."""
+    """Return a summary of a shield, or None without a shield. A notice says if the shield is unreadable."""
     try:
         shield = look_at_shield(root)
         if not (shield.links or shield.foreign):

@@ -105,12 +105,12 @@ class VerificationMemory:
 
 
 def last_verified(journal_url: str, lake_id: str) -> tuple[int | None, int]:
-    """Return when a lake's receipts were last checked, and in how many the last check found a fault.
+    """Return when a lake's receipts were last checked, and how many of the last checks found a fault.
 
     Nothing is made or changed.
 
     :param lake_id: UUID of the lake's ``segments`` table.
-    :return: both figures. The time is None if no check is remembered.
+    :return: time and number. The time is None if no check is remembered.
     :raises StorageEngineError: the journal can't be read.
     """
     faulty = func.count().filter(_verifications.c.fault != "")
@@ -126,7 +126,7 @@ def last_verified(journal_url: str, lake_id: str) -> tuple[int | None, int]:
 
 
 def checks_of_faulty(journal_url: str, lake_id: str) -> tuple[Check, ...]:
-    """Return the last checks, at each level, of a lake's receipts in which one of these checks found a fault.
+    """Return the last checks, at all levels, of a lake's receipts that failed their last check at some level.
 
     Nothing is made or changed.
 

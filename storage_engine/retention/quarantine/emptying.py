@@ -1,8 +1,8 @@
 """Emptying of quarantines: when their window is over, or, the oldest first, when space is the cause of a run.
 
 The files passed the gate when a run set them aside. By now they may be the last copy, so their receipts are
-checked again, with the data files, and unproven files stay. The order is: intent, files, result. It may be
-killed at any instant and run again.
+checked again, with the data files, and unproven files stay. The order is: intent, files, result. Emptying may
+be killed at any instant and run again.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ def expired_or_in_the_way(
 
 
 def _forecast_text(quarantine: Quarantine, now_ms: int, held: str = "") -> str:
-    """Describe what the next run would do with a quarantine, and why the last one left it.
+    """Describe what the next run would do with a quarantine, and why the last run left it.
 
-    :param held: why it would stay, or "" if it wouldn't or if no lake was asked.
+    :param held: why the quarantine is held, or "" without a hold, or if no lake was asked.
     """
     why = _window_text(quarantine) if _is_over(quarantine, now_ms) else "space is short"
     if held:
@@ -163,7 +163,7 @@ def _space_is_the_cause(context: Context, request: PlanRequest, now_ms: int) -> 
 
 
 def _list_present(journal: Journal, store_id: str) -> list[Quarantine]:
-    """Return the quarantines that may be emptied. If an undo has begun, a person wants the files back."""
+    """Return the quarantines that may be emptied: those that may have files and whose undo hasn't begun."""
     recorded = quarantines(journal, store_id)
     return [q for q in recorded if q.there and q.state is not QuarantineState.UNDOING]
 
@@ -216,7 +216,7 @@ def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
 
 
 class _HeldError(Exception):
-    """The hold for which the rest of a quarantine stays, as a clause."""
+    """Ends the emptying of a quarantine, because a lake's hold keeps the rest. The text is a clause on it."""
 
 
 def _reason_to_stay(keeper: Keeper, run: Run, quarantine: Quarantine, lease: Lease) -> str:
@@ -284,9 +284,10 @@ def _hold_text(location: str, hold: Hold) -> str:
 
 
 def _find_unproven(keeper: Keeper, run: Run, quarantine: Quarantine, looked: Callable[[], None]) -> str:
-    """Return why a run's files have to stay, or "" if their receipts are still valid or they had none.
+    """Return why a run's files have to stay, or "" if the receipts that permitted the deletion are sound.
 
-    After emptying has begun, only files deleted under an archive rule are checked: such a rule may be lifted.
+    Files that were deleted without a receipt aren't checked. After emptying has begun, only files deleted
+    under an archive rule are checked: such a rule may be lifted.
     """
     with suppress(OSError):
         if not any(contents(place).files for place in quarantine.places):

@@ -316,7 +316,7 @@ def _shrink(name: str, directory: int) -> str:
     """Cut a file in steps before its removal.
 
     This needs a lease of the file. The kernel refuses it if any process has the file open or mapped, in any
-    container. A file with another name isn't cut, either. If a process opens or links it meanwhile, the
+    container. A file with a second name isn't cut, either. If a process opens or links it meanwhile, the
     cutting ends, and the rest is removed at once. The file is durably renamed first, so that after a kill the
     rest, or a link to it, isn't taken for the whole file.
 
@@ -382,10 +382,10 @@ _LONGEST_NAME = 100
 def bases(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[Path, ...]:
     """Return the directories that may have a store's quarantines.
 
-    These are its root, then those above its other directories. If the broker tolerates no foreign files, they
-    are the directories that a person named.
+    These are the store's root, then the parents of its other directories. If the broker tolerates no foreign
+    files, these are the directories that a person named.
 
-    :param data_paths: the directories that its broker writes to.
+    :param data_paths: the directories that the store's broker writes to.
     """
     if find_broker(store.broker).aside is Aside.OUTSIDE:
         return tuple(dict.fromkeys(_real(Path(path)) for path in store.policy.undo_directories))
@@ -411,7 +411,7 @@ def choose_places(
     paths: Iterable[Path],
     known: Sequence[Place] = (),
 ) -> Mapping[Path, Place]:
-    """Choose, by a file's directory, the place where files are set aside. Changes nothing.
+    """Return, for each directory of files, the place where these files are set aside. Changes nothing.
 
     :param known: places that the run already has, even if a person names other directories by now.
     :raises BadInputError: a directory's file system has no place, or a named directory can't be one.
@@ -430,7 +430,9 @@ def choose_places(
         if base is None:
             remedy = "Mount the directory above this one instead"
             if outside:
-                remedy = "With --undo-directory, name a directory there, outside every log directory"
+                remedy = (
+                    "With --undo-directory, name a directory on that file system, outside every log directory"
+                )
             raise BadInputError(
                 f"{directory}: expected a place for a quarantine on the same file system as this directory, "
                 f"{'in' if outside else 'below'} {' or '.join(map(str, candidates)) or 'no directory'}, "
@@ -453,8 +455,8 @@ def check_undo_directories(store: ManagedStore, data_paths: Sequence[Path]) -> N
         if fault := _undo_directory_fault(path, own_paths):
             raise BadInputError(
                 f"{path}: expected a directory for an undo, outside every log directory and on the file "
-                f"system of one, found {fault}. Nothing was changed. Name another one: --undo-directory, or "
-                "undo_directories in the policy."
+                f"system of a log directory, found {fault}. Nothing was changed. Name another directory: "
+                "--undo-directory, or undo_directories in the policy."
             )
 
 
@@ -469,7 +471,7 @@ def _undo_directory_fault(path: Path, data_paths: Sequence[Path]) -> str:
     if inside := inside or store_around(real / DIRECTORY):
         return f"it inside {inside}, where the broker tolerates no other files"
     if not any(renames(data_path, real) for data_path in data_paths):
-        return "it on another file system than all of them"
+        return "it on a file system without a log directory"
     # Checked for the effective user, as a rename is.
     may_write = os.access(real, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
     return "" if may_write else "it not writable"
@@ -566,7 +568,7 @@ def unknown_notices(store: ManagedStore, data_paths: Sequence[Path], known: Iter
 
 
 def _look_below(base: Path, root: str) -> Iterator[QuarantineLook]:
-    """Yield the runs in a base's quarantine, but outside of the store's root only the runs of this store."""
+    """Yield the runs in a base's quarantine. Outside of the store's root, leave out other stores' runs."""
     if base.is_file():  # a store may be named by a file of its broker, below which nothing lies
         return
     quarantine = Place(str(base), (DIRECTORY, QUARANTINE))

@@ -21,7 +21,7 @@ _STAYS = "stays"
 _ENDED = "ended"
 """Subject of the event that says why an undo can't be continued."""
 STAYS_MS = 24 * HOUR_MS
-"""Time in which a quarantine that had to stay starts no run by itself. If space is short, it is an hour."""
+"""Time in which a quarantine that had to stay starts no run by itself. An hour counts if space is short."""
 
 
 class QuarantineState(StrEnum):
@@ -47,7 +47,7 @@ class Quarantine:
     :param stayed_at_ms: when it was last to be emptied and had to stay, or None if never.
     :param stayed_because: why it had to stay, as words of a sentence.
     :param came_back: an undo was begun, so some of its files may be back, whatever happened to the rest.
-    :param signs: facts of files that show whether the broker has run since, or {} if that prevents no undo.
+    :param signs: facts of files that show whether the broker has run since, or {} if that doesn't matter.
     """
 
     run_key: str
@@ -74,7 +74,7 @@ class Quarantine:
 
     @property
     def there(self) -> bool:
-        """Return whether files may be in it."""
+        """Return whether the quarantine may have files."""
         return self.state not in (QuarantineState.EMPTIED, QuarantineState.UNDONE)
 
 
@@ -144,7 +144,10 @@ def record_stays(
 
 
 def _quarantine(run_key: str, events: Iterable[Event]) -> Quarantine | None:
-    """:param events: events of one run, the oldest first."""
+    """Return the quarantine that a run's events record, or None.
+
+    :param events: events of one run, the oldest first.
+    """
     quarantine: Quarantine | None = None
     for event in events:
         payload = event.payload

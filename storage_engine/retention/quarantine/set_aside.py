@@ -34,7 +34,7 @@ _NOTHING = "no file"
 
 
 def signs_of(paths: Iterable[Path]) -> dict[str, str]:
-    """Return by path the present identity of files. A rename or a link doesn't change it."""
+    """Return path → present facts of a file. A rename or a link of the file doesn't change these facts."""
     return {str(path): _facts_text(str(path)) for path in paths}
 
 

@@ -1,7 +1,8 @@
 """Undo of a run's deletions: exactly the same files come back under the same names.
 
 Everything is checked before the first file is moved. Dependents come back first, then segments, the newest
-first and each after its companions. So a kill leaves a store like a cleanup does, and a repeat continues.
+first and each after its companions. So a killed undo leaves the store as a cleanup does, and
+may be run again.
 """
 
 from __future__ import annotations
@@ -139,14 +140,16 @@ def _refusal(text: str) -> QuarantineError:
 
 
 def _read_quarantine(context: Context, run: Run) -> Quarantine:
-    """:raises RunStateError: the run has no quarantine.
-    :raises QuarantineError: the quarantine was emptied.
+    """Return a run's quarantine, whose files may come back.
+
+    :raises RunStateError: the run has no quarantine.
+    :raises QuarantineError: the quarantine was emptied, or its undo can't be continued.
     """
     quarantine = quarantine_of(context.journal, run)
     if quarantine is None:
         raise RunStateError(
-            f"run {run.run_key!r}: expected a run that set files aside, found none: it deleted nothing, or "
-            "its policy had no undo_window_hours. Nothing was changed. ",
+            f"run {run.run_key!r}: expected a run that set files aside, found one without a quarantine: "
+            "it deleted nothing, or its policy had no undo_window_hours. Nothing was changed. ",
             _ELSEWHERE,
         )
     if quarantine.state in (QuarantineState.EMPTYING, QuarantineState.EMPTIED):
@@ -182,8 +185,8 @@ def _check_moves(aside: Mapping[str, Place]) -> None:
         if not renames(directory, Path(place.base)):
             raise QuarantineError(
                 f"{directory}: expected the same mounted file system as that of {place.directory}, found "
-                "another one: files can't be moved back without a copy. Nothing was changed. Mount them as "
-                "they were."
+                "another one: files can't be moved back without a copy. Nothing was changed. Mount these "
+                "directories as they were."
             )
 
 
@@ -331,9 +334,9 @@ def _later_runs(context: Context, run: Run, log: str, end_offset: int) -> list[s
 
 
 def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents: Sequence[Path]) -> None:
-    """Make sure that each directory still exists, and that the deleted dependents precede its present files.
+    """Make sure that each directory still exists, and that its deleted dependents precede its present files.
 
-    If segments of a directory were deleted as well, their offsets decide instead.
+    A directory that also lost segments isn't compared: the segments' offsets decide.
 
     :raises QuarantineError: a directory is missing, or a queue or the index was begun again.
     """

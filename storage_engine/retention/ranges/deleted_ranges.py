@@ -1,8 +1,8 @@
 """Ranges that a run deleted or lost, by its events; the events' SHA-256; and losses that a person accepted.
 
-Witnesses know runs from their deletions. An older copy of the journal lacks all runs after some moment. Any
-other difference was made by another program. An accepted loss is an event of the journal: from then on
-validation warns of the loss, and doesn't fail.
+Witnesses, such as a lake or the store's stamp, know runs by their deletions. An older copy of the journal
+lacks all runs after some moment. Any other difference was made by another program. An accepted loss is an
+event of the journal: from then on validation warns of the loss, and doesn't fail.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class RunHistory:
     def differing(self, witnessed: Collection[RunDigest]) -> dict[RunDigest, str]:
         """Return the witnessed digests that differ from this run's events, each with the events' digest.
 
-        A digest may leave out the plan's waiver in two cases. It was taken before the waiver was given. Or a
-        proof was waived and an older release took the digest, without waivers.
+        A digest from before the plan's waiver may leave the waiver out. If a proof was waived, the digest of
+        an older version may leave it out as well, because that version knew no waivers.
         """
         event_ids = {digest.event_id for digest in witnessed}
         digests = digests_of(self, event_ids)
@@ -267,12 +267,12 @@ def missing_ranges(
 
 
 def _kind(row: DeletedRange) -> tuple[object, ...]:
-    """Return the key of ranges that make one row. For its first four fields, an offset is deleted once."""
+    """Return the key of ranges that make one row. Ranges that share its first four fields don't overlap."""
     return row.log, row.lineage, row.topic_id, row.what, row.cause, row.who
 
 
 def _unreached_parts(row: DeletedRange, reached: list[tuple[int, int]]) -> Iterator[DeletedRange]:
-    """Yield the parts of a range that are outside the intervals ``reached``, and add them to it."""
+    """Yield the parts of a range that are outside the intervals ``reached``, and add them to ``reached``."""
     parts = list(subtract_intervals(row.start_offset, row.end_offset, merge_intervals(reached)))
     reached += parts
     yield from (replace(row, start_offset=start, end_offset=end) for start, end in parts)
@@ -330,7 +330,7 @@ class AbsentRun:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedAbsence:
-    """:param altered: the run that the journal has in its place, or None (see ``why``)."""
+    """:param altered: the run that the journal has in place of the absent one, or None (see ``why``)."""
 
     absent: AbsentRun
     why: Absence

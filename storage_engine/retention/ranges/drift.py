@@ -132,7 +132,7 @@ def _widest_drifts(drifts: Sequence[tuple[Drift, int]]) -> Iterator[tuple[Drift,
 
 
 def _covers(other: Drift, drift: Drift, *, earlier: bool) -> bool:
-    """Return whether ``drift`` is a part of ``other``. Of two equal ranges, only the later one is."""
+    """Return whether ``drift`` is a part of ``other``. Of two equal ranges, only the later one is a part."""
     same = (other.start_offset, other.end_offset) == (drift.start_offset, drift.end_offset)
     is_inside = other.start_offset <= drift.start_offset and drift.end_offset <= other.end_offset
     return (other.kind, other.log) == (drift.kind, drift.log) and is_inside and (earlier or not same)
@@ -231,7 +231,7 @@ def ranges_of_drift(drift: Drift, ranges: Sequence[RangeStatus]) -> list[RangeSt
 
 
 def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple[str, ...]:
-    """Return a sentence on each drift. For ranges that others deleted it says which place has them."""
+    """Return a sentence on each drift. A sentence on deleted ranges says which place has them."""
     alarms: list[str] = []
     for item in drift:
         if item.kind not in GONE:

@@ -90,7 +90,7 @@ class _Logs:
 def kept_logs(journal_url: str, store_id: str) -> tuple[SeenLog, ...] | None:
     """Return the remembered logs of a store, or None if none were ever kept. Nothing is changed.
 
-    :raises RunStateError: another release kept them, in another version.
+    :raises RunStateError: another release kept the logs, in another version.
     :raises StorageEngineError: the journal can't be read.
     """
     stored = _SEEN.read(journal_url, store_id)
@@ -99,8 +99,8 @@ def kept_logs(journal_url: str, store_id: str) -> tuple[SeenLog, ...] | None:
     version, content = stored
     if version != _VERSION:
         raise RunStateError(
-            f"store {store_id}: expected its logs as they were seen in version {_VERSION}, found version "
-            f"{version}. Nothing was changed. Use the release of storage-engine that wrote it."
+            f"store {store_id}: expected its remembered logs in version {_VERSION}, found version "
+            f"{version}. Nothing was changed. Use the release of storage-engine that wrote these logs."
         )
     return from_jsonable(_Logs, json.loads(zlib.decompress(content))).logs
 
@@ -176,7 +176,7 @@ def _read_known(store: ManagedStore, journal: Journal, record: StoreRecord) -> t
 
 
 def _ask_absences(identities: IdentifiedLogs, absent: Iterable[SeenLog]) -> dict[SeenLog, Absence]:
-    """Ask the broker's package why logs are missing. Logs with the same name are asked about in turn."""
+    """Ask the broker's package why logs are missing, in rounds: a round has at most one log of a name."""
     absences: dict[SeenLog, Absence] = {}
     waiting = list(absent)
     while waiting:

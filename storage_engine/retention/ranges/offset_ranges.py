@@ -147,7 +147,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Lakes:
-    """Knowledge of a store that its lakes have.
+    """Ranges and proofs of a store in its lakes.
 
     :param spans: the ranges of lakes that could be asked. Ranges also on disk are listed segment by segment.
     :param proven: sealed segments on disk that a lake proves.
@@ -179,7 +179,7 @@ def offset_ranges(
 
     :param ends: name of a log → its logical end. Files after it have no bytes yet.
     :param shielded: ranges that are gone from the log and kept in the shield.
-    :param gone: deleted ranges in the journal. They belong to the log, so a loss at its beginning is seen.
+    :param gone: deleted ranges in the journal. They extend their log, so a loss at its beginning shows.
     :param present: identities of the logs on disk, by name.
     """
     gone = [span for span in gone if span.start_offset < span.end_offset]
@@ -235,7 +235,10 @@ def offset_ranges(
 def _local_range(
     decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages, but: str
 ) -> OffsetRange:
-    """:param but: a clause on topics that the lake's copy lacks, or "" if it lacks none."""
+    """Return the range of a segment on disk.
+
+    :param but: a clause on topics that the lake's copy lacks, or "" if it lacks none.
+    """
     segment = decision.segment
     if segment.id in lakes.proven:
         where, beside = Place.BOTH, f"a lake has it{but}"

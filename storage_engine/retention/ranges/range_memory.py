@@ -138,7 +138,7 @@ class LakeLook:
     :param rows: the lake's receipts from the last known one on, in their order.
     :param history: remembered checks of the lake's receipts of this store.
     :param hidden: segments on disk whose receipts aren't sound now.
-    :param has_those_before: the number of receipts before ``rows`` shows that none of them was deleted.
+    :param has_those_before: whether the lake still has every receipt before ``rows``, by their number.
     """
 
     rows: Sequence[ReceiptSpan]

@@ -1,7 +1,7 @@
 """Copies of the journal's record of deletions and losses: into the store's lakes, then into its stamp.
 
-The journal is the truth. Nothing is released or refused because of these rows. So a row that can't be written
-now is a notice, and the next run writes it.
+The journal is the truth. Nothing is released or refused because of these rows. If a row can't be written now,
+a notice says so, and the next run writes the row.
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ def _compare_stamp(
     stamp: Stamp | None,
     rows: Sequence[DeletedRange],
 ) -> str:
-    """Return a notice if the journal's record of the stamp's deletion differs from it, or "" if they agree.
+    """Return a notice if journal and stamp differ on the deletion in the stamp, or "" if they agree.
 
-    This is checked before the stamp gets a later deletion, which replaces the earlier one.
+    Call this before the stamp gets a later deletion, which replaces the earlier one.
     """
     stamped = None if stamp is None else stamp.deletion
     if stamped is None:

@@ -1,8 +1,8 @@
 """Begin and end of a store's logs at the last look, and ranges that should be on disk and are missing. Pure.
 
-Deleted files leave no trace, and no lake has a segment that was never archived. So each look that may write
-remembers where logs begin and end. Only logs with an identity of their own are remembered, because others may
-be made again under the same names.
+Deleted files leave no trace, and no lake has a segment that was never archived. Each look that may write
+therefore remembers where logs begin and end. Only logs with an identity of their own are remembered, because
+others may be made again under the same names.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ def missing_ranges(
 ) -> Iterator[Missing]:
     """Yield the ranges of known logs that should be on disk and are missing.
 
-    Another log with the same name doesn't hide them. Of a log that still exists only the end can be missing:
-    no broker cuts it below the offset that in-sync replicas have. A later start is expiry.
+    Another log with the same name doesn't hide them. Of a log that still exists, only the end can be missing.
+    Offsets above those that in-sync replicas had don't count: brokers may cut them. A later start is expiry.
 
     :param absences: why the logs of :func:`absent_logs` are missing.
     """

@@ -258,8 +258,8 @@ def verify_lake(
     :param journal_url: the journal that remembers the times of checks. It is created if it is missing.
     :param level: the depth of the check, up to BYTES.
     :param max_bytes: bytes of data files to read. The next call begins with the files checked longest ago.
-    :param renew: first prove moved segments again, whatever the budget. Another engine has moved their rows,
-        which blocks their deletion. Receipts are added for them. Otherwise nothing in the lake is changed.
+    :param renew: first prove segments again whose rows another engine has moved, whatever the budget. The
+        move blocks their deletion. This adds receipts. Verification changes nothing else in the lake.
     :raises LakeUnavailableError: the lake is missing or can't be read.
     :raises JournalUnavailableError: the journal can't be written, and a budget needs it: otherwise each call
         would check the same segments. Without a budget everything is checked, and nothing is remembered.
@@ -293,7 +293,7 @@ def verify_store(
 
     :param max_bytes: as in :func:`verify_lake`; at STORE the bytes of the store's own files count, too.
     :param renew: as in :func:`verify_lake`.
-    :return: one result for each lake that can be asked. In its ranges proofs of the other lake count, too.
+    :return: one result for each lake that can be asked. Its ranges also count the proofs of the other lake.
     :raises StoreNotFoundError: there is no such store.
     :raises LakeUnavailableError: no lake can be read.
     :raises JournalUnavailableError: the journal can't be read, or can't be written and a budget needs it.
@@ -406,7 +406,7 @@ def _proven_ends(
 
 
 def _list_unproven(snapshot: StoreSnapshot, results: Sequence[StoreVerification]) -> set[tuple[str, int]]:
-    """Return log and base offset of each segment on disk that no receipt was found to prove."""
+    """Return log and base offset of each segment on disk that begins in no proven range of the results."""
     proven: dict[str, list[RangeStatus]] = {}
     for part in (row for result in results for row in result.ranges if (row.where, row.status) == _PROVEN):
         proven.setdefault(part.log, []).append(part)

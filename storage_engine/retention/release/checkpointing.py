@@ -1,6 +1,6 @@
 """Flush after a cleanup, and a look at the broker's checkpoint, which is never written here.
 
-A running broker flushes by itself, also after its own deletions. Then only its lag behind is measured.
+A running broker flushes by itself, also after its own deletions. Then only its progress is measured.
 Recovery trusts the checkpoint: a value above the truth makes a broker skip messages.
 """
 
@@ -94,7 +94,10 @@ def deleted_dependents(context: Context, run: Run) -> tuple[DependentFile, ...]:
 
 
 def _clean(context: Context, run: Run, logs: Collection[str]) -> DependentsResult:
-    """:param logs: names of the logs that lost segments. A refused log may have unreadable files."""
+    """Delete the dependents of logs that lost segments.
+
+    :param logs: names of these logs. Others are left out, because a refused log may have unreadable files.
+    """
     # Drift since the release is recorded before the hold is renewed.
     keep_held(context, run, clock_ms())
     with context.changing(clock_ms()) as held:
@@ -216,7 +219,7 @@ def _flush_store(context: Context, run: Run, now_ms: int) -> CheckpointResult:
 def _flush(paths: Iterable[str]) -> Iterator[str]:
     """Flush files and directories, and yield a notice for each file that can't be flushed.
 
-    Files of one log don't keep those of other logs from being flushed.
+    After such a file the others are still flushed.
 
     :raises OSError: a directory can't be flushed, or a file is missing.
     """
@@ -242,7 +245,7 @@ def _flush_result(context: Context, run_key: str, now_ms: int, flushed: FlushedS
 
 
 def _live_result(context: Context, run_key: str, now_ms: int, progress: BrokerProgress) -> CheckpointResult:
-    """Return the progress of the running broker. A rising checkpoint is no notice: that is normal."""
+    """Return the progress of the running broker. Its checkpoint rises normally, so a rise gives no notice."""
     checkpoint, unknown = take_checkpoint(context.broker)
     alarms = progress_alarms(progress, context.store.policy)
     notices = (*unknown, *_look_at(checkpoint, {}, now_ms))

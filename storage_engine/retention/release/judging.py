@@ -160,7 +160,7 @@ class Judged:
         return {verdict.segment.log: verdict.segment.end_offset for verdict in self.verdicts}
 
     def without(self, refusals: Sequence[Refusal]) -> Judged:
-        """Refuse further logs."""
+        """Return these decisions with further logs refused."""
         logs = refused_logs(refusals)
         verdicts = tuple(verdict for verdict in self.verdicts if verdict.segment.log not in logs)
         return Judged(verdicts, (*self.refusals, *refusals))
@@ -261,7 +261,7 @@ def make_reading(context: Context, lease: Lease) -> Reading:
 def compared_last(
     context: Context, verdicts: Sequence[Verdict], unseen: Collection[str], lease: Lease
 ) -> Judged:
-    """Compare files that may have been written to unnoticed with their receipts, right before the deletion.
+    """Right before the deletion, compare files with their receipts if a write to them may not show.
 
     If an archive rule permits the deletion, the rule is checked once more: it may have been lifted meanwhile.
 
@@ -330,7 +330,7 @@ def _hash_again(
     """Compare files with their receipts. Refuse the logs of files that have other bytes or can't be read.
 
     :param again: ids of the segments to compare.
-    :param nothing: returns, by a log's name, the errors' sentence on its deletions.
+    :param nothing: returns, for a log's name, the sentence of errors on that log's deletions.
     :param passed: returns the verdict of a segment whose bytes were compared.
     """
     compared: list[Verdict] = []
@@ -387,7 +387,7 @@ def check_clock(context: Context, plan: Plan) -> None:
         raise GateRefusedError(
             f"{plan.store_root}: expected the clock to advance like the time since the machine's start, "
             f"found it set forward by {duration_text(jumped_ms)} within the last day, so no age is certain. "
-            "Nothing was deleted. Set the clock right. If it is right now, it is trusted a day after it was "
-            "set. A cleanup that ignores age still works, such as a forced one without "
+            "Nothing was deleted. Set the clock right. A clock that is right already is trusted a day after "
+            "it was set. A cleanup that ignores age still works, such as a forced one without "
             "minimum_retention_hours."
         )

@@ -1,12 +1,12 @@
-"""Deletion of the approved plan's segments, as far as each passes the gate. Only here are segments released.
+"""Deletion of the approved plan's segments that pass the gate. Only here are segments released.
 
 First the store is locked with its broker's means and our lease. Then a new snapshot and a new plan are made,
-and every segment is judged before the first is deleted. Then the oldest come first: intent, deletion, flush
-of the directory, result. In a stopped broker's store segments are deleted one by one. A running broker
-deletes them together by itself. It may be killed at any instant and run again.
+and every segment is judged before the first is deleted. Segments are deleted oldest first: intent, deletion,
+flush of the directory, result. In a stopped broker's store segments are deleted one by one. A running broker
+deletes them together by itself. A release may be killed at any instant and run again.
 
-A kill within a segment leaves companions of a deleted file. Intents of any run name them. Before such a
-companion is deleted, its receipt has to be still valid, and nobody may have touched it.
+A kill between a segment's files leaves companions of a deleted file. Intents of any run name them. Before
+such a companion is deleted, its receipt has to be still valid, and nobody may have touched the companion.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class ReleaseResult:
     :param unread: consumers' losses by the release, as computed right before it.
     :param new_min_offsets: by name of each log of the plan, where it begins now.
     :param refused: logs that were refused while others were released. The run ends with an error on them.
-    :param gone: approved segments of the other logs that none of our runs deleted.
+    :param gone: approved segments of logs that were not refused, gone though none of our runs deleted them.
     """
 
     run_key: str
@@ -188,7 +188,10 @@ def _finish(
 
 
 def _read_proofs(context: Context, by_segment: Mapping[SegmentId, SegmentRelease], held: Locked) -> Proofs:
-    """:raises LakeUnavailableError: a lake can't be asked, so its proofs are unknown."""
+    """Return the lakes' proofs of deleted segments whose companions are still on disk.
+
+    :raises LakeUnavailableError: a lake can't be asked, so its proofs are unknown.
+    """
     if all(release.receipt_hash is None for release in by_segment.values()):
         return Proofs(())
     heads = known_heads(context.journal, context.record)
@@ -199,7 +202,7 @@ def _read_proofs(context: Context, by_segment: Mapping[SegmentId, SegmentRelease
 
 
 def find_deleted(held: Locked, segments: Sequence[Segment]) -> frozenset[SegmentId]:
-    """Return the segments that are deleted. The broker's answer says so, or else the files are missing.
+    """Return the segments that are deleted, by the broker's answer; without an answer, by missing files.
 
     :raises BrokerError: a running broker has to answer, and can't be asked.
     """
@@ -210,9 +213,9 @@ def find_deleted(held: Locked, segments: Sequence[Segment]) -> frozenset[Segment
 
 
 def find_remaining(held: Locked, segments: Sequence[Segment]) -> tuple[Segment, ...]:
-    """Return the segments whose files have to be gone after all were deleted.
+    """Return the segments of a deletion whose files have to be gone by now.
 
-    Segments that the broker reports as deleted are left out.
+    Segments that the broker itself reports as deleted are left out: it may remove their files later.
 
     :raises BrokerError: a running broker has to answer, and can't be asked.
     """
@@ -221,10 +224,10 @@ def find_remaining(held: Locked, segments: Sequence[Segment]) -> tuple[Segment, 
 
 
 def deleted_from(context: Context, snapshot: StoreSnapshot, planned: Collection[SegmentId]) -> StoreSnapshot:
-    """Return the part of a snapshot in which nobody but us may delete.
+    """Return the part of a snapshot in which only we may delete.
 
-    If a broker runs, that is the planned logs. In other logs the broker compacts, or deletes by its own rules
-    without a hold.
+    If a broker runs, this part has the planned logs. In other logs the broker compacts, or deletes by its own
+    rules without a hold.
     """
     if not context.broker.is_live:
         return snapshot
@@ -257,7 +260,7 @@ def release(
     """Delete the planned segments that pass the gate, log by log.
 
     A log is released as a whole or not at all. A refused log doesn't block the others. If some logs are
-    released, the refused ones are in the result, and the end of the run has to raise them
+    released, the result has the refused ones, and the end of the run has to raise an error on them
     (:attr:`~storage_engine.retention.report.finishing.FinishResult.refused`). The errors below that name a
     segment are raised only if no log is left.
 
@@ -312,7 +315,8 @@ def _check_time(plan: Plan, now_ms: int) -> None:
     if now_ms < plan.decided_at_ms:
         raise GateRefusedError(
             f"{plan.store_root}: expected a time after the plan's, {plan.decided_at_ms} ms, found {now_ms} "
-            "ms: the clock went back, so no age is certain. Nothing was deleted. Set it and plan again."
+            "ms: the clock went back, so no age is certain. Nothing was deleted. Set the clock right, and "
+            "plan again."
         )
 
 
@@ -461,8 +465,8 @@ def _read_unseen(context: Context, segments: Sequence[Segment]) -> dict[str, str
 def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
     """Make the deletions of an earlier killed run durable.
 
-    Otherwise a power loss could bring back its segment in one directory, while a younger one in another
-    directory stays deleted.
+    Otherwise a power loss could bring back a deleted segment in one directory, while a younger segment in
+    another directory stays deleted.
     """
     for path in flush_paths(context.broker, snapshot):
         if path.is_dir():

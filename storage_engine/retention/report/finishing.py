@@ -122,14 +122,15 @@ def reasons_digest(report: Report) -> str:
 def report_of_stored(stored: StoredReport) -> Report:
     """Return the report that a journal stores.
 
-    :raises BadInputError: the report is of a release whose reports have other fields.
+    :raises BadInputError: another release of storage-engine wrote the report, with other fields.
     """
     fields = {name: value for name, value in stored.report.items() if name != "ok"}
     run = fields.get("run_key", "")
     if stored.version != REPORT_VERSION:
         raise BadInputError(
             f"run {run}: expected a report of version {REPORT_VERSION}, found version {stored.version}. "
-            "Nothing was changed. Use the release that wrote it. The option --json shows it unchanged."
+            "Nothing was changed. Use the release of storage-engine that wrote it. The option --json shows "
+            "the report unchanged."
         )
     return from_jsonable(Report, fields, f"report of run {run}")
 
@@ -155,7 +156,8 @@ class FinishResult:
     :param unread: lines on consumers' losses by the run, with the command that exports the messages.
     :param refused: the error with which the run ends because of refused logs; "" without such logs, or if the
         run was undone.
-    :param errors: why steps of the run failed, unless these steps were done later, and validation's findings.
+    :param errors: why steps of the run failed that were not done later, and the rules that validation found
+        broken.
     :param wrong_lakes: why lakes can't be used as they are. This fails the run's end as well.
     :param unchanged_since: the earlier run whose report counts for this run, or None if it has its own.
     :param notices: rows of the store's deletions that could not be written; the next run writes them.

@@ -59,11 +59,11 @@ class Fate(StrEnum):
     DELETED = "deleted"
     KEPT = "kept"
     PENDING = "pending"
-    """The plan deletes it, and it is still on disk."""
+    """The plan deletes the segment, which is still on disk."""
     MISSING = "missing"
-    """The plan deletes it, and it is gone though no run deleted it."""
+    """The plan deletes the segment, which is gone though no run deleted it."""
     GONE_PROVEN = "gone-proven"
-    """The plan deletes it, it is gone though no run deleted it, and a lake proves it."""
+    """The plan deletes the segment, which is gone though no run deleted it. A lake proves the segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ def ran_texts(events: Sequence[Event]) -> tuple[str, ...]:
 
 
 def _is_past(errors: Sequence[Event], events: Sequence[Event], unproven: Collection[SegmentId]) -> bool:
-    """Return whether archiving succeeded after it had failed."""
+    """Return whether archiving never failed, or succeeded after its last failure."""
     results = [
         event.event_id for event in events if (event.step, event.phase) == (Step.ARCHIVE, Phase.RESULT)
     ]
@@ -204,13 +204,13 @@ class Outcome(StrEnum):
     BLOCKED = "blocked"
     """Segments are due, but none may be deleted; the segments say why."""
     UNFINISHED = "unfinished"
-    """A step isn't done yet: run the same again."""
+    """A step isn't done yet: repeat the run under its key."""
     FAILED = "failed"
     """A step failed and was not done later, or validation found a failure."""
     RELEASED_IN_PART = "released-in-part"
-    """Segments of some logs are deleted. Other logs were refused, and stay unchanged."""
+    """Segments of some logs are deleted. Other logs were refused, and lose no further segment."""
     UNDONE = "undone"
-    """All files that it deleted were brought back."""
+    """All files that the run deleted were brought back."""
     DRY_RUN = "dry-run"
     """The run was only asked what it would delete; nothing was archived or deleted."""
 
@@ -219,10 +219,11 @@ class Outcome(StrEnum):
 class ArchivedSegment:
     """A segment that the run intended to archive and that has a receipt.
 
-    :param by_this_run: false: it was proven before the run began.
+    :param by_this_run: false if the segment was proven before the run began.
     :param lake: location of the lake that has it.
-    :param hashed_again: it was touched after its receipt, and this run found its bytes unchanged.
-    :param first_stored_at_ms: when its oldest message was stored, or None without one. Likewise the newest.
+    :param hashed_again: the segment was touched after its receipt, and this run found its bytes unchanged.
+    :param first_stored_at_ms: when the segment's oldest message was stored, or None if unknown.
+    :param last_stored_at_ms: likewise for the newest message.
     """
 
     log: str
@@ -259,15 +260,15 @@ class Report:
         broker.
     :param unread: consumers' losses by the deletion; before the deletion, those that the plan foresees.
     :param unread_lines: the losses as lines of text, with the commands that export the messages.
-    :param owed: messages that the broker then had yet to deliver or decide; empty if the policy ignores them.
+    :param owed: messages that the broker had yet to deliver or decide at planning; empty under policy IGNORE.
     :param notices: notices for a person, which didn't change the run.
     :param freed_bytes: size of deleted files, without those in a quarantine or left for the broker to remove.
     :param quarantine: quarantine of the deleted files, or None if they were deleted for good.
     :param refused: logs of which no further segment was deleted, while other logs' segments were.
-    :param lake_directory: the value of ``--lake`` for the lake; LAKE: its local directory is unknown.
+    :param lake_directory: the lake's value of ``--lake``, or LAKE if no local directory is known.
     :param wrong_lakes: why lakes of the store can't be used as they are, such as a copy, and what to do.
     :param hashed_again: number of archived segments, not among those to delete, that the run found unchanged.
-    :param ran: where lag was measured and segments were archived. An older report has no places.
+    :param ran: where lag was measured and segments were archived; empty in an older report.
     :param approval: a sentence on a second person's answer about the plan, or "" if nobody was asked.
     """
 
@@ -323,12 +324,12 @@ class Report:
 
     @property
     def has_several_logs(self) -> bool:
-        """Return whether a segment's name needs its log besides the offset."""
+        """Return whether the report has several logs, so that offsets alone don't name its segments."""
         return len({row.log for row in self.segments} | {row.log for row in self.archived}) > 1
 
     @property
     def unproven_ids(self) -> tuple[tuple[str, int], ...]:
-        """Return log and base offset of the segments without a receipt. An older report has no log: ""."""
+        """Return log and base offset of the segments without a receipt. In an older report the log is ""."""
         logs = self.unproven_logs or ("",) * len(self.unproven)
         return tuple(zip(logs, self.unproven, strict=True))
 
@@ -544,7 +545,10 @@ def read_lakes(context: Context, run: Run) -> InLakes:
 
 
 def _find_ahead(events: Sequence[Event], *, hashed_again: bool) -> set[str]:
-    """Return segments that the run proved, or if ``hashed_again`` proved once more, but doesn't delete."""
+    """Return subjects of segments that the run proved, though its plan doesn't delete them.
+
+    :param hashed_again: return only segments that were proven before and hashed again; else only the others.
+    """
     results = (event for event in events if (event.step, event.phase) == (Step.SEALED, Phase.RESULT))
     return {row.subject for row in results if bool(row.payload.get(HASHED_AGAIN)) is hashed_again} - {WHOLE}
 
