@@ -112,7 +112,7 @@ def _find_unfinished(context: Context) -> tuple[str, PlanRequest | None] | None:
 
 
 def proven_release(store: ManagedStore) -> ProvenRelease:
-    """Return what deletes only proven segments, for the loop of a store that this process serves.
+    """Return a callable that deletes only proven segments, for the loop of a store that this process serves.
 
     :raises LakeMissingError: the lake doesn't exist.
     """

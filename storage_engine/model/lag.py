@@ -105,7 +105,7 @@ class LagSource:
     """Source of groups' positions.
 
     :param written_at_ms: when the files with the positions were last written, if a running broker keeps
-        writing them. None if the positions are as old as the computed lag, or the broker is stopped.
+        writing them. None if the running broker itself reported the positions, or the broker is stopped.
     :param notices: notices about the positions for a person.
     """
 
@@ -197,8 +197,8 @@ class Unread:
     :param notices: notices about the groups' positions for a person.
     :param shielded: unread messages that the broker has lost already, because another program deleted them.
         Only the store's shield has them.
-    :param shielded_error: why the ``shielded`` messages are not known, or only in part; "" if they are known.
-    :param logs: the logs that this is about; None means all logs that lose segments.
+    :param shielded_error: why the ``shielded`` messages are not all known; "" if all are known.
+    :param logs: the logs whose losses were measured; None means all logs that lose segments.
     """
 
     rows: tuple[UnreadMessages, ...] = ()
@@ -210,7 +210,7 @@ class Unread:
     logs: tuple[str, ...] | None = None
 
     def with_errors(self, errors: Sequence[str]) -> Unread:
-        """Return the same losses with further reasons why they are not known, or only in part."""
+        """Return the same losses with further reasons why not all losses are known."""
         return replace(self, error="; ".join([*errors, *([self.error] if self.error else [])]))
 
     def logs_beyond(self, new_min_offsets: Mapping[str, int]) -> dict[str, int]:
@@ -251,8 +251,8 @@ class LagSummary:
 class Lag:
     """Measured lag of a store's consumers.
 
-    :param at_risk: rows of groups that still have to read messages of the plan's segments. Among them is the
-        row that decides for each log.
+    :param at_risk: rows of groups that still have to read messages of the plan's segments. For each log, they
+        include the row that decides what the lag policy keeps.
     :param logs: the measured logs; None means all logs of the store.
     """
 

@@ -64,11 +64,11 @@ class Reason(StrEnum):
     UNLIMITED = "unlimited"
     """No limit of age or size applies to its log."""
     SIZE_NOT_REACHED = "size-not-reached"
-    """Only a size limit applies to its log, and without this segment it would be below the limit."""
+    """Only a size limit applies to its log, and without this segment the log would be below the limit."""
     FUTURE_TIMESTAMP = "future-timestamp"
-    """Its newest record has a future time: the segment's age begins only then."""
+    """Its newest record has a future time, and the segment's age counts from that time."""
     NOT_REPLICATED = "not-replicated"
-    """Some required replicas don't have it yet."""
+    """Some required replicas don't have the segment yet."""
     COMPACTED = "compacted"
     """Only the broker's cleaner removes records from its log."""
     NOT_ARCHIVABLE = "not-archivable"
@@ -88,7 +88,7 @@ DELETING = frozenset({Reason.EXPIRED, Reason.FORCED})
 class PlanRequest:
     """A caller's request for one plan, in addition to the store's settings.
 
-    :param manual: a person (or ``clean --manual``) triggers the pass: the cause holds at any hour.
+    :param manual: a person (or ``clean --manual``) triggers the pass, which is a cause at any hour.
     :param forced: a person asks to ignore age; only honoured where cleanFileForciblyEnable is true.
     :param max_segments: the most segments to delete in this pass; None means the broker's batch size.
     :param target_used_percent: stop once the fullest known disk would be at or below this level.
@@ -120,7 +120,7 @@ def wanted_bytes(disk: DiskUsage, request: PlanRequest) -> int | None:
 
 
 class Release(Protocol):
-    """Deletes in place of a broker's own rules: only proven segments that one pass may delete."""
+    """Called for a pass that may delete segments. Deletes those that a lake proves, in the broker's place."""
 
     def __call__(self, request: PlanRequest) -> object: ...
 
@@ -353,10 +353,10 @@ def limit_plans(
 def target_reached(
     disks: Sequence[DiskUsage], going: Sequence[Segment], target: int | None, disk_name: str
 ) -> str:
-    """Return why the target is reached once ``going`` is deleted. Empty if it isn't, or there is no target.
+    """Return why the target is reached once ``going`` is deleted.
 
-    The fullest disk with known figures decides. If no disk is known, the target counts as reached, because
-    nothing shows that it isn't.
+    Return "" if the target isn't reached, or there is none. The fullest disk with known figures decides. If
+    no disk has known figures, the target counts as reached, so that nothing more is deleted.
 
     :param disk_name: the name for the log's disks in messages.
     """
@@ -416,7 +416,7 @@ class Person:
         return f"{self.name} (uid {self.uid}{f', for {self.behind}' if self.behind else ''})"
 
     def is_another(self, other: Person) -> bool:
-        """Return whether two are certainly different persons. Two that can't be compared count as one."""
+        """Return whether ``other`` is certainly a different person. False if names aren't comparable."""
         if self.realm is not other.realm:
             return False
         names = [{name.casefold() for name in (side.name, side.behind) if name} for side in (self, other)]
@@ -572,7 +572,7 @@ def without_moments(detail: str) -> str:
 
 
 def with_spans(details: Sequence[str]) -> str:
-    """Return one text for texts that differ only in times, with the first and last of different times."""
+    """Return one text for texts that differ only in times. Different times become "FIRST to LAST"."""
     spans = [
         moments[0] if len(set(moments)) == 1 else f"{min(moments)} to {max(moments)}"
         for moments in zip(*(_MOMENT.findall(text) for text in details), strict=True)

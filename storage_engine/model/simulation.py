@@ -1,7 +1,7 @@
 """The contract of a simulation: the course of a store's disk and of its broker's deletions by other settings.
 
 It has only data and pure functions, with the standard library, because web servers compute it. A broker's
-:class:`BrokerRules` decide by the same rules as its real cleanup. Hours are of a time zone's clock.
+:class:`BrokerRules` decide by the same rules as its real cleanup. Hours of the day are those of a time zone.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class CourseStart:
     """The start of a simulated course: one disk, and the log on it.
 
     :param disk_bytes: used and usable bytes, without the file system's reserve for root.
-    :param other_bytes: bytes used on it by neither the log nor its dependents.
+    :param other_bytes: bytes on the disk that belong to neither the log nor its dependents.
     :param segment_bytes: size of a new segment, once it is full.
     :param runs: the sealed segments, oldest first.
     :param active_bytes: bytes written to the active segment, which isn't full.
@@ -249,7 +249,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Advice that follows from the figures. A page writes it in its reader's language.
+    """Advice that follows from the figures. A page makes a sentence of ``kind`` and ``numbers``.
 
     :param kind: a stable word; see the broker's rules.
     """
@@ -474,7 +474,7 @@ class Inflow:
         self._times: list[int] = []
         self._sums: list[int] = []
         self._rates: list[int] = []
-        """Bytes per hour, from the time at the same index on."""
+        """Bytes per hour, between the time at the same index and the next time."""
         sum_bytes, by_day = 0, dict[int, tuple[int, ...]]()
         for time_ms in range(first_ms, end_ms + QUARTER_MS, QUARTER_MS):
             day = max(time_ms - start_ms, 0) // DAY_MS
@@ -493,7 +493,7 @@ class Inflow:
         return self._sums[index] + self._rates[index] * (time_ms - self._times[index]) // HOUR_MS
 
     def when(self, sum_bytes: int) -> int | None:
-        """Return the first moment by which this many bytes have arrived. None if they don't by the end.
+        """Return the first moment by which this many bytes have arrived. None if fewer arrive by the end.
 
         :param sum_bytes: > 0, counted as by :meth:`until`.
         """

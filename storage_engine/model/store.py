@@ -79,8 +79,8 @@ def split_runs(items: Iterable[T], follows: Callable[[T, T], bool]) -> Iterator[
 class FileFacts:
     """The file system's facts about a file.
 
-    If two facts are equal, nobody wrote to the file in between. This holds only for a file that was settled
-    when the first facts were taken, and whose times can be trusted (:mod:`storage_engine.same_bytes`).
+    If a file's facts at two times are equal, nobody wrote to it between these times. This holds only if the
+    file was settled at the first time, and if its times can be trusted (:mod:`storage_engine.same_bytes`).
     """
 
     path: str
@@ -105,7 +105,7 @@ class FileFacts:
 
 
 class SegmentId(NamedTuple):
-    """Identity of a segment within its store. It has the log: several logs may have one base offset."""
+    """Identity of a segment within its store. It includes the log, since logs may share a base offset."""
 
     log: str
     base_offset: int
@@ -221,7 +221,7 @@ class LogSnapshot:
 
     :param unread: why its active segment can't be read, so that ``max_offset`` is the least possible end.
     :param confirmed_offset: behind this offset the log may be cut off and written again, because not all
-        required replicas have it; None if no other broker decides on the log's bytes.
+        required replicas have those bytes; None if no other broker decides on the log's bytes.
     """
 
     name: str
@@ -303,8 +303,8 @@ class Lineages:
     def archived(cls, newest: Mapping[str, int], stamped: Lineages | None) -> Lineages:
         """Return the lineages as far as receipts and a stamp say.
 
-        Receipts alone don't say whether the newest lineage is one log's or the whole store's. Then it counts
-        as the store's, so that no receipt of an older lineage proves anything.
+        Receipts alone don't say whether the newest lineage is one log's or the whole store's. Without a
+        stamp it counts as the store's, so that no receipt of an older lineage proves anything.
 
         :param newest: the newest lineage of each log that has archived segments.
         :param stamped: lineages in the store's stamp; None without a stamp.
@@ -341,7 +341,7 @@ def _lineages_above(whole: int, of_logs: Mapping[str, int]) -> Lineages:
 
 
 MAX_NAME_BYTES = 260
-"""A name of 249 bytes, a hyphen and a number of 32 bits. :func:`in_file_name` shortens it."""
+"""The longest log name: 249 bytes, a hyphen and a 32-bit number. For file names see :func:`in_file_name`."""
 
 _DIGITS = 32
 _SHORTENED = re.compile(f"~[0-9a-f]{{{_DIGITS}}}$")
@@ -387,7 +387,8 @@ class LogIdentity:
     """A log's identity, which doesn't depend on its name.
 
     :param log_id: identity as in receipts; "" if unknown.
-    :param told_at: how far the broker's metadata reached when the identity was read; older metadata lacks it.
+    :param told_at: end offset of the broker's metadata when the identity was read. Metadata with an earlier
+        end may lack the identity.
     """
 
     log_id: str = ""
@@ -409,7 +410,7 @@ def may_be_one(log_id: str, other_id: str) -> bool:
 
 
 def log_label(log: str, log_id: str) -> str:
-    """Return a log's label once another log has its name."""
+    """Return the label of a log whose name another log has now."""
     return f"{log} ({log_id})"
 
 
@@ -502,7 +503,7 @@ class Absence:
 
     :param is_right: the log was deleted, or belongs elsewhere by now.
     :param why: the reason as a clause.
-    :param is_unknown: whether the log should be here is unknown, or its directory may not be served.
+    :param is_unknown: it is unknown whether the log should be here, or its broker set its directory aside.
     """
 
     is_right: bool

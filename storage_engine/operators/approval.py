@@ -25,9 +25,9 @@ _ANONYMOUS = "anonymous"
 
 
 class StorageEngineApprovalOperator(StoreOperator, ApprovalOperator):
-    """If the store's policy requires it, waits until a second person approves the plan; else returns at once.
+    """Waits until a second person approves the plan. Returns at once if the policy requires no approval.
 
-    Only this task records the answer in the journal, as it gets it from Airflow. If the task is marked as
+    Only this task gets the answer from Airflow and records it in the journal. If the task is marked as
     success, cleared or skipped, there is no record, and the release refuses.
 
     Three results skip the tasks directly downstream: a rejection, an answer from a user who may not approve,

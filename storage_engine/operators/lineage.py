@@ -30,7 +30,7 @@ _MOST_RANGES = 100
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """The offsets [start, end) of a log, and their bytes' place, or "" if the task doesn't record it."""
+    """The offsets [start, end) of a log. ``where`` is the place of their bytes; "" if not recorded."""
 
     start: int
     end: int
@@ -54,7 +54,7 @@ class LakeTable:
 class Lineage:
     """Data that one task read and wrote.
 
-    :param logs: the offsets that the task read, by the store's logs.
+    :param logs: the offsets that the task read, by log.
     :param truncated: the offsets that the task deleted, by log.
     :param rows: number of new rows in the first written table, or None if the task doesn't record it.
     """
@@ -178,7 +178,7 @@ def operator_lineage(lineage: Lineage | None) -> OperatorLineage[Any, Any]:
 
 
 def _log_name(root: str, log: str) -> tuple[str, str]:
-    """Return a log's name in OpenLineage's form for a remote file. A path is another disk on each host."""
+    """Return a log's name in OpenLineage's form for a remote file: a path is local to its host."""
     return f"file://{gethostname()}", f"{root.rstrip('/')}/{log}"
 
 

@@ -264,7 +264,8 @@ class StorageEngineMaintainOperator(StoreOperator):
 class StorageEngineReportOperator(StoreOperator):
     """Writes the run's report, whatever the run's result, and fails if the run failed.
 
-    If a run did nothing for the same reasons as the last report, it writes none, and names the last one.
+    A run that did nothing gets no new report if the reasons are those of the last report. The task names that
+    report.
 
     This is the last task of a store. A DAG run takes its state from its last tasks. Without this task, a run
     with a failure in the middle would end as a success.

@@ -60,7 +60,7 @@ FORCED_REQUEST = """{{ {
 """A person's request from the params of a forced cleanup, in the form for :func:`cleanup`."""
 
 REQUEST = """{{ {"manual": params.manual, "dry_run": params.dry_run} | tojson }}"""
-"""A person's request from the params of a retention run, in the same form."""
+"""A person's request from the params of a retention run, in the form for :func:`cleanup`."""
 
 
 def monitored(store: ConfiguredStore, *, sense_for: timedelta) -> None:
@@ -123,7 +123,7 @@ def usage_reported(store: ConfiguredStore) -> None:
 
 
 def _make_report(store: ConfiguredStore) -> StorageEngineReportOperator:
-    """Make the last task. It fails if an earlier one failed, and is skipped if all were skipped."""
+    """Make the last task. It fails if an earlier task failed, and is skipped if all earlier ones were."""
     return StorageEngineReportOperator(
         task_id="report", trigger_rule=TriggerRule.NONE_SKIPPED, **store.task_arguments, **when_failed()
     )

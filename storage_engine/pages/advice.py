@@ -70,7 +70,7 @@ ERRORS: Mapping[str, str] = {
     ),
     "JournalUnavailableError": "Check the journal's database, its disk and its credentials, then run again.",
     "JournalConflictError": "Another run wrote the same record at the same time. Run again.",
-    "CommitStateUnknownError": "Wait until the lake's catalog answers. Run again, which checks the commit.",
+    "CommitStateUnknownError": "Wait until the lake's catalog answers. The next run checks the commit.",
     "ProofError": (
         "The copy that was read back from the lake differs from the segment. It was not committed. "
         "Check the lake's disk and memory for faults, then run again."
@@ -87,7 +87,9 @@ ERRORS: Mapping[str, str] = {
         Command("waive"),
         ".",
     ),
-    "NotApprovedError": "Have another person approve the plan. Then run the same again, or clear the task.",
+    "NotApprovedError": (
+        "Have another person approve the plan. Then run the same command again, or clear the task."
+    ),
     "LogsRefusedError": (
         "The other logs are done. For each refused log, correct the named cause. The next run plans these "
         "logs again."
@@ -129,7 +131,8 @@ CHECKS: Mapping[str, str] = {
     "ExpectFirstLiveEntryToNameItsMessage": f"A queue points at another message. {_QUEUES}",
     "ExpectDependentsToFollowTheLog": "The messages are in order. The broker or a run deletes these files.",
     "ExpectMessagesToBeInTheirQueues": (
-        f"Consumers may not see these messages, unless the topic was deleted and made again. {_QUEUES}"
+        "Consumers don't find these messages. This is no fault if the topic was deleted and made again. "
+        f"{_QUEUES}"
     ),
     "ExpectCheckpointInRange": Text(
         "A broker trusts this value when it starts. Stop the broker, and before the next start run ",
@@ -237,13 +240,13 @@ REASONS: Mapping[str, tuple[str, str]] = {
         "Run again at the time that the line names. Find out who changes the log's settings, or bring its "
         "leader back.",
     ),
-    "remote-storage": ("its broker deletes it by the contents of the remote storage", ""),
+    "remote-storage": ("its log uses remote storage, so only its broker may delete it", ""),
 }
 """A reason in words and the remedy, by the reason of a decision. The remedy is "" if none is needed."""
 
 CAUSES: Mapping[str, str] = {
     "time-up": "Segments had expired",
-    "space-full": "A disk was fuller than its level allows",
+    "space-full": "A disk was above its level for deletion",
     "manual": "A person asked for it",
 }
 """A cause in words, by the cause of a run."""

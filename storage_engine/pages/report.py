@@ -125,7 +125,7 @@ def report_html(
 ) -> str:
     """Return the page of a run's report. The report comes from a journal or from ``report.json``.
 
-    :param version: version of the report's fields. An older report is shown with its fields.
+    :param version: version of the report's fields. An older report is shown with the fields that it has.
     :param links: addresses of pages that belong to the report, such as its Data Docs, by title.
     :raises BadInputError: a newer release wrote the report.
     """

@@ -176,7 +176,7 @@ def _loss(report: Mapping[str, Any]) -> str:
     if not with_fate(report, "deleted", "pending") or report["lag_policy"] == "ignore":
         return ""
     if unread is None or unread["error"]:
-        return "It is not known which of its messages consumers had not read."
+        return "It is not known whether consumers had read all messages of these segments."
     if not (rows := unread["rows"]):
         return ""
     groups = count_text(len({row["group"] for row in rows}), "consumer group")
@@ -237,7 +237,7 @@ def _answer_deleted(report: Mapping[str, Any]) -> Answer | None:
         lines.append(Line(f"{amount(proven)} were not deleted by our runs, but a lake has {them}"))
     if missing:
         lines.append(
-            Line(f"{amount(missing)} {'is' if len(missing) == 1 else 'are'} missing: no run deleted it")
+            Line(f"{amount(missing)} {'is' if len(missing) == 1 else 'are'} missing: deleted by no run")
         )
     if ahead := report["archived_ahead"]:
         lines.append(Line(f"{count_text(ahead, 'segment')} archived and proven ahead of deletion"))
@@ -315,7 +315,7 @@ def _answer_place(report: Mapping[str, Any]) -> Answer | None:
     bare = [row for row in deleted if (row["log"], row["base_offset"]) not in slots]
     if bare:
         verb, is_off = "was" if len(bare) == 1 else "were", report["archive_mode"] == "off"
-        reason = "the policy is archive: off" if is_off else "no lake is known to have it"
+        reason = "the policy is archive: off" if is_off else "no lake is known to have a copy"
         lines.append(Line(f"{amount(bare)} {verb} deleted without a copy: {reason}"))
     if is_set_aside(report) and report["quarantine"]["state"] != "undo-ended":
         until = time_text(report["quarantine"]["until_ms"])
@@ -347,7 +347,7 @@ def _answer_readers(report: Mapping[str, Any]) -> Answer | None:
     question = "Who would miss messages" if would else "Who missed messages"
     unchecked: dict[str, Any] = {
         "rows": (),
-        "error": "the release that wrote this report did not check it",
+        "error": "the release that wrote this report did not measure consumers' losses",
         "more": 0,
     }
     unread = report["unread"] or unchecked
@@ -370,7 +370,7 @@ def _answer_readers(report: Mapping[str, Any]) -> Answer | None:
         Line(_loss_text(row, unit), commands[i] if i < len(commands) else "") for i, row in enumerate(listed)
     ]
     if more := len(rows) - len(listed) + unread["more"]:
-        lines.append(Line(f"The same holds for {more:,} more, which report.json lists"))
+        lines.append(Line(f"Listed only in report.json: {more:,} more"))
     lines += shielded
     groups = len({row["group"] for row in rows})
     short = f"{count_text(groups, 'group')}, {unread_count(unread)} unread"
@@ -386,7 +386,7 @@ def _loss_text(row: Mapping[str, Any], unit: str) -> str:
     queues = count_text(row["queues"], unit)
     since = f", stored from {time_text(row['from_ms'])} on" if row["from_ms"] is not None else ""
     if row["messages"] is None:
-        return f"{group}: position unknown in {queues} of {topic}{since}; it may still need any of them"
+        return f"{group} may need any message in {queues} of {topic}{since}: its position is unknown"
     many = "message" if row["messages"] == 1 else "messages"
     return f"{group}: {row['messages']:,} unread {many} of {topic} in {queues}{since}"
 

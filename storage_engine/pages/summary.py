@@ -94,7 +94,7 @@ def keep_page(store: str, lakes: tuple[LakeForecast, ...], price: float | None =
 
 
 def _days(forecast: KeepForecast) -> list[tuple[int, int, int]]:
-    """Return each day on which rows expire, with their bytes and their bytes in the lake."""
+    """Return each day on which rows expire, with the size of their messages and their size in the lake."""
     sizes, in_lake = Counter[int](), Counter[int]()
     for expiry in (expiry for topic in forecast.topics if not topic.held_by for expiry in topic.goes):
         sizes[expiry.day] += expiry.size_bytes

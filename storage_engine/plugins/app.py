@@ -142,7 +142,7 @@ Price = Annotated[float, Query(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 def make_app(*, has_console: bool) -> FastAPI:
-    """Return the application. It has no page about its interface, which everybody could read.
+    """Return the application. It serves no OpenAPI pages, because everybody could read them.
 
     :param has_console: whether this Airflow can show the console.
     """
@@ -302,7 +302,7 @@ def answer(request: Request, kind: str, data: Any) -> Response:
 def with_monitors(
     lines: Iterable[StoreLine], stores: Iterable[ConfiguredStore], dags: frozenset[str]
 ) -> tuple[StoreLine, ...]:
-    """Add the problem to lines of stores whose monitor DAG is paused or missing.
+    """Return the lines, with a problem for each store whose monitor DAG is paused or gone.
 
     :param dags: the DAGs that the user may read. Other DAGs are not mentioned.
     """
@@ -335,7 +335,7 @@ _KEPT = {"Cache-Control": "private, max-age=31536000, immutable"}
 console = APIRouter()
 
 LONGEST_CHART_MS = 400 * DAY_MS
-"""Longest span of a chart. A browser shows 90 days. Each day costs time for its hours of deletion."""
+"""Longest span of a chart. A browser shows 90 days. Computing each day's hours of deletion takes time."""
 Moment = Annotated[int, Query(ge=0, lt=253_370_764_800_000)]
 """A time in milliseconds, up to the year 9998."""
 Number = Annotated[int, Query(ge=0, lt=1 << 53)]

@@ -36,7 +36,7 @@ T = TypeVar("T")
 ANSWER_SECONDS = 5
 """Longest time for a connection to a database server, and again for one query."""
 _SLOW_SECONDS = 1.0
-"""An error after a longer time is likely to come again. Requests get it at once until a pause has passed."""
+"""An error that took longer is likely to come again. For a pause, later requests get the error at once."""
 _PAUSE_SECONDS = 30.0
 _AT_ONCE = 4
 """Largest number of queries to one journal at the same time. Each takes a thread that all journals share."""
@@ -106,11 +106,12 @@ _LONGEST_SECONDS = 900.0
 _LOOKED_UP_AT_ONCE = 20
 """Largest numbers of known and of new connections that one load of the page of all stores looks up.
 
-For other known connections, it reuses the URLs. A look-up takes longer the more connections were looked up.
+For other known connections, the load reuses the URLs. A look-up takes longer the more connections were
+looked up.
 """
 _LOOKING_SECONDS = 0.1
 """Time after which one load of the page looks up no further new connections."""
-_NOT_YET = "Its connection was not looked up yet, because there are many. Ask again in a moment."
+_NOT_YET = "Its connection was not looked up yet, because there are many connections. Ask again in a moment."
 _OF_ANOTHER = (ProblemKind.NO_STORE, ProblemKind.JOURNAL)
 """Problems that may be false for a store whose connection wasn't looked up, since its journal is unknown."""
 _MOST_JOURNALS = 256
@@ -157,7 +158,7 @@ def _reader(url: str) -> JournalReader:
 
 
 def _reuse_addresses(conn_ids: Iterable[str]) -> Mapping[str, str]:
-    """Return the URLs that are due for a look-up but reused once more, since older ones come first."""
+    """Return URLs that are due for a look-up, but are reused until more overdue URLs were looked up."""
     now = time.monotonic()
     due = sorted((_addresses[conn_id][0], conn_id) for conn_id in conn_ids if conn_id in _addresses)
     late = [(until, conn_id) for until, conn_id in due if until <= now]
@@ -214,7 +215,7 @@ def _not_yet(conn_id: str) -> StoreLine:
 
 
 def in_own_threads(work: Callable[P, T]) -> Callable[P, Awaitable[T]]:
-    """Make a route run in a thread of this module. A request that waits for one takes no thread."""
+    """Make a route run in a thread of this module. A request that waits for such a thread takes no other."""
 
     @wraps(work)
     async def run(*args: P.args, **kwargs: P.kwargs) -> T:

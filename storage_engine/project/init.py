@@ -32,7 +32,7 @@ from storage_engine.spark.session import has_java
 
 SPARK_CONNECTION = "spark_default"
 _OWN_CONNECTION = "storage_engine_spark"
-"""Id of a new connection if Airflow's own, which names a YARN cluster, has the usual id."""
+"""Id of a new connection if the usual id belongs to Airflow's own connection, which names a YARN cluster."""
 SAME_PROOF = "the tasks archive and measure consumer lag by themselves, with the same proof"
 
 
@@ -108,7 +108,7 @@ OLDER_DAGS = {
     "storage_forced_cleanup": "storage_forced_cleanup__{store}",
     "storage_flush_checkpoint": "storage_monitor__{store}",
 }
-"""By the id of an older DAG, from before each store had its own DAGs: the present DAG that does its work."""
+"""Ids of DAGs from before each store had its own DAGs, with the present DAG that does the same work."""
 _SETTINGS_FILE = "airflow.cfg"
 _CONNECTIONS_FILE = "connections.json"
 _WORKERS = 10

@@ -91,7 +91,7 @@ class FileChange:
 
     @property
     def text(self) -> str:
-        """Return the change for a person. Of settings it shows only changed lines: others may be secret."""
+        """Return the change for a person. Only changed lines of settings are shown: others may be secret."""
         if self.before is None:
             return f"new      {self.path}"
         if self.is_of_dag:
@@ -125,7 +125,7 @@ def settings_change(airflow: OwnAirflow, *options: Option) -> tuple[FileChange, 
 def stores_with(airflow: OwnAirflow, conn_id: str, default: str, queue: str | None = None) -> str:
     """Return the option that lists the stores, with one more store.
 
-    :param default: the default of the option. It is left out if no such connection exists.
+    :param default: the default of the option. It is left out if no connection has this id.
     :param queue: queue of the edge worker that sees the store's disk, or None if no edge worker sees it.
     """
     without = default if default not in airflow.connections and default != conn_id else ""

@@ -87,8 +87,10 @@ _NO_ROWS = pa.table({name: pa.array([], pa.int64()) for name in _PLACE_COLUMNS})
 class ReceiptFact:
     """A receipt with its hashes, and the hashes that the chain expects.
 
-    :param fault: why the receipt can't allow a deletion; "" if it can, isn't current, or was not checked.
-    :param moved: why the receipt has to be renewed although its rows prove its bytes; "" if it needn't.
+    :param fault: why the receipt can't allow a deletion; "" if it allows one, isn't current, or wasn't
+        checked.
+    :param moved: why the receipt has to be renewed although its rows prove its bytes; "" if it needs no
+        renewal.
     """
 
     subject: str
@@ -626,7 +628,7 @@ def known_store(
     lakes: Sequence[Lake],
     unreachable: Mapping[str, str],
 ) -> tuple[str | None, tuple[ReleasedSpan, ...], tuple[str, ...]]:
-    """Return a store's identity, its deleted segments, and notes. A store without an identity gets none."""
+    """Return a store's id, its deleted segments, and notes. The id is None if no journal or lake has one."""
     if record is not None:
         return record.store_id, all_gone_spans(journal, record, unreachable), ()
     if not store.archives:
@@ -644,7 +646,10 @@ def known_store(
 def _missing(
     store: ManagedStore, journal: Journal, record: StoreRecord | None
 ) -> tuple[tuple[ReleasedSpan, ...], dict[str, str]]:
-    """Return missing and present logs. Logs are missing if they were seen before and must be on disk."""
+    """Return the ranges of missing logs, and the identities of present logs by name.
+
+    A log is missing if it was seen before and must still be on disk.
+    """
     with closing(open_store(replace(store, live=None, engine=False))) as broker:
         if broker.identities is None:
             return (), {}
@@ -657,7 +662,7 @@ def _missing(
 
 
 def _lineages(record: StoreRecord | None, rows: Sequence[Receipt]) -> Lineages:
-    """Return the lineages of a store's logs, without a journal's record the newest archived ones."""
+    """Return the lineages of a store's logs: the newest archived ones if the journal has no record."""
     if rows and record is not None:
         return record.lineages
     ordered = sorted(rows, key=lambda row: row.lineage)

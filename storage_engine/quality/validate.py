@@ -121,7 +121,7 @@ def _judge(facts: Facts, output_dir: Path) -> tuple[tuple[CheckResult, ...], tup
 
 
 def validation_directory(store: ManagedStore, run_key: str | None) -> Path:
-    """Return a validation's default directory, which each run has under the store's reports."""
+    """Return a validation's default directory under the store's reports. Each run has its own directory."""
     return run_directory(store, run_key or "by-hand")
 
 

@@ -96,8 +96,8 @@ def accept_loss(
     From then on validation warns of this loss, and doesn't fail.
 
     :param start_offset: first offset of a range up to ``end_offset``. The whole range must be LOST or
-        UNKNOWN. The lakes show that, or the journal's record of missing logs and of segments that others
-        deleted. A range that neither store nor lakes have is also accepted.
+        UNKNOWN, and in no lake. The journal records losses of missing logs, and of segments that others
+        deleted. A range that neither store nor lakes have counts as lost, too.
     :param log: the log of the range, or None for the first log that has lost all of the range.
     :raises BadInputError: a part of the range is in a known place, or no reason is given.
     :raises LakeUnavailableError: a lake that may have the bytes can't be asked, or lost known receipts.
@@ -426,7 +426,7 @@ def _find_moved(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
 
     If the journal lacks it, return its stamp.
 
-    :raises StoreIdentityError: nothing proves which store it is, or it is a copy.
+    :raises StoreIdentityError: nothing proves which store the directory is, or it is a copy.
     """
     root = store.real_root
     stamp = read_stamp(root)
@@ -581,7 +581,7 @@ def _ask_lake(lake: Lake, store_id: str) -> _AskedLake:
 def _is_other(head: LakeHead, lakes: Sequence[_AskedLake]) -> bool:
     """Return whether a known receipt is in a lake that wasn't asked.
 
-    It was asked if it has the receipt's lake id, is a copy of the lake with that id, or is at the same place.
+    The receipt's lake counts as asked if an asked lake has its id, is a copy of it, or is at its place.
     """
     return not any(
         head.lake_id in lake.lake_ids
@@ -679,6 +679,6 @@ def _record(store: ManagedStore, journal: Journal, store_id: str, lineages: Line
 def _check_decision(command: str, person: str, reason: str, effect: str) -> None:
     if not (person.strip() and reason.strip()):
         raise BadInputError(
-            f"{command}: expected a person and a reason, found an empty one. Nothing was changed. After "
+            f"{command}: expected a person and a reason, found one of them empty. Nothing was changed. After "
             f"this decision nothing {effect}, so the journal records who made it, and why."
         )

@@ -44,7 +44,7 @@ class RunDigest:
 class DeletedRange:
     """Offsets [start_offset, end_offset) of a log that one run deleted or found deleted, for one cause.
 
-    :param run_begun_at_ms: see :class:`RunDigest`; so are ``event_id`` and ``events_sha256``.
+    :param run_begun_at_ms: as in :class:`RunDigest`. The same holds for ``event_id`` and ``events_sha256``.
     :param cause: the cause in one word, as in the journal.
     :param at_ms: when the journal recorded the last part of the range as gone, in ms since the epoch.
     :param store_name: the store's name when the row was written.

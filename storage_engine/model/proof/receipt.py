@@ -198,7 +198,7 @@ EXPIRED = "expired"
 """State of a receipt whose segment's rows left the lake by a keep rule. Persisted: never renamed."""
 
 PARTIAL = "partial"
-"""State of a receipt where only some of its streams left or never entered. Persisted: never renamed."""
+"""State of a receipt if the lake has only some of its streams. Persisted: never renamed."""
 
 NOT_ARCHIVED = "not archived, by rule "
 """Start of the record on bytes deleted without a copy because of a rule. Persisted: never changed."""
@@ -211,10 +211,10 @@ NO_EXPIRIES: Mapping[str, str] = MappingProxyType({})
 _ROW_GROUPS = re.compile(r"(\d{1,9})-(\d{1,9})")
 
 _SHOWN_CHARACTERS = 12
-"""How many digits of an act's SHA-256 people read."""
+"""Number of digits of an act's SHA-256 that name the act in texts."""
 
 SETTLED = json.dumps({"settled": True})
-"""Evidence that any write after the file's facts were taken would have changed these facts."""
+"""Evidence that the file was settled at its proof: any later write would have changed the file's facts."""
 
 
 def settled_with(evidence: Mapping[str, Any]) -> str:
@@ -243,7 +243,7 @@ class StoredFile:
 
 
 def files_text(files: Iterable[StoredFile]) -> str:
-    """Return files as JSON text. As lists, some engines wouldn't tell null from an empty list."""
+    """Return files as JSON text. In a list column, some engines don't tell null from an empty list."""
     return json.dumps([[file.location, file.size_bytes, file.sha256] for file in files])
 
 
@@ -294,8 +294,8 @@ class Receipt(ProvenRows):
     tampering. Timestamps in milliseconds since the epoch; first/last store timestamps are None when the
     segment has no message.
 
-    The fields after ``row_hash`` came later and may be empty in any row; a field that is None leaves the
-    row's hash as it was without it.
+    The fields after ``row_hash`` came later and may be empty in any row. A field that is None isn't part of
+    the row's hash.
 
     :param data_file: relative to the location of the table of rows; the whole location in rows of version 1.
     :param moved_to: the files into which another engine has moved the segment's rows, and their delete files,
@@ -493,7 +493,7 @@ def gone_by(streams: str | None, act_id: str, names: Collection[str] | None = No
 
 
 def back_from(streams: str | None, act_id: str) -> str | None:
-    """Return a receipt's streams after an act's removal is undone."""
+    """Return a receipt's streams after undoing an act that removed some of them."""
     return _mark_gone(streams, lambda row: row["gone"] == act_id, None)
 
 

@@ -66,10 +66,11 @@ class QueueFact:
     :param first_live_offset: physical offset of the first entry at or above the log's min offset, or -1.
     :param lowest_live_offset: lowest physical offset among that entry and the entries read after it.
     :param first_offset: physical offset of the last entry; -1 if there is none.
-    :param last_offset: the greatest end of a message among the last entry and all entries read, or -1.
+    :param last_offset: the greatest end of a message that the last entry or any read entry points to, or -1.
     :param expected_message: topic, queue and queue offset of the first live entry.
     :param found_message: topic, queue and queue offset of the frame that this entry points to, or "".
-    :param left_over_files: number of files that point only below the log's min offset, without the last one.
+    :param left_over_files: number of files that point only below the log's min offset. The queue's last file
+        never counts.
     """
 
     subject: str

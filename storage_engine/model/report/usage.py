@@ -11,7 +11,7 @@ HOUR_S = 3600
 HOURS_A_DAY = 24
 SIZE_CLASSES = ("up to 1 KiB", "up to 16 KiB", "up to 128 KiB", "up to 1 MiB", "above 1 MiB")
 SIZE_CLASS_BYTES = (1 << 10, 16 << 10, 128 << 10, 1 << 20)
-"""The upper bound of each class but the last one."""
+"""The greatest message size of each size class. The last class has none."""
 LARGE_SHARE = 0.25
 """A share of all bytes. A topic with at least this share decides how long all other topics can be kept."""
 QUIET_SHARE = 0.25
@@ -20,7 +20,7 @@ QUIET_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Messages of one topic, host, hour or size class. ``is_rest``: the sum over all that aren't named."""
+    """Messages of one topic, host, hour or size class. ``is_rest``: the sum of those without own rows."""
 
     name: str
     messages: int
@@ -32,9 +32,9 @@ class Usage:
 class TopicUsage:
     """Bytes of a topic, and the time by which it shortens all topics' retention.
 
-    :param share: of all bytes in the span, 0 to 1.
-    :param cost_hours_a_day: how many hours longer one day's disk space would last without the topic; None:
-        without the topic there are no bytes.
+    :param share: the topic's share of all bytes in the span, 0 to 1.
+    :param cost_hours_a_day: how many hours longer one day's disk space would last without the topic; None if
+        no other topic has bytes.
     :param advice: a better policy for the topic, as a clause; "" if there is none.
     """
 
@@ -126,7 +126,7 @@ def hour_means(bytes_by_hour: Mapping[int, int], zone: ZoneInfo) -> tuple[tuple[
 
 
 def quiet_hour(bytes_by_hour: Mapping[int, int], time_zone: str) -> QuietHour | None:
-    """Return the quiet hour of the day; None if the span has no whole day, or no bytes in one."""
+    """Return the quiet hour of the day; None if the span has no whole day, or no bytes."""
     hourly = hour_means(bytes_by_hour, ZoneInfo(time_zone))
     if hourly is None or not sum(hourly[0]):
         return None
@@ -136,7 +136,7 @@ def quiet_hour(bytes_by_hour: Mapping[int, int], time_zone: str) -> QuietHour | 
 
 
 def hour_advice(quiet: QuietHour | None, deletion: DeletionHours | None) -> HourAdvice | None:
-    """Return advice on the hours of deletion from the quiet hour. None if there is no quiet hour.
+    """Return a finding that compares the hours of deletion with the quiet hour. None without a quiet hour.
 
     :param deletion: None if the broker deletes at any hour.
     """

@@ -20,7 +20,7 @@ class Status(StrEnum):
 
     OK = "OK"
     WARNING = "WARNING"
-    """Only losses or faults that a person decided on, or something could not be checked."""
+    """A person decided on the loss or fault, a finding proves no loss, or something could not be checked."""
     FAILURE = "FAILURE"
 
 
@@ -231,7 +231,8 @@ class StoreVerification:
     :param receipt_count: number of receipts whose metadata was checked: always all receipts of the store.
     :param checked_count: number of segments that this verification checked more closely, as ``level`` says.
     :param ranges: the place of every byte of the logs.
-    :param renewed_count: number of receipts that were added before for rows that another engine has moved.
+    :param renewed_count: number of receipts that were renewed before the checks, because another engine had
+        moved their rows.
     :param credited_count: number of sealed segments on disk that receipts of replicas prove.
     :param name: the store's name, from the journal or its last receipt; "" if neither knows it.
     """

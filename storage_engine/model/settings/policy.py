@@ -1,4 +1,4 @@
-"""Our own settings, in addition to the broker's config. Each has one description for all places.
+"""Our own settings, in addition to the broker's config. Each has one description for shell, form and docs.
 
 Among them are the limits from which a step runs as a Spark job. A Spark application costs processor time
 before its first task; in that time a task of Airflow finishes smaller work by itself.
@@ -136,7 +136,7 @@ class LagPolicy(StrEnum):
     BLOCK = "block"
     """Segments that some group still has to read are kept."""
     WARN = "warn"
-    """Such segments are deleted. The report names groups whose unread messages are only in the lake."""
+    """Segments with unread messages are deleted. The report names groups whose messages only the lake has."""
     IGNORE = "ignore"
 
 
@@ -144,7 +144,7 @@ class PendingPolicy(StrEnum):
     BLOCK = "block"
     """Segments with messages that the broker still has to deliver, commit or roll back are kept."""
     WARN = "warn"
-    """Such segments are deleted. The plan and the report name the messages that are then only in the lake."""
+    """Segments with pending messages are deleted. Plan and report name the messages left only in the lake."""
     IGNORE = "ignore"
 
 
@@ -210,8 +210,8 @@ class Policy:
     )
     archive_margin_hours: int = setting(
         24,
-        "Beside a running broker that deletes by its own rules: how long before its deletion a segment that "
-        "no lake has is held, or else an alarm is raised.",
+        "Beside a running broker that deletes by its own rules: how long before its deletion an unarchived "
+        "segment is held. If it can't be held, an alarm is raised.",
     )
     archive_lag_alarm_bytes: int | None = setting(
         None, "Alarm when more than this is sealed and not proven in a lake; default: never."
@@ -241,7 +241,8 @@ class Policy:
     )
     index_alarm_seconds: int | None = setting(
         None,
-        "The same for the index, whose checkpoint changes only when an index file is full; default: never.",
+        "Beside a running broker: alarm when the index's checkpoint is this much older than the newest "
+        "message. That checkpoint changes only when an index file is full; default: never.",
     )
     lag_max_age_minutes: int = setting(
         60, "Consumer lag that was measured longer ago counts as unknown when segments are deleted."

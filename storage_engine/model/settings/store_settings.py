@@ -64,9 +64,10 @@ class StoreSetting:
     :param empty: the value that is used where none is given, as the end of a sentence; "" if there is none.
     :param label: label of its field in the connection's form; "" if the form has no such field.
     :param inside: the JSON field that has the setting as a key; "" if the setting has its own field.
-    :param field: the separate field that may have the setting instead of the JSON field, as in the form and
-        in older connections; "" if that field has the setting's name.
-    :param option: option at the shell; "" if there is none. A choice's further values are ``OPTION-VALUE``.
+    :param field: name of the setting's own field, which the form and older connections use instead of the
+        JSON field; "" if that is ``name``.
+    :param option: option at the shell; "" if there is none. Further values of a choice have an option each,
+        ``OPTION-VALUE``.
     :param argument: the word for the option's argument.
     :param choices: the values of a choice; the first is the default.
     :param examples: values that the form proposes.
@@ -370,8 +371,8 @@ STORE_SETTINGS = (
     _broker_setting(
         "accept_version",
         Kind.TEXT,
-        "An untested release of the broker, such as 5.6.0, on whose store proven segments may be deleted, "
-        "until unmanage.",
+        "An untested release of the broker, such as 5.6.0, beside which proven segments may be deleted. "
+        "This permission ends with unmanage.",
         option="--accept-version",
         argument="VERSION",
         live=True,
@@ -402,7 +403,8 @@ STORE_SETTINGS = (
     StoreSetting(
         "second_lake",
         Kind.TEXT_OR_OBJECT,
-        "As lake. It is used while the first lake can't be reached. A proof in either lake counts.",
+        "A second lake, named in the same way as lake. It is used while the first lake can't be reached. A "
+        "proof in either lake counts.",
         empty="the option second_lake of [storage_engine]",
         option="--second-lake",
         argument="DIRECTORY",

@@ -1,7 +1,7 @@
 """Segments that may be archived, segments that no lake proves, and offsets that are gone without a copy.
 
 A segment may be archived if it is sealed, its broker doesn't keep it out, and no other log has its log's
-name in a lake. These answers are enough to archive no segment twice; they never permit a deletion. A missing
+name in a lake. These answers only decide what is archived. They never permit a deletion. A missing
 range is gone from a store's logs, and neither a lake nor a run's record has it.
 """
 
@@ -57,7 +57,7 @@ class Unproven:
     """Segments that no lake is known to prove.
 
     :param touched: segments that a lake proved before another process touched their files.
-    :param unarchived: by name of a log, the rule that lets it be deleted without a copy.
+    :param unarchived: rules that permit deletion without a copy, by the log's name.
     """
 
     segments: tuple[Segment, ...] = ()
@@ -150,7 +150,8 @@ class KeptOut:
 class Listed:
     """Segments of a store that may be archived by now.
 
-    :param others: sealed segments that may not be archived, without empty ones: these have nothing to prove.
+    :param others: sealed segments that may not be archived. Empty segments are left out, since they need no
+        proof.
     """
 
     archivable: Archivable
@@ -159,7 +160,7 @@ class Listed:
 
 
 def list_segments(context: Context) -> Listed:
-    """Return the segments that may be archived now, and the other sealed ones, each oldest first in a log."""
+    """Return the segments that may be archived now, and other sealed segments. A log's oldest comes first."""
     snapshot = context.snapshot(clock_ms())
     archivable = take_archivable(context.broker, snapshot)
     ids = {segment.id for segment in archivable.segments}
@@ -204,7 +205,8 @@ def kept_out_notices(kept_out: Sequence[KeptOut]) -> tuple[str, ...]:
 def refuse_other_logs(context: Context, asked: Sequence[LakeProofs], segments: Sequence[Segment]) -> None:
     """Make sure that each log is still the log of which the lakes have receipts.
 
-    :param asked: proofs with all receipts of each log, for a broker that tells logs of one name apart.
+    :param asked: the lakes' proofs. They have all receipts of each log if the broker tells logs of the same
+        name apart.
     :raises LakeConflictError: another log has the name of an archived one.
     """
     identities = context.broker.identities
@@ -342,7 +344,7 @@ def find_missing_ranges(
 
     Segments that lakes have without some topics are included: the caller checks the archive rules. If a lake
     with receipts of the store isn't asked, ranges that were deleted before this run are left out, because
-    they may not be lost.
+    that lake may have them.
 
     :param last: the last look, which was already added.
     :param log_ids: identities of the logs in the last look, by name.
@@ -386,7 +388,7 @@ def find_missing_ranges(
 
 
 def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
-    """Return the ranges of receipts at the monitor's last look, or None if unknown or contradicted."""
+    """Return the ranges of receipts by the monitor's memory; None without it, or if a lake contradicts it."""
     store_id = context.record.store_id
     by_id = {str(lake.segments().metadata.table_uuid): lake for lake in lakes}
     ranges = kept_ranges(context.store.journal_url, store_id)

@@ -82,9 +82,9 @@ _BATCH = 50
 
 
 def record_topic_days(context: Context, lake: Lake, receipts: Sequence[Receipt]) -> str:
-    """Record the bytes of these segments by topic and day. They replace earlier records.
+    """Record the bytes of the receipts' segments by topic and day, in place of earlier records.
 
-    :return: why they could not be recorded; "" if they were.
+    :return: why the bytes could not be recorded; "" if they were recorded.
     """
     try:
         messages = lake.messages()
@@ -124,7 +124,8 @@ def record_proven(
 
     :param faults: by segment's subject, the fault of an earlier copy in a lake.
     :param known: hashes of the valid receipts that lakes had before.
-    :return: side values that could not be recorded, and why.
+    :return: notices on a stamp that could not be written, on replaced disks, and on bytes by topic and day
+        that could not be recorded.
     """
     lake = open_lake(jobs[0].lake)
     # The lake may have been set back meanwhile: it must still have the receipts known before the commit.
@@ -234,7 +235,7 @@ def planned_segments(context: Context, run: Run) -> Planned:
 
 
 def look_at_archivable(context: Context) -> Listed | None:
-    """Return the segments that may be archived by now, or None if the broker keeps no sealed segment out."""
+    """Return the segments that may be archived by now, or None if all sealed segments may be archived."""
     listed = list_segments(context)
     return None if listed.archivable.is_all else listed
 
@@ -244,8 +245,8 @@ def to_archive(
 ) -> Sequence[Segment]:
     """Return the planned segments that have to be archived and may be archived.
 
-    Segments that another replica has archived are left out. The release compares them once more. Their data
-    files are read here, so that a segment which the release would refuse is archived.
+    Segments that another replica has archived are left out. The release compares their bytes again. The
+    replica's data files are read here: a segment is archived if the release would refuse them.
 
     :raises StoreLayoutError: a log has a fault, or something about it is unknown.
     :raises LakeConflictError: another replica archived other bytes of a log, or with other leaders.
@@ -308,7 +309,7 @@ WhereArchived = Callable[[Sequence[SegmentJob]], str]
 _WAIVABLE = (CommitStateUnknownError, CorruptFrameError, LakeUnavailableError, ProofError)
 """Errors that a waiver can excuse: a segment can't be archived, but contradicts no archived segment."""
 LISTINGS = 10
-"""Number of times that a store is listed while files vanish: brokers delete files every few minutes."""
+"""The most listings of a store while files vanish. Brokers delete files only every few minutes."""
 FAILED_LOGS = 20
 """Number of failed logs after which the search for more of them ends: each costs an attempt or two."""
 
@@ -392,7 +393,7 @@ def archive_planned(
     :param archive_with: copies, proves and commits, in this process or elsewhere.
     :param accept_damage: archive bytes that don't decode, exactly as they are.
     :raises StorageEngineError: the same errors as of :func:`archive_jobs` and ``archive_with``, unless a
-        waiver stands in. An error of one log is raised only if every log of the plan fails or lacks a file.
+        waiver excuses them. A log's error is raised only if every log of the plan fails or lacks a file.
     """
     context = open_context(store)
     run = context.run(run_key)
@@ -541,7 +542,7 @@ def archive_somewhere(
     :param read_files: read the data files of archived segments: a damaged one is replaced.
     :param where: returns where ``archive_with`` works, for the record.
     :raises LakeUnavailableError: none of the lakes can be used; the error has the reason of each.
-    :raises CommitStateUnknownError: the same, if there is only one lake.
+    :raises CommitStateUnknownError: a commit's outcome is unknown, and the store has only one lake.
     """
     if not candidates:
         return ArchiveResult(())
@@ -719,7 +720,7 @@ def _ask_contexts(
 
     If a segment is gone, the older segments of its log are left out as well.
 
-    :raises FileGoneError: a file is gone, but not the own file of any of these segments.
+    :raises FileGoneError: a file is gone, although the own file of each segment is in place.
     """
     present: list[Segment] = []
     contexts: dict[SegmentId, SegmentContext] = {}
@@ -731,7 +732,7 @@ def _ask_contexts(
 
 
 def _settle_segment(segment: Segment) -> Segment:
-    """Flush a segment's files, and return it with facts that each later write to them changes.
+    """Flush a segment's files, and return it with their facts. Any later write to the files changes them.
 
     If a file was replaced or can't be flushed, its recorded facts stay, and archiving reports the fault.
     """

@@ -66,8 +66,8 @@ def find_moved(
 ) -> dict[SegmentId, Segment]:
     """Return, by former id, the segment that now has the records of a moved segment.
 
-    A broker may have moved their log to another directory, or its cleaner merged them into another segment. A
-    log is left out if another log has its name by now, and a segment if no segment has its records.
+    A broker may have moved the log to another directory, or its cleaner merged segments into one. Logs whose
+    name another log has by now are left out. So are segments whose records no present segment has.
 
     :raises StorageEngineError: the broker can't tell its logs apart.
     :raises OSError: a file can't be read.
@@ -106,10 +106,10 @@ def settle_gone(
 ) -> GoneResult:
     """Record planned segments that were deleted by none of our runs, and name the logs concerned.
 
-    The run continues with a log that lost its oldest segments, because brokers delete from the beginning. But
-    a lake has to prove these segments by its data files, or the broker was free to delete them. The log is
-    refused if only an unreachable lake has such a segment, or if lakes disagree about it. It is also refused
-    if an older segment is left before a deleted one: that is a hole.
+    Brokers delete from a log's beginning. So the run continues with a log that lost its oldest segments, if
+    the data files of a lake prove them, or if the broker was free to delete them. The log is refused if only
+    an unreachable lake has such a segment, or if lakes disagree about it. It is also refused if an older
+    segment is left before a deleted one: that is a hole.
 
     :param is_left: returns whether a planned segment is on disk.
     :param is_ours: returns whether one of our runs intended to delete a missing segment.
@@ -167,7 +167,7 @@ def _may_be_away(context: Context, facts: FileFacts) -> bool:
 
 
 def is_away(directory: Path, device: int) -> bool:
-    """Return whether a directory is on another device than its segments were. An empty mount point is."""
+    """Return whether a directory is on another device than its segments were, as an empty mount point is."""
     try:
         return directory.stat().st_dev != device
     except FileNotFoundError:

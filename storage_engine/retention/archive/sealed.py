@@ -62,7 +62,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 def read_faulty_files(journal_url: str, proofs: Proofs) -> Proofs:
     """Read the data files in which ``verify`` found a fault, and mark the files that still have it as broken.
 
-    Only these are read: reading every file at each archiving would cost as much as verifying.
+    Other files aren't read: reading every file at each archiving would cost as much as verifying.
 
     :raises LakeUnavailableError: a file can't be read.
     """
@@ -290,7 +290,7 @@ def archive_lag_of_store(context: Context) -> ArchiveLag:
 
 
 def archive_lag(store: ManagedStore) -> ArchiveLag:
-    """Measure the archive lag without recording it. A store without an identity gets none.
+    """Measure the archive lag without recording it. A store without an identity isn't given one.
 
     :raises LakeUnavailableError: no lake can be read.
     """

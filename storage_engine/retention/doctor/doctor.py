@@ -336,7 +336,8 @@ def _unproven_at_the_end(store: ManagedStore, facts: _Facts, looked: _Looked, *,
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """Facts about a store, seen while it was open. If it was open already, the last three aren't looked at.
+    """Facts about a store, seen while it was open. If it was open before, ``due``, ``missing`` and
+    ``unheld`` aren't read.
 
     :param due: number of segments that could be deleted now.
     :param missing: logs that should exist according to the journal's memory.

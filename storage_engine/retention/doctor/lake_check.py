@@ -53,7 +53,8 @@ class CheckedLake:
     :param lake_id: its UUID, or None if an older version made it or it can't be read.
     :param store_ids: ids of the stores whose segments it has.
     :param roots: directories of these stores.
-    :param ignored: properties that this package ignores: the owner, a table or "" for the catalog, and names.
+    :param ignored: owners with the names of their properties that this package ignores. An owner is a table,
+        or "" for the catalog.
     :param acts_fault: why people's decisions on what the lake keeps are unknown, or "" if they are known.
     :param unrecorded_rules: rules that would keep messages out of the lake if the store's journal had them.
     """

@@ -154,7 +154,7 @@ def test_reports_of_runs_before_this_have_no_such_line(archived: Make) -> None:
     report = report_json(replace(build_report(store, "r")))
     del report["unread"], report["unread_lines"]
     page = render_page(report, None, links={})
-    assert "It is not known which of its messages consumers had not read." in page
+    assert "It is not known whether consumers had read all messages of these segments." in page
 
 
 def test_what_is_to_be_known_of_the_positions_is_said_by_plan_release_and_report(
