@@ -625,7 +625,7 @@ def _next_step(
     were read here. If another run's file has no receipt yet, that run gets time to append it: it may be
     between its two commits.
 
-    :param of_others: filled with the monotonic seconds when each other run's file was first seen, by location.
+    :param of_others: filled with the monotonic time when each other run's file was first seen, by location.
     """
     while True:
         table, messages = lake.segments(), lake.messages()

@@ -41,8 +41,8 @@ _PATIENCE_SECONDS = 300
 """How long to wait for a catalog that can be read but doesn't tell a commit's outcome."""
 
 _MAX_REPEATS = 6
-"""Maximum of repeats of one commit. If two processes archive one segment, the later one may replace the
-other's file before its receipt is committed."""
+"""Most commits of one step. If two processes archive one segment, the later process may replace the other's
+file before the file's receipt is committed."""
 
 _REFUSED = (UnauthorizedError, ForbiddenError, BadRequestError, AuthorizationExpiredError)
 """Answers by which a catalog server says that it changed nothing."""
