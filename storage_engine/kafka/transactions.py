@@ -207,10 +207,10 @@ def last_stable_offset(transactions: tuple[OpenTransaction, ...], high_watermark
 
 
 def forgotten_below(log: PartitionLog, end: int) -> int:
-    """Return the offset below which transactions may begin that no file shows; 0 if all are known.
+    """Return the offset below which open transactions may have begun unseen; 0 if the files show all of them.
 
     If older segments were deleted, a broker that starts also removes the snapshot of the first segment left
-    (ProducerStateManager#truncateAndReload). Then no file tells which transactions were open there.
+    (ProducerStateManager#truncateAndReload). Then no file tells which transactions were open at that segment.
 
     :param end: the offset at which the transactions are open.
     """

@@ -58,7 +58,7 @@ from storage_engine.same_bytes.trusted_times import settle
 
 _PAUSE_SECONDS: Final = 0.1
 _UNPACED_BYTES: Final = 8 * BLOCK_BYTES
-"""Bytes that are sent at a time without a limit of speed. A run's lease is renewed after each such part."""
+"""Bytes of a part that is sent, if no limit of speed applies. A run's lease is renewed after each part."""
 _BUFFERS: Final = threading.local()
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -295,7 +295,8 @@ class Agent:
             is_certified = isinstance(wire.socket, ssl.SSLSocket) and bool(wire.socket.getpeercert())
             if self._listening.client_authorities is not None and not is_certified:
                 raise _refusal(
-                    "a driver with a certificate that it trusts, found none", "Name its file for the driver"
+                    "a driver with a certificate of a trusted authority, found none",
+                    "Give the driver its certificate",
                 )
         else:
             secret = self._run(caller).key
@@ -304,8 +305,8 @@ class Agent:
         proof = str(wire.receive(MOST_GREETING_BYTES)["shown"])
         if not hmac.compare_digest(proof, shows(secret.encode(), "asker", others, nonce)):
             raise _refusal(
-                "a caller that knows the agent's token or the run's key, found one that doesn't",
-                "Give the driver the same token",
+                "a caller that knows the agent's token or the run's key, found a wrong proof",
+                "Give the driver the agent's token",
             )
         return caller, secret
 
@@ -319,9 +320,9 @@ class Agent:
                 run.until = now + self._lease_seconds
                 return run
         raise _refusal(
-            f"a run that it knows, found {printable(name)[:80]}: the agent was restarted since, or no "
+            f"a run that the agent knows, found {printable(name)[:80]}: the agent was restarted since, or no "
             f"request came for {self._lease_seconds:g} s (--lease)",
-            "Run it again",
+            "Run again",
         )
 
     def _answer_driver(self, wire: Wire, question: Mapping[str, Any], peer: str) -> None:
@@ -340,7 +341,7 @@ class Agent:
         wire.fill(memoryview(content))
         digest = hashlib.sha256(content).hexdigest()
         if digest != question["digest"]:
-            raise _refusal(f"the plan {question['digest']}, found {digest}", "Run it again")
+            raise _refusal(f"the plan {question['digest']}, found {digest}", "Run again")
         plan = json.loads(content)
         files = {
             path: served
@@ -389,7 +390,7 @@ class Agent:
             if segment is None or segment.inode != inode or segment.size_bytes < size_bytes:
                 raise BadInputError(
                     f"{path}: expected a segment of the agent's store {root} with {size_bytes} bytes of "
-                    f"inode {inode}, found {segment or 'none'}. {NOTHING} Run it again: the files are then "
+                    f"inode {inode}, found {segment or 'none'}. {NOTHING} Run again: the files are then "
                     "listed again."
                 )
             yield path, _Served(root, segment.device, inode, size_bytes)

@@ -43,7 +43,7 @@ _recorders_lock = threading.Lock()
 
 @contextmanager
 def recorded_outputs() -> Iterator[list[str]]:
-    """Collect the paths of local files that this process creates through :class:`DurableFileIO` meanwhile.
+    """Collect the paths of local files that :class:`DurableFileIO` creates in this process during the block.
 
     PyIceberg loads another FileIO for each file of a commit, some in other threads, so no single instance
     knows all files. A caller that runs beside others must filter by path.
@@ -70,7 +70,7 @@ def local_path(location: str) -> Path | None:
 
 
 def may_open(properties: Mapping[str, str], location: str) -> bool:
-    """Return whether the configuration says how to open files of such a location. Pure.
+    """Return whether the configuration says how to open a file at a location. Pure.
 
     A location may come from data. It could name an unknown host, or a kind of storage that nobody configured.
     """

@@ -424,7 +424,7 @@ def test_a_plan_that_is_too_long_is_said_to_be_while_it_is_sent(
 
 def test_a_lease_that_ran_out_and_a_restart_are_named(lake: Lake, store: Path) -> None:
     job = jobs_of(lake, store)[0]
-    unknown = "expected a run that it knows.*restarted since, or no request came for"
+    unknown = "expected a run that the agent knows.*restarted since, or no request came for"
     with serving(store, lease_seconds=0.2) as (_, access), run_of(access, [job]) as run:
         files = files_from(run)
         assert files.facts(job.path) == job.facts

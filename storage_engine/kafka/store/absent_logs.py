@@ -48,7 +48,7 @@ def _identity(directory: LogDirectory, log: PartitionLog, told_at: int) -> LogId
 
 
 def aside_path(node: Node, name: str, log_id: str) -> str:
-    """Return the path of the directory as which a broker has set a log aside; "" if it has not.
+    """Return the path of a log's directory that its broker has renamed to set it aside; "" without one.
 
     :param log_id: the log's id. If this id or a directory's id is unknown, the name decides.
     """
@@ -131,8 +131,8 @@ def _judge_by_replicas(node: Node, metadata: ClusterMetadata, topic_id: uuid.UUI
 def missing_logs(node: Node, topics: TopicSettings) -> tuple[str, ...]:
     """Return the names of logs that have no directory on a node, though its metadata place a replica there.
 
-    Return none if that is unknown or if directories have failed, which is reported elsewhere. A log that its
-    broker has set aside is not missing.
+    Return no name if the node's replicas are unknown, or if directories have failed. Failed directories are
+    reported elsewhere. A log that its broker has set aside is not missing.
 
     :param topics: the node's topics, read from its files only.
     """
@@ -153,8 +153,9 @@ def missing_logs(node: Node, topics: TopicSettings) -> tuple[str, ...]:
 
 
 def _expected_logs(metadata: ClusterMetadata, node_id: int | None) -> dict[str, tuple[uuid.UUID, int]]:
-    """Return the logs that a node should have according to its metadata, without replicas being added or
-    removed.
+    """Return the logs that a node should have according to its metadata.
+
+    A replica that is being added to the node, or removed from it, doesn't count.
     """
     topics = {topic_id: name for name, topic_id in metadata.topic_ids.items()}
     return {

@@ -52,7 +52,7 @@ def archivable_segments(
 ) -> tuple[tuple[Segment, ...], str]:
     """Return the segments of a log that may be archived now, and why other sealed segments may not.
 
-    :return: the segments, and the reason with until when it holds; "" if all sealed segments may be archived.
+    :return: the segments, and the reason with how long it applies; "" if all sealed segments may be archived.
     :raises StoreLayoutError: a person has to act: the log has a fault, or a fact about it isn't known.
     """
     if not seen.sealed:
@@ -332,8 +332,8 @@ def _aborted_later(log: PartitionLog, end: int) -> Iterator[tuple[int, int, int]
 def _logs_by_own_marks(node: Node) -> Iterator[tuple[LogDirectory, PartitionLog]]:
     """Yield logs with their directories. A stopped broker's high watermarks come from its own checkpoint.
 
-    The leaders' high watermarks don't apply to this replica: its end may differ from the leader's log, and is
-    cut off at the next start.
+    A leader's high watermark doesn't apply to a stopped replica: the replica's last records may differ from
+    the leader's, and are cut off at the next start.
     """
     by_path: dict[Path, LogDirectory] = {}
     if node.live is not None:

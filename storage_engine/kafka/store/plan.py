@@ -227,10 +227,10 @@ def log_facts(
 ) -> LogFacts:
     """Return the facts about a log that the rules need.
 
-    To read a segment's timestamp, its index must be opened. So the timestamps of segments that are deleted
-    whatever their age are not read.
+    To read a segment's timestamp, its index must be opened. So no timestamp is read for a segment that is
+    deleted at any age.
 
-    :param until_kept: read no timestamp after the first segment that its age keeps: the rule stops there.
+    :param until_kept: read no timestamp after the first segment that is too young: the rule stops there.
     :raises OSError: an index can't be read.
     """
     segments = seen_log.log.segments
@@ -340,10 +340,10 @@ def _decisions(
 def cut_to_archivable(
     plan: LogPlan, archivable: Archivable, may: Set[SegmentId], *, has_remote: bool
 ) -> LogPlan:
-    """Return a log's plan for our deletions that keeps segments from the first non-archivable one on.
+    """Return a log's plan for our deletions. Segments from the first non-archivable one on stay in the log.
 
     :param may: ids of the segments in ``archivable``, of all logs.
-    :param has_remote: its topic uses remote storage, though no segment may be copied to it now.
+    :param has_remote: the log's topic uses remote storage, even if no segment is copied to it now.
     """
     if not plan.to_delete:
         return plan
@@ -416,7 +416,7 @@ def plan_notices(node: Node, settings: TopicSettings, *, forced: bool = False) -
 
 
 def deletes_at_ms(facts: LogFacts, settings: RetentionSettings, now_ms: int) -> Mapping[int, int | None]:
-    """Return when the rules allow each segment's deletion, by base offset; None if never because of its age.
+    """Return when the rules allow each segment's deletion, by base offset; None if no age allows it.
 
     A segment is deleted no earlier than older segments. Segments above the high watermark and the active
     segment are left out, because it isn't known when the watermark rises or the segment is closed.

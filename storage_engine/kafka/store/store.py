@@ -124,8 +124,8 @@ class OpenNode:
     """A node's log directories, as a process has opened them.
 
     :param root: its ``server.properties``, or one of its log directories.
-    :param seen: the last snapshot's logs, and the facts from which they were made.
-    :param memory: memory of the node's hold; None if no hold is remembered.
+    :param seen: the last snapshot's logs, and the facts from which the snapshot was made.
+    :param memory: stores the state of the node's hold; None if the state isn't stored.
     """
 
     root: Path
@@ -160,7 +160,7 @@ class OpenNode:
         return _see_node((read or self.read)(now_ms))
 
     def last(self) -> Node:
-        """Return the node as it was last read, or read it now."""
+        """Return the node as it was read for the last snapshot. Without a snapshot, read it now."""
         return self.seen.node if self.seen else self.read(0)
 
     def seen_of(self, snapshot: StoreSnapshot, now_ms: int) -> SeenNode:
@@ -338,7 +338,7 @@ class SegmentIndexes(StoreDependents):
 
 NAME = "kafka"
 DISKS = "log directory's disk"
-"""Name of a snapshot's disks for messages. The last directory's disk counts as that of dependents."""
+"""The name of a disk in messages. A snapshot has the last directory's disk as the disk of the indexes."""
 
 
 @dataclass(slots=True)

@@ -65,7 +65,7 @@ _ADVICE = (
     "from a copy of the lake. If a newer release wrote it, use that release."
 )
 _CLAIM_SECONDS = 600
-"""An older claim belongs to a killed writer, because a writer gives up after half of this time."""
+"""A claim older than this belongs to a killed writer, because a writer gives up after half of this time."""
 
 
 def read_acts(lake: Lake) -> Acts:
@@ -129,7 +129,7 @@ def copy_acts(source: tuple[FileIO, str], target: tuple[FileIO, str]) -> None:
 def record_act(lake: Lake, decide: Callable[[Acts], KeepDecision | None]) -> Acts:
     """Record a person's decision as an act, durably. It is safe to kill at any instant and to repeat.
 
-    :param decide: returns the decision to record, or None for no act, given the lake's acts.
+    :param decide: gets the lake's acts, and returns the decision to record; None to record nothing.
     :return: the lake's acts, the newest last.
     :raises BadInputError: ``decide`` raised it, or older releases can use the lake and would ignore holds.
     :raises LakeIdentityError: the lake may not be written, or its acts form no single chain.
@@ -182,7 +182,7 @@ def read_trusted_clock(lake: Lake) -> int:
 def _read_clock(file_io: FileIO, location: str, *, keeps: bool) -> int:
     """Return the lake's time, in milliseconds since the epoch.
 
-    :param keeps: whether the time is only for an act that keeps files. Then the clock may be wrong.
+    :param keeps: the time is only for an act that keeps files. For such an act the clock may be wrong.
     :raises LakeUnavailableError: the clock differs from this machine's by more than ``JUMP_MS``, and a
         deletion may depend on the time.
     """
@@ -296,7 +296,7 @@ _STORE_FOLDER = "store_id="
 
 @dataclass(frozen=True, slots=True)
 class HeldStores:
-    """Stores of a lake that holds protect.
+    """A lake's holds, and the names by which they cover stores.
 
     :param names: by store id, all names of the store in its receipts, the newest last.
     """
@@ -332,7 +332,7 @@ def read_held_stores(lake: Lake) -> HeldStores:
 
 
 def held_stores(lake: Lake, acts: Acts) -> HeldStores:
-    """Return the stores of a lake that are held by acts.
+    """Return which stores of a lake are held according to its acts.
 
     :raises LakeUnavailableError: the receipts can't be read.
     """

@@ -99,7 +99,7 @@ class ArchivePermits:
 
     @property
     def old_rules(self) -> tuple[ArchiveRule, ...]:
-        """Return the rules that are old enough to permit deletions. Another rule or a hold may forbid it."""
+        """Return the rules that are old enough to permit deletions. Other rules or a hold may forbid them."""
         names = (self.store_id, *self.store_names[-1:])
         return tuple(
             rule
@@ -118,14 +118,14 @@ class ArchivePermits:
     def beside(self, receipt: Receipt) -> ArchivePermits | None:
         """Return the rules for archiving a receipt's segment again, or None if all rows are archived.
 
-        Rows of a topic that the receipt's copy has are archived again, even if the receipt isn't sound.
+        A topic with rows in the receipt's copy is archived again, even if the receipt isn't sound.
         """
         return None if receipt.is_whole else replace(self, there=tuple(sorted(receipt.kept_streams)))
 
     def clause_of_receipt(self, receipt: Receipt) -> str:
         """Return a clause that names the topics which rules kept out of a segment's copy, and these rules.
 
-        Return "" if rules kept no topic out, or if no present rule permits that for one of the topics.
+        Return "" if rules kept no topic out, or if by the present rules one of these topics must be archived.
         """
         if not receipt.lacks_by_rules:
             return ""

@@ -92,8 +92,8 @@ SHARED_FILE_BYTES = 64 << 20
 number is small because a full disk waits for the first proven segments."""
 
 SHARED_LEAST_SEGMENTS = 4
-"""Fewer segments get a file each. Segments in one file expire together, and are archived again together if
-the file is damaged."""
+"""Fewer segments than this don't share a file. Segments in one file expire together, and are archived again
+together if the file is damaged."""
 
 SHARED_FILE_SEGMENTS = 1000
 
@@ -290,9 +290,9 @@ def commit_proven(
 ) -> tuple[Receipt, ...]:
     """Commit proven segments.
 
-    A file is added once, for all of its segments. Other runs may have archived some of them meanwhile. If the
-    lake has one of a shared file's segments by now, all of them are archived again here, each into a file of
-    its own. If it has them in another run's shared file without receipts, they are proven in that file.
+    A file is added once, for all of its segments. If another run has archived one segment of a shared file
+    meanwhile, all segments of the file are archived again, each into a file of its own. If another run's
+    shared file has some segments without receipts, these segments are proven in that file.
 
     :param jobs: jobs by which the segments were archived.
     :return: receipts, in the order of the jobs.
@@ -330,9 +330,7 @@ def commit_proven(
 
 
 def _prove_again(lake: Lake, jobs: Sequence[SegmentJob], data_file: str) -> list[ProvenSegment]:
-    """Prove segments in a shared file of the table. Return [] if the file lacks one of these segments as it
-    is on disk.
-    """
+    """Prove segments in a shared file of the table. Return [] if the file doesn't prove all of them."""
     with suppress(ProofError, LakeUnavailableError):
         groups = segments_in(lake.messages().io, data_file)
         named = [replace(job, found_in=(data_file, row_groups_text(groups[job.slot]))) for job in jobs]

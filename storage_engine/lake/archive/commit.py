@@ -3,8 +3,8 @@
 Even if commits are retried, killed or run twice, each table has each segment once.
 
 A receipt is appended only for a data file that the table has at that moment. A segment's older receipt may no
-longer hold, because its file was lost or its rows were rewritten or dropped. Then the new file replaces the
-rest of the old one, and the new receipt supersedes the old receipt.
+longer be sound, because its file was lost or its rows were rewritten or dropped. Then the new file replaces
+the rest of the old one, and the new receipt supersedes the old receipt.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class SharedFileError(StorageEngineError):
 class SharedWithOthersError(LakeUnavailableError):
     """A data file no longer proves a segment, and has rows of other segments that aren't archived with it.
 
-    :param slots: all segments of the file, each as the prefix that a data file of its own would have.
-    :param receipts: their receipts that count. They name this file, or the files that it replaced.
+    :param slots: the :func:`slot_prefix` of each segment in the file.
+    :param receipts: the segments' receipts that count. Each names this file, or a file that it replaced.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class LeavingFile:
 
 
 Leaving = Mapping[str, LeavingFile]
-"""By the file's location."""
+"""Shared files that leave the table, by location."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +179,10 @@ def _shares_file(
 ) -> SharedWithOthersError:
     return SharedWithOthersError(
         f"{location}: expected a data file that proves {segment.log}/{segment.base_offset:020d} of store "
-        f"{segment.store_id}, found one that doesn't, and that also has the rows of {others} more segments. "
+        f"{segment.store_id}, found a file that doesn't prove it, and has rows of {others} more segments. "
         "Without these rows the file can't be replaced. Nothing was committed or deleted. Bring the original "
-        "file back from a copy of the lake or a second lake; or archive all of its segments again, in one "
-        "run.",
+        "file back from a copy of the lake or a second lake; or archive all segments of the file again, in "
+        "one run.",
         location,
         slots,
         [row for row in of() if row.has_rows and slot_prefix(row.identity) in slots],
@@ -197,7 +197,7 @@ def missing_data(
     receipts_of: ReceiptsOf = tuple,
     leaving: Leaving = MappingProxyType({}),
 ) -> list[MissingSegment]:
-    """Return a store's segments that the loaded table of rows lacks, or has otherwise than proven.
+    """Return a store's segments whose proven files the loaded table of rows lacks.
 
     :param receipts_of: returns the store's receipts that count. It is called if a shared file can't be read.
     :param leaving: shared files that may leave the table although some of their segments are lost.
@@ -335,9 +335,9 @@ def commit_segments(
     Up to :data:`BATCH_SEGMENTS` are committed together, all or nothing. If there are more, an error leaves
     the earlier ones in the lake, and the next run finds them there.
 
-    :param unproven: shared files in which some of these segments were looked for, but not found as they are.
-    :return: one receipt a segment, in the given order, read back from the table. If the segment has an older
-        receipt that still holds, that one.
+    :param unproven: shared files in which the caller has tried to prove some of these segments.
+    :return: a receipt for each segment, in the given order, read back from the table. A sound receipt that a
+        segment had before is returned as it is.
     :raises SharedFileError: a shared file can't be committed: the lake has one of its segments by now.
     :raises SharedWithOthersError: the lake has a segment's rows in a file that other segments share. Some of
         these have no receipt that shows whether the file proves them.
@@ -441,7 +441,7 @@ def check_rows(table: Table, receipt: Receipt, location: str) -> None:
 def _commit_all(
     lake: Lake, proven: Sequence[ProvenSegment], leaving: Leaving
 ) -> dict[SegmentIdentity, Receipt]:
-    """Commit proven segments in batches, and return a receipt that holds for each segment."""
+    """Commit proven segments in batches, and return a sound receipt for each segment."""
     segments = sorted(
         {segment.identity: segment for segment in proven}.values(),
         key=lambda s: (s.store_id, s.lineage, s.log, s.base_offset),
@@ -496,7 +496,7 @@ def _check_shared(segments: Sequence[ProvenSegment], missing: Sequence[MissingSe
 
 
 def _refuse(data_files: Iterable[str]) -> None:
-    """Raise SharedFileError for shared data files of which the lake has segments by now, if there are any."""
+    """Raise SharedFileError if any data files are given: the lake has some of their segments by now."""
     if present := frozenset(data_files):
         raise SharedFileError(
             f"{min(present)}: expected a data file whose segments the lake doesn't have, found that the lake "
@@ -516,11 +516,11 @@ def _commit_batch(
     settled: Mapping[SegmentIdentity, Receipt],
     leaving: Leaving,
 ) -> dict[SegmentIdentity, Receipt]:
-    """Commit data files and then receipts, and return a receipt that holds for each segment.
+    """Commit data files and then receipts, and return a sound receipt for each segment.
 
     If another run has replaced a file meanwhile, repeat.
 
-    :param settled: receipts that held when the tables were read before.
+    :param settled: receipts that were sound when the tables were read before.
     """
     # A receipt may hold according to the tables although its file was lost. Then the file is put back.
     messages, staged = lake.messages(), segments
@@ -609,7 +609,7 @@ def _look(
 
 
 def _has_as_much(row: Receipt, segment: ProvenSegment) -> bool:
-    """Return whether a receipt's segment is whole, or lacks only rows that archive rules leave out here."""
+    """Return whether a receipt's segment is whole, or lacks by rules only rows that ``segment`` lacks."""
     if row.is_whole or not row.lacks_by_rules:
         return row.is_whole
     lacks = {stream["name"] for stream in json.loads(segment.streams or "[]") if stream["gone"] is not None}
@@ -625,7 +625,7 @@ def _next_step(
     were read here. If another run's file has no receipt yet, that run gets time to append it: it may be
     between its two commits.
 
-    :param of_others: when each such file was first seen, by location, in monotonic seconds. Filled here.
+    :param of_others: filled with the monotonic time when each other run's file was first seen, by location.
     """
     while True:
         table, messages = lake.segments(), lake.messages()

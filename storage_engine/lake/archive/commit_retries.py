@@ -1,10 +1,9 @@
 """Commits to a lake's tables, one step after the other, despite retries, kills and late answers.
 
 Before every attempt the tables are loaded again to see what is missing. An attempt is bound to the snapshot
-that it read. So the catalog refuses one of two simultaneous attempts, and that one reads the tables again.
-The same is true of a request that timed out and arrives later. The catalog refuses such a request once
-anything else was committed. Until then the table doesn't have the request's rows. If an outcome is not known,
-the table is read.
+that it read. So the catalog refuses one of two simultaneous attempts, and the refused attempt reads the
+tables again. The catalog also refuses a request that timed out and arrives after another commit. Before a
+late request arrives, the table lacks its rows. If an outcome is not known, the table is read.
 """
 
 from __future__ import annotations
@@ -42,14 +41,15 @@ _PATIENCE_SECONDS = 300
 """How long to wait for a catalog that can be read but doesn't tell a commit's outcome."""
 
 _MAX_REPEATS = 6
-"""Maximum of repeats of one commit. If two processes archive one segment, the later one may replace the
-other's file before its receipt is committed."""
+"""Most commits of one step. If two processes archive one segment, the later process may replace the other's
+file before the file's receipt is committed."""
 
 _REFUSED = (UnauthorizedError, ForbiddenError, BadRequestError, AuthorizationExpiredError)
 """Answers by which a catalog server says that it changed nothing."""
 
 _REFUSED_STATES = ("25006", "42501", "53100", "55P03")
-"""PostgreSQL's codes for the same: read-only, not permitted, disk full, another session has the lock."""
+"""PostgreSQL's codes for errors after which nothing is changed: read-only, not permitted, disk full, another
+session has the lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def pause_seconds(attempt: int) -> float:
 def overtaken(lake: Lake) -> LakeUnavailableError:
     return LakeUnavailableError(
         f"lake {lake.location}: {MAX_ATTEMPTS} attempts to commit were overtaken by other writers. Run "
-        "again when fewer processes write at once: it finds what is committed already."
+        "again when fewer processes write at once: the next run finds what is committed already."
     )
 
 

@@ -174,7 +174,7 @@ class _LeftOutStreams:
     rules: tuple[str, ...] = ()
 
     def widened(self, stats: DataFileStats) -> DataFileStats:
-        """Return the facts of a data file's rows, with time limits that include the records left out."""
+        """Return the facts of a data file's rows, with first and last times that include left-out records."""
         firsts = [stats.first_store_timestamp_ms, *(stream["first_ms"] for stream in self.streams.values())]
         lasts = [stats.last_store_timestamp_ms, *(stream["last_ms"] for stream in self.streams.values())]
         return replace(

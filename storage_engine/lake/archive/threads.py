@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Files with a container's memory limit, in version 2 and in version 1 of control groups."""
 _THREAD_BYTES_PER_SECOND = 200_000_000
-"""Bytes that one thread reads and writes, as a pace counts them (docs/performance.md)."""
+"""Bytes that one thread reads and writes in a second, as a pace counts them (docs/performance.md)."""
 _MOST = 8
 """Maximum of threads in one process, because another process may archive beside it."""
 _OVERLAPPING = 2
@@ -28,7 +28,7 @@ def archive_threads(
     """Return how many segments are archived at a time, at least one.
 
     Together they take at most a quarter of the memory, because another process may archive as well. A segment
-    takes up to 1.3 times its size in memory, plus its windows.
+    takes up to 1.3 times its size in memory, plus the windows in which it is read back.
 
     :param processors: number of processors that this process may use.
     :param memory_bytes: memory that this process may use.
@@ -43,7 +43,7 @@ def archive_threads(
 
 
 def threads_for(jobs: Sequence[SegmentJob]) -> int:
-    """Return how many of these jobs this process does at a time, by the jobs and the host alone."""
+    """Return how many of these jobs this process does at a time. Only jobs and host decide that number."""
     if not jobs:
         return 1
     largest_bytes = max(job.facts.size_bytes for job in jobs)

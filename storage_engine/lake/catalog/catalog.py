@@ -192,8 +192,8 @@ def rows_table_of(properties: Mapping[str, str]) -> str:
 def rows_table_among(names: Iterable[str]) -> str:
     """Return the name of a lake's table of rows, given the names of all of its tables.
 
-    It is the default broker's table if the lake has it, or if it has no table of rows. For a lake whose
-    ``segments`` can't be read.
+    The result is the default broker's table if the lake has that table, or has no table of rows. Call this
+    for a lake whose ``segments`` can't be read.
     """
     default = find_broker(default_broker()).rows.table
     existing = set(names)
@@ -241,7 +241,7 @@ def check_broker(lake: Lake, broker: str) -> None:
     may_take = find_broker(broker).rows.table != lake.rows_table and has_no_broker(lake)
     if (actual := lake.broker) != broker and not may_take:
         raise BadInputError(
-            f"lake {lake.location}: expected a lake for segments of {broker}, found one for those of "
+            f"lake {lake.location}: expected a lake for segments of {broker}, found one for segments of "
             f"{actual}. Nothing was changed. Name another lake, or make one: ",
             Command("init-lake", f"--broker-type {broker} --lake DIRECTORY"),
         )
@@ -363,7 +363,7 @@ def check_lake(lake: Lake) -> None:
 
 
 def _check_pointer(lake: Lake, name: str, metadata_location: str) -> None:
-    """Raise LakeIdentityError if a metadata file, still closed, is another lake's, as after a plain copy."""
+    """Raise LakeIdentityError if a metadata file is another lake's, as after a plain copy. Don't open it."""
     if not is_in_warehouse(lake.config, metadata_location):
         file_io = load_file_io(lake.config.file_io_properties, metadata_location)
         if not is_own_metadata(lake.config, lake.catalog_id, name, metadata_location, file_io):

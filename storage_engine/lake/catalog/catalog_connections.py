@@ -56,8 +56,8 @@ def sql_url(uri: str) -> URL:
 def sql_engine(url: URL) -> Engine:
     """Return an engine without a pool of connections.
 
-    So no connection outlives its use or is shared with a forked process, and each one is made durable. There
-    is one engine for each URL, because an engine remembers the statements that it has compiled.
+    So no connection outlives its use or is shared with a forked process. SQLite's commits are made durable.
+    There is one engine for each URL, because an engine remembers the statements that it has compiled.
     """
     engine = create_engine(url, poolclass=NullPool)
     if engine.dialect.name == "sqlite":
@@ -199,4 +199,4 @@ class RememberingSqlCatalog(OwnTables, SqlCatalog):
 SQL_CATALOG = f"{RememberingSqlCatalog.__module__}.{RememberingSqlCatalog.__qualname__}"
 
 REST_CATALOG = "storage_engine.lake.catalog.rest_catalog.PatientRestCatalog"
-"""A name, so that only a lake with a REST catalog spends a tenth of a second on importing HTTP libraries."""
+"""Only the class's name: the class imports HTTP libraries, which takes a tenth of a second."""

@@ -68,8 +68,8 @@ class LakeConfig:
     def __post_init__(self) -> None:
         """Refuse unsafe properties.
 
-        :raises BadInputError: a part of the password in the catalog's URL would be read as its host, or the
-            URL makes a driver load something. Or a class isn't on the list, or a path is relative.
+        :raises BadInputError: a part of the password in the catalog's URL would be read as its host; the URL
+            has a scheme or an argument that isn't allowed; a class isn't allowed; or a path is relative.
         """
         uri = self.properties.get("uri", "")
         is_sql = self.properties.get("type") == "sql" or not uri.startswith(("http", "thrift"))
@@ -177,8 +177,9 @@ def _is_there(path: Path) -> bool:
 def _read_config(path: Path) -> LakeConfig:
     if not path.is_file():
         raise BadInputError(
-            f"{path}: expected a file with a JSON object of catalog properties, found none. Nothing was "
-            "changed. Mount its disk. If the lake is in this directory, remove the entry of this name."
+            f"{path}: expected a file with a JSON object of catalog properties, found no file. Nothing "
+            "was changed. If this name is a link, mount the disk that it leads to. If the lake is in this "
+            "directory, remove the entry of this name."
         )
     try:
         data = json.loads(path.read_bytes())

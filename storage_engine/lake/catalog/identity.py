@@ -98,7 +98,7 @@ def lake_id_of(table: Table) -> str | None:
 
 
 def copy_of(table: Table) -> str | None:
-    """Return the UUID of the lake that this table's lake was copied from; None if the lake may be written."""
+    """Return the original's UUID if a table's lake is a copy that was not promoted; otherwise None."""
     return table.properties.get(COPY_OF_PROPERTY)
 
 
@@ -245,7 +245,7 @@ def check_containment(config: LakeConfig, table: Table) -> None:
 
 
 def check_below_warehouse(config: LakeConfig, name: str, location: str) -> None:
-    """Raise LakeIdentityError if a table or its metadata file, still closed, is outside of the warehouse."""
+    """Raise LakeIdentityError if the location of a table or its metadata file isn't below the warehouse."""
     warehouse = config.properties.get("warehouse", "")
     if "://" not in warehouse and not warehouse.lower().startswith(("/", "file:")):
         # A REST catalog's warehouse is a name.

@@ -132,8 +132,8 @@ def own_place(
 ) -> str:
     """Return the location of a table's own files.
 
-    It is the location in the metadata, unless another engine has set that one: then it has no mark, and an
-    earlier location has this catalog's mark.
+    This is the location in the metadata, unless another engine has set it. A location that another engine has
+    set has no mark, while an earlier location has this catalog's mark.
     """
     named = metadata.location.rstrip("/")
     usual = usual_location(config, name)

@@ -17,10 +17,10 @@ from storage_engine.lake.catalog.catalog_connections import ANSWER_SECONDS, CONN
 from storage_engine.lake.catalog.own_tables import OwnTables
 
 _REST_CONFIG = ("prefix", "namespace-separator")
-"""Properties that the protocol needs of a REST catalog's configuration. All others come from our own."""
+"""Properties that the protocol needs from a REST server. All others come from the lake's configuration."""
 
 _REST_TABLE_CONFIG = ("token",)
-"""Properties in a REST catalog's answers about a table that the protocol needs."""
+"""Properties that the protocol needs from a REST server's answers about a table."""
 
 _ACCESS_DELEGATION = "X-Iceberg-Access-Delegation"
 

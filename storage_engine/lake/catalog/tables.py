@@ -395,7 +395,7 @@ def missing_comments(table: Table, expected: Schema) -> list[NestedField]:
 
 
 def missing_properties(actual: Mapping[str, str]) -> dict[str, str]:
-    """Return properties for other engines and older releases that a table lacks or has with wrong values."""
+    """Return a table's missing or wrong properties, of those that guide other engines and older releases."""
     expected = {COMMIT_RETRIES_PROPERTY: "0", **GROWTH_PROPERTIES}
     return {key: value for key, value in expected.items() if actual.get(key) != value}
 

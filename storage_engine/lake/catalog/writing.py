@@ -220,7 +220,7 @@ def nobody_commits(lake: Lake) -> AbstractContextManager[None]:
 
 
 def nobody_commits_at(location: str) -> AbstractContextManager[None]:
-    """Do the same as :func:`nobody_commits` for the table of rows at a location, which may not open yet."""
+    """Do the same as :func:`nobody_commits` by the location of a table of rows that may be unreadable."""
     return _hold_lock(location, fcntl.LOCK_EX)
 
 
@@ -275,7 +275,7 @@ def _lock(descriptor: int, operation: int, path: str) -> bool:
 
 
 def settle_broker(lake: Lake, broker: str) -> None:
-    """Settle a lake's kind of broker. A lake that takes any kind gets this one; any other must have it.
+    """Settle a lake's kind of broker. A lake that takes any kind gets this kind; any other lake must have it.
 
     It is safe to kill at any instant and to run again, for the same broker or another one.
 
@@ -590,7 +590,7 @@ class Intent:
     :param command: ``relocate``, ``copy`` or ``rebuild``.
     :param lake_id: the UUID that the lake has when the command is done.
     :param copy_of: UUID of the lake that it is then a copy of; None if it is no copy.
-    :param attempts: a UUID for each attempt, the last one last. The names of the files that it wrote have it.
+    :param attempts: a UUID for each attempt, the last one last. It is in the names of the attempt's files.
     :param began_at: metadata file in the mark of ``segments`` when the attempt began; "" without a mark.
     """
 

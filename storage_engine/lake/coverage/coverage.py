@@ -34,7 +34,7 @@ def merge_lakes(
     """Merge one lake's receipts with the sound receipts of another lake. Each segment's bytes count once.
 
     :param broken: those of ``rows`` that prove nothing, each with the reason.
-    :param elsewhere: receipts that hold in the other lake.
+    :param elsewhere: the other lake's sound receipts.
     :return: the merged receipts, and those of them that prove nothing, each with the reason.
     """
     proven_elsewhere = {row.identity: row for row in elsewhere}
@@ -142,7 +142,7 @@ class ReplicaSpan:
 
 
 ComparedReceipts = Callable[[], Collection[str | SegmentIdentity]]
-"""Returns other stores' receipts, by row hash or identity, whose bytes were found equal to this store's."""
+"""Returns row hashes or identities of other stores' receipts whose bytes are known to equal this store's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Ranges on a store's disk and in a lake's receipts. They have few columns, as there may be 100,000."""
+"""Ranges on a store's disk and in a lake's receipts. Few columns are read, as there may be 100,000 ranges."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def in_order(spans: Iterable[ArchivedSpan]) -> list[ArchivedSpan]:
 
 
 def receipt_spans(lake: Lake, store_id: str, first_sequence: int) -> tuple[ReceiptSpan, ...]:
-    """Return a lake's receipts of a store, of all lineages, in order. Only files that have some are read.
+    """Return a lake's receipts of a store, of all lineages, in order. Only files that can have them are read.
 
     :param first_sequence: lowest sequence of a receipt to return.
     :raises LakeUnavailableError: the table can't be read.

@@ -38,7 +38,7 @@ from storage_engine.same_bytes.own_acts import OwnActs
 
 PROTOCOL: Final = 2
 DRIVER: Final = "driver"
-"""A driver's name in its greeting. A task's name there is its run's."""
+"""The name in a driver's greeting. A task's greeting has the name of its run."""
 PLAIN: Final = "plain://"
 BLOCK_BYTES: Final = 256 << 10
 """Bytes of a block, without its CRC-32C. Smaller blocks need more calls, larger ones don't fit into the
@@ -231,7 +231,7 @@ def run_of(access: AgentAccess, jobs: Sequence[SegmentJob]) -> Iterator[AgentRun
 def begin_run(
     access: AgentAccess, files: Mapping[str, Sequence[FileFacts]], bytes_per_second: int | None = None
 ) -> AgentRun:
-    """Ask an agent to serve some files. It stops when no request has come for the time of its lease.
+    """Ask an agent to serve some files, until no request has come for the time of its lease.
 
     The run's name is made from the SHA-256 of the files' paths, inodes and sizes, and of the pace.
 
@@ -282,7 +282,7 @@ class AgentFiles:
     def read(
         self, path: str, into: memoryview, on_part: Callable[[memoryview], None], offset: int = 0
     ) -> tuple[int, FileFacts]:
-        """Read a file from an offset on, until memory is full.
+        """Fill memory with a file's bytes from an offset on, or until the file ends.
 
         :param on_part: called with each part after it was received.
         :return: the number of bytes received, and the facts of the file that was read. If its inode or size
@@ -387,7 +387,7 @@ class _Agent:
 
     @contextmanager
     def understood(self) -> Iterator[None]:
-        """Turn the block's errors into AgentError: the connection failed, or there is no agent's answer."""
+        """Turn the block's errors into AgentError: the connection failed, or the answer isn't an agent's."""
         try:
             yield
         except ssl.SSLCertVerificationError as error:
@@ -410,7 +410,7 @@ class _Agent:
                 )
             raise self._answer_error(f"to be served, found: {reason_text(error)}", then) from error
         except (*MALFORMED, BadInputError) as error:
-            raise self._answer_error(f"an agent's answer, found {error}", "Run it again") from error
+            raise self._answer_error(f"an agent's answer, found {error}", "Run again") from error
 
     def _answer_error(self, expected: str, then: str) -> AgentError:
         # The next bytes on the connection would be read as the answer to another question.

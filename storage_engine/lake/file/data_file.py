@@ -38,7 +38,7 @@ from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 
 MIN_CHUNK_BYTES = 32 << 20
 CHUNKS_PER_SEGMENT = 4
-"""With larger chunks, a reader of one topic skips more row groups. A quarter of the segment limits memory."""
+"""Larger chunks let a reader of one topic skip more row groups. More chunks need less memory."""
 
 _MOST_KEPT_BYTES = 64 << 20
 """Most bytes of a window's memory that are kept for the next segment. While a larger window is read, Arrow's
@@ -343,7 +343,7 @@ class WindowMemory:
 
     Fresh memory would take longer, because the kernel must clear its pages.
 
-    :param buffers: number of buffers. A buffer's bytes are valid until so many more buffers are requested.
+    :param buffers: number of buffers, used in turn. A buffer's bytes are valid until its next turn.
     """
 
     def __init__(self, buffers: int = 1) -> None:
@@ -459,7 +459,7 @@ class SegmentPart:
         return pa.concat_tables(self.read_row_group(it, columns, use_threads=use_threads) for it in numbers)
 
     def statistics(self, column: str) -> list[pq.Statistics | None]:
-        """Return a column's statistics in each row group, or None if other segments may have rows in it."""
+        """Return a column's statistics in each row group; None for a group that other segments may share."""
         return [
             by_column[column] if _are_constant(by_column[name] for name in self._values) else None
             for by_column in _statistics(

@@ -20,7 +20,7 @@ SAMPLE_ROWS: Final = 1 << 14
 _SAMPLE_VALUES: Final = 1000
 _LEAST_BYTES: Final = 64 << 10
 _MOST_BYTES: Final = 1 << 20
-"""Bounds for a sample's bytes. A smaller sample counts as compressible; no more bytes are sampled."""
+"""Bounds for a sample's bytes. A smaller sample counts as compressible. Sampling ends at the upper bound."""
 _SHRINKS: Final = 0.97
 """Largest compressed share of the original size at which compression is worth its time."""
 _MOST_DISTINCT: Final = 0.9

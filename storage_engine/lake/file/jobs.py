@@ -59,7 +59,7 @@ class SegmentJob:
 
     :param facts: facts of the file when it was chosen. A file with another inode or size is refused.
     :param messages_location: the location of the table of rows, so that a task needs no catalog.
-    :param accept_damage: archive bytes that can't be decoded as they are, instead of refusing them.
+    :param accept_damage: archive undecodable bytes unchanged, instead of refusing them.
     :param original_mtime_ns: see ``Segment``; the receipt gets this time as the file's.
     :param attempt: part of the data file's name, if a file with the plain name was in the table and was lost
         or rewritten. Another engine's snapshot expiry may still delete that file.

@@ -266,7 +266,8 @@ def plan_files(
     selects files.
 
     :param base_offsets: only files that can have a segment with a base offset between these two, inclusive.
-    :param store_id: the store that ``where`` selects; None if it selects several. It saves reading manifests.
+    :param store_id: the store that ``where`` selects; None if it selects several. With one store, fewer
+        manifests are read.
     :param since: only files that can have a row with this sequence or a later one.
     :param below_rows: only files with fewer rows.
     :raises Exception: whatever PyIceberg raises for a manifest that can't be read.

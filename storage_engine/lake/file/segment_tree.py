@@ -324,7 +324,7 @@ def new_leaf_keys(rows: pa.Table, columns: Columns) -> pa.Array[Any]:
 
 
 def _runs_of(rows: pa.Table, topic: str | None) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Return the end and the stream of each run of rows of one stream. Without a topic, it is one run."""
+    """Return the end and stream of each run of one stream's rows. Without a topic, all rows are one run."""
     if topic is None:
         return np.array([rows.num_rows], np.int64), [""]
     column: Any = rows[topic]

@@ -163,7 +163,7 @@ class LocalFiles:
     def read(
         self, path: str, into: memoryview, on_part: Callable[[memoryview], None]
     ) -> tuple[int, FileFacts]:
-        """Read a file from its beginning, until memory is full.
+        """Fill memory with a file's bytes from its beginning on, or until the file ends.
 
         :param on_part: called with each part after it was read.
         :return: the number of bytes read, and the facts of the opened file.
@@ -244,8 +244,8 @@ def read_beginning(
 ) -> memoryview:
     """Read the first bytes of a segment's file. The broker may still append to the file.
 
-    :param store_root: root of the store. Only our own acts there may have changed the file's facts, because
-        another file may have the same name and inode by now. If it is "", only the inode is compared.
+    :param store_root: root of the store. Changes of the file's facts must come from our own acts there:
+        otherwise another file may have this name and inode. If the root is "", only the inode is compared.
     :param agent: the agent from which the file is read; None to read it on this host.
     :raises FileGoneError: the file vanished since it was chosen, or another file has its name.
     :raises StoreNotFoundError: this host can't read the file.

@@ -1,7 +1,7 @@
 """Data files before their commit: written under a name of their attempt, then published by a hard link.
 
 A hard link never overwrites a file. The first of two attempts at one segment gets the final name, and the
-other one finds its file. Object stores have no links, and a new file replaces an older file of its name.
+other attempt finds that file. Object stores have no links, and a new file replaces an older file of its name.
 There, each attempt writes under a final name of its own (see ``archive_segment``). Only the first attempt to
 commit counts. This module doesn't apply to object stores.
 """
@@ -25,7 +25,7 @@ PARTIAL_SUFFIX = ".partial"
 
 
 def staged_location(data_file: str) -> str:
-    """Return a location in the final one's directory, under a name that no other attempt uses."""
+    """Return a location beside a data file's final location, under a name that no other attempt uses."""
     return f"{data_file}.{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
 
 
@@ -83,7 +83,7 @@ def _publish_file(segment: ProvenSegment) -> ProvenSegment:
 
 
 def discard(segments: Iterable[ProvenSegment]) -> None:
-    """Remove these attempts' staged files. Published files stay: another attempt may have proven them."""
+    """Remove the segments' own staged files. Published files stay: another attempt may have proven them."""
     for segment in segments:
         if segment.staged_file != segment.data_file:
             unlink(_paths(segment)[0])

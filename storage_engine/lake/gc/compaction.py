@@ -92,7 +92,7 @@ COMPACTED_FILE_SEGMENTS = 10_000
 """Most segments in a compacted file, because their receipts are committed together."""
 
 COMPACTED_LEAST_FILES = SHARED_LEAST_SEGMENTS
-"""Fewer small files than this aren't joined."""
+"""Least number of small files that are joined."""
 
 _PART_OF_RULE = 10
 """The segments of one file may be at most a tenth of their rule's days apart, because the file can be removed
@@ -650,7 +650,10 @@ def _next_step(lake: Lake, files: Sequence[LargerFile]) -> CommitStep | None:
 def _replacing_rows(
     messages: Table, file: LargerFile, current_rows: Sequence[Receipt | None], present: Mapping[str, LiveFile]
 ) -> list[Receipt] | None:
-    """Return the receipts whose files replace a larger file, or None if that is needed or a file is lost."""
+    """Return the receipts whose files replace a larger file.
+
+    Return None if a receipt needs the larger file, or if one of the replacing files is lost.
+    """
     rows = [row for row in current_rows if row is not None and row.has_rows]
     if any(file.location == proven.location for row in rows for proven in proven_files(messages, row)):
         return None

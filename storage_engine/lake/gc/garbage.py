@@ -339,8 +339,8 @@ def _list_table(table: Table) -> Scene:
         raise LakeUnavailableError(
             f"{table.location()}: expected the table's metadata {table.metadata_location} among its files, "
             "found it missing. Nothing was removed. Is the warehouse at the place that the catalog names? "
-            "If another engine puts metadata there, remove the table's property write.metadata.path. With "
-            "a SQL catalog, the next commit of storage-engine brings the metadata back."
+            "If another engine put the metadata elsewhere, remove the table's property write.metadata.path. "
+            "With a SQL catalog, the next commit of storage-engine brings the metadata back."
         )
     return Scene(place, listing, tuple(in_trash(place, listing)), Evidence(place))
 
@@ -566,7 +566,8 @@ def _check_taken_over(lake: Lake, now_ms: int, grace_ms: int) -> None:
             raise LakeUnavailableError(
                 f"{table.location()}: expected a lake that has had its identity for {grace_ms / HOUR_MS:g} "
                 f"hours, found a lake taken over from an older version {age_ms / HOUR_MS:.1f} hours ago. "
-                "Processes on other hosts may not know this yet. Nothing was removed. Run gc again later."
+                "Processes on other hosts may not know the identity yet. Nothing was removed. Run gc again "
+                "later."
             )
 
 
@@ -584,7 +585,7 @@ def undo(config: LakeConfig, moment: str | None = None) -> PutBack:
     if moment is not None and not moments:
         raise BadInputError(
             f"lake {config.location}: expected a pass {moment} in the trash, found none of that name. "
-            "Nothing was changed. Name a pass that gc --delete has printed, or leave the name out for all."
+            "Nothing was changed. Name a pass that gc --delete has printed, or no pass to put back all files."
         )
     return PutBack(
         tuple(moments),

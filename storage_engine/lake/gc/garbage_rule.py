@@ -1,8 +1,8 @@
 """The rule for which files below a lake's tables may be removed. Pure.
 
-That no file names a file doesn't make it garbage: live files must provably have the same content. A data file
+A file that no other file names isn't garbage yet: live files must provably have the same content. A data file
 may be removed if each of its segments is also in a live file. A file of receipts may be removed if the table
-has each of its rows. Metadata may be removed if its named files are each needed, removed too, or gone. An
+has each of its rows. Metadata may be removed if each file that it names is needed, removed too, or gone. An
 unreadable file is kept, and so are files that only it could name. A young file is kept for the grace (see
 ``garbage.py``). An orphan is an older file that the table doesn't need and that is kept.
 """
@@ -28,7 +28,7 @@ _NAMED_BY = {
 """For each kind, the kind of file that names it. No file names a staged file."""
 
 _SMALL_TABLES = {SEGMENTS: GarbageKind.RECEIPTS, DELETIONS: GarbageKind.DELETIONS}
-"""The kind of these two tables' data files. Data files of the third table have rows of segments."""
+"""The kind of the small tables' data files. Data files of the table of rows have rows of segments."""
 
 
 class GarbageStanding(Enum):
@@ -134,7 +134,7 @@ def judge(candidates: Sequence[Candidate], needed: Set[str]) -> list[Verdict | N
         return verdict is not None and verdict.standing is GarbageStanding.GARBAGE
 
     def kept_name(candidate: Candidate) -> str:
-        """Return the first named file because of which a file is kept, or "" if there is none."""
+        """Return the first file that a candidate names and because of which it is kept, or "" for none."""
         for key in sorted(candidate.contents.names if candidate.contents else ()):
             # The table names a needed file itself. But only a delete file tells which rows are deleted.
             if key in needed:

@@ -201,7 +201,7 @@ class EarlierFile:
 
 
 def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[EarlierFile, ...]:
-    """Return the files of segments that were replaced by compaction, or by archiving again.
+    """Return segments' earlier data files, which compaction or archiving again has replaced.
 
     Files that acts name are left out. A killed run's files that no receipt names are returned, too.
 
@@ -467,7 +467,7 @@ def _state_of(streams: str | None) -> str | None:
 
 
 def _find_thinned(messages: Table, expiry: RecordedExpiry) -> dict[SegmentIdentity, Thinning]:
-    """Return an act's removals of some streams by segment, with the replaced files' present locations."""
+    """Return an act's thinnings by segment. Each has the replaced file's present location."""
     return {
         thinning.segment: replace(
             thinning, file=replace(thinning.file, location=location_of(messages, thinning.file.location))
@@ -502,7 +502,7 @@ def data_step(
     taking: Sequence[Receipt],
     live: Sequence[LiveFile],
 ) -> CommitStep | None:
-    """Return the commit that removes data files from the table of rows and adds files of receipts.
+    """Return the commit that removes data files from the table of rows and adds the data files of receipts.
 
     :param why: a text that is equal for equal work.
     :param leaving: entries of the files to remove.
