@@ -95,7 +95,7 @@ def _sources_stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
     """Return a stamp that changes with each module that kernels of this folder may call.
 
     A broker's kernels call their own modules and the shared ones. Kernels elsewhere, such as in a test, may
-    call kernels of all modules.
+    call any.
     """
     package = Path(__file__).parent
     broker = package / folder.relative_to(package).parts[0] if package in folder.parents else package
@@ -347,9 +347,9 @@ def _call_crc(data_first: bool) -> Any:
 
 
 call_crc: Callable[[int, int, int], int] = _call_crc(data_first=False)
-"""Call ``uint32_t function(uint32_t initial, const uint8_t *data, uint64_t size)``; ``initial`` is 0."""
+"""Call ``uint32_t function(uint32_t initial, const uint8_t *data, uint64_t size)`` with 0."""
 call_crc32c: Callable[[int, int, int], int] = _call_crc(data_first=True)
-"""Call ``uint32_t function(const uint8_t *data, int size, uint32_t initial)``; ``initial`` is all ones."""
+"""Call ``uint32_t function(const uint8_t *data, int size, uint32_t initial)`` with all bits set."""
 
 
 @_intrinsic
