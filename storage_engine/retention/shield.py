@@ -293,7 +293,8 @@ _TOGETHER = 2
 class ShieldResult:
     """Result of one look at a shield: changes, and the present content.
 
-    :param gone: base offsets of unproven segments that only the shield has, even if another file has their name.
+    :param gone: base offsets of unproven segments that only the shield has, even if other files have now got
+        their names.
     :param archived: base offsets of segments that were now archived from their links.
     :param given_up: base offsets of segments that were now given up for space.
     :param linked_paths: paths of segments in the log that have a link.

@@ -207,8 +207,8 @@ def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable
     raise StoreBusyError(
         f"{store.root}: expected a store whose broker is stopped, found that {user}: its broker runs, or "
         "another run works on it. Nothing was changed. Stop the broker or wait for the run; or, to clean up "
-        f"beside the running broker, name the broker: --broker ADDRESS{deletes} at a shell, its address in the "
-        "connection.",
+        f"beside the running broker, name the broker: --broker ADDRESS{deletes} at a shell, its address in "
+        "the connection.",
         engine,
     )
 

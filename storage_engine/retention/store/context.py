@@ -90,7 +90,7 @@ def check_disks(
     A missing directory counts as on the disk of the directory above it.
 
     :param temporary: directories for temporary files, by their purpose.
-    :raises BadInputError: places are on such a disk, and the settings don't allow it. The error names them all.
+    :raises BadInputError: places are on such a disk, and the settings don't allow it. The error names all.
     """
     if store.may_share_disks:
         return
