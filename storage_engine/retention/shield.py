@@ -1,6 +1,7 @@
 """Care for a store's shield: link unproven segments, and archive deleted segments by means of their links.
 
-A link is dropped in three cases. Its segment is in the log. Its bytes are proven in a lake, by the same rule
+A link is dropped in four cases. Its segment is in the log, and needs no link. One of our runs deleted the
+segment without a receipt, by the policy or a waiver. The link's bytes are proven in a lake, by the same rule
 as for a deletion. Or the disk is too full; then the journal records the loss. Bytes are read if the file
 facts don't show whether they changed. A call may be killed at any instant, and repeated.
 """
