@@ -1,8 +1,9 @@
-"""Care for a store's shield: link unproven segments, and archive segments gone from the log from their links.
+"""Care for a store's shield: link unproven segments, and archive deleted segments by means of their links.
 
-A link is dropped in three cases. Its segment is in the log. Its bytes are proven in a lake, by the same rule
+A link is dropped in four cases. Its segment is in the log, and needs no link. One of our runs deleted the
+segment without a receipt, by the policy or a waiver. The link's bytes are proven in a lake, by the same rule
 as for a deletion. Or the disk is too full; then the journal records the loss. Bytes are read if the file
-facts don't show whether they changed. It may be killed at any instant and called again.
+facts don't show whether they changed. A call may be killed at any instant, and repeated.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class JudgedLink:
     """A link, and what the lakes' receipts say about its segment.
 
     :param receipt: the receipt that proves exactly the link's bytes, or None.
-    :param problem: why it is unknown whose bytes the link has, or "" if it is known.
+    :param problem: why the link's bytes may not be those of the segment, or "" if nothing shows that.
     """
 
     seen: SeenLink
@@ -109,10 +110,10 @@ def unproven_segments(segments: Iterable[Segment], links: Sequence[JudgedLink]) 
 def judge_link(root: str, seen: SeenLink, proofs: Proofs, *, to_drop: bool = False) -> JudgedLink:
     """Compare a link with the receipt of its segment, if there is one.
 
-    If the file facts don't show that its bytes are unchanged, the bytes are read.
+    The link's bytes are read if the file facts leave open whether these bytes changed.
 
-    :param to_drop: the link is dropped by this result, so a hard link is read whatever its facts say. A write
-        to the segment changes the link as well, and a mended fence resets the mtime that shows the write.
+    :param to_drop: the caller drops the link if it is proven, so a hard link is read whatever its facts say.
+        A write to the segment changes the link as well, and a mended fence resets the mtime that shows it.
     :raises ShieldError: the shield can't be read or written.
     """
     link, row = seen.link, counting(proofs, seen.link.slot)
@@ -181,7 +182,7 @@ def ask_of_gone(context: Context, shield: Shield) -> AskedGone:
 
 
 def _may_be_proven(entry: SeenLink, row: Receipt | None) -> bool:
-    """Return whether a receipt seems to have a link's bytes, judged without reading them."""
+    """Return whether a receipt seems to prove a link's bytes, which aren't read for the answer."""
     if row is None:
         return False
     return entry.link.sha256 == row.sha256 if entry.link.sha256 else entry.is_same
@@ -242,8 +243,8 @@ def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: lis
     Each call drops one link, after a new look at the disk: the space may be freed late, for example while a
     process has the file open. The loss is recorded before the link is dropped.
 
-    :param reasons: by name of a link that the caller has just tried to archive, why no lake has it. Links
-        that were not tried stay: they are tried first.
+    :param reasons: name of a link → why the caller's attempt to archive it has just failed. A link without
+        such an attempt isn't dropped.
     :return: base offset of the dropped link, if there is one.
     """
     root, percent = context.store.real_root, context.store.policy.shield_give_up_percent
@@ -286,20 +287,21 @@ SHIELD_RUN = "shield"
 """Key of the run under which a store's shield is recorded."""
 
 _TOGETHER = 2
-"""Segments in one commit: two threads work on them, and proven segments soon leave the disk."""
+"""Segments in one commit: enough for two threads, and few enough to free disk space soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShieldResult:
     """Result of one look at a shield: changes, and the present content.
 
-    :param gone: base offsets of unproven segments that only the shield has, whatever file has their name now.
+    :param gone: base offsets of unproven segments that only the shield has, even if other files have now got
+        their names.
     :param archived: base offsets of segments that were now archived from their links.
     :param given_up: base offsets of segments that were now given up for space.
     :param linked_paths: paths of segments in the log that have a link.
     :param next_segments: sealed and unproven segments to link next, oldest first.
     :param room_bytes: most bytes of these segments that may be linked, or None for no limit.
-    :param log_lineages: by name of a log, its own lineage if it differs.
+    :param log_lineages: name of a log → its own lineage, if it differs from the store's.
     """
 
     links: int = 0
@@ -335,7 +337,7 @@ class _Tending:
     """One look at a shield, and its results so far.
 
     :param in_lake: names of links whose segments were archived now.
-    :param failed: by name of a link that was tried, why no lake has its segment.
+    :param failed: name of a link → why the attempt to archive its segment failed.
     """
 
     context: Context
@@ -348,7 +350,7 @@ class _Tending:
     notices: list[str] = field(default_factory=list)
 
     def fail(self, seen: SeenLink, why: str) -> None:
-        """Note why a link's segment can't be archived, unless it was archived and only its link stays."""
+        """Note why a link's segment can't be archived, unless the segment has just been archived."""
         if seen.link.name not in self.in_lake:
             self.failed[seen.link.name] = why
 
@@ -472,7 +474,7 @@ def _is_of_present_lineage(context: Context, entry: SeenLink) -> bool:
 
 
 def _with_lineage(context: Context, links: Sequence[SeenLink]) -> Context:
-    """Return a context in which the logs of some links are at the links' lineage."""
+    """Return a context in which the logs of these links have the lineage of the links."""
     logs = {entry.link.log for entry in links}
     return replace(context, record=context.record.at_lineage(links[0].link.lineage, logs))
 

@@ -73,7 +73,7 @@ WORDS: Final = BrokerWords(
     files_only=(
         "Put the old store's config directory beside them before a broker starts: without it no topic is "
         f"served, and old delayed messages are delivered again. {SERVED_WITHOUT_QUEUES} Restored without "
-        "--files-only, each of them serves all."
+        "--files-only, each of these releases serves all."
     ),
 )
 
@@ -179,9 +179,9 @@ class RocketMQInspection(Inspecting):
 
 class RocketMQTopics(Topics):
     def is_system(self, topic: str) -> bool:
-        """Return whether a topic is the broker's own (TopicValidator#isSystemTopic), in any case of letters.
+        """Return whether a topic is the broker's own (TopicValidator#isSystemTopic).
 
-        Newer system topics have capital letters.
+        The prefix may have capital letters, as in newer system topics.
         """
         from storage_engine.rocketmq.codec.frame_layout import SYSTEM_PREFIX, SYSTEM_TOPICS
 
@@ -215,7 +215,7 @@ class RocketMQSettings(SettingNames):
 
 
 class RocketMQ(Broker):
-    """RocketMQ. An offline store is read from its files alone; of a live store the broker is asked, too."""
+    """RocketMQ. An offline store is read from its files alone. For a live store, its broker is asked, too."""
 
     name = "rocketmq"
     words = WORDS

@@ -1,7 +1,7 @@
 """When, why and how urgently the broker cleans: DefaultMessageStore.CleanCommitLogService. Pure.
 
-One rule differs everywhere. The broker counts a disk that it can't measure as -1 % used, and then cleans
-because of it. Here the level of such a disk is unknown: it triggers nothing, and a notice says so.
+One rule differs from the broker's. The broker counts a disk that it can't measure as -1 % used, and cleans
+because of that. Here the level of such a disk is unknown: it triggers nothing, and a notice says so.
 
 The deleteWhen window is the hours of the day in which the broker cleans by age.
 """
@@ -97,8 +97,8 @@ def triggers(
 
     :param request: ``manual`` and ``forced`` are causes, too. Without cleanFileForciblyEnable a forced
         request becomes an ordinary manual one, as in the broker, and adds a notice.
-    :raises BrokerConfigError: the broker can't parse an hour of deleteWhen. Unless an earlier hour in the
-        list is the present one, it would give up the whole pass, even one for space or by hand.
+    :raises BrokerConfigError: the broker can't parse an hour of deleteWhen. It would then give up the
+        whole pass, even one for space or by hand, unless an earlier hour in the list is the present one.
     """
     causes: list[Trigger] = []
     notices: list[str] = []
@@ -143,7 +143,8 @@ def space_findings(
     The least used commitlog disk decides for the log, since the broker can still write there. The consume
     queue's disk decides as well. With replicasPerDiskPartition > 1 the store has a share of the disk. Then
     the ordinary threshold applies to the used part of that share, and so does
-    logicalDiskSpaceCleanForciblyThreshold, above which a pass ignores age. A level must exceed a threshold.
+    logicalDiskSpaceCleanForciblyThreshold, above which a pass ignores age. A level that only equals its
+    threshold is no cause.
     """
     findings: list[_Finding] = []
     notices = _disk_notices(snapshot, config)
@@ -243,10 +244,10 @@ def full_log_disks(snapshot: StoreSnapshot, config: BrokerConfig) -> tuple[str, 
 def age_deletions_ms(
     snapshot: StoreSnapshot, config: BrokerConfig, now_ms: int, zone: ZoneInfo
 ) -> dict[SegmentId, int | None]:
-    """Return for each sealed segment the first time, in ms from now on, at which age allows its deletion.
+    """Return for each sealed segment the first time, from now on, at which age allows its deletion.
 
     A segment is deleted only after all older ones. The last segment with content is never deleted, and is
-    left out. A time is None if no clock ever shows an hour of deleteWhen.
+    left out. Times are in ms since the epoch; None if no clock ever shows an hour of deleteWhen.
     """
     times_ms: dict[SegmentId, int | None] = {}
     hours, windows = delete_hours(config), dict[int, int | None]()

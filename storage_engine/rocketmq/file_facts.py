@@ -198,7 +198,7 @@ def segment_facts(layout: StoreLayout, log: LogFiles) -> tuple[SegmentFact, ...]
 def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> LogWalk:
     """Walk the first and the active segment frame by frame, or with ``full`` every segment.
 
-    A deletion ends at the first segment, and the active segment contains the newest message.
+    Deletions end where the first segment begins, and the active segment contains the newest message.
     """
     frames: list[FrameFact] = []
     dispatch: list[DispatchFact] = []
@@ -383,7 +383,7 @@ def missing_entries(
     queue_offsets: npt.NDArray[np.int64],
     physical_offsets: npt.NDArray[np.int64],
 ) -> int | None:
-    """Return how many of these messages no entry of their queue points at.
+    """Return the number of these messages at which no entry of their queue points.
 
     In a consume queue, only the entry at the message's own queue offset counts. A batch consume queue has one
     entry for each frame (BatchConsumeQueue#putMessagePositionInfoWrapper).
@@ -553,7 +553,8 @@ def _message_at(data: bytes) -> str:
 def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
     """Collect the facts of a store.
 
-    Files that point into the log are read before the log's end. It only moves up, so they don't exceed it.
+    Files that point into the log are read before the log's end. The end only moves up, so no file points
+    behind it.
 
     :raises StoreNotFoundError: a directory of the store is missing, or it has no segment.
     :raises UnsupportedLayoutError: the store has a layout that this version can't read.

@@ -168,7 +168,7 @@ def test_what_brokers_delete_while_it_is_archived_is_named_and_ends_no_run(
                 assert ended.exit_code == 0, ended.out + ended.err
                 ended = stores.run(node, "clean")
                 assert ended.exit_code == 2
-                assert "Nothing was changed. Let it delete by its own rules" in ended.err
+                assert "Nothing was changed. Let the broker delete by its own rules" in ended.err
     # From here on nothing goes any more.
     change(cluster.nodes[1], "brief", "retention.ms", "-1")
     change(cluster.nodes[1], "sized", "retention.bytes", "-1")

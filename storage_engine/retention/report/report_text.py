@@ -78,11 +78,11 @@ def _lines(report: Report) -> Iterator[str]:
 
 
 _QUESTION_BYTES = 4096
-"""Greatest length of a question, in UTF-8 bytes. The page that it names has the rest."""
+"""Greatest length of a question, in UTF-8 bytes. A longer question is cut, with a link to all of it."""
 
 
 def question_subject(report: Report) -> str:
-    """Return one line on what a second person is asked."""
+    """Return the question to a second person in one line: whether a plan's segments may be deleted."""
     going = [row for row in report.segments if row.planned]
     size = bytes_text(sum(row.size_bytes for row in going))
     return f"{report.store}: delete {count_text(len(going), 'segment')}, {size}?"
@@ -156,7 +156,7 @@ def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
 
 
 def _label(report: Report, log: str, base_offset: int) -> str:
-    """Return a segment's name. If there are several logs, it includes the log."""
+    """Return a segment's name, preceded by its log's name if the report has several logs."""
     return f"{log}/{base_offset:020d}" if log and report.has_several_logs else f"{base_offset:020d}"
 
 
@@ -238,7 +238,7 @@ def _quarantine(report: Report) -> Iterator[str]:
         return
     if quarantine.state is QuarantineState.UNDO_ENDED:
         yield f"its undo ended at {time_text(quarantine.state_at_ms)}, unfinished: {quarantine.detail}"
-        yield f"the rest frees nothing until {time_text(quarantine.until_ms)}"
+        yield f"the remaining files free nothing until {time_text(quarantine.until_ms)}"
         yield from (str(place.directory) for place in quarantine.places)
         return
     deleted = [row.size_bytes for row in report.segments if row.fate is Fate.DELETED]
@@ -248,7 +248,7 @@ def _quarantine(report: Report) -> Iterator[str]:
         f"{time_text(quarantine.until_ms)}, or until space is the cause of a run"
     )
     yield from (str(place.directory) for place in quarantine.places)
-    until = ", before its broker starts" if find_broker(report.broker).aside is Aside.OUTSIDE else ""
+    until = ", if run before its broker starts" if find_broker(report.broker).aside is Aside.OUTSIDE else ""
     yield Text(Command("undo", quote(report.run_key)), f" brings all of it back{until}")
 
 

@@ -99,7 +99,7 @@ class RealDirectories:
                         self._real[path] = f"{real.rstrip('/')}/{entry.name}"
 
     def has(self, path: str) -> bool:
-        """Return whether a file would be below one of the directories, but not among our own files."""
+        """Return whether a path is below one of the directories, and not among our own files."""
         directory, _, name = path.rpartition("/")
         return name not in _NO_NAMES and "\0" not in name and self._has_directory(directory)
 
@@ -134,8 +134,8 @@ Types = Mapping[str, Set[type]]
 MEND: Final = "Mend the package that brings the broker."
 UNCHANGED: Final = f"Nothing was changed. {MEND}"
 _ASKED: Final = f"Asking changed nothing. {MEND}"
-"""For questions: the step that asks may already have deleted something."""
-MAY_BE_DONE: Final = f"A part of it may be done. The next run finds out. {MEND}"
+"""For questions, since a step may ask after it has deleted segments."""
+MAY_BE_DONE: Final = f"A part of the request may be done. The next run finds out which. {MEND}"
 _INT: Final[Set[type]] = frozenset({int})
 _TEXT: Final[Set[type]] = frozenset({str})
 _SENTENCE: Final[Set[type]] = frozenset({str, Text})
@@ -218,26 +218,26 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "archivable": "say which segments may be archived",
     "causes.triggers": "say which causes hold",
     "causes.watch": "look at clock and disks",
-    "consumers.pending": "list the messages that it still has to deliver",
+    "consumers.pending": "list the messages that the broker still has to deliver",
     "consumers.unread": "say which messages consumers have not read",
     "consumers.unread_by_log": "tell what consumers have not read of each log",
-    "course.deletes_at_ms": "say when it deletes segments",
-    "course.kept_ms": "say how long it keeps segments",
+    "course.deletes_at_ms": "say when the broker deletes segments",
+    "course.kept_ms": "say how long the broker keeps segments",
     "course.oldest_message_ms": "say when its oldest message was stored",
     "course.rule_config": "tell its rules",
     "course.sealed_at_ms": "say when segments were last written to",
     "course.start": "give the starting point of a simulation",
-    "data_paths": "name the directories that it writes to",
+    "data_paths": "name the directories that the broker writes to",
     "dependents.find": "list the dependents of segments",
-    "dependents.unread": "name the dependents that it left out",
+    "dependents.unread": "name the dependents that were left out",
     "glance": "describe its store",
     "hold.end": "end its hold",
     "hold.held_until_ms": "say when the hold ends",
     "hold.hold_due": "hold segments that are soon deleted",
-    "hold.holds": "say which logs it holds",
+    "hold.holds": "say which logs are held",
     "hold.renew": "hold its store",
     "hold.status": "describe its hold",
-    "hold.unheld_segments": "list the segments that it deletes without a hold",
+    "hold.unheld_segments": "list the segments that the broker deletes without a hold",
     "identities.absences": "say why logs are missing",
     "identities.contradiction": "say whether a log is the archived one",
     "identities.is_present": "tell its directories",
@@ -245,11 +245,11 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "identities.read": "name its logs",
     "is_live": "say whether its broker runs",
     "limit.may_archive": "say whether its store may be archived",
-    "limit.why": "say whether segments may be deleted from it",
+    "limit.why": "say whether segments may be deleted from its store",
     "lock.check": "check its lock",
     "lock.check_deletable": "say whether its segments may be deleted",
     "lock.deleted": "say which segments are deleted",
-    "lock.max_delete_batch": "say how many segments it deletes at once",
+    "lock.max_delete_batch": "say how many segments one deletion accepts",
     "lock.notices": "name the checks that could not be made",
     "plan": "plan deletions in its store",
     "process.checkpoint": "read its checkpoint",
@@ -272,7 +272,8 @@ QUESTIONS: Final[Mapping[str, str]] = {
 }
 """Requests to a store, and the verb for each, as in "expected its package to <do>".
 
-Requests that lock or delete are left out: their callers report the store's state. ``lock`` is a locked store.
+Requests that lock or delete are left out: their callers report the store's state. Names that begin with
+``lock.`` are requests to a locked store.
 """
 PARTS: Final[Mapping[str, type]] = {
     "causes": StoreCauses,
@@ -403,7 +404,7 @@ def answer_for_left(
     :param segments: segments of one log, oldest first.
     :param question: the question. If segments vanish, it is asked again without them and those before them.
     :return: the remaining segments, and the answer about them.
-    :raises FileGoneError: a file is gone that isn't the own file of one of these segments.
+    :raises FileGoneError: a file is gone, but each of these segments still has its own file.
     """
     remaining = segments
     while True:
@@ -567,9 +568,9 @@ def _check_files(segments: Sequence[Segment], directories: RealDirectories, wher
 def take_triggers(
     store: BrokerStore, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
 ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
-    """Return the causes that hold now, and notices.
+    """Return the present causes of a cleanup, and notices.
 
-    :raises BrokerPackageError: the package failed, or its answer is neither.
+    :raises BrokerPackageError: the package failed, or didn't answer with causes and notices.
     """
     if (causes := store.causes) is None:
         return (ALWAYS,), ()
@@ -580,7 +581,7 @@ def take_triggers(
 
 
 def take_watch(store: BrokerStore, now_ms: int, broker: str) -> Watch:
-    """Return the causes that hold for a store by clock and disks alone.
+    """Return the present causes of a cleanup that clock and disks alone show.
 
     :raises BrokerPackageError: the package failed to answer.
     """
@@ -617,7 +618,7 @@ def propose(store: BrokerStore, snapshot: StoreSnapshot, now_ms: int, request: P
 
 
 def due_now(store: BrokerStore, snapshot: StoreSnapshot, now_ms: int) -> tuple[Segment, ...]:
-    """Return the segments that a cleanup would delete now by its rules, if a person asked for it."""
+    """Return the segments that a cleanup would delete if a person requested the cleanup now."""
     most = sum(len(log.segments) for log in snapshot.logs)
     return propose(store, snapshot, now_ms, PlanRequest(manual=True, max_segments=most)).to_delete
 
@@ -662,7 +663,9 @@ def _check_log_plan(log: LogPlan, segments: tuple[Segment, ...], where: str) -> 
         actual, expected = next(pair for pair in pairs if pair[0] != pair[1])
         where = f"{where}, offset {expected.base_offset}"
         refuse(
-            where, "the oldest segments to be deleted", f"that it stays and {actual.base_offset} is deleted"
+            where,
+            "the oldest segments to be deleted",
+            f"that this one stays and {actual.base_offset} is deleted",
         )
     if going[-1].state is not SegmentState.SEALED:
         where = f"{where}, offset {going[-1].base_offset}"

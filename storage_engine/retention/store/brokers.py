@@ -80,7 +80,7 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
 def inspect_store(
     store: ManagedStore, now_ms: int, *, messages: bool, queues: bool, snapshot: StoreSnapshot | None
 ) -> Inspection:
-    """Describe a store for a person, by its kind of broker or in general.
+    """Describe a store for a person, in general if its kind of broker has no description of its own.
 
     :param snapshot: snapshot of a running broker's store; None takes one.
     :raises StorageEngineError: the store can't be read.
@@ -122,7 +122,8 @@ def open_to_make_room(store: ManagedStore, memory: HoldMemory | None) -> BrokerS
 def _not_running_error(store: ManagedStore) -> BadInputError:
     return BadInputError(
         f"{store.root}: expected a broker whose stores are managed while it runs, found "
-        f"{find_broker(store.broker).words.title}. Nothing was changed. Stop it, and leave its address out."
+        f"{find_broker(store.broker).words.title}. Nothing was changed. Stop the broker, and leave "
+        "out its address."
     )
 
 
@@ -172,10 +173,10 @@ def refuse_cleanup(store: ManagedStore) -> None:
         title = find_broker(store.broker).words.title
         raise BadInputError(
             f"{store.root}: expected a store that can be cleaned up, found one of {title} that is left "
-            "to its running broker. Nothing was changed. Let it delete by its own rules, which ",
+            "to its running broker. Nothing was changed. Let the broker delete by its own rules, which ",
             Command("plan"),
-            " shows. Or have us delete, with --deletes-us or the setting deletes. Or stop the broker, and "
-            "leave out its address.",
+            " shows. Or have us delete: --deletes-us at a shell, deletes: us in the connection. Or stop the "
+            "broker, and leave out its address.",
         )
     check_undo_settings(store)
 
@@ -202,11 +203,12 @@ def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable
         )
     kind = find_broker(store.broker)
     deletes = "" if cleanups_of(store.broker, LiveBroker()) is Cleanups.WHEN_DUE else " with --deletes-us"
-    engine = Text(" Of a store that ", Command("serve"), " writes, say so: --engine.") if kind.engine else ""
+    engine = Text(" For a store that ", Command("serve"), " writes, give --engine.") if kind.engine else ""
     raise StoreBusyError(
         f"{store.root}: expected a store whose broker is stopped, found that {user}: its broker runs, or "
-        "another run works on it. Nothing was changed. Stop it or wait for it; or, to clean up beside the "
-        f"running broker, name it: --broker ADDRESS{deletes} at a shell, its address in the connection.",
+        "another run works on it. Nothing was changed. Stop the broker or wait for the run; or, to clean up "
+        f"beside the running broker, name the broker: --broker ADDRESS{deletes} at a shell, its address in "
+        "the connection.",
         engine,
     )
 

@@ -90,7 +90,7 @@ def check_disks(
     A missing directory counts as on the disk of the directory above it.
 
     :param temporary: directories for temporary files, by their purpose.
-    :raises BadInputError: a place is on such a disk, and the settings don't allow it. The error names all.
+    :raises BadInputError: places are on such a disk, and the settings don't allow it. The error names all.
     """
     if store.may_share_disks:
         return
@@ -474,7 +474,7 @@ def refuse_dry_run(run: Run) -> None:
 def approved_plan(run: Run) -> Plan:
     """Return a run's recorded plan.
 
-    :raises RunStateError: the run has no plan, or the journal has another one than was recorded.
+    :raises RunStateError: the run has no plan, or its stored plan hasn't the digest that was recorded.
     """
     if run.plan is None:
         raise RunStateError(f"run {run.run_key!r}: expected a plan, found none. Make its plan first.")

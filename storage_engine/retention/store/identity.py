@@ -115,7 +115,7 @@ def has_come(store: ManagedStore, journal: Journal, record: StoreRecord) -> bool
 
 
 def move_notice(journal: Journal, record: StoreRecord) -> tuple[str, ...]:
-    """Return a notice of a move that the stamp proved; empty if there is none, or a later plan has it."""
+    """Return a notice of the last move, if the stamp proved it and no plan was recorded after it."""
     moved = journal.last_result(record.store_id, Step.MOVE)
     planned = journal.last_result(record.store_id, Step.PLAN)
     if moved is None or (planned is not None and planned.event_id > moved.event_id):

@@ -40,7 +40,7 @@ RESET = "reset"
 class KnownHeads:
     """The last known receipts of each lake.
 
-    :param heads: last receipts by journal and stamp; ``lake_id`` is "" if an older version recorded no id.
+    :param heads: last receipts in journal and stamp; ``lake_id`` is "" if an older version recorded no id.
     :param journalled: ids of the lakes that the journal knows, or locations of lakes without an id.
     :param archive_rules: rules by which the lakes lack messages: the SHA-256 of the rule's act → when the
         journal recorded it, in ms. Empty if the clock was set forward, because then no age is certain.
@@ -129,7 +129,7 @@ def head_of(lake: Lake, segments: Table, last: ChainHead) -> LakeHead:
 
 
 def known_heads(journal: Journal, record: StoreRecord) -> KnownHeads:
-    """Return the last receipts of a store's lakes, by journal and stamp.
+    """Return the last receipts of a store's lakes that journal and stamp recorded.
 
     :raises StoreIdentityError: the stamp can't be read.
     """
@@ -211,8 +211,8 @@ def rebuild_heads(journal_url: str | None, lake_location: str) -> dict[str, Chai
     """Return the last known receipt of each store.
 
     :param journal_url: None if there is no journal.
-    :param lake_location: location of the lake. If a store's receipts are known only of one lake at another
-        place, they count as this lake's, which was moved.
+    :param lake_location: location of the lake. If all known receipts of a store are in one lake at another
+        place, that lake counts as moved to this location.
     :raises JournalUnavailableError: the journal can't be read.
     :raises StoreIdentityError: a stamp can't be read.
     """

@@ -1,7 +1,7 @@
 """A store with everything that is needed to manage it: settings, lake, journal, reports and policy.
 
-It also has the places for files of reports and of running jobs, and marks directories in which files are
-replaced as ours. A job's directory is removed at its end, or by a sweep if the job died.
+The module also names the places of reports' files and of running jobs' files. A marker shows the directories
+in which we may replace files. A job's directory is removed at its end, or by a sweep if the job died.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ def run_directory(store: ManagedStore, run_key: str) -> Path:
 def store_directory(store: ManagedStore) -> str:
     """Return the name of a store's directory among the reports.
 
-    At a shell a store is named by its directory, like others may be, so a hash of the path is added.
+    A store that is named by its root directory gets a hash of the path: others may have the same name.
     """
     if store.name == Path(store.root).name:
         return f"{report_name(store.name)}-{short_hash(store.real_root)}"

@@ -1,12 +1,12 @@
-"""A store's stamp: a file among its own that says which store it is, and the last receipts of its lakes.
+"""A store's stamp: a file in the store, with the store's identity and the last receipts of its lakes.
 
 Journal and lake may be lost, or put back from a backup, together. The stamp stays with the segments. It is
 written after archiving, and again before segments are deleted: a lake has to still have every receipt by
 which a segment was deleted. Nothing in it is secret.
 
-It is in our directory in the store's root. Some brokers take every directory among their own for a log. Their
-stores have a plain hidden file in each directory that the broker names. If only some of these directories
-have it, a disk was replaced.
+The stamp is in our directory in the store's root. Some brokers would take our directory for a log. In their
+stores the stamp is a plain hidden file in each directory that the broker names. If only some of these
+directories have a stamp, a disk was replaced.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StampPlace:
 def stamp_paths(root: str) -> tuple[Path, ...]:
     """Return the paths of a store's stamp: one file, or the same file in each of several directories.
 
-    :raises BadInputError: the store's own file can't be read.
+    :raises BadInputError: the root is a configuration file that can't be read.
     """
     directories = _plain_directories(root)
     return tuple(path / PLAIN_STAMP for path in directories) or (Path(root) / DIRECTORY / NAME,)
@@ -99,13 +99,13 @@ def locked_places(root: str) -> Iterator[tuple[StampPlace, ...]]:
 def real_directories(root: str) -> tuple[str, ...]:
     """Return the real paths of the directories that each have a store's stamp; empty if the root has it.
 
-    :raises BadInputError: the store's own file can't be read.
+    :raises BadInputError: the root is a configuration file that can't be read.
     """
     return tuple(sorted({os.path.realpath(path) for path in _plain_directories(root)}))
 
 
 def share_directories(root: str, place: str) -> bool:
-    """Return whether two stores have a stamp in the same directory, such as one node that two files name.
+    """Return whether two stores share a directory, such as when two configuration files name one node.
 
     If a directory can't be read, the answer is no.
     """
@@ -139,12 +139,12 @@ class Stamp:
     """:param machine: machine on which it was written.
     :param root: real path of the store's root on that machine.
     :param shield: the store may have a shield. Then a release that knows no shields refuses the store.
-    :param log_lineages: name of a log → its own lineage if it differs. A release that knows no such lineages
-        refuses the store.
+    :param log_lineages: name of a log → its own lineage, if it differs from the store's. A release that knows
+        no such lineages refuses the store.
     :param directories: real paths of the directories that each have a stamp; empty if the root has it.
     :param deletion: digest of the last run that deleted something, or None if no run did.
-    :param policy: the approval that the store requires, or None. It is here because another journal, or an
-        older copy, doesn't know it. A release that knows no approvals refuses the store.
+    :param policy: the approval that the store requires, or None. The stamp has it too, because another
+        journal, or an older copy, lacks it. A release that knows no approvals refuses the store.
     """
 
     store_id: str
@@ -170,7 +170,7 @@ def read_stamp(root: str) -> Stamp | None:
 
     :raises StoreIdentityError: a stamp can't be read or understood, its directory is a symbolic link, or the
         directories have stamps of two stores.
-    :raises BadInputError: the store's own file can't be read.
+    :raises BadInputError: the root is a configuration file that can't be read.
     """
     return _merge_stamps(_read_all(root), root)
 
@@ -184,7 +184,7 @@ def stamped_ids(root: str) -> frozenset[str]:
 
 
 def is_original(stamp: Stamp, root: str) -> bool:
-    """Return whether a store's directories are those in which the stamp was written, and no copy.
+    """Return whether the stamp was written in one of a store's directories, and not copied there.
 
     A stamp from another machine counts as copied, because that can't be checked here.
     """
@@ -258,7 +258,7 @@ def _merge_stamps(stamps: Mapping[Path, Stamp], root: str) -> Stamp | None:
             raise StoreIdentityError(
                 f"{other}: expected the stamp of store {first.store_id}, as in {path.parent}, found "
                 f"that of {stamp.store_id}: this directory is of another store. Nothing was changed. "
-                "Put each directory back where it belongs; where ",
+                "Put each directory back where it belongs; or, if ",
                 Command("stamp"),
                 " was killed, run it again.",
             )

@@ -89,7 +89,7 @@ class RocketMQCodec(SegmentCodec):
         """Write each row's bytes into ``out`` at physical_offset - first_position.
 
         :param rows: rows in any order; columns that aren't in the schema are ignored.
-        :return: number of written bytes, which are all different bytes of ``out``.
+        :return: number of bytes of ``out`` that were written; none was written twice.
         :raises ProofError: a row lies outside ``out``, rows overlap, or a row lacks data for its bytes.
         """
         from storage_engine.rocketmq.codec.encode import encode_rows

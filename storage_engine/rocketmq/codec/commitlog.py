@@ -43,7 +43,7 @@ _UINT32 = struct.Struct(">I")
 _INT64 = struct.Struct(">q")
 _BLOCK: Final = 4096
 _WINDOWS_BYTES: Final = (1 << 16, 1 << 20, 1 << 24)
-"""Ranges that are searched backwards for a message. In the broker's default, a message has at most 4 MiB."""
+"""Lengths of the range that is searched backwards for a message. By default a message has at most 4 MiB."""
 _MAGICS: Final = tuple(map(_UINT32.pack, frame.MESSAGE_MAGICS))
 _SIZE_AND_MAGIC: Final = struct.Struct(">iI")
 

@@ -48,7 +48,7 @@ _TEXT_COLUMNS = {
     "unique_key": (kernels.UNIQUE_KEY, kernels.UNIQUE_KEY_OFFSETS, kernels.HAS_UNIQUE_KEY),
     "properties_text": (kernels.PROPERTIES, kernels.PROPERTIES_OFFSETS, kernels.HAS_PROPERTIES),
 }
-"""Columns of a text's bytes, of its offsets, and of flags whether it is there; None if it always is."""
+"""Columns of a text's bytes, of its offsets, and of flags (1: the row has a text); None if all have one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +117,7 @@ class _Columns:
         return self.array(column, np.uint8, self.rows)
 
     def validity(self, column: int | None, otherwise: pa.Buffer | None) -> pa.Buffer | None:
-        """Return a flag column as a bitmap, or None if all flags are set; ``otherwise`` without a column."""
+        """Return a flag column as a bitmap; None if all flags are set; ``otherwise`` for no column."""
         if column is None:
             return otherwise
         flags = self.flags(column)

@@ -160,8 +160,8 @@ def filler_rows(
     runs = ends - starts
     if (short := runs <= frame.MIN_MESSAGE_BYTES).any():
         raise ProofError(
-            f"offset {starts[np.argmax(short)]}: expected room for a message where one was, found "
-            f"{runs[np.argmax(short)]} bytes between the messages that are left."
+            f"offset {starts[np.argmax(short)]}: expected room for a filler message, found "
+            f"{runs[np.argmax(short)]} bytes between the remaining messages."
         )
     counts = -(-runs // frame.FILLER_BYTES)
     run = np.repeat(np.arange(len(runs)), counts)

@@ -16,8 +16,8 @@ _NAME_END: Final = chr(NAME_VALUE_SEPARATOR)
 PAIR_END: Final = chr(PROPERTY_SEPARATOR)
 _EMPTY: Final = pa.scalar("")
 _BITS: Final = 50
-"""Most names that get one bit each in a sum of 64 bits. The 14 bits above them are for carries: a block of at
-most 32,767 bytes has fewer than 2^13 pairs.
+"""If there are fewer names than this, each is one bit of a number, and a row's numbers are added up. The 14
+bits above are for carries: a block of at most 32,767 bytes has fewer than 2^13 pairs.
 """
 
 
@@ -46,7 +46,7 @@ def property_maps(texts: pa.ChunkedArray[Any]) -> pa.Array[Any]:
 
 
 def read_pairs(texts: pa.ChunkedArray[Any]) -> tuple[pa.Array[Any], npt.NDArray[np.bool_]]:
-    """Return maps like :func:`property_maps`, and for each text whether no pair of it was dropped."""
+    """Return maps like :func:`property_maps`, and for each text whether all its pairs are in the map."""
     blocks: Any = texts.combine_chunks()
     pieces: Any = pc.split_pattern(blocks, PAIR_END)
     pair: Any = pc.split_pattern(pieces.flatten(), _NAME_END, max_splits=1)

@@ -50,7 +50,7 @@ class StoredMessage(NamedTuple):
     def property(self, name: bytes) -> bytes | None:
         """Return a property's value; None if the message has no property of this name.
 
-        Of several values the last one counts, without empty ones (MessageDecoder#string2messageProperties).
+        Of several values that aren't empty, the last counts (MessageDecoder#string2messageProperties).
         """
         for pair in reversed(self.properties.split(bytes([frame.PROPERTY_SEPARATOR]))):
             key, _, value = pair.partition(bytes([frame.NAME_VALUE_SEPARATOR]))

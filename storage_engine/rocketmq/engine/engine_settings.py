@@ -30,7 +30,7 @@ LIGHT_PREFIX = "%LMQ%"
 NO_LIGHT_QUEUES = ("%RETRY%", "rmq_sys_")
 """Prefixes of topics whose messages get no entries in light queues."""
 DISPATCH, DISPATCH_OFFSETS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
-"""Properties of a message that light queues share: their names, and its offset in each."""
+"""Properties of a message in light queues: the queues' names, and the message's offset in each queue."""
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": HOUR_MS, "d": DAY_MS}
 _ENTRIES_OF_A_QUEUE_FILE = 300_000
 _FILES_TO_LOOK_AT = 200

@@ -210,7 +210,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         return uid in (0, os.geteuid())
 
     def lock(self) -> bool:
-        """Keep other processes from deleting, by the lock of this server.
+        """Keep other processes from deleting, by this server's lock. Return True: the lock is taken.
 
         :raises StoreBusyError: another process has the lock.
         """
@@ -253,8 +253,8 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
             if file is None or file.base_offset != segment.base_offset:
                 if os.path.lexists(segment.facts.path):
                     raise ChangedUnderUsError(
-                        f"{segment.facts.path}: expected the log's first file, found that it begins at "
-                        f"{files.min_offset}. It was not deleted. Plan again.",
+                        f"{segment.facts.path}: expected the log's first file, found that the log begins at "
+                        f"{files.min_offset}. The file was not deleted. Plan again.",
                         path=segment.facts.path,
                     )
                 continue

@@ -54,8 +54,8 @@ SERVED_WITHOUT_QUEUES: Final = (
     "Then 4.9.7 and 5.3.3 serve all messages, 5.0 to 5.2 serve none, and 5.4 and 5.5 serve those of the last "
     "10 segments."
 )
-"""Which messages a broker serves from a store without queues. It depends on the release from how many last
-segments the broker makes queues (CommitLog#recoverNormally, commitLogRecoverMaxNum).
+"""Which messages a broker serves from a store without queues. The broker makes queues again from the last
+segments; their number depends on its release (CommitLog#recoverNormally, commitLogRecoverMaxNum).
 """
 
 _V4_0_0, _V5_9_9 = 213, 611
@@ -244,7 +244,7 @@ def usable_broker_config(
 
 
 def parse_delete_when(delete_when: str) -> tuple[int, ...]:
-    """Return deleteWhen's hours, which are joined by ";" (UtilAll#isItTimeToDo). Some may be on no clock.
+    """Return deleteWhen's hours, which are joined by ";" (UtilAll#isItTimeToDo), even hours such as 25.
 
     :raises ValueError: the broker can't parse an hour; it would abort the whole cleaning pass.
     """

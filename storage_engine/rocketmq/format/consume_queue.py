@@ -95,7 +95,7 @@ class EntryFormat:
     """The entries of one kind of queue.
 
     :param dtype: type of an entry, big-endian and packed; its field ``offset`` is the physical offset.
-    :param in_use: whether the broker's recovery accepts an entry as written; takes an array or one's fields.
+    :param in_use: whether the broker's recovery accepts an entry as written; takes one entry or an array.
     """
 
     dtype: np.dtype[Any]
@@ -213,7 +213,7 @@ class EntryFormat:
     def _bisect(
         self, fd: int, file: MappedFile, count: int, holds: Callable[[Mapping[str, int]], Any]
     ) -> int:
-        """Return for how many of the first ``count`` entries a condition holds. Behind them it must fail."""
+        """Return how many of the first ``count`` entries meet a condition. They must precede all others."""
         low, high = 0, count
         while low < high:
             middle = (low + high) // 2
@@ -303,7 +303,7 @@ def bounds(files: tuple[MappedFile, ...], log_min_offset: int, last: Position = 
 
 
 def next_queue_offset(files: tuple[MappedFile, ...], last: Position) -> int:
-    """Return the queue offset of the next entry. Without entries, its files' first offset, or 0."""
+    """Return the queue offset of the next entry: without entries the files' first offset, without files 0."""
     if last is not None:
         return queue_offset(*last) + 1
     return files[0].base_offset // CONSUME_QUEUE_ENTRY_BYTES if files else 0

@@ -58,7 +58,7 @@ class IndexHeader:
 class IndexFile:
     """One index file.
 
-    :param capacity: number of entries for which the file has room, with the unused number 0 (maxIndexNum).
+    :param capacity: number of entries for which a file has room, counting the unused number 0 (maxIndexNum).
     """
 
     path: Path

@@ -106,7 +106,8 @@ def resolve_layout(config: BrokerConfig, *, to_archive: bool = False) -> StoreLa
         queues are in RocksDB. Then ``archive_only`` is set in the layout, and nothing may be deleted.
     :raises StoreNotFoundError: the root or a configured commitlog directory is missing.
     :raises UnsupportedLayoutError: the store uses RocksDB, DLedger or compaction.
-    :raises StoreLayoutError: a directory belongs to another store, or a link to a directory of another owner.
+    :raises StoreLayoutError: a directory is another store's, or is a link whose owner is neither root nor
+        its target's owner.
     """
     named = Path(config.store_path_root_dir)
     _require_directory(named, "the store's root directory")
@@ -162,8 +163,8 @@ def _own_directory(root: Path, path: Path) -> Path:
     link = path.lstat() if path.is_symlink() and path.parent.samefile(root) else None
     if link is not None and link.st_uid not in (0, real.stat().st_uid if real.exists() else 0):
         raise StoreLayoutError(
-            f"{path}: expected a directory, or a symbolic link to one of the same owner, found a link of uid "
-            f"{link.st_uid} to {real}. Nothing was changed. If it is right, have root make the link "
+            f"{path}: expected a directory, or a symbolic link of its target's owner, found a link of uid "
+            f"{link.st_uid} to {real}. Nothing was changed. If the link is right, have root make it "
             f"(chown -h root {path})."
         )
     lock = real.parent / "lock"
@@ -343,7 +344,7 @@ def has_controller(config: BrokerConfig, layout: StoreLayout) -> bool:
     checkpoint has the offset that its master sent; unless ``allAckInSyncStateSet`` is set, that is the
     master's end (CommitLog#getConfirmOffset). A broker without a controller writes its own end there.
 
-    Without the setting, a file that only brokers with a controller keep decides.
+    Without the setting, the answer is yes if there is a file that only brokers with a controller keep.
     """
     mode = config.raw.get(CONTROLLER_MODE, "").strip().lower()
     return mode == "true" or (mode != "false" and (layout.root / _EPOCHS).exists())

@@ -6,7 +6,8 @@ that must stay get an mtime in the future: the hold's end. Until then they don't
 fileReservedTime from 0 on, and no process has to run for that.
 
 One such segment would be enough if no program touched or removed it. A pass deletes at most
-deleteFileBatchMax segments. The fence has one more, so that a pass that gets past a gap still ends within it.
+deleteFileBatchMax segments. The fence has one more, so that a pass that gets past a gap still ends within
+the fence.
 
 An mtime doesn't prevent deletion by force (cleanFileForciblyEnable). Plans use the mtimes and settings that
 the store would have without the hold.
@@ -50,7 +51,8 @@ class Fence:
 
     :param mtimes_ns: the fence's segments, oldest first, each with its required mtime. Empty if only the
         active segment is left, which no broker deletes.
-    :param ends_at_ms: end of the fence at any later fileReservedTime from 0 on.
+    :param ends_at_ms: end of the fence, even if fileReservedTime is changed to 0 or more. Without
+        segments it is the same as ``deletes_from_ms``.
     :param deletes_from_ms: time from which the broker's current settings permit to delete the fence.
     """
 
@@ -91,15 +93,15 @@ def first_that_stay(found: Observed, releasing: Collection[int] = (), count: int
 def lease_mtime_ns(now_ms: int, hold_hours: int, reserved_hours: int) -> int:
     """Return the mtime of a segment that the broker must not delete before ``hold_hours`` have passed.
 
-    A broker accepts a negative fileReservedTime, which makes files expire earlier. The mtime is later by that
-    time. It is rounded up to a second, since some file systems and Java 8 keep only seconds.
+    A broker accepts a negative fileReservedTime, which makes files expire earlier. Then the mtime is later by
+    as many hours. It is rounded up to a second, since some file systems and Java 8 keep only seconds.
     """
     mtime_ms = now_ms + (hold_hours + max(-reserved_hours, 0)) * HOUR_MS
     return -(-mtime_ms // _SECOND_MS) * _SECOND_MS * _MS_NS
 
 
 def stands_until_ms(mtime_ns: int, reserved_hours: int) -> int:
-    """Return the time until which a file can't expire at any later fileReservedTime from 0 on."""
+    """Return the time up to which a file can't expire, even if fileReservedTime is changed to 0 or more."""
     return mtime_ns // _MS_NS + min(reserved_hours, 0) * HOUR_MS
 
 
@@ -150,7 +152,7 @@ def _has_lease(state: HoldState, file: SeenFile) -> bool:
 
 
 LOWEST_HOURS: Final = 24 * 365
-"""Hours below 0 up to which a later mtime compensates for fileReservedTime. File systems limit mtimes."""
+"""Lowest fileReservedTime, in hours below 0, for which an mtime compensates. File systems limit mtimes."""
 
 MARGIN_PERCENT: Final = 5
 """If the broker may delete by force, disks must be this many percentage points below the force level."""

@@ -30,7 +30,7 @@ NAME: Final = "watch"
 _LOCK: Final = "watch.lock"
 BEAT_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 5.0
-"""After this time without a heartbeat a watch counts as dead, and without a look as not watching."""
+"""Without a heartbeat for this time, a watch counts as dead; without a look for it, as not watching."""
 TENDED_SECONDS: Final = 600.0
 """Time from a watch's look at the shield, which archives segments, until the shield counts as untended."""
 _BYTES: Final = 512
@@ -160,7 +160,7 @@ def last_look(root: Path) -> WatchLook | None:
 
 
 def silent_watch(root: Path) -> str:
-    """Return why a watch that hasn't recorded its end doesn't check the fence; "" without such a watch."""
+    """Return why a watch without a recorded end doesn't check the fence; "" if it does, or there is none."""
     beat = _read(root)
     if isinstance(beat, str) or beat.has_ended:
         return ""
@@ -170,7 +170,7 @@ def silent_watch(root: Path) -> str:
 def is_shield_tended(root: Path) -> bool:
     """Return whether a store has a live watch that archives deleted segments and has lately done so.
 
-    A watch that has just begun counts as well. Otherwise a run would remove the links that it makes.
+    A watch that has just begun counts as well. Otherwise a run would remove the links that the watch makes.
     """
     beat = _read(root)
     if not isinstance(beat, Heartbeat) or not beat.tends_shield or _explain_dead(beat):

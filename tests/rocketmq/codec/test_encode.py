@@ -136,7 +136,5 @@ def test_filler_of_much_room_has_frames_that_a_broker_reads_into_memory() -> Non
 
 
 def test_where_no_message_was_no_filler_fits() -> None:
-    with pytest.raises(
-        ProofError, match="offset 7: expected room for a message where one was, found 91 bytes"
-    ):
+    with pytest.raises(ProofError, match="offset 7: expected room for a filler message, found 91 bytes"):
         CODEC.filler(np.array([7]), np.array([98]), np.array([1]))

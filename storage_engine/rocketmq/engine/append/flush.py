@@ -91,10 +91,10 @@ class _Waiting:
 
 
 class GroupCommit:
-    """Flushes for a group of waiting puts, when as many wait as at the last flush, or when no more join.
+    """Flushes once for all waiting puts, when as many wait as at the last flush, or when no more join.
 
-    Threads whose puts were flushed soon make their next puts. So the last thread to join flushes for all, and
-    no other thread has to be woken for that.
+    After a flush, the threads soon make their next puts. So the last thread to join flushes for all, and no
+    other thread has to be woken to flush.
     """
 
     def __init__(self, flush: Callable[[], object], flushed: Callable[[], int]) -> None:

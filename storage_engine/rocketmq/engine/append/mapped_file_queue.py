@@ -57,7 +57,7 @@ PAGE_BYTES = 4096
 _AHEAD_BYTES = 32 << 20
 _LEAST_AHEAD_BYTES = 1 << 20
 _CALLS_AHEAD, _MOST_WRITABLE_BYTES = 2, 64 << 20
-"""Limits for making pages writable ahead of a fast producer: the growth during this many calls, and bytes."""
+"""Limits of what is made writable ahead of a fast producer: a multiple of its last growth, and bytes."""
 _DONT_NEED, _POPULATE_READ, _POPULATE_WRITE = 4, 22, 23
 """MADV_DONTNEED, and MADV_POPULATE_READ and MADV_POPULATE_WRITE, which Linux has since 5.14."""
 _BLANK = struct.Struct(">iI")
@@ -348,9 +348,9 @@ def _locked_buffer(size_bytes: int) -> mmap.mmap:
 
 _FORCED_AFTER_MS = 1000
 Make = Callable[[int], WritableFile]
-"""Function that creates the file with this first offset."""
+"""Function that takes an offset and creates the file that begins there."""
 _DESCRIPTORS_PER_FILE = 2
-"""One of the file itself, and one that Python's mapping keeps."""
+"""File descriptors of a file of the log: its own, and another that Python's mapping keeps."""
 _OTHER_DESCRIPTORS = 512
 """File descriptors for queues, index, sockets, and future files of the log."""
 
@@ -573,7 +573,7 @@ class FileQueue:
 
 
 def delete_empty_files(directories: Sequence[Path], raw_files: Sequence[tuple[Path, int]]) -> None:
-    """Delete last files without a byte, which :func:`list_raw_files` left out (MappedFileQueue#doLoad)."""
+    """Delete the empty last files, which :func:`list_raw_files` left out (MappedFileQueue#doLoad)."""
     listed_paths = {path for path, _ in raw_files}
     for directory in directories:
         for path in directory.iterdir() if directory.is_dir() else ():
@@ -596,7 +596,7 @@ class FlushGuard:
 
     @contextmanager
     def flushing(self) -> Iterator[None]:
-        """Let the block flush, alone.
+        """Let the block flush while no other block does.
 
         :raises OSError: the disk has refused before.
         """

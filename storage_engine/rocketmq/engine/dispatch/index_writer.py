@@ -71,7 +71,7 @@ class IndexWriter:
         self._file: np.ndarray[tuple[int], np.dtype[np.uint8]] | None = None
         self._path: Path | None = None
         self._sound = self._loaded = 0
-        """Numbers of files that a crash left: of first files that are surely undamaged, and of all."""
+        """How many of the first files a crash surely left undamaged, and how many files were loaded."""
 
     @property
     def _file_bytes(self) -> int:
