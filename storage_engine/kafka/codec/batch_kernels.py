@@ -116,10 +116,9 @@ def scan(
     counts: Ints32,
     codecs: Bytes,
 ) -> None:
-    """Find batches and undecodable bytes from ``state[POSITION]`` on, in about ``limit`` bytes.
+    """Find the batches in about ``limit`` bytes from the walk's position on, at least one.
 
-    After an impossible length, the rest of the segment is undecodable. A batch with another fault is
-    undecodable, and the walk continues after this batch.
+    After an impossible length, the rest is undecodable. After a wrong CRC, the walk goes on behind it.
     """
     position = state[POSITION]
     run_end = state[RUN_END]
@@ -161,8 +160,8 @@ def scan(
 def read_words(address: int, positions: Ints64, at: int, width: int, values: Ints64) -> None:
     """Read a field of each batch.
 
-    :param at: the field's position in a batch.
-    :param width: the field's length: 2, 4 or 8 bytes.
+    :param at: its position in a batch.
+    :param width: of the field: 2, 4 or 8 bytes.
     """
     for i in range(len(positions)):
         place = address + positions[i] + at

@@ -590,7 +590,7 @@ def fill_64(column: int, first: int, last: int, value: int) -> None:
 def write_own_row(
     columns: int, row: int, kind: int, at: int, size: int, limit: int, place: int, headers: int
 ) -> None:
-    """Write the row of a batch, or of bytes that are no batch. Its bits must have their initial values.
+    """Write the row of a batch, or of bytes that are no batch. Its bits must still have their first values.
 
     :param size: the number of bytes that the row owns: only the header's if the batch's records own their
         bytes.
@@ -656,7 +656,7 @@ def write_shared(columns: int, first: int, last: int, at: int, attributes: int) 
 
 @inlined
 def take_back(columns: int, first: int, last: int) -> None:
-    """Set the bits of the rows [first, last) back to their initial values."""
+    """Set the bits of the rows [first, last) back to their first values."""
     for row in range(first, last):
         for column in (HAS_OFFSET, HAS_TIMESTAMP, HAS_KEY, HAS_VALUE, IS_RECORD, IN_BATCH):
             set_bit(word(columns, column), row)
