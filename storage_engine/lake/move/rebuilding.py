@@ -232,8 +232,8 @@ def prove_orphan(
 
     :param earlier: receipts that don't count, of any state. They describe the broker's files.
     :param beside: another segment that was just proven in the same file, which then isn't hashed again.
-    :raises ProofError: the file isn't the segment; or only a receipt would have the segment's end offset, and
-        no receipt has it.
+    :raises ProofError: the file isn't the segment, or neither the file nor a receipt has the segment's end
+        offset.
     :raises LakeUnavailableError: the file can't be read.
     """
     broker = broker_in(messages.metadata.properties)
