@@ -382,7 +382,7 @@ def test_two_servers_of_a_lake_see_its_commits_and_keep_positions_apart(
             served(lake, tmp_path / "a.json") as (one, _),
             served(lake, tmp_path / "b.json") as (other, _),
         ):
-            with pytest.raises(BadInputError, match="no other server has"):
+            with pytest.raises(BadInputError, match="no other server uses"):
                 CommittedPositions(tmp_path / "a.json")
             return await asyncio.to_thread(go_on, [one, other])
 
