@@ -174,7 +174,7 @@ def test_nothing_is_overwritten(archived: Lake, tmp_path: Path) -> None:
 def test_a_file_that_appears_meanwhile_is_not_overwritten(archived: Lake, tmp_path: Path) -> None:
     target = tmp_path / "there"
     late = Heard(lambda _: target.write_bytes(b"x"))
-    with listening(late), pytest.raises(ExportError, match="found one"):
+    with listening(late), pytest.raises(ExportError, match="found a file"):
         export_messages(archived, target, Selection())
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
     assert target.read_bytes() == b"x"
