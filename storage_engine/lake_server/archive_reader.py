@@ -50,7 +50,10 @@ class Transactions:
     sections: tuple[tuple[int, int], ...]
 
     def stable_at(self, offset: int) -> int:
-        """Return the last stable offset of the first section that ends after an offset, or of the last."""
+        """Return the last stable offset of the section of an offset, or of the next section.
+
+        For an offset after all sections, return the last section's; without sections, return the offset.
+        """
         last = self.sections[-1][1] if self.sections else offset
         return next((stable for end, stable in self.sections if offset < end), last)
 
@@ -125,7 +128,7 @@ number of threads limits the memory for all consumers."""
 _THREADS_FAR = 4
 """Number of decoding threads for a lake in an object store. They spend most of their time waiting."""
 _MOST_SEGMENTS = 256
-"""Most segments that are kept decoded. Each has an open file."""
+"""Maximum number of segments that are kept decoded. Each has an open file."""
 _AHEAD = 2
 """Number of pieces that are decoded in advance, because decoding a piece takes longer than sending it."""
 

@@ -36,7 +36,7 @@ from storage_engine.model.proof.receipt import (
 from storage_engine.model.store import grouped
 
 _ID_SHOWN = 8
-"""Number of characters of a topic's id. They follow its name if a newer topic has the same name."""
+"""Number of characters of the id that follow an older topic's name if a newer topic has the same name."""
 
 
 @dataclass(frozen=True, slots=True)

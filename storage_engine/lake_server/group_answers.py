@@ -5,9 +5,9 @@ a generation. See Kafka's GroupCoordinator, KIP-62, KIP-345 for static members, 
 ids.
 
 Positions that consumer groups committed to this server can be given back to the cluster. Before that, the
-cluster's own positions are written to the file. A position is committed to the cluster only if the cluster
-still has the one in the file. So a group that has continued at the cluster is never set back, even after a
-kill.
+cluster's own positions are recorded in the file of committed positions. A position is committed to the
+cluster only if the cluster still has the recorded position. So a group that has continued at the cluster is
+never set back, even after a kill.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class CommittedPositions:
         except OSError:
             os.close(self._lock)
             raise BadInputError(
-                f"{path}: expected a file that no other server has, found that another one has locked it. "
+                f"{path}: expected a file that no other server uses, found that another server locked it. "
                 "Nothing was started. Name another file by --positions."
             ) from None
         try:
@@ -471,7 +471,7 @@ class GroupCoordinator:
 
 
 def _find_instance(group: ConsumerGroup, instance_id: str | None) -> Member | None:
-    """Return the member with this instance id, or None without a member or an id."""
+    """Return the member with this instance id, or None if there is no such member or the id is None."""
     same = (member for member in group.members.values() if member.instance_id == instance_id)
     return None if instance_id is None else next(same, None)
 

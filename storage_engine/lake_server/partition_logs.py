@@ -50,7 +50,7 @@ class LogSource(Enum):
 class SeamStep:
     """The source that answers a reader at an offset.
 
-    :param offset: the offset to read from. It is higher than the requested one if no source has that one.
+    :param offset: the offset to read from. If no source has the requested offset, it is the next available.
     :param end: end of the lake's contiguous offsets from ``offset`` on. For other sources it is ``offset``.
     :param missing: skipped offsets that neither expired nor are in the lake or the cluster, as (first, end).
     """
@@ -110,9 +110,10 @@ _AGAIN: Final = ErrorCode.not_leader_or_follower
 """The error code after which each client repeats its request."""
 _MOST_REST_SECONDS = 0.5
 _MOST_OF_CLUSTER = 2 << 20
-"""Most bytes of the cluster in one answer. They stay in memory until the client has received them."""
+"""Maximum number of the cluster's bytes in one answer. They stay in memory until the client has received
+them."""
 _MOST_LOGGED = 100_000
-"""Most lines that are remembered so as not to log them again. Clients can cause any number of lines."""
+"""Maximum number of remembered lines, which aren't logged again. Clients can cause any number of lines."""
 _PASSING = (ErrorCode.none, ErrorCode.offset_out_of_range)
 _CONTENT = ["offset", "timestamp", "key", "value", "headers"]
 
@@ -461,7 +462,8 @@ class Logs:
     async def _find_difference(self, partition: ArchivedPartition) -> str:
         """Return why the cluster's log can't continue the archived log, or "" if it can.
 
-        The last archived batch is compared with the cluster's, once for each end and each leader.
+        The last archived batch is compared with the cluster's batch at its offsets. A finished
+        comparison stays valid until the archived log grows or the partition's leader changes.
 
         :raises UpstreamError: the cluster doesn't answer.
         :raises StorageEngineError: the cluster has another topic of this name, or the lake can't be read.

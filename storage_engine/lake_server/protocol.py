@@ -105,7 +105,7 @@ def read_request(data: bytes, host: str, login: Login) -> Request:
     key, version, correlation_id = _PREFIX.unpack_from(data)
     name, lowest, highest = APIS.get(key, ("", 0, -1))
     if not login.is_done and key not in _BEFORE_LOGIN:
-        raise ProtocolError("expected a client that has logged in, found one that hasn't")
+        raise ProtocolError("expected a client that has logged in, found a client that hasn't logged in")
     if not lowest <= version <= highest:
         if key == API_VERSIONS:
             # A client that asks in a later version expects an answer in version 0 (KIP-511).

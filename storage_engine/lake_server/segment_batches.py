@@ -194,8 +194,8 @@ class Piece:
     ) -> Piece:
         """Find the batches with the right CRC in bytes.
 
-        A CRC doesn't cover the batch's first offset. So these offsets must rise, and be within ``offsets``.
-        If one isn't, its batch, the batch before it and all following batches are left out.
+        A CRC doesn't cover the batch's first offset. So first offsets must rise, and be within ``offsets``.
+        If a first offset breaks this rule, its batch, the batch before and all later batches are left out.
 
         :param data: all bytes that ``read`` can return.
         :param offsets: lowest and highest allowed first offset of a batch.
@@ -453,7 +453,7 @@ class SegmentInLake:
         return self._beginnings[number]
 
     def _begins_late(self, number: int, offset: int) -> bool:
-        """Return whether the batch with an offset begins before this window."""
+        """Return whether the batch with an offset begins before the window ``number``."""
         window = self._windows[number]
         begin = self._find_beginning(number)
         if begin is None:
@@ -465,7 +465,10 @@ class SegmentInLake:
         return int.from_bytes(bytes(self._scratch.kept(at, at + 8)), "big", signed=True) > offset
 
     def _highest_values(self, column: Sequence[pq.Statistics | None]) -> Longs:
-        """Return the highest value of a column up to each window. Without statistics it may be any value."""
+        """Return for each window the highest value of a column in this window and all windows before.
+
+        For row groups without statistics the highest possible value is assumed.
+        """
         highest: list[int] = []
         for window in self._windows:
             statistics: Any = column[window.first_row_group : window.end_row_group]

@@ -43,7 +43,7 @@ from storage_engine.lake_server.users import MECHANISMS, Login, LoginError, User
 
 _TOPIC_RESOURCE = 2
 _MOST_BYTES = 55 << 20
-"""Most bytes of one answer, even if a client requests more, like a broker's fetch.max.bytes."""
+"""Maximum number of bytes of one answer, even if a client requests more, like a broker's fetch.max.bytes."""
 _LONGEST_WAIT_SECONDS = 30.0
 _FETCH_OF_ZSTD = 10
 """The lowest version of Fetch whose clients know zstd (KIP-110)."""
@@ -301,8 +301,8 @@ class Listening:
             if not self.insecure and not is_loopback(self.host):
                 raise BadInputError(
                     f"serve-lake: expected TLS where other hosts connect, found none for {self.host}. "
-                    "Nothing was started. Give --tls-cert. Or give --insecure, if it doesn't matter that "
-                    "others in the network can read the messages."
+                    "Nothing was started. Give --tls-cert; or, if others in the network may read the "
+                    "messages, give --insecure."
                 )
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -431,8 +431,8 @@ class Connections:
         if self._count >= self._most:
             if not self._is_full:
                 self._log(
-                    f"client {host}: refused, because {self._most} connections are open. More are "
-                    "refused until one ends"
+                    f"client {host}: refused, because {self._most} connections are open. More clients "
+                    "are refused until a connection ends"
                 )
             self._is_full = True
             outgoing.close()
@@ -469,7 +469,7 @@ class Connections:
                     data = await _read_rest(incoming, begun, login)
             except TimeoutError:
                 raise ProtocolError(
-                    f"expected a whole request within {_REQUEST_SECONDS:g} s, found a part of one"
+                    f"expected a whole request within {_REQUEST_SECONDS:g} s, found a part of a request"
                 ) from None
             frame = await self._answers.answer(read_request(data, host, login))
             if frame is None:
@@ -489,7 +489,7 @@ async def _send(outgoing: asyncio.StreamWriter, data: bytearray | Batches) -> No
             # The connection can't be closed in order, because the unsent bytes would have to be sent first.
             outgoing.transport.abort()
             raise ProtocolError(
-                f"expected a client that reads its answer within {_IDLE_SECONDS:g} s, found one that doesn't"
+                f"expected a client that reads its answer within {_IDLE_SECONDS:g} s, found unread bytes"
             ) from None
 
 

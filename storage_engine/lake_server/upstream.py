@@ -1,7 +1,7 @@
 """Requests to the lake's cluster, in Kafka's protocol and with kio's types.
 
-Batches are passed on unchanged. In the cluster only positions are changed, of groups that are given back or
-that commit there.
+Batches are passed on unchanged. In the cluster, only positions are changed: those of groups that are given
+back, or that commit at the cluster.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ANSWER_SECONDS = 20.0
 _RENEWAL_SECONDS = 5.0
 _LENGTH = struct.Struct(">i")
 _MOST_IDLE = 64
-"""Most idle connections to one broker that are kept."""
+"""Maximum number of idle connections to one broker that are kept."""
 _LONGEST_ANSWER_BYTES = 256 << 20
 EARLIEST: Final = -2
 LATEST: Final = -1

@@ -139,7 +139,9 @@ class Login:
         try:
             return self._check_plain(message) if self._mechanism == PLAIN else self._scram_step(message)
         except (ScramException, ValueError, LookupError) as error:
-            raise LoginError("expected a known user and the right password, found others") from error
+            raise LoginError(
+                "expected a known user and the right password, found another user or password"
+            ) from error
 
     def _check_plain(self, message: bytes) -> bytes:
         _, name, password = message.decode().split("\0")

@@ -96,7 +96,8 @@ def fills_in_ms(
 ) -> int | None:
     """Return the time in ms until the free bytes are used up at the recent rate, or None if never.
 
-    :param grown_bytes: bytes written within ``within_ms``, less deletions in that time outside ``leaving``.
+    :param grown_bytes: bytes written within ``within_ms``, less bytes deleted in that time that ``leaving``
+        lacks.
     :param leaving: known future deletions, by time: pairs of the ms until then and the bytes.
     :param goes_after_ms: new bytes are deleted this long after they were written. If the free bytes last
         until then, they last for ever. None if new bytes are kept.

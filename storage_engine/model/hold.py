@@ -1,4 +1,4 @@
-"""A hold on a running broker's store, its state in the journal, and its drift. Also a shield's needs."""
+"""A hold on a running broker's store, its state in the journal, its drift, and the needs of a shield."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ShieldNeed:
     :param used_percent: level of the fullest of these disks, computed with the broker's formula; None if it
         is unknown.
     :param is_tended: a live watch acts on deletions.
-    :param refusal: why no shield is permitted now; "" where one is.
+    :param refusal: why no shield is permitted now; "" if a shield is permitted.
     """
 
     batch_segments: int | None = None
@@ -126,8 +126,8 @@ class Drift:
     :param start_offset: first offset of a range that is gone; -1 for other drift.
     :param end_offset: offset behind that range; -1 for other drift.
     :param topics: topics of the messages in that range, as far as they are still known.
-    :param log_id: identity of the range's log, as in receipts. "" where it isn't known, and for a deleted log
-        once the detail names the part of the range that no lake has.
+    :param log_id: identity of the range's log, as in receipts; "" if it isn't known. For a deleted log, it is
+        "" once ``detail`` names the part of the range that no lake has.
     :param unarchived: the rule by which the range did not have to be archived; "" if there is none.
     """
 
@@ -198,7 +198,8 @@ class HoldStatus:
     :param alarms: other problems that need a person, such as a hold that can't be ended.
     :param unheld: logs that aren't held now although other logs of the store are, each with the reason. We
         delete nothing of these logs.
-    :param watch: the last look of the store's watch; None if none is needed, or none looks (see ``notices``).
+    :param watch: the last look of the store's watch; None if no watch is needed, or no watch looks (see
+        ``notices``).
     :param lasts_ms: how long the hold lasts from a renewal; None if for ever, or if not known.
     """
 

@@ -16,7 +16,7 @@ def test_what_was_committed_is_there_for_the_next_server(tmp_path: Path) -> None
     with closing(CommittedPositions(path)) as first:
         first.commit("g", {("orders", 0): (5, None), ("orders", 1): (7, "note")})
         first.commit("g", {("orders", 0): (6, "")})
-        with pytest.raises(BadInputError, match="no other server has"):
+        with pytest.raises(BadInputError, match="no other server uses"):
             CommittedPositions(path)
     with closing(CommittedPositions(path)) as second:
         assert second.of("g", "orders", 0) == (6, "")

@@ -382,7 +382,7 @@ def test_two_servers_of_a_lake_see_its_commits_and_keep_positions_apart(
             served(lake, tmp_path / "a.json") as (one, _),
             served(lake, tmp_path / "b.json") as (other, _),
         ):
-            with pytest.raises(BadInputError, match="no other server has"):
+            with pytest.raises(BadInputError, match="no other server uses"):
                 CommittedPositions(tmp_path / "a.json")
             return await asyncio.to_thread(go_on, [one, other])
 
@@ -637,8 +637,8 @@ def test_what_comes_too_late_or_is_too_much_ends_its_connection_alone(
     said = b"\0\0\0\7"
     assert found == [said, said, b"", b"", said, said]
     assert [line.partition(": ")[2] for line in lines] == [
-        "refused, because 2 connections are open. More are refused until one ends",
-        "expected a whole request within 0.2 s, found a part of one. Its connection was closed.",
+        "refused, because 2 connections are open. More clients are refused until a connection ends",
+        "expected a whole request within 0.2 s, found a part of a request. Its connection was closed.",
     ]
 
 

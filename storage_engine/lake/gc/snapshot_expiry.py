@@ -8,8 +8,8 @@ snapshots make commits slow.
 Three kinds of snapshots never expire: the current one; those that a branch or tag names; and those outside of
 the current one's history. The table was rolled back from these snapshots, and they may be needed again. No
 snapshot expires while the current one has a broken receipt or chain, because an older snapshot may have the
-missing rows. Expiry removes no file. Readers of an older snapshot, and a catalog from a backup, can use their
-files until gc takes them by its own rule.
+missing rows. Expiry removes no file. Readers of an older snapshot, and a catalog from a backup, can use the
+snapshot's files until gc takes these files by gc's own rule.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.model.proof.receipt import ChainHead, with_rows
 
 _AT_ONCE = 1000
-"""Most snapshots that expire in one commit, because PyIceberg compares each with each."""
+"""Maximum number of snapshots that expire in one commit: PyIceberg compares each pair of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,8 @@ class LakePolicy:
 
     :param snapshot_age_ms: younger snapshots are kept, up to ``most_snapshots``.
     :param least_snapshots: number of the newest snapshots that are kept at any age.
-    :param most_snapshots: most snapshots that are kept at any age. Each takes some 700 bytes in every commit.
+    :param most_snapshots: number of the newest snapshots that may be kept because they are young. Each adds
+        some 700 bytes to every commit.
     """
 
     snapshot_age_ms: int = DAY_MS
@@ -63,8 +64,8 @@ class LakePolicy:
 class MaintainedTable:
     """Changes to one table, done or planned.
 
-    :param metadata_bytes: size of the table's metadata file before.
-    :param left_bytes: size of the table's metadata file after.
+    :param metadata_bytes: size of the table's metadata file before the expiry.
+    :param left_bytes: size of the table's metadata file after the expiry.
     """
 
     table: str
@@ -87,7 +88,7 @@ class LakeMaintenance:
     """Results of a lake's maintenance.
 
     :param taken_files: number of files that gc took into its trash.
-    :param deleted_files: number of files that had been in the trash for long enough.
+    :param deleted_files: number of files that gc deleted, because they had been in the trash for long enough.
     :param notices: snapshots and files that were left alone, with the reason.
     """
 

@@ -1,10 +1,10 @@
 """The trash: gc puts files into it. They can be put back, and are removed for good later.
 
 On this machine's file systems, a file is renamed into a hidden directory below its table's location. Each
-pass has one directory, and the file keeps its path below it. Object stores can't rename: a file stays at its
-place, and is in the trash as long as its pass's list names it. Each pass writes its list before it takes a
-file, and never changes another pass's list. The list's modification time is the time of the pass. After a
-kill at any instant, each file is at its place or in the trash.
+pass has one directory, below which a file keeps its path. Object stores can't rename: a file stays at its
+place, and is in the trash as long as the list of the pass names it. Each pass writes its list before the pass
+takes a file, and never changes another pass's list. The list's modification time is the time of the pass.
+After a kill at any instant, each file is at its place or in the trash.
 """
 
 from __future__ import annotations
@@ -171,8 +171,7 @@ def list_place(place: Place) -> Listing:
 def now_ns(places: Collection[Place], *, may_guess: bool) -> int:
     """Return the earliest present time by the places' clocks, in nanoseconds since the epoch.
 
-    :param may_guess: if a place can't be written, use this host's clock. It is only for callers that don't
-        remove files.
+    :param may_guess: if a place can't be written, use this host's clock. Not for callers that remove files.
     :raises LakeUnavailableError: a place can't be written.
     """
     try:
@@ -188,7 +187,7 @@ def _table_file(file: ListedFile, inside: str) -> TableFile:
 
 
 class _Links:
-    """Finds a local place's paths with symbolic links: second names of files, or files elsewhere."""
+    """Finds paths with a symbolic link below a local place: second names of files, or files elsewhere."""
 
     def __init__(self, place: Place) -> None:
         self._root = os.path.realpath(place.root) if place.is_local else None
@@ -387,7 +386,7 @@ def _move(source: Path, target: Path, file: TableFile) -> bool:
 
 
 def _link_back(target: Path, source: Path) -> bool:
-    """Link a file in the trash to its former name, and return whether the name has these bytes now."""
+    """Link a file in the trash to its former name. Return whether that name has the file's bytes now."""
     with lake_errors(str(source), "put a file back"):
         durable.make_dirs(target.parent)
         try:
@@ -410,7 +409,7 @@ def _read_list(place: Place, moment: str) -> Iterator[Taken]:
     except (ValueError, TypeError) as error:
         raise LakeUnavailableError(
             f"{location}: expected a list of files that gc took, found something else ({error}). Nothing was "
-            "removed. Remove the list: its files still are at their places, and then are out of the trash."
+            "removed. Remove the list: its files are still at their places, and leave the trash with it."
         ) from error
 
 

@@ -430,7 +430,8 @@ def _check_apart(lake: Lake, to: LakeConfig) -> None:
     if "://" not in warehouse:
         raise BadInputError(
             f"lake {to.location}: expected a warehouse with a location for the copy, found "
-            f"{warehouse or 'none'}. Nothing was created. Name one in its lake.json, such as file:///backup/warehouse."
+            f"{warehouse or 'none'}. Nothing was created. Name a warehouse in the copy's lake.json, such as "
+            "file:///backup/warehouse."
         )
     tables = [table.location().rstrip("/") for table in lake.tables()]
     held = [*tables, *_catalog_file(lake.config)]

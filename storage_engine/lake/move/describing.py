@@ -82,8 +82,8 @@ class StoreInfo:
     """Description of one store in a lake.
 
     :param ranges: contiguous ranges in the lake, as (log, lineage, from, to).
-    :param expired: such ranges of expired segments. No other field counts these segments.
-    :param in_part: such ranges of segments of which archive rules left topics out.
+    :param expired: contiguous ranges of expired segments. No other field counts these segments.
+    :param in_part: contiguous ranges of segments with topics that archive rules kept out of the lake.
     :param head_sequence: number of the last receipt of the chain.
     :param root: path of the store when its last receipt was written.
     """

@@ -84,8 +84,8 @@ def make_lake(config: LakeConfig, broker: str | None = None) -> Lake:
         store; None for the default broker, or for any broker if the lake exists.
     :raises LakeIdentityError: another lake's files are at this place, or another catalog makes a lake there.
     :raises LakeUnavailableError: the place can't be read or written.
-    :raises BadInputError: PyIceberg doesn't know the catalog's type. Or the place is inside a broker's store
-        or another lake, or contains another lake. Or the broker isn't installed, or the existing lake is for
+    :raises BadInputError: PyIceberg doesn't know the catalog's type; the place is inside a broker's store or
+        another lake, or contains another lake; the broker isn't installed; or the existing lake is for
         another broker.
     """
     with suppress(LakeMissingError):
@@ -124,7 +124,7 @@ def make_sqlite_file(file: Path) -> None:
 
 
 def make_catalog(config: LakeConfig, lake_id: str | None) -> Lake:
-    """Make a SQL catalog without a lake's tables unless it exists, and open it.
+    """Open a SQL catalog. If the catalog doesn't exist, make it first, without a lake's tables.
 
     :raises LakeUnavailableError: the catalog can't be made.
     """
@@ -243,8 +243,8 @@ def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> No
     if (around := table_around(file_io, location, config.namespace)) is not None:
         raise LakeIdentityError(
             f"{location}: expected a place of its own for a new lake, found it inside {around}, a table of "
-            "another lake, which would take these files for its own. Nothing was created. Choose another "
-            "place."
+            "another lake, which would take the new lake's files for its own. Nothing was created. Choose "
+            "another place."
         )
     if (intent := open_intent(file_io, location)) is not None:
         raise LakeIdentityError(
@@ -266,8 +266,8 @@ def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> No
 def refuse_around(config: LakeConfig) -> None:
     """Make sure that no other lake is directly inside a lake's directory or warehouse.
 
-    :raises BadInputError: another lake is directly inside. It could no longer prove segments if this lake
-        were made.
+    :raises BadInputError: another lake is directly inside. The other lake could no longer prove segments if
+        this lake were made.
     :raises LakeUnavailableError: the place can't be listed.
     """
     segments = usual_location(config, SEGMENTS)

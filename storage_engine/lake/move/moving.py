@@ -286,7 +286,7 @@ def finish(lake: Lake, tables: Tables, intent: Intent | None) -> None:
 
 
 def _newest_act(segments: PlacedTable) -> str:
-    """Return the SHA-256 of the newest act. If the acts can't be read or are no chain, the mark names it."""
+    """Return the SHA-256 of the newest act: the mark's act if the acts can't be read or are no chain."""
     with suppress(LakeUnavailableError):
         acts = read_acts_at(segments.io, segments.location)
         return acts[-1].sha256 if acts else ""
@@ -334,8 +334,8 @@ def check_same_lake(tables: Tables) -> None:
 class Relocated:
     """Result of a relocation.
 
-    :param former: the lake's location in the metadata before the move; None if it was right.
-    :param copy_of: UUID of the original, if this is a plain copy; otherwise None.
+    :param former: the lake's location in the metadata before; None if the metadata had the right location.
+    :param copy_of: UUID of the original, if the lake is a copy; otherwise None.
     :param other_catalog: the catalog that this one replaced, or None.
     :param dropped_snapshots: number of older snapshots that can't be read any more.
     """

@@ -142,8 +142,9 @@ class Orphans:
     """Orphans of a lake.
 
     :param found: segments without a sound receipt. Expired segments aren't among them.
-    :param conflicting: data files of segments with other bytes than a counting receipt for the same offset.
-    :param foreign: data files with another program's names that the table doesn't have.
+    :param conflicting: data files with other bytes than the counting receipt of their offset proves.
+    :param foreign: data files that another program named and the table doesn't have, and shared files that
+        can't be read.
     """
 
     found: tuple[Orphan, ...]
@@ -231,7 +232,8 @@ def prove_orphan(
 
     :param earlier: receipts that don't count, of any state. They describe the broker's files.
     :param beside: another segment that was just proven in the same file, which then isn't hashed again.
-    :raises ProofError: the file isn't the segment, or the segment's end is known only by a receipt.
+    :raises ProofError: the file isn't the segment, or neither the file nor a receipt has the segment's end
+        offset.
     :raises LakeUnavailableError: the file can't be read.
     """
     broker = broker_in(messages.metadata.properties)
@@ -341,8 +343,9 @@ class Rebuilt:
     :param other_catalog: the catalog that this one replaced, or None.
     :param brought: data files of the segments that were proven again, or that a dry run would try.
     :param refused: why other data files weren't added, with their names.
-    :param conflicting: data files with other bytes than a receipt proves for the same offset.
-    :param foreign: data files of another program that the table doesn't have.
+    :param conflicting: data files with other bytes than the counting receipt of their offset proves.
+    :param foreign: data files that another program named and the table doesn't have, and shared files that
+        can't be read.
     :param missing: data files of the table that don't exist. ``verify`` names their segments.
     :param unknown_heads: stores of which the lake lacks a known receipt.
     """
@@ -606,7 +609,7 @@ class _Rebuild:
         return sum((store, head.sequence, head.row_hash) in row_keys for store, head in heads)
 
     def _count_proven_files(self, messages: PlacedTable) -> int | None:
-        """Return how many files of receipts a state has, or None if it can't be read."""
+        """Return how many proven files a state has, or None if the state can't be read."""
         try:
             live = {location.removeprefix(f"{messages.location}/") for location in live_files(messages)}
         except LakeUnavailableError:

@@ -339,7 +339,7 @@ def _check_topic_id(lake: Lake, topic_id: str | None, ids: TopicIds | None) -> N
     listing = f"there are {named_in_short(names)}" if names else "its receipts name none"
     raise BadInputError(
         f"lake {lake.location}: expected the id of an archived topic, found {topic_id!r}; {listing}. "
-        "Nothing was written. Ids are compared letter by letter; without one, all topics of a name are "
+        "Nothing was written. Ids are compared letter by letter. Without an id, all topics of a name are "
         "exported."
     )
 
@@ -518,8 +518,8 @@ _WRITERS: dict[ExportFormat, Callable[[BinaryIO, pa.Schema], AbstractContextMana
 
 def _exists(target: Path) -> ExportError:
     return ExportError(
-        f"{target}: expected no such file, found one. Nothing was changed. Export into another file, or "
-        "remove this one."
+        f"{target}: expected no file of this name, found a file. Nothing was changed. Export into "
+        "another file, or remove this file."
     )
 
 

@@ -187,7 +187,7 @@ T = TypeVar("T")
 
 _BLOCK_BYTES = 1 << 20
 """Bytes that are written at a time. For larger writes the kernel uses larger pages, which a virtual machine
-may not have yet."""
+may first have to get from its host."""
 
 Chunks = Iterator[tuple[int, memoryview]]
 """A segment's bytes in order, as (position, bytes). They are valid until the next ones are requested."""
@@ -312,8 +312,9 @@ def write_segments(
 ) -> tuple[RestoredSegment, ...]:
     """Write archived segments into a new store directory, at the paths that their broker uses.
 
-    Then the broker's configuration is written, with which it serves them without repeating old work, and then
-    the other files that it needs. After a kill, the same restore can be run again.
+    After the segments, the broker's configuration is written. With this configuration the broker
+    serves the segments and doesn't repeat old work, such as the delivery of delayed messages. The other files
+    that the broker needs are written last. After a kill, the same restore can be run again.
 
     :param keep_mtime: give files their old mtime. A broker then deletes them at its next window.
     :param progress: called after each segment with its size in bytes, from any thread.

@@ -77,8 +77,8 @@ def choose(
     """Return the segments that a span touches, in each log's newest lineage, without a hole in any log.
 
     :param receipts: the store's receipts.
-    :param replicas: other stores' receipts of the same logs. They fill gaps between, before and after the
-        store's own receipts, if they join them without a hole.
+    :param replicas: other stores' receipts of the same logs. Replicas' segments fill gaps between, before and
+        after the store's own segments, if all these segments join without a hole.
     :param expired: receipts of expired segments, which error messages name.
     :param expiries: for each act, by its SHA-256, a clause with the policy and the time.
     :param unarchived: ranges that were deleted without a copy by a rule, with the rule.
@@ -137,7 +137,7 @@ def check_streams(chosen: Sequence[Receipt], streams: Callable[[Receipt], Set[st
 
     A broker numbers a queue's messages one after the other. Messages after the gap would get new numbers.
 
-    :param streams: returns the streams with rows in a segment, and is called only for logs that lack some.
+    :param streams: returns the streams with rows in a segment. Called only for logs with removed streams.
     :raises RestoreError: a stream has such a gap.
     """
     for log, of_log in group_by_log(chosen).items():
@@ -232,8 +232,8 @@ def _name_replicas(left: Receipt, right: Receipt, replicas: Sequence[Receipt]) -
         if row.log_id == right.log_id and row.base_offset < right.base_offset and left.end < row.end
     }
     return "".join(
-        f" Store {store_id} has archived some of these bytes, but receipts don't show that they join: if it "
-        f"is a replica of this store, restore them by --store-id {store_id}."
+        f" Store {store_id} has archived some of these bytes, but receipts don't show that the bytes join. "
+        f"If that store is a replica of this store, restore the bytes by --store-id {store_id}."
         for store_id in stores
     )
 
@@ -317,7 +317,8 @@ def _touches(receipt: Receipt, span: Span) -> bool:
 
 
 FILLED_FILE = Path(DIRECTORY, "filled.json")
-"""The record's path below a restored store's root. It is written before the first segment with filler."""
+"""Path, below a restored store's root, of the record of segments with filler. The record is written before
+the first such segment."""
 
 _MAX_BYTES = 64 << 20
 

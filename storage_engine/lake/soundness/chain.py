@@ -44,12 +44,12 @@ _LINK_TYPES: dict[str, pa.DataType] = {
 _LINKS = pa.schema([pa.field(name, kind) for name, kind in _LINK_TYPES.items()])
 
 _chains: FileMemory[dict[tuple[str, int], pa.Table]] = FileMemory(most=2)
-"""Links of each store from a row on, by the manifest list, which identifies a snapshot."""
+"""Links of rows: by the manifest list of a snapshot, then by store and number of the first row."""
 
 _LAST = 2**63 - 1
 
 _files: FileMemory[pa.Table] = FileMemory(most=500_000)
-"""Links by file. The limit is a number of rows, of some 140 bytes each."""
+"""Links by data file. The cache's limit is a number of rows; each row takes some 140 bytes."""
 
 _heads: dict[tuple[str, str], ChainHead] = {}
 """The last row of a chain that this process has checked, by table and store."""
@@ -65,7 +65,7 @@ _WHAT_NOW = (
 
 
 def row_hash(receipt: Mapping[str, Any]) -> str:
-    """Return the SHA-256, in hex, over the canonical JSON of all other fields that have a value."""
+    """Return the SHA-256, in hex, over the canonical JSON of all fields with a value, except ``row_hash``."""
     content = {name: value for name, value in receipt.items() if name != "row_hash" and value is not None}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -141,8 +141,9 @@ def check_links(
 ) -> ChainHead:
     """Check that each row of a store follows the one before, without hashing the rows' fields.
 
-    This is cheap: only three columns are read, of the rows from the oldest known one on. If these are wrong,
-    or if no row is known, all rows are checked. A caller that relies on a row must check its fields.
+    This is cheap: only three columns are read, of the oldest known row and later rows. If the check of these
+    rows fails, or if no row is known, all rows are checked. A caller that relies on a row must check its
+    fields.
 
     :param table: the loaded table ``segments``.
     :param known: rows that the chain is known to have had.

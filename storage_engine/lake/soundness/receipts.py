@@ -48,7 +48,7 @@ P = ParamSpec("P")
 
 _ROWS_AT_A_TIME = 50_000
 _MOST_BYTES_TO_SHARE = 1 << 30
-"""Largest column whose equal values are shared: longer texts may not fit into one Arrow array."""
+"""Largest column whose equal values are shared. A larger column of texts may not fit into one Arrow array."""
 
 _identity = attrgetter("store_id", "lineage", "log", "base_offset", "sha256")
 

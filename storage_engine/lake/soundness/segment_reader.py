@@ -57,7 +57,10 @@ Mask = Callable[[pa.Table], "pa.ChunkedArray[Any] | pa.Array[Any]"]
 
 @dataclass(slots=True)
 class ReadCount:
-    """What a stream has read: files, row groups, bytes of Parquet columns. The table has ``total_files``."""
+    """Numbers of files, row groups and bytes of Parquet columns that a stream has read.
+
+    :param total_files: number of all data files of the table.
+    """
 
     files: int = 0
     row_groups: int = 0
@@ -121,7 +124,7 @@ def message_batches(
 
 
 def plain_field(field: pa.Field[Any]) -> pa.Field[Any]:
-    """Return a column with a common type: a codec may have views of binaries."""
+    """Return a column without Arrow's type ``binary_view``, which a codec may use: it becomes ``binary``."""
     return pa.field(field.name, pa.binary()) if pa.types.is_binary_view(field.type) else field
 
 
@@ -268,8 +271,8 @@ def read_segment(
     SHA-256: nothing here is a proof.
 
     :param table: the loaded table of rows.
-    :param untouched: the result of :func:`untouched_files` for the table, which is called here if missing.
-    :param memory: memory for the bytes. Without it they are valid until the next ones are requested.
+    :param untouched: the result of :func:`untouched_files` for the table; None to call that function here.
+    :param memory: memory for the bytes. Without it, bytes are valid until the next bytes are requested.
     :raises ProofError: the data file is no Parquet file, or the rows are not a whole segment.
     """
     location, origin = data_file_of(table, receipt), origin_of(receipt)
@@ -312,7 +315,7 @@ def rows_fault(table: Table, receipt: Receipt, name: str, untouched: Set[str] | 
     """Read a segment's rows back, and return how they differ from the proven segment; "" if they don't.
 
     :param name: name of the file or table that has the rows, for messages.
-    :param untouched: as in :func:`read_segment`, which also raises the errors.
+    :param untouched: as in :func:`read_segment`, whose errors this function raises, too.
     """
     digest, leaves = hashlib.sha256(), tree_to_compare(receipt, name)
     for _, chunk in read_segment(table, receipt, untouched=untouched, tree=leaves):
@@ -466,8 +469,8 @@ def _stored_ms(rows: pa.Table, columns: Columns) -> npt.NDArray[np.int64]:
 MOST_TOPICS = 100
 """Maximum of topics in a segment that are counted separately. Other topics are counted together."""
 MOST_ROWS = 10_000
-"""Maximum of rows of topic and day for a segment, which a broker writes within a few days. Rows with the
-fewest bytes are left out."""
+"""Maximum number of pairs of topic and day for a segment. Pairs with the fewest bytes are left out. A broker
+usually writes a segment within a few days."""
 
 _SIZE, _KIND = "size", "kind"
 _COUNTED = ["topic", "day", "bytes", "messages"]

@@ -17,7 +17,7 @@ from storage_engine.lake.file.scan import LiveFile
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile
 
 BOUND_CHARACTERS = 64
-"""Number of characters that a bound has of a longer text (``truncate(64)`` in the table's properties)."""
+"""A bound has this many first characters of a longer text (``truncate(64)`` in the table's properties)."""
 
 _NUMBERS = {
     name for name in IDENTITY_COLUMNS.names if not pa.types.is_string(IDENTITY_COLUMNS.field(name).type)
@@ -154,8 +154,8 @@ class Seen:
 
     :param row: the fault of the receipt's own row. If there is one, nothing else was read.
     :param files: the files that its proof depends on.
-    :param own: the table's entries of the data file that archiving wrote, needed for the proof or not.
-    :param identity: the segment's values that ``own`` must have: column, field id, value as a bound.
+    :param own: the table's entries of the data file that archiving wrote, even if other files prove it.
+    :param identity: the segment's values, which bounds in ``own`` must fit, as (column, field id, bytes).
     :param statistics: difference between ``own`` and the file's footer.
     :param rows_sha256: hash of the segment's bytes that the rows give; None if the rows were not read.
     :param undecoded: why the rows give no segment.
@@ -226,7 +226,7 @@ def are_as_proven(files: Iterable[SeenFile]) -> bool:
 
 
 def chain_faults(rows: Iterable[Receipt], broken: str) -> Faults:
-    """Return the fault of a broken chain for every receipt of a store. Until it is whole, none is sound.
+    """Return the fault of a broken chain for every receipt of a store: none of these receipts is sound.
 
     :param broken: the fault of the chain.
     """
@@ -316,7 +316,10 @@ def _entry_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
 
 
 def _is_bound(bound: bytes, value: bytes, contains: bool) -> bool:
-    """Return whether a bound fits a column with one value. A bound has only the beginning of a long text."""
+    """Return whether a bound is right for a column that has only ``value``. Bounds shorten long texts.
+
+    :param contains: whether the bound, as a lower or upper one, includes ``value``.
+    """
     return bound == value or (contains and len(value.decode(errors="replace")) > BOUND_CHARACTERS)
 
 

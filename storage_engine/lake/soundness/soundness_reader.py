@@ -67,7 +67,11 @@ logging.getLogger("pyiceberg.io.pyarrow").addFilter(
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """The table's values for a file, and the lowest and highest of each column that identifies a segment."""
+    """The table's values for a file.
+
+    :param first: lowest value of each column that identifies a segment.
+    :param last: highest value of each of these columns.
+    """
 
     row_count: int
     size_bytes: int
@@ -75,7 +79,7 @@ class _Expected:
     last: tuple[Any, ...]
 
     def is_right(self, row: Receipt) -> bool:
-        """Return whether a receipt has the same values."""
+        """Return whether a receipt has the values that the table has for its file."""
         segment = _segment_of(row)
         if row.data_file_bytes != self.size_bytes:
             return False
@@ -89,7 +93,7 @@ class Reader:
     """Reads facts that decide whether receipts are sound. Each file is read once, even if segments share it.
 
     :param table: the loaded table of rows.
-    :param live: the files that it lists, for all stores and offsets of the receipts to look at.
+    :param live: the files that the table lists, for all stores and offsets of the receipts to look at.
     """
 
     def __init__(self, table: Table, live: Iterable[LiveFile]) -> None:
@@ -180,7 +184,10 @@ class Reader:
         return is_displaced(receipt, self._list_files(receipt)[1])
 
     def file(self, stored: StoredFile, depth: Depth) -> SeenFile:
-        """Look at a file at SIZES or FILES, even if the table doesn't list it. Errors: see :meth:`look`."""
+        """Look at a file at SIZES or FILES, even if the table doesn't list it.
+
+        :raises LakeUnavailableError: the file exists and can't be read.
+        """
         return self._file(SeenFile(stored, self._live.get(stored.location, ())), depth)
 
     def _list_files(self, receipt: Receipt) -> tuple[tuple[LiveFile, ...], tuple[SeenFile, ...]]:
@@ -297,7 +304,7 @@ def find_faults(
     depth: Depth = Depth.SIZES,
     progress: Callable[[], None] | None = None,
 ) -> Faults:
-    """Return the faults of these receipts that are not sound at this moment. The others are sound.
+    """Return the faults of each unsound receipt. Receipts that are sound at this moment are left out.
 
     :param progress: called after each receipt whose files were read, which may take long.
     :raises LakeUnavailableError: the lake or a file can't be read.

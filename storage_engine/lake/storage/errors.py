@@ -104,8 +104,8 @@ def parquet_errors(location: str) -> Iterator[None]:
 def is_file_failure(error: Exception) -> bool:
     """Return whether the system or an object store failed to read or write a file.
 
-    If not, the file's content is damaged: for this, PyArrow raises an OSError without an error number and
-    without an object store's answer.
+    Otherwise the file's content is damaged. For damaged content, PyArrow raises an OSError without an error
+    number and without an object store's answer.
     """
     return isinstance(error, OSError) and (bool(error.errno) or "AWS Error" in str(error))
 

@@ -25,10 +25,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 _BURST_SECONDS = 0.1
-"""Seconds of an earlier pause that archiving may catch up on."""
+"""After a pause, archiving may use the limit of this many seconds at once."""
 
 _BLOCK_BYTES = 1 << 20
-"""Most bytes of one write, so that no write is a burst."""
+"""Maximum number of bytes of one write, so that no write is a burst."""
 
 _SYNC_BYTES = 16 << 20
 

@@ -92,7 +92,7 @@ def delete_small_file(file_io: FileIO, location: str) -> None:
 
 
 def read_clock_at(file_io: FileIO, location: str) -> int:
-    """Return the time by a storage's clock, in nanoseconds since the epoch. It writes a file to find it out.
+    """Write a file, and return its time by the storage's clock, in nanoseconds since the epoch.
 
     :raises LakeUnavailableError: nothing can be written there.
     """

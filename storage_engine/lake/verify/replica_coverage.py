@@ -86,8 +86,8 @@ def replica_receipts(
 ) -> dict[str, tuple[Receipt, ...]]:
     """Return other stores' receipts within given ranges of logs, by log, store and offset.
 
-    There is one for each segment that the other store has whole, in any lineage: only the bytes count. The
-    table is read once, and only those of its files whose bounds may include such a receipt.
+    For each segment that another store has whole, in any lineage, one receipt is returned: only the bytes
+    count. The table is read once, and only those of its files whose bounds may include such a receipt.
 
     :param store_id: this store.
     :param logs: for each ``Receipt.log_id``, the first offset and the offset after the last.
@@ -122,7 +122,7 @@ def replica_receipts(
 def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
     """Return all other stores' receipts of a store's logs, including those of expired segments.
 
-    A segment that a replica had archived wasn't archived again, and has a receipt only there.
+    A segment that a replica had archived wasn't archived again. It has a receipt only of the replica's store.
 
     :param rows: the store's own receipts.
     """
@@ -137,7 +137,7 @@ def replica_spans(
     """Return ranges lost in this store that other stores have archived, even if these ranges expired later.
 
     If a log's identity is unique, equal identities mean the same log. Otherwise a receipt counts only if its
-    bytes were compared, or if compared bytes or the store's own archived bytes directly follow its segment.
+    bytes were compared, or if its segment continues, without a gap, to compared bytes or to the store's own.
 
     :param names: names and identities of the store's logs. The identity of other logs is found in the store's
         own receipts and in compared receipts.
@@ -188,10 +188,10 @@ def _credit_rows(
     replicas: Mapping[str, Sequence[Receipt]],
     compared: Collection[str | SegmentIdentity],
 ) -> set[str]:
-    """Return row hashes of compared receipts, of the store's own receipts, and of those that lead to them.
+    """Return row hashes of compared receipts, of own receipts, and of receipts that lead to one of these.
 
-    A receipt leads to another one if the other directly continues it. Receipts after the last compared or own
-    receipt aren't returned: from there on the other store's log may differ.
+    A receipt leads to all receipts that continue its segment without a gap. Receipts after the last compared
+    or own receipt aren't returned: after that receipt the other store's log may differ.
     """
     own_rows = receipts(lake, store_id, with_ended=True)
     compared = _with_renewed(lake, [row for of_log in replicas.values() for row in of_log], compared)

@@ -38,8 +38,8 @@ def reprove(
 
     :param rows: receipts of one store that count.
     :param advance: called with the number of segment bytes that were read since the last call.
-    :return: the new receipts. A segment gets none if its rows no longer prove it, or if another process has
-        proven it meanwhile. ``verify`` reports both.
+    :return: the new receipts. A segment gets no receipt if its rows no longer prove it, which ``verify``
+        reports, or if another process has proven it meanwhile.
     :raises ReceiptError: the store's chain of receipts is broken; no receipt was added.
     :raises LakeUnavailableError: the lake can't be read or written.
     """
@@ -95,7 +95,10 @@ def _prove(table: Table, receipt: Receipt, stored: Callable[[str], StoredFile]) 
 
 
 def _commit(lake: Lake, store_id: str, proven: dict[str, Receipt]) -> list[Receipt]:
-    """Commit receipts, given by the hash of the receipt that each supersedes. Return those in the table."""
+    """Commit new receipts, and return those that the table has now.
+
+    :param proven: new receipts, by the hash of the receipt that each of them supersedes.
+    """
     if not proven:
         return []
     span = offsets_of(proven.values())

@@ -525,7 +525,7 @@ class _Turn:
     def choose(self, max_bytes: int | None) -> list[Receipt]:
         """Return the segments to look at closely, in order.
 
-        Segments whose metadata decides already are left out.
+        Receipts that prove nothing by their metadata are left out. Only BYTES and STORE read moved rows.
         """
         if self._level is VerifyLevel.RECEIPTS:
             return []

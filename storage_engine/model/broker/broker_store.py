@@ -43,14 +43,14 @@ class FenceWatch(Protocol):
 
     @property
     def directories(self) -> tuple[Path, ...]:
-        """Return the directories of the files that the last look checked. A change in one: look at once."""
+        """Return the directories of the files that the last look checked. Look at once when one changes."""
 
     @property
     def last_look(self) -> WatchLook:
         """Return the result of the last look that saw everything that the hold depends on."""
 
     def watching(self) -> AbstractContextManager[Beating | None]:
-        """Be the store's only watch until the block ends. None if another process is its watch.
+        """Be the store's only watch until the block ends. Yield None if another process is the watch.
 
         :raises OSError: the store can't be written.
         """
@@ -93,7 +93,7 @@ class Watch:
     :param deciding_percent: the highest of the levels that the broker's rules compare with its thresholds;
         None when all of them are unknown.
     :param ordinary_percent: above this level the broker cleans because of space; None if not known.
-    :param next_window_ms: when the time of day is next a cause: now while it is one, None if never.
+    :param next_window_ms: next time at which the hour is a cause: now if this hour is; None if no hour is.
     :param known: False if the broker couldn't be asked (see ``notices``), so that the causes are unknown.
     """
 
@@ -118,7 +118,7 @@ class PendingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Pending messages of one kind. If the broker's files are behind it, they show too many, never too few.
+    """Pending messages of one kind. Files that the broker has yet to update show too many, never too few.
 
     :param count: messages that are still there; None if unknown, and then any segment may hold some.
     :param first_offset: the smallest physical offset among these messages; None if there are no messages, or
@@ -144,9 +144,9 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class StorePositions:
-    """Offsets of the log up to which each step is done. Each but ``dispatched`` is at most the one before it.
+    """Offsets of the log up to which each step is done: ``flushed`` ≤ ``committed`` ≤ ``wrote``.
 
-    :param wrote: bytes below it are in memory at least.
+    :param wrote: bytes below this offset are at least in memory.
     :param committed: bytes below it are in the files, where readers see them.
     :param flushed: bytes below it are on disk; None if not known.
     :param dispatched: messages below it are in consume queues and index.
@@ -200,7 +200,8 @@ class UnheldSegments:
 
 
 class StoreHold:
-    """A hold: it keeps a running broker from deleting. Default: none; the broker's deletions are unknown."""
+    """A hold, which keeps a running broker from deleting. By default nothing is held, and the broker's
+    deletions are unknown."""
 
     __slots__ = ()
 
@@ -218,7 +219,7 @@ class StoreHold:
         Called where the running broker deletes by its own rules (:meth:`Broker.cleanups`).
 
         :param proven: segments that a lake proves, with the state of the proven files.
-        :param margin_ms: a segment is held from this time before its broker's deletion on.
+        :param margin_ms: how long before the broker would delete a segment the hold of the segment begins.
         :return: ``due`` are segments that will be deleted within the margin and can't be held.
         :raises GateRefusedError: nothing can be held, for the named reason. Nothing was changed.
         """
@@ -229,10 +230,10 @@ class StoreHold:
         return NO_HOLD
 
     def held_until_ms(self) -> int | None:
-        """Return when the store's hold ends, by its copy in the store. None if the store has no copy of a
-        hold. Any journal may have begun that hold.
+        """Return when the store's hold ends, by the copy of the hold in the store. None if there is no such
+        copy. Any journal may have begun the hold.
 
-        :raises StorageEngineError: its copy in the store can't be read.
+        :raises StorageEngineError: the copy in the store can't be read.
         """
         return None
 
@@ -339,8 +340,8 @@ class StoreConsumers:
     def unread_by_log(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
     ) -> Mapping[str, Unread]:
-        """Return the answer of :meth:`unread` for each log alone. By default it is called log by log. A store
-        of many logs reads its consumers' positions only once.
+        """Return the answer of :meth:`unread` for each log alone. By default :meth:`unread` is called for
+        each log. A store of many logs overrides this, so that its consumers' positions are read only once.
 
         :raises StorageEngineError: as :meth:`unread`, if its error concerns all logs.
         """
@@ -353,13 +354,13 @@ class StoreCourse:
     __slots__ = ()
 
     def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
-        """Return the last write time of sealed segments, read from the segments. Slow ones are left out."""
+        """Return the last write time of sealed segments, by their content. Unknown times are left out."""
         return {}
 
     def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
         """Return when the broker's rules may delete each sealed segment because of its age, from now on.
-        Older segments of its log are assumed deleted by then. None if they never do. A segment is missing
-        from the result if the time is unknown.
+        Older segments of its log are assumed deleted by then. The time is None if age never permits the
+        deletion. A segment is missing from the result if the time is unknown.
         """
         return {}
 
@@ -380,7 +381,7 @@ class StoreCourse:
     def start(self, snapshot: StoreSnapshot) -> CourseStart | None:
         """Return the start of a simulation of this store. None if unknown, or it can't be simulated.
 
-        The ingest is estimated from the segments' last write times. Samples of the store give a better one.
+        The ingest is estimated from the segments' last write times. Samples of the store estimate it better.
         """
         return None
 
@@ -523,7 +524,8 @@ class StoreDependents(ABC):
     ) -> None:
         """Delete these files, in an order that is safe to interrupt, and flush their directories.
 
-        A running broker deletes them by itself: this waits for it, but not for ever. Files may remain.
+        A running broker deletes the files by itself. This method waits for the broker, but not for ever:
+        files may remain.
 
         :param meanwhile: called now and then during a wait for a broker.
         :param remove: as for ``delete_segments``.
@@ -605,23 +607,23 @@ class LockedStore:
     """A store that no other process changes: locked, or held while its broker runs.
 
     :param notices: checks that could not be made when the store was locked.
-    :param max_delete_batch: the most segments that one call of ``delete_segments`` accepts; None if any.
+    :param max_delete_batch: maximum number of segments for one call of ``delete_segments``; None: no limit.
     """
 
     notices: tuple[str, ...] = ()
     max_delete_batch: int | None = None
 
     def check(self) -> None:
-        """Make sure that the lock or hold still keeps the broker from changing the store. Default: it does.
+        """Make sure that the lock or hold still keeps the broker from changing the store. Default: no check.
 
-        :raises ChangedUnderUsError: the lock or hold no longer does.
+        :raises ChangedUnderUsError: the lock or hold no longer keeps the broker from changes.
         """
 
     def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
         """Make sure that nothing outside the store, such as its cluster, forbids a deletion.
 
         :param is_replicated: whether a lake has receipts of another store with a log of the same identity.
-        :raises GateRefusedError: a deletion is forbidden, or it is unknown.
+        :raises GateRefusedError: a deletion is or may be forbidden.
         """
 
     def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId] | None:
@@ -639,8 +641,8 @@ class StoreLimit:
 
     :param why: why nothing of the store is deleted. Its plans keep everything, and every action that would
         change it raises an error.
-    :param may_archive: the store's log can be archived nevertheless. False if it is only a part of a store,
-        and ``why`` is the text for a person.
+    :param may_archive: the store's log can be archived nevertheless. False if this is only a part of a store;
+        then ``why`` is the whole error message.
     """
 
     why: str
@@ -733,7 +735,7 @@ class BrokerStore(Contract):
 
     @property
     def limit(self) -> StoreLimit | None:
-        """Return which actions are never done with this store. None if its files exclude none."""
+        """Return which actions are never done with this store. None if its files exclude no action."""
         return None
 
     @property
@@ -790,7 +792,7 @@ class BrokerStore(Contract):
 
 
 def hold_of(store: BrokerStore) -> StoreHold:
-    """Return a store's hold, or the default for a kind without one, as the functions below do."""
+    """Return a store's hold, or the default hold, which holds nothing."""
     return store.hold or StoreHold()
 
 

@@ -106,6 +106,6 @@ class BackgroundTasks:
         :raises ChangedUnderUsError: a file changed a moment ago; it was not deleted.
         """
         raise BadInputError(
-            f"{left.what}: expected a kind of broker that leaves such files behind, found one that doesn't. "
-            "Nothing was removed."
+            f"{left.what}: expected a kind of broker that leaves such files behind, found a kind that leaves "
+            "none. Nothing was removed."
         )

@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 @dataclass(frozen=True, slots=True)
 class BrokerWords:
-    """The defaults fit any kind.
+    """Words for texts about one kind of broker. The defaults fit any kind.
 
     :param address_options: options of a command; each of them names a running broker.
     :param by_hand: how a cleanup by a person goes beyond the rules, as a sentence without full stop, or "".
@@ -31,7 +31,7 @@ class BrokerWords:
     dependents: str = "Files that pointed into deleted segments"
     queue: str = "queue"
     crash_sign: str = "its files say so"
-    files_only: str = "A broker serves them after a restore for its node: --for-store."
+    files_only: str = "For segments that a broker serves, restore for its node: --for-store."
 
 
 class Aside(Enum):

@@ -43,7 +43,8 @@ class Columns:
 
     :param stored_at: the column with the time when the broker stored the message, a timestamp of any unit;
         None if no column has it.
-    :param streams: columns that name a message's stream, such as topic and queue. The first one counts bytes.
+    :param streams: columns that name a message's stream, such as topic and queue. Bytes are counted for each
+        value of the first column.
     :param bounds: columns by which people select. Files and the table's manifests have their minima, maxima.
     :param file_bounds: columns whose minima and maxima only the files have.
     :param dictionary: columns that may have few distinct values; nested columns as Parquet paths.
@@ -167,7 +168,7 @@ class SegmentCodec(Protocol):
 
     @property
     def bodies(self) -> Bodies | None:
-        """Return the reader of payloads that producers compressed. None, the default: there are none."""
+        """Return the reader of payloads that producers compressed. None if there are none, as by default."""
         return None
 
     def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:

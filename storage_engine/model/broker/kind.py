@@ -3,7 +3,7 @@
 A package offers its broker as an entry point of the group ``storage_engine.brokers``; the entry point has the
 broker's name. The import has to be cheap: NumPy, Arrow and clients are imported at their first use.
 
-It also has the consumers' positions, from which lag is computed on Spark executors or in this process.
+The contract includes consumers' positions, from which lag is computed on Spark executors or in this process.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ class BrokerEngine(ABC):
         """Write a store in place of a broker, and serve clients, until asked to stop.
 
         :param topic: each input line becomes a message of this topic; None if no input is read.
-        :param release: called when the broker's rules permit deletions, to delete in their place; None if
-            nothing is deleted.
-        :raises BadInputError: this package has no engine for it.
+        :param release: called to delete, whenever the broker's rules permit deletions; None if nothing is
+            deleted.
+        :raises BadInputError: this package's engine serves no clients.
         :raises StoreBusyError: another process has the store.
         """
 
@@ -114,8 +114,8 @@ class BrokerEngine(ABC):
 class RunningKind(ABC):
     """Questions to a running broker, and the hold on its store.
 
-    :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
-        client; "" if a connection has its access key and its secret key.
+    :cvar client_connection: type of Airflow connections whose extra has the settings of this broker's client.
+        "" if connections have only the broker's access key and secret key.
     """
 
     client_connection: ClassVar[str] = ""
@@ -128,7 +128,8 @@ class RunningKind(ABC):
         """
 
     def watch_fence(self, settings: StoreSettings) -> FenceWatch | None:
-        """Return a watch of the files that a hold needs, or None. The store need not exist yet."""
+        """Return a watch of the files that a hold needs; None if holds need no watch. The store need not
+        exist yet."""
         return None
 
     def watch_store(self, settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch | None:
@@ -152,7 +153,7 @@ class RunningKind(ABC):
 
 
 class Inspecting(ABC):
-    """A store's description for a person beside its logs, segments and disks."""
+    """The parts of a store's description for a person that go beyond logs, segments and disks."""
 
     @abstractmethod
     def inspect(
@@ -172,13 +173,13 @@ class Inspecting(ABC):
         """
 
     def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
-        """Return findings on a store that only this kind of broker can make, even if the store can't be
-        opened. Reads only. By default there are none.
+        """Return findings that only this kind of broker can make on a store, even if the store can't be
+        opened. Reads only. By default there are no findings.
 
         :param memory: a journal's memory of a hold; None if no journal was named.
         :raises StoreNotFoundError: there is no such store.
         :raises BadInputError: settings given in addition to the broker's own are wrong.
-        :raises BrokerError: the store's broker runs by its settings, and can't be asked.
+        :raises BrokerError: by the settings the store's broker runs, but it can't be asked.
         """
         return BrokerDiagnosis()
 
@@ -246,13 +247,13 @@ class SettingNames:
 
     @property
     def known(self) -> frozenset[str] | None:
-        """Names of the kind's settings that the engine uses, to check typed names. None if any may be one."""
+        """Names of the kind's settings that the engine uses, to check typed names. None: any is right."""
         return None
 
     @property
     def of_age(self) -> frozenset[str] | None:
-        """The kind's names of the settings that say how long segments are kept. None if any may be one. Empty
-        if only a store's own files have these settings, so that a person can't give them.
+        """The kind's names of the settings that say how long segments are kept. None if these names are
+        unknown. Empty if only a store's own files have such settings, so that a person can't give them.
         """
         return None
 
@@ -262,9 +263,9 @@ class Places(ABC):
 
     @abstractmethod
     def store_around(self, path: Path) -> Path | None:
-        """Return the root of the store that contains ``path``, or that ``path`` is.
+        """Return the root of the store that ``path`` is or is inside of. None if there is no such store.
 
-        ``path`` itself need not exist: the existing files around it decide. None if no store contains it.
+        ``path`` itself need not exist: the existing files around it decide.
         """
 
     def stamped_directories(self, root: Path) -> tuple[Path, ...]:
@@ -343,8 +344,8 @@ class Broker(Contract):
     :cvar settings: names of its own settings.
     :cvar aside: the place where deleted files of its stores can be kept for a while; None means nowhere.
     :cvar engine: the engine that writes stores in place of a broker; None if only the broker writes them.
-    :cvar inspection: a store's description beside its logs, segments and disks.
-    :cvar running: questions to its running brokers; None if its stores are managed only while it is stopped.
+    :cvar inspection: parts of a store's description beyond logs, segments and disks; None if there are none.
+    :cvar running: questions to its running brokers; None if its stores are managed only while stopped.
     :cvar is_default: stores and lakes that name no broker are of this kind, as all once were. Only a broker
         of this package may be the default.
     """
@@ -372,17 +373,17 @@ class Broker(Contract):
         """Turns segments into rows and back."""
 
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
-        """Return what derives the files that a broker needs beside restored segments. None if it needs no
-        files.
+        """Return an object that derives the files that a broker needs beside restored segments. None if a
+        broker needs no such files.
 
         :param serving: stores of the stopped brokers that are to serve the segments. The first broker will
-            serve from the restored directory. None given: any broker may serve them.
+            serve from the restored directory. If empty, any broker may serve the segments.
         :raises RestoreError: one of these brokers can't serve restored segments in its present state.
         :raises BadInputError: this kind doesn't use ``serving``.
         """
         if serving:
             raise BadInputError(
-                f"{serving[0]}: expected no store named beside a restore, since any broker of "
+                f"{serving[0]}: expected no store that is to serve the segments, since any broker of "
                 f"{self.words.title} serves restored segments. Nothing was written. Leave the store out."
             )
         return None
@@ -390,10 +391,10 @@ class Broker(Contract):
     # Stores
 
     def cleanups(self, live: LiveBroker | None) -> Cleanups:
-        """Return when segments of a store are held and deleted. If never, they are only archived.
+        """Return when segments of a store are held and deleted. With ``NEVER`` they are only archived.
 
-        If a kind's stopped stores aren't cleaned when a cleanup is due, segments are archived once they are
-        sealed, whatever a policy says.
+        If the answer for a kind's stopped stores isn't ``WHEN_DUE``, segments of all its stores are archived
+        once they are sealed, whatever a policy says.
 
         :param live: the running broker of the store; None if it is stopped.
         """
@@ -411,7 +412,7 @@ class Broker(Contract):
         :param memory: the remembered state of a hold beside a running broker; None if there is none.
         :raises BadInputError: the broker would not work with these settings.
         :raises StoreNotFoundError: a directory of the store is missing.
-        :raises BrokerError: the store's broker runs by its settings, and can't be asked.
+        :raises BrokerError: by the settings the store's broker runs, but it can't be asked.
         """
 
     @abstractmethod

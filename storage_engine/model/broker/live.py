@@ -54,7 +54,8 @@ class LiveBroker:
     :param may_change_settings: whether we may set cleanFileForciblyEnable=false while the store is held.
     :param hold_hours: a hold ends by itself if it isn't renewed for this many hours.
     :param allow_same_disk: whether lake and journal may be on a disk of the broker.
-    :param deletes: who deletes, if the broker can delete by its own rules: it, or we (only proven segments).
+    :param deletes: ``broker``: the broker deletes by its own rules. ``us``: we delete, only proven segments.
+        Only for kinds of brokers that allow both.
     :param hold: how that broker is kept from deleting: a bounded hold ends by itself, a strict one doesn't.
     :param accept_version: an untested release of the broker, beside which we may delete nevertheless.
     """

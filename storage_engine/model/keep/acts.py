@@ -51,7 +51,7 @@ DECIDING = frozenset({ActKind.KEEP, ActKind.HOLD, ActKind.LIFT, ActKind.ARCHIVE}
 @dataclass(frozen=True, slots=True)
 class Thinning:
     """The removal of some streams of a segment: a new data file with the rows of the remaining streams
-    replaces the segment's own file. Files have their names in receipts.
+    replaces the segment's own file. Both files are named as in receipts.
 
     :param streams: names of the removed streams.
     :param file: the file that has the removed rows.
@@ -191,7 +191,9 @@ def order_acts(acts: Mapping[str, Act], named: str) -> tuple[RecordedAct, ...]:
         last = names[0]
         act = acts[last]
         if act.number != len(ordered) or (ordered and act.at_ms < ordered[-1].act.at_ms):
-            raise ValueError(f"expected act {len(ordered)} at its time, found number {act.number} in {last}")
+            raise ValueError(
+                f"expected act {len(ordered)}, not older than the last act, found act {act.number} in {last}"
+            )
         ordered.append(RecordedAct(last, act))
     if following:
         missing = min(following)
@@ -277,8 +279,8 @@ def decide_lift(acts: Sequence[RecordedAct], hold_id: str) -> KeepDecision | Non
     if len(holds) != 1:
         in_force = ", ".join(hold.hold_id[:SHOWN_CHARACTERS] for hold in policy_of(acts).holds)
         raise BadInputError(
-            f"lift: expected the id of a hold ({in_force or 'none is in force'}), found {hold_id!r}, which "
-            f"{len(holds) or 'no'} holds begin with. Nothing was changed."
+            f"lift: expected the id of a hold ({in_force or 'none is in force'}), found {hold_id!r}: "
+            f"{len(holds) or 'no'} ids of holds begin like this. Nothing was changed."
         )
     is_in_force = any(hold.hold_id == holds[0] for hold in policy_of(acts).holds)
     return KeepDecision(ActKind.LIFT, lifts=holds[0]) if is_in_force else None
@@ -337,7 +339,7 @@ def find_expiry(acts: Sequence[RecordedAct], act_id: str) -> RecordedExpiry:
         ids = ", ".join(item.recorded.sha256[:SHOWN_CHARACTERS] for item in expiries if not item.is_undone)
         raise BadInputError(
             f"undo: expected the id of an act by which segments expired ({ids or 'there is none'}), found "
-            f"{act_id!r}, which {len(matches) or 'no'} of them begin with. Nothing was changed."
+            f"{act_id!r}: {len(matches) or 'no'} ids of such acts begin like this. Nothing was changed."
         )
     return matches[0]
 

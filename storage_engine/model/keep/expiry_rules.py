@@ -1,6 +1,7 @@
 """Segments that leave a lake now, and a forecast by day. Pure. Anything unknown keeps a segment. A segment
-leaves once all of its streams are past their retention and its store no longer has it. If only some are past,
-the segment is thinned once enough of its bytes are past, or have been for long enough.
+leaves once all of its streams are past their retention and its store no longer has it. If only some
+streams are past, the segment is thinned once they have enough of its bytes, or one has been past for long
+enough.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class RewriteRule:
     """Rule for thinning a segment: writing a data file again costs more than removing one.
 
     :param at_percent: thin a segment once this share of its bytes would leave.
-    :param within_days: or once one of its streams has been past for this many days.
+    :param within_days: also thin a segment once one of its streams has been past for this many days.
     """
 
     at_percent: float = 30
@@ -150,7 +151,8 @@ def judge_segments(
 
     :param segments: all segments of which the lake has rows, by valid receipts.
     :param stores: the present content of each store. The segments of a missing store are kept.
-    :param policies: all policies that the lake has had. The last, in force, also has holds of other lakes.
+    :param policies: all policies that the lake has had. The last one is in force, and also
+        has holds of other lakes.
     :param now_ms: the time on the lake's clock.
     :param fault: why no segment at all may leave the lake.
     :param elsewhere: for each other lake of the stores, all policies that it has had.
@@ -309,7 +311,7 @@ class ArchivedStream:
 
     :param size_bytes: bytes as the broker stores them.
     :param lake_bytes: the topic's share of the data file.
-    :param newest_ms: the time from which its age counts. From a journal's counts, it is up to a day late.
+    :param newest_ms: the time from which its age counts. A time from a journal is up to a day late.
     """
 
     stream: Stream

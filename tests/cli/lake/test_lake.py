@@ -226,7 +226,7 @@ def test_export_writes_messages_of_a_topic_and_time(cli, archived, tmp_path, gro
     late = cli(*words, "--to", rows, "--from-time", "2026-11-20T13:15:10+00:00", "--json").json
     assert 0 < late["message_count"] < expected
     refused = cli(*words, "--to", lines)
-    assert (refused.exit_code, "found one" in refused.err) == (1, True)
+    assert (refused.exit_code, "found a file" in refused.err) == (1, True)
 
 
 def test_restore_of_a_span_that_is_not_there_says_what_is(cli, archived, tmp_path) -> None:

@@ -166,7 +166,7 @@ def test_times_are_exact_and_have_their_zone(
 def test_nothing_is_overwritten(archived: Lake, tmp_path: Path) -> None:
     target = tmp_path / "there"
     target.write_bytes(b"already")
-    with pytest.raises(ExportError, match="expected no such file, found one"):
+    with pytest.raises(ExportError, match="expected no file of this name, found a file"):
         export_messages(archived, target, Selection())
     assert target.read_bytes() == b"already"
 
@@ -174,7 +174,7 @@ def test_nothing_is_overwritten(archived: Lake, tmp_path: Path) -> None:
 def test_a_file_that_appears_meanwhile_is_not_overwritten(archived: Lake, tmp_path: Path) -> None:
     target = tmp_path / "there"
     late = Heard(lambda _: target.write_bytes(b"x"))
-    with listening(late), pytest.raises(ExportError, match="found one"):
+    with listening(late), pytest.raises(ExportError, match="found a file"):
         export_messages(archived, target, Selection())
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
     assert target.read_bytes() == b"x"
@@ -205,7 +205,7 @@ def test_two_exports_into_one_file_end_in_a_whole_file_and_one_error(archived: L
         thread.join()
     (done,) = [outcome for outcome in outcomes if isinstance(outcome, Exported)]
     (refused,) = [outcome for outcome in outcomes if isinstance(outcome, ExportError)]
-    assert "expected no such file, found one" in str(refused)
+    assert "expected no file of this name, found a file" in str(refused)
     assert pq.read_table(target).num_rows == done.message_count
     assert [path.name for path in tmp_path.iterdir()] == ["rows"]
 
@@ -237,7 +237,7 @@ def test_what_a_killed_export_left_is_removed_by_the_next(archived: Lake, tmp_pa
 
 def test_a_target_that_is_a_link_is_not_followed(archived: Lake, tmp_path: Path) -> None:
     (tmp_path / "rows").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(ExportError, match="expected no such file, found one"):
+    with pytest.raises(ExportError, match="expected no file of this name, found a file"):
         export_messages(archived, tmp_path / "rows", Selection())
     assert not (tmp_path / "nowhere").exists()
 
