@@ -59,7 +59,7 @@ _FILE = NamedPath(dir_okay=False, exists=True)
     type=click.IntRange(1, 24 * 86_400),
     default=3600,
     show_default=True,
-    help="Forget a run without requests for this long.",
+    help="Forget a run that makes no request for this long.",
 )
 @click.option(
     "--connections",
