@@ -134,7 +134,7 @@ def _print_history(done: MaintainResult) -> None:
     default=TRASH_MS / DAY_MS,
     show_default=True,
     metavar="DAYS",
-    help="Permanently remove files after DAYS in the trash; on an object store, at the earliest after --grace.",
+    help="Permanently remove files after DAYS in the trash; on an object store, not before --grace is over.",
 )
 @click.option(
     "--delete",
