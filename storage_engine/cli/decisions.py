@@ -67,7 +67,7 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str) 
 @click.option(
     "--lower-to",
     type=click.Choice([policy.value for policy in ApprovalPolicy]),
-    help="Lower the store's approval setting from now on, without a plan; two accounts have to give this command.",
+    help="Lower the store's approval setting from now on, without a plan; two accounts have to type this.",
 )
 @click.option(
     "--minimum-retention-hours",
