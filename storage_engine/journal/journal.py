@@ -254,7 +254,7 @@ class Journal(JournalStores):
     renew = writes(renew)
 
     def hold_memory(self, store_id: str, record_drift: Callable[[Sequence[Drift]], None]) -> HoldMemory:
-        """Return the memory of the store's hold. It is called by this module's function of the same name."""
+        """Return the memory of the store's hold, for this module's function of the same name."""
         return JournalHoldMemory(self._database, store_id, record_drift)
 
     # Runs
