@@ -59,7 +59,7 @@ def lake_messages(lake: str = DEFAULT_LAKE, *, second: bool = False) -> Asset:
     """Return the asset with an event when a lake's table of rows grows. The table may have any name.
 
     :param lake: the lake's name in ``[storage_engine] stores``.
-    :param second: whether it is the second lake of the stores that name this lake.
+    :param second: whether the table is in the second lake of the stores that name ``lake``.
     """
     return _asset("lakes", lake, "second-messages" if second else "messages")
 

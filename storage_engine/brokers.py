@@ -103,7 +103,7 @@ def same_companions(broker: str, archived: Sequence[Companion], found: Sequence[
 def has_companions(broker: str, archived: Iterable[str], found: Iterable[str]) -> bool:
     """Return whether a segment has the companion files that were archived with it, by name.
 
-    Files that its broker removes by itself may be missing: then the lake has more than the deletion removes.
+    Files that its broker removes by itself may be missing. Additional files aren't allowed.
     """
     proven, present = set(archived), set(found)
     return present <= proven and all(map(find_broker(broker).receipts.drops_companion, proven - present))
@@ -119,7 +119,7 @@ def store_around(path: Path) -> Path | None:
 
 
 def stores_in(directory: Path) -> tuple[Path, ...]:
-    """Return the files directly in a directory that are stores, such as a broker's settings file."""
+    """Return the directory's own files that stand for a store, such as a broker's settings file."""
     try:
         files = sorted(path for path in directory.resolve().iterdir() if path.is_file())
     except OSError:
@@ -134,7 +134,7 @@ def _store_around(name: str, path: Path) -> Path | None:
     except PermissionError as error:
         raise BadInputError(
             f"{path}: expected a place that this process may look into, found {error.strerror}. "
-            "Nothing was changed. Check its permissions, or run this as its owner."
+            "Nothing was changed. Check its permissions, or run the same command as its owner."
         ) from error
     except Exception as error:
         # Another package's code may raise anything. An unknown place must not be written to.
@@ -178,7 +178,7 @@ def cleanups_of(broker: str, live: LiveBroker | None) -> Cleanups:
 
 
 def client_connection_of(broker: str) -> str:
-    """Return the type of Airflow connections with a client's settings; "" if they have only keys."""
+    """Return the type of Airflow connections with a client's settings; "" if a connection has only keys."""
     running = find_broker(broker).running
     return "" if running is None else running.client_connection
 

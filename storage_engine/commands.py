@@ -16,7 +16,7 @@ _STORE_OR_CONNECTION = ("stamp --new", "stamp", "adopt", "move NAME")
 _BOTH_LAKES = ("archive", "clean --manual", "clean", "verify")
 _STORE_WITH_LAKE = (*_BOTH_LAKES, "hold", "unmanage", "shield")
 _STORE_ALONE = ("lag", "doctor")
-"""Commands that need no lake and get no store name. The command doctor accepts a lake or a connection."""
+"""Commands that need no lake and have no option --name. doctor also accepts a lake or a connection."""
 _SOME_CONNECTION = "--conn-id ID"
 _REASON = ("lake promote", "stamp --new", "stamp", "adopt")
 
@@ -40,8 +40,8 @@ class Command:
 class Arguments:
     """Known names of a store and its lakes, for a text that is shown.
 
-    :param places: for each of two lakes, the part of its name that texts on it contain. A text is about the
-        lake that it names first.
+    :param places: the place of each of two lakes, as texts name it. A text is about the lake whose place it
+        names first.
     :param store_options: options for each command on the store.
     :param is_named: the store's name also stands for its lakes, unless ``has_own_lake``.
     """
@@ -63,7 +63,7 @@ Part = str | Command | BaseException
 class Text(str):
     """A text that keeps the commands that it names. As a string it has them without arguments.
 
-    ``+`` and a text made of texts keep the commands. ``str`` and f-strings lose them.
+    ``+``, ``Text(…)`` and :func:`join_texts` keep the commands. ``str`` and f-strings lose them.
     """
 
     parts: tuple[str | Command, ...]

@@ -25,7 +25,7 @@ _SYMBOL_C = "crc32_iscsi"
 _ARGUMENTS_C = [ctypes.c_char_p, ctypes.c_int, ctypes.c_uint32]
 _SYMBOL = "crc32_gzip_refl"
 _WIDE_SYMBOL = "crc32_gzip_refl_avx2"
-"""This function is twice as fast, but isal's own dispatch doesn't choose it on processors without AVX-512."""
+"""Twice as fast as the function that isal's own dispatch chooses on processors without AVX-512."""
 _WIDE_FEATURES = ("avx2", "vpclmulqdq")
 _SELF_TEST_SIZES = (0, 1, 7, 16, 63, 64, 255, 1024, 4099)
 

@@ -144,7 +144,7 @@ class FileGoneError(ChangedUnderUsError):
         """:param known: the known state of the store, as a sentence."""
         return cls(
             f"{path}: expected the file that was listed, found none: it was deleted or renamed meanwhile. "
-            f"{known} Run it again: it then lists the present files.",
+            f"{known} Run the same command again: it lists the present files.",
             path=path,
         )
 
@@ -226,7 +226,7 @@ class ReceiptError(StorageEngineError):
 
 
 class QuarantineError(StorageEngineError):
-    """A quarantine was changed, or a process wrote to its store later. The files in it aren't moved."""
+    """A quarantine was changed, or a process wrote to its store later. The quarantined files aren't moved."""
 
 
 class GateRefusedError(StorageEngineError):

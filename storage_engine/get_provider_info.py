@@ -151,8 +151,8 @@ _CONFIG_SECTION = {
             "",
         ),
         "second_lake": _option(
-            "As ``lake``: the lake where segments are archived while the first lake can't be reached, for "
-            "connections that name none. Empty: none.\n",
+            "The lake where segments are archived while the first lake can't be reached, in the form of "
+            "``lake``, for connections that name no second lake. Empty: no second lake.\n",
             "/mnt/other/lake",
             "",
         ),

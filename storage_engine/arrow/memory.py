@@ -78,7 +78,7 @@ def _give_back(free: list[npt.NDArray[np.uint8]], block: npt.NDArray[np.uint8]) 
 
 
 class ColumnAddresses:
-    """Addresses of a batch's columns. They keep the columns' memory alive while a kernel runs."""
+    """Addresses of a batch's columns. This object keeps the columns' memory alive while a kernel runs."""
 
     def __init__(self, columns: int) -> None:
         self.table = np.zeros(columns, np.int64)

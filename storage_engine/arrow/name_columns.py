@@ -91,8 +91,8 @@ LAG_SCHEMA = pa.schema(_LAG)
 PLACES_SCHEMA = pa.schema([field for field in _LAG if field.name not in ("at_risk", "time_to_loss_ms")])
 """Facts about a position that follow from files: its lag, without the losses by a deletion.
 
-``next_segment_base_offset`` is the base offset of the segment that a group needs next. A group with an
-unknown position may need the oldest one. If any segment may have the next message, it is :data:`ANYWHERE`.
+``next_segment_base_offset`` is the base offset of the segment with the group's next message. If the position
+is unknown, the oldest message counts as next. :data:`ANYWHERE` means that any segment may have the next one.
 """
 
 ANYWHERE = -1

@@ -1,4 +1,4 @@
-"""Sizes of a data file's row groups. They are small, so that a reader of a part of a segment skips most."""
+"""Sizes of a data file's row groups. Small groups let a reader of a part of a segment skip the rest."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _FILE = NamedPath(dir_okay=False, exists=True)
     "--token-file", type=_FILE, help=("File of a token that drivers have too; only its owner may read it.")
 )
 @click.option("--tls-cert", type=_FILE, help="Certificate of this agent, as PEM.")
-@click.option("--tls-key", type=_FILE, help="Its key, if it is in another file.")
+@click.option("--tls-key", type=_FILE, help="Key of the certificate, if the key is in another file.")
 @click.option(
     "--client-ca",
     type=_FILE,
@@ -59,7 +59,7 @@ _FILE = NamedPath(dir_okay=False, exists=True)
     type=click.IntRange(1, 24 * 86_400),
     default=3600,
     show_default=True,
-    help="Forget a run without requests for this long.",
+    help="Forget a run that makes no request for this long.",
 )
 @click.option(
     "--connections",

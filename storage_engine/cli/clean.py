@@ -281,10 +281,10 @@ def _release_lines(cleanup: cycle.Cleanup, released: ReleaseResult) -> Iterator[
     if window_hours is not None and released.deleted:
         until = ", before its broker starts" if find_broker(managed.broker).aside is Aside.OUTSIDE else ""
         yield Text(
-            f"quarantine: the deleted files free nothing for {window_hours} h, or until space is the cause "
+            f"quarantine: the deleted files free no space for {window_hours} h, or until space is the cause "
             "of a run; ",
             Command("undo", quote(cleanup.run_key)),
-            f" brings it back{until}",
+            f" brings them back{until}",
         )
 
 

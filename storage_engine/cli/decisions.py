@@ -67,13 +67,13 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str) 
 @click.option(
     "--lower-to",
     type=click.Choice([policy.value for policy in ApprovalPolicy]),
-    help="Instead: lower the store's approval setting from now on; two accounts have to give this command.",
+    help="Without a plan: lower the store's approval from now on; two accounts must type this command.",
 )
 @click.option(
     "--minimum-retention-hours",
     type=click.IntRange(1),
     metavar="HOURS",
-    help="With --lower-to: runs with fewer hours count as forced; default: a run's hours don't count.",
+    help="With --lower-to: runs with a lower minimum_retention_hours count as forced; default: no minimum.",
 )
 @json_option
 def approve(
@@ -177,16 +177,16 @@ def adopt(managed: ManagedStore, log: str | None, reason: str, force: bool) -> i
     type=click.IntRange(min=1),
     metavar="AT-MOST",
     help=(
-        "With --reason: accept that the broker deletes at most this many segments without a proof within "
-        "a day, if another journal holds the store."
+        "With --reason, if another journal holds the store: accept that the broker deletes at most this many "
+        "unproven segments within a day."
     ),
 )
 @json_option
 def move(name: str, managed: ManagedStore, reason: str, leave_unproven: int | None) -> int:
     """Record that a moved or renamed store is called NAME from now on, and is in the directory STORE.
 
-    Its stamp has to prove which store it is, and its old directory must not contain it any more. A store in
-    Airflow has the name of its connection, so NAME is the connection's id.
+    STORE's stamp has to prove which store it is, and its old directory must not contain the store any more. A
+    store in Airflow has the name of its connection, so NAME is the connection's id.
     """
     from storage_engine.retention.decisions import move as record_move
 
@@ -204,7 +204,9 @@ def move(name: str, managed: ManagedStore, reason: str, leave_unproven: int | No
     "--reason", callback=reason_text, required=True, help="What happened to the store, its stamp or its lake."
 )
 @click.option(
-    "--store-id", metavar="ID", help=("The store that is here now; default: the store that is known here.")
+    "--store-id",
+    metavar="ID",
+    help="Id of the store in this directory; default: the id in the journal or the stamp.",
 )
 @click.option("--new", is_flag=True, help="STORE is a copy and becomes a store of its own.")
 @json_option

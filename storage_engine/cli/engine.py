@@ -40,7 +40,7 @@ def serve(managed: ManagedStore, topic: str | None) -> int:
     A missing STORE is made. Other commands, and tasks of a connection with the mode engine, ask this process:
     they plan and archive beside it, and it deletes the segments that they have proven.
 
-    With --lake it makes such runs by itself when the broker's rules let segments expire. Without a lake it
+    With --lake it also cleans by itself when the broker's rules let segments expire. Without a lake it
     deletes only on request. Ends on SIGTERM and SIGINT, and with --topic at the end of the input. Then the
     store is clean.
     """

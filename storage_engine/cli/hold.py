@@ -63,8 +63,8 @@ def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def hold(managed: ManagedStore) -> int:
     """Hold STORE beside its running broker, or renew its hold. Then the broker deletes only what we release.
 
-    clean holds it, too; inspect only shows a hold. A hold that isn't renewed for --hold-hours ends by itself.
-    Before a first hold, its changes at the broker are shown. Exit code 1: the store isn't held.
+    clean holds STORE, too; inspect only shows a hold. A hold that isn't renewed for --hold-hours ends by
+    itself. Before a first hold, its changes at the broker are shown. Exit code 1: the store isn't held.
 
     If a Kafka broker deletes by its own rules, only some topics are held: those with segments that no lake
     has and that are due within --archive-margin-hours. Their settings are restored once the segments are
@@ -135,9 +135,9 @@ def shield(managed: ManagedStore, remove: bool, acceptance: Acceptance | None) -
     """Give each unproven sealed segment of STORE a second name in its .storage-engine directory.
 
     A segment that is deleted from the log by force or by hand then still exists, and the next call archives
-    it with proof. A second name is removed when its segment is proven. Beside a running broker storage-engine
-    watch does this; while it runs, this command only shows the shield. Exit code 1: a segment was deleted
-    from the log and isn't in the lake.
+    it with proof. A second name is removed when its segment is proven. Beside a running broker,
+    storage-engine watch gives the names; while watch runs, this command only shows the shield. Exit code 1: a
+    segment was deleted from the log and isn't in the lake.
     """
     from storage_engine.retention.store.brokers import refuse_shield
 

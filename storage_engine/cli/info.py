@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def _base(lake_dir: Path | None, second_lake_dir: Path | None, conn_id: str | None) -> ManagedStore:
     """Return a store with the journal and lakes that a call names.
 
-    :raises click.UsageError: both are given, or neither.
+    :raises click.UsageError: the call names both a lake and a connection, or neither.
     """
     check_either(lake_dir, conn_id)
     if conn_id is not None:
@@ -97,7 +97,7 @@ def info(which: str | None, lake_dir: Path | None, second_lake_dir: Path | None,
 
 @no_collection()
 def _overview(base: ManagedStore) -> Overview:
-    """Return the overview. Imports libraries that a wrong call must not wait for."""
+    """Return the overview. Its libraries are imported only here, so that a wrong call fails at once."""
     from storage_engine.arrow.alone import load_arrow_alone
 
     load_arrow_alone()
@@ -107,7 +107,11 @@ def _overview(base: ManagedStore) -> Overview:
 
 
 def _choose(overview: Overview, text: str, base: ManagedStore) -> ManagedOverview:
-    """:raises BadInputError: no store has this name, path or id."""
+    """Return the store with this name, path or id.
+
+    :raises BadInputError: no store has it, or several stores have this default name.
+    :raises JournalUnavailableError: ``text`` is the path of ``base``, and the journal is missing.
+    """
     names = [store.name for store in overview.stores]
     by_word = {
         word: store for store in overview.stores for word in (store.store_id, store.path, store.name) if word

@@ -149,7 +149,7 @@ def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
 
 
 def _for_readers(managed: ManagedStore) -> ManagedStore:
-    """Return the store with settings for readers only, who ask its cluster for the groups' positions."""
+    """Return the store with settings that only read: its cluster is asked for the groups' positions."""
     if managed.live is None:
         return managed
     return replace(managed, live=replace(managed.live, deletes=BROKER_DELETES))
@@ -229,7 +229,7 @@ def _say_room(room: Sequence[DiskRoom], *, is_enough: bool, deleted: bool) -> No
         free = "unknown" if disk.free_bytes is None else bytes_text(disk.free_bytes)
         say(f"Disk {disk.path}: {free} free, {bytes_text(disk.free_bytes_before)} before{target}")
     if is_enough:
-        say_next(None, "start the node's broker. It follows its leaders from its logs' present starts")
+        say_next(None, "start the node's broker. Its logs keep their new starts, and follow their leaders")
         return
     outcome = "the requested space isn't free" if deleted else "nothing was deleted"
     say_next(

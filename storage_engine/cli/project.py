@@ -90,7 +90,9 @@ _of_airflow = partial(click.option, cls=GroupedOption, group=AIRFLOW_GROUP)
     type=NamedPath(file_okay=False),
     help="Directory for DAG files; default: this Airflow's dags_folder.",
 )
-@_of_airflow("--env", is_flag=True, help="Print the option as an environment variable; edit no airflow.cfg.")
+@_of_airflow(
+    "--env", is_flag=True, help="Print the new settings as environment variables; edit no airflow.cfg."
+)
 @_of_airflow(
     "--edge",
     metavar="QUEUE",

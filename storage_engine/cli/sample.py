@@ -26,7 +26,7 @@ from storage_engine.model.broker.kind import SampleRequest
     type=click.IntRange(1, 10**9),
     default=100_000,
     show_default=True,
-    help="How many to send in batches; delayed messages and transactions are added to them.",
+    help="Number of messages sent in batches; delayed messages and transactions come in addition.",
 )
 @click.option(
     "--topics", type=click.IntRange(1, 10_000), default=8, show_default=True, help="Each has 8 queues."

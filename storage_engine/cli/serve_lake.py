@@ -103,7 +103,9 @@ def _parse_addresses(
     help=f"File of groups' committed positions; default: {_POSITIONS} in the lake's directory.",
 )
 @click.option("--tls-cert", type=NamedPath(dir_okay=False), help="Certificate of this server, as PEM.")
-@click.option("--tls-key", type=NamedPath(dir_okay=False), help="Its key, if it is in another file.")
+@click.option(
+    "--tls-key", type=NamedPath(dir_okay=False), help="Key of the certificate, if the key is in another file."
+)
 @click.option(
     "--users", type=click.Path(dir_okay=False, path_type=Path), help="File of users and their read rights."
 )

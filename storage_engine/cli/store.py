@@ -107,9 +107,7 @@ def _archive_lag(managed: ManagedStore) -> ArchiveLag:
     callback=key_value_pairs,
     help="Assume this level of a disk, such as /data/commitlog=0.86; repeatable.",
 )
-@click.option(
-    "--manual", is_flag=True, help="As for a run by hand: expired segments are deleted at any hour."
-)
+@click.option("--manual", is_flag=True, help="Plan a run by hand: expired segments are deleted at any hour.")
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @json_option
 def plan(

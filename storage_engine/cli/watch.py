@@ -111,8 +111,8 @@ def watch(
     journal. It renews no hold: a pipeline still has to do that.
 
     If it knows a store's broker, by --broker or the connection, it also tends the store's shield. The oldest
-    unproven segments get a second name. If such a segment is deleted by force or by hand, it is archived from
-    there. cleanFileForciblyEnable is set back to false if --may-change-settings allows it.
+    unproven segments get a second name. If such a segment is deleted by force or by hand, the file with the
+    second name is archived. cleanFileForciblyEnable is set back to false if --may-change-settings allows it.
 
     Ends with exit code 0 on SIGTERM and SIGINT, and with another code if it can't continue. --lake names the
     lake with the journal of STORES.

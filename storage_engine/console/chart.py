@@ -40,15 +40,15 @@ LONGEST_MS = 3_660 * DAY_MS
 """A longer span is cut at its beginning. No journal keeps samples for so long."""
 _MOST_GAPS = 100
 _BUCKETS = 498
-"""Number of buckets. They are merged if they have more extremes than points. An empty bucket is a gap."""
+"""Number of buckets. Some are merged if the chart has too few points for all. An empty bucket is a gap."""
 _MOST_SAMPLES = MOST_POINTS - _MOST_GAPS
 """Largest number of samples that are shown one by one. Gaps between them take points, too."""
 _GAP = 3
 """A time without samples is a gap if it exceeds the usual distance between two looks by this factor."""
 _ONE_LOOK_MS = 60_000
-"""The tasks of one look take their own samples within this time, and only one measures the archive lag."""
+"""Within this time, the tasks of one look take a sample each. One of these tasks measures the archive lag."""
 _EXACT_SHARE = 8
-"""Looks are read one by one around refusals of writes, if that is at most this fraction (1/8) of the span."""
+"""Buckets in which refusals begin or end are read look by look, if they are at most 1/8 of the span."""
 
 Column = tuple[int | None, ...]
 
@@ -344,7 +344,10 @@ def exact_refused_spans(
 def _refused_before(
     connection: Connection, disks: Mapping[str, int], rules: Sequence[Rules], start_ms: int
 ) -> Collection[str]:
-    """Return the disks that made the broker refuse writes when the span began, by the last deciding level."""
+    """Return the disks that made the broker refuse writes when the span began.
+
+    The last level that was above the refusing level, or not above the accepting level, shows this for a disk.
+    """
     current = rules_at(rules, start_ms)
     if current is None or (refuses := current.levels.refuses_percent) is None:
         return ()

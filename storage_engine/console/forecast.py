@@ -5,7 +5,7 @@ The method is the same for each figure:
 - The last fourteen days are cut into spans of one day, from the newest look backwards. So each span has each
   hour and each window of deletion once. The rate of a span is the growth of an offset between its first and
   its last look, divided by the time between these looks. So a gap within a span changes no rate. A gap over
-  the end of a span makes one longer span of two, which counts once. A span in which an offset fell isn't
+  the end of a span joins two spans into one, which counts once. A span in which an offset fell isn't
   counted, since another log has replaced the log.
 
 - Low, middle and high are the 10th, 50th and 90th percentile of the spans' rates. They describe past days:
@@ -16,7 +16,7 @@ The method is the same for each figure:
 
 - If a broker's offsets count no bytes, the net rate is the growth of the fullest disk, whatever wrote to it.
 
-- Messages live as long as lately, or as long as the disk has room for new ones, whichever is shorter.
+- Messages live as long as in the last days, or as long as the disk has room for new ones: the shorter time.
 
 The course under other settings is computed by the broker's own rules, beside today's course. It starts from
 the monitor's last record, and from the ingest that the samples show. Nothing is stored. One answer takes a
@@ -471,8 +471,8 @@ def what_if(
     basis = _read_basis(reader, name, now_ms)
     if isinstance(basis, str):
         raise BadInputError(
-            f"store {name}: expected a store that can be simulated, found that this store can't be: {basis}. "
-            "Nothing was changed."
+            f"store {name}: expected a store that can be simulated, found a reason against a simulation: "
+            f"{basis}. Nothing was changed."
         )
     values = _changed_values(basis, asked)
     fields = {name: getattr(asked.ingest, name) for name in ("bytes_per_day", "profile", "factor")}

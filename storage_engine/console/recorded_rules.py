@@ -58,7 +58,7 @@ class Rules:
     """The rules that were in effect from a moment on.
 
     :param settings: values as text, under the broker's own names.
-    :param windows: None if the broker has no such hours.
+    :param windows: the hours of deletion by age; None if the broker has no such hours.
     :param unsupported: why a store with these settings can't be simulated; "" if it can.
     """
 
@@ -113,7 +113,7 @@ def level_state(used_percent: int | None, rules: Rules | None) -> LevelState:
 def window_spans(windows: Windows, start_ms: int, end_ms: int) -> Spans:
     """Return the windows between two moments in the order of time, cut at the span's beginning and end.
 
-    If the hours are none of a day's, the broker never deletes by age alone.
+    An hour outside 0 to 23 gives no window. With only such hours, the broker never deletes by age alone.
     """
     try:
         zone = ZoneInfo(windows.time_zone)

@@ -75,7 +75,7 @@ class PlaceTotal:
 
 @dataclass(frozen=True, slots=True)
 class ShieldLine:
-    """Segments that a store's shield keeps. They are second names of segments that no lake proves yet.
+    """Segments to which a store's shield gave second names, because no lake proves these segments yet.
 
     :param mode: the policy's setting, on or off.
     :param gone_segments: number of ``segments`` that were deleted from the log, but are in the shield.

@@ -74,7 +74,7 @@ def jumped_forward_ms(now: ClockReading | None, before: Iterable[ClockReading]) 
 
 
 QUARTER_MS = 900_000
-"""In every zone and at every change of the clock, local hours begin at a quarter of an hour in UTC."""
+"""Local hours begin at a multiple of 15 minutes in UTC, in every zone and at every change of the clock."""
 
 
 def is_in_hours(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
@@ -83,7 +83,7 @@ def is_in_hours(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
 
 
 def hour_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo) -> Iterator[int]:
-    """Yield the times at which the hours begin and end, in turn. An hour under way at the start begins then.
+    """Yield the times at which the hours begin and end, in turn; first the start, if it is in the hours.
 
     :param end_ms: no later time is yielded.
     """

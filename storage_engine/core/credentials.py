@@ -185,7 +185,7 @@ _ARGUMENT = re.compile(r"[?&]([^=&?]*)=(?=([^&]*))")
 def check_database_url(url: str) -> None:
     """Check that a SQLAlchemy URL names a supported database and its arguments only configure a connection.
 
-    :raises ValueError: the URL doesn't. The error has the fault, without any value of the URL.
+    :raises ValueError: the database or an argument isn't permitted. The error shows no value of the URL.
     """
     scheme = url.partition("://")[0]
     if (allowed := _ARGUMENTS.get(scheme)) is None:

@@ -52,7 +52,7 @@ def opened(path: str | os.PathLike[str], flags: int, *, dir_fd: int | None = Non
 def fsync_path(path: str | os.PathLike[str]) -> None:
     """Flush a file's bytes, or a directory's entries, to disk.
 
-    :raises OSError: the path can't be opened, or the device refuses.
+    :raises OSError: the path can't be opened or flushed.
     """
     # With O_NONBLOCK, opening a pipe doesn't wait. Flushing it then fails.
     with opened(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK) as fd, _name_errors(path):

@@ -6,7 +6,7 @@ no permission to write. The shared lock blocks no process and waits for none: it
 that the reader is one of our processes and only reads. It ends with its process. With NFS only processes of
 the same host see a flock, and ``/proc`` shows only one host's processes.
 
-A writer has the broker's lock and a lease in the journal. Our other writers wait for it.
+A writer has the broker's lock and a lease in the journal. Our other writers wait for both.
 """
 
 from __future__ import annotations

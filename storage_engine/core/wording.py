@@ -87,7 +87,7 @@ def exact_bytes_text(size_bytes: int) -> str:
 def time_text(timestamp_ms: int | None, zone: tzinfo = UTC) -> str:
     """Return a time to the second; "" for None. A time beyond the calendar is given in milliseconds.
 
-    :param zone: UTC except for times of another zone, such as deleteWhen, which are shown with its offset.
+    :param zone: the time zone of the text, such as that of deleteWhen. The text ends with Z or the offset.
     """
     if timestamp_ms is None:
         return ""

@@ -32,7 +32,7 @@ class Approver:
 
 _ASKED_RUNS = 16
 """The highest number of active runs of a DAG that asks for approval. All but one may wait for a person. The
-last one archives segments that have become due.
+remaining run archives segments that have become due.
 """
 
 

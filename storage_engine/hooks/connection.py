@@ -292,7 +292,7 @@ _OLDER_LAKE = ("lake_directory", "lake_properties", "lake_catalog")
 _FIELDS = (*(setting.name for setting in STORE_SETTINGS if not setting.inside), *_OLDER_LAKE)
 """Fields that a connection may have, besides the fields of ``PLACES``."""
 BESIDE = "beside"
-"""Name of the mode live in older connections."""
+"""The name by which older connections mean the mode :data:`LIVE`."""
 S3_CONNECTION = "airflow.s3-conn-id"
 """Property of a lake: the ``aws`` connection with the credentials of its object store."""
 CATALOG_CONNECTION = "airflow.catalog-conn-id"
@@ -303,7 +303,7 @@ CATALOG_CONNECTION = "airflow.catalog-conn-id"
 class Defaults:
     """Values of the ``[storage_engine]`` section, for fields that a connection leaves empty.
 
-    :param home: AIRFLOW_HOME. Journal, lake and reports are under it if the section doesn't set them either.
+    :param home: AIRFLOW_HOME, with journal, lake and reports if neither connection nor section sets them.
     :param lake: a directory, or a JSON object of catalog properties.
     :param second_lake: a directory or a JSON object, as for ``lake``, or "" for no second lake.
     :param policies: a JSON object of policies by name.

@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 class AlarmException(AirflowFailException):
     """Fails a task that has looked after a store and found something that a person should know at once.
 
-    :param text: the text at the end of the task's log, or "" for the alarms.
+    :param text: the text at the end of the task's log; if it is "", the alarms are that text.
     """
 
     def __init__(self, alarms: Sequence[str], text: str = "") -> None:
@@ -188,7 +188,7 @@ def metrics_sent(conn_id: str) -> Iterator[None]:
 
 
 def _send(conn_id: str) -> None:
-    """Send the figures. Plain StatsD drops tags, so there names contain the connection and a disk's path.
+    """Send the figures. Plain StatsD drops tags: its metric names contain the connection and a disk's path.
 
     An error here is only logged as a warning: the task's work stays done.
     """

@@ -80,8 +80,8 @@ class StorageEngineHook(BaseHook):
             raise NoSuchConnectionError(
                 f"connection {conn_id}: expected a connection of this Airflow, found none. Nothing was "
                 f"read or changed. The option stores of [{SECTION}] lists the stores' connections: "
-                f"{conf.get(SECTION, 'stores', fallback=DEFAULT_CONNECTION)}. Name the ids that you "
-                "have there, or add this one: ",
+                f"{conf.get(SECTION, 'stores', fallback=DEFAULT_CONNECTION)}. Name your "
+                "connections' ids in that option, or add this connection: ",
                 Command("init", f"--airflow --conn-id {quote(conn_id)}"),
                 ". The command airflow connections list shows all connections. AIRFLOW_HOME decides which "
                 "Airflow is used.",
@@ -140,7 +140,7 @@ class StorageEngineHook(BaseHook):
 
     @cached_property
     def spark(self) -> SparkUse | None:
-        """The Spark that the store's connection names, and its work's limits, or None if it names no Spark.
+        """The Spark that the store's connection names, and the least work for it; None if no Spark is named.
 
         :raises BadInputError: there is no such connection, or the provider can't read it.
         """

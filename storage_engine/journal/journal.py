@@ -254,13 +254,13 @@ class Journal(JournalStores):
     renew = writes(renew)
 
     def hold_memory(self, store_id: str, record_drift: Callable[[Sequence[Drift]], None]) -> HoldMemory:
-        """Return the memory of the store's hold, by :func:`storage_engine.journal.journal.hold_memory`."""
+        """Return the memory of the store's hold, for this module's function of the same name."""
         return JournalHoldMemory(self._database, store_id, record_drift)
 
     # Runs
 
     def begin_run(self, store_id: str, run_key: str, request: PlanRequest) -> Run:
-        """Open the run, or return the existing one. Raise RunStateError if that has another request."""
+        """Begin the run, or return it if it exists. Raise RunStateError if it exists with another request."""
         request_json = to_jsonable(request)
 
         def begin(connection: Connection) -> None:
@@ -442,7 +442,7 @@ class Journal(JournalStores):
     save_findings = writes(put_findings)
 
     def save_topic_days(self, store_id: str, slots: Mapping[Slot, Sequence[TopicDay]]) -> None:
-        """Record the bytes of archived segments by topic and day. This never uses a full disk's reserve."""
+        """Record the bytes of archived segments by topic and day. The reserve for a full disk isn't used."""
         self._database.write(lambda connection: put_topic_days(connection, store_id, slots), reserve=False)
 
     # Samples and waivers
@@ -541,7 +541,7 @@ WATCH_RUN: Final = "watch"
 """Key of the run under which looks outside of any run record their findings."""
 
 DONE = frozenset({DriftKind.FENCE_MENDED, DriftKind.FENCE_NOT_MENDED, DriftKind.GIVEN_UP})
-"""Kinds of drift that record our actions between two runs, done or tried, after other programs' changes."""
+"""Kinds of drift that record what we did, or tried, between two runs after changes by other programs."""
 
 
 def hold_memory(journal: Journal, store_id: str) -> HoldMemory:

@@ -22,7 +22,7 @@ def test_a_clean_store_is_brought_back_by_the_key_that_its_run_prints(cli, store
     assert cleaned.exit_code == 0
     assert _there(store) == [2 * MIB]
     run = next(word for word in cleaned.out.split() if word.startswith("clean-")).rstrip(":")
-    assert f"storage-engine undo {run} brings it back" in cleaned.err
+    assert f"storage-engine undo {run} brings them back" in cleaned.err
     assert f"storage-engine undo {run} brings all of it back" in cleaned.out
     assert "Validation\n  OK" in cleaned.out
     verified = cli("verify", store, "--lake", lake)
@@ -65,7 +65,7 @@ def test_an_undo_that_is_done_says_so_and_not_that_all_is_back(cli, store, lake)
     assert gone_on.exit_code == 0
     assert "run second was undone by " in gone_on.err
     assert "deleted, " not in gone_on.err
-    assert "brings it back" not in gone_on.err
+    assert "brings them back" not in gone_on.err
     assert "Run second: undone" in gone_on.out
     assert _there(store) == [0, MIB, 2 * MIB]
 

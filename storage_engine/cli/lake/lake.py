@@ -54,7 +54,11 @@ if TYPE_CHECKING:
     is_flag=True,
     help=("Archive only segments that a cleanup would delete now, not all sealed ones."),
 )
-@click.option("--manual", is_flag=True, help="With --planned: as for a run by hand, at any hour.")
+@click.option(
+    "--manual",
+    is_flag=True,
+    help="With --planned: segments that a run by hand would delete now, at any hour.",
+)
 @click.option("--spark", "spark_master", metavar="MASTER", help="Archive with Spark, such as local[2].")
 @click.option(
     "--agent",
@@ -166,8 +170,8 @@ def _print_archived(run_key: str, done: ArchiveResult, error: StorageEngineError
     say_notes(done.notices, err=True)
     if not receipts and not done.hashed_again and not done.refused:
         nothing = (
-            "Nothing to archive: no segment is sealed, or each one that may be archived is in a lake, by "
-            "lakes and journal."
+            "Nothing to archive: no segment is sealed, or lakes and journal show that each segment that may "
+            "be archived is in a lake."
         )
         count = sum(entry.segments for entry in done.kept_out)
         say(f"{nothing} {count_text(count, 'sealed segment')} may not be archived yet:" if count else nothing)
@@ -253,7 +257,7 @@ def _archive(
 @click.option(
     "--renew",
     is_flag=True,
-    help="From level bytes on: add receipts for segments whose rows another engine moved, if they prove it.",
+    help="From level bytes on: prove segments whose rows another engine moved, and add new receipts.",
 )
 @json_option
 def verify(

@@ -134,10 +134,12 @@ def _print_history(done: MaintainResult) -> None:
     default=TRASH_MS / DAY_MS,
     show_default=True,
     metavar="DAYS",
-    help="Permanently remove files in the trash for DAYS; on an object store at least for the grace.",
+    help="Permanently remove files after DAYS in the trash; on an object store, not before --grace is over.",
 )
 @click.option(
-    "--delete", is_flag=True, help="Move the listed files into the trash; remove files that are due there."
+    "--delete",
+    is_flag=True,
+    help="Move the listed files into the trash; remove those that were in the trash for long enough.",
 )
 @click.option(
     "--undo",

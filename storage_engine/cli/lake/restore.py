@@ -75,7 +75,7 @@ to_time_option = click.option(
     help="Only these segments, by file name or base offset, separated by commas.",
 )
 @click.option("--from-offset", type=int, help="First offset.")
-@click.option("--to-offset", type=int, help="Offset after the last one.")
+@click.option("--to-offset", type=int, help="Offset after the last byte or record.")
 @from_time_option
 @to_time_option
 @click.option(
@@ -243,7 +243,7 @@ def _print_others(lineage: int, others: Sequence[LineageRange]) -> None:
 
 
 def _open_either(lake_dir: Path, second_dir: Path | None) -> tuple[Lake, Lake | None]:
-    """Open both lakes or, if one can't be opened, only the other, from which then everything is restored."""
+    """Open both lakes. If only one can be opened, everything is restored from that lake."""
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.retention.proof.proofs import unreachable_error
 

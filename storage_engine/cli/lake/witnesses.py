@@ -102,7 +102,7 @@ def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str 
 
 
 def part_journal(url: str) -> None:
-    """Give a journal its own file, if a copy of it is a hard link to the same file.
+    """Give a journal a file of its own, if a copy of the journal is a hard link to the same file.
 
     :raises JournalUnavailableError: the journal shares its file and can't get another one.
     """

@@ -272,7 +272,7 @@ def places_of(conn_id: str, store: ManagedStore) -> str:
 
 
 def before_airflow() -> None:
-    """Set up the environment before Airflow's import: connections as for a server, only errors in the log."""
+    """Before Airflow's import, let Airflow find connections as a server does, and log only errors."""
     # As Airflow's own commands do. Otherwise it looks for connections only in the environment.
     os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
     os.environ.setdefault("AIRFLOW__LOGGING__LOGGING_LEVEL", "ERROR")
@@ -293,7 +293,7 @@ def check_either(lake_dir: Path | None, conn_id: str | None) -> None:
 def lake_and_journal(lake_dir: Path | None, conn_id: str | None) -> tuple[LakeConfig, str]:
     """Return a lake, and the URL of the journal that belongs to it.
 
-    :raises click.UsageError: both are given, or neither.
+    :raises click.UsageError: the call names both a lake and a connection, or neither.
     """
     check_either(lake_dir, conn_id)
     if lake_dir is not None:

@@ -1,6 +1,6 @@
-"""STORE on a command line with its options and lakes, or an Airflow connection: one object for the command.
+"""The argument STORE with its options and lakes, or an Airflow connection: a command gets one object for all.
 
-The running broker of a store is also given by options, as the table of settings describes them.
+Further options describe the store's running broker. They are made from the table of settings.
 """
 
 from __future__ import annotations
@@ -209,10 +209,12 @@ def takes_store(
 ) -> Callable[[Function], Function]:
     """Give a command the argument STORE with all options to manage a store, which it receives as ``managed``.
 
-    :param required: whether STORE must be given. Otherwise the command may receive None, and ``lake_dir``.
+    :param required: whether STORE must be given. If not, ``managed`` may be None, and a command without
+        --conn-id also receives ``lake_dir``.
     :param lake: whether the store has a lake; None if that depends on --lake.
     :param connection: whether --conn-id may be given instead of all these options.
-    :param each: whether a call without arguments means each store in the file of stores, passed as None.
+    :param each: whether a call without arguments means each store in the file of stores. Then ``managed`` is
+        None.
     :param named: whether a store that has a lake may be named by --name.
     :param settings: whether --set is a setting of the store. Otherwise the command has its own option --set.
     :param looks: whether the command reads the store. Otherwise this account needs no right to read it.
@@ -370,7 +372,7 @@ def _named_store(
         params = context.command.params
         listed = ", ".join(sorted(param.opts[0] for param in params if param.name in fixed))
         raise click.UsageError(
-            f"{named.source}: expected this setting only in the file, found {listed}. Nothing was changed."
+            f"{named.source}: expected no option for a key of the file, found {listed}. Nothing was changed."
         )
     store = named.managed(given.get("lake_dir"), given.get("second_lake_dir"))
     overrides = typed.get("overrides", {})

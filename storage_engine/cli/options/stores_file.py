@@ -206,7 +206,8 @@ def find_named(word: str) -> NamedStore | None:
     """Return the store that a word on a command line names; None if the word is a path.
 
     :param word: the word as it was typed. A word with a slash is a path, and so are "." and "..".
-    :raises BadInputError: the word is both a name and an existing path, or neither while there are names.
+    :raises BadInputError: the word is both a name and an existing path; or it is neither, and the file has
+        names.
     """
     if "/" in word or word in ("", ".", ".."):
         return None

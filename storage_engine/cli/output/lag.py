@@ -66,8 +66,9 @@ def groups_at_risk(tables: Iterable[pa.Table]) -> tuple[GroupAtRisk, ...]:
 
 
 class LagOfPlan:
-    """Lag for a plan that is only shown. It is called with a plan, and measures the groups that are behind.
-    It returns the plan without the deletions that the store's lag policy forbids.
+    """Measures the groups that are behind, for a plan that is only shown.
+
+    A call takes the plan. It returns the plan without the deletions that the store's lag policy forbids.
 
     :ivar groups: groups that are behind or unknown, with the messages that the plan makes them lose.
     :ivar source: the source of their positions.

@@ -1,6 +1,6 @@
 """A library's error about disk, object store, catalog or Java, as one of our errors.
 
-Used where no layer below has done so. An error in our own code stays a traceback.
+Used if no layer below has raised one of our errors. An error in our own code stays a traceback.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_CHARACTERS: Final = 500
 
 
 def storage_failure(error: Exception, arguments: Arguments) -> StorageUnavailableError | None:
-    """Return our error to report instead of a library's or the system's, or None if it is neither."""
+    """Return our error in place of an error of a library or the system; None for any other error."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         return StorageUnavailableError(
             f"{error.filename}: {error.strerror}. Check the path, its permissions and its disk."

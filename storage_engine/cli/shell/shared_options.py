@@ -25,7 +25,7 @@ _QUIET = "storage_engine.quiet"
 _JSON = "storage_engine.json"
 _TYPED = "storage_engine.typed"
 NAMED = "storage_engine.named"
-"""Key in a call's ``meta`` of the store that it names from the file of stores."""
+"""Key in a call's ``meta``. Its value is the named store, if the call names one of the file of stores."""
 _HELD_LINES = 10_000
 _OWN = "Options"
 _OUTPUT = "Output"
@@ -199,7 +199,7 @@ class Group(click.Group):
 
 
 def command(name: str | None = None) -> Callable[[Callable[..., Any]], ShellCommand]:
-    """Make a function a command of the shell. Each command is made by this or by a :class:`Group`."""
+    """Make a function a command of the shell. Only this decorator and :class:`Group` make commands."""
     return click.command(name, cls=ShellCommand)
 
 

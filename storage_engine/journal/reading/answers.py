@@ -17,7 +17,7 @@ class RunRow:
     :param deleted_segments: number of deleted segments; None in the same cases. Then the events of segments
         say what was deleted.
     :param unchanged_since: the run whose report is also this run's report, because nothing changed.
-    :param has_report: whether that report is still stored.
+    :param has_report: whether the run's own report or that of ``unchanged_since`` is still stored.
     """
 
     run_id: int

@@ -237,7 +237,7 @@ _LOSS = ("log", "lineage", "start_offset", "end_offset", "person", "reason")
 _verifications = table(
     "storage_engine_verifications", *map(column, ("store_id", "receipt_hash", "level", "at_ms", "fault"))
 )
-"""The table of remembered checks. The first verification makes it, so that a journal may lack it."""
+"""The table of remembered checks. A journal has no such table before its first verification."""
 
 
 def read_standing(connection: Connection, store_id: str, now_ms: int) -> Standing:
@@ -413,7 +413,7 @@ class JournalReader:
         return tuple(GroupRow(**row._mapping) for row in rows)
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work``, which only reads.
+        """Return the result of ``work``, which only reads.
 
         :raises JournalUnavailableError: there is no journal, or it can't be read.
         :raises BadInputError: the journal has another version.

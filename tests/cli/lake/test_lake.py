@@ -40,8 +40,8 @@ def test_archive_only_reads_the_store_and_takes_every_sealed_segment(
     assert found["archived"][0]["message_count"] == messages
     again = cli("archive", store, "--broker-conf", conf, "--lake", lake)
     said = (
-        "Nothing to archive: no segment is sealed, or each one that may be archived is in a lake, by lakes "
-        "and journal."
+        "Nothing to archive: no segment is sealed, or lakes and journal show that each segment that may "
+        "be archived is in a lake."
     )
     assert (again.exit_code, again.out.splitlines()[0]) == (0, said)
     assert files(store) == before
