@@ -477,10 +477,9 @@ def stamp(
     Earlier knowledge of the lakes given here no longer counts: only their present state does. Earlier
     knowledge of other lakes stays. The lakes are read before anything is changed.
 
-    :param store_id: id of the store in this directory, if the lake has several. None for the id that the
-        stamp, the journal or the lake has.
+    :param store_id: id of the store in this directory. None for the id in the journal, or else the stamp.
     :param new: the directory is a store of its own, copied from another one, and gets a new identity.
-    :raises BadInputError: no reason is given, or journal and lakes don't know the store.
+    :raises BadInputError: no reason is given, or neither ``store_id``, journal nor stamp names a store.
     :raises StoreIdentityError: another store has this place or the new name, or the directory is a copy.
     :raises LakeUnavailableError: a lake can't be read.
     """

@@ -187,7 +187,7 @@ T = TypeVar("T")
 
 _BLOCK_BYTES = 1 << 20
 """Bytes that are written at a time. For larger writes the kernel uses larger pages, which a virtual machine
-may first have to get from its host."""
+may not have yet."""
 
 Chunks = Iterator[tuple[int, memoryview]]
 """A segment's bytes in order, as (position, bytes). They are valid until the next ones are requested."""
