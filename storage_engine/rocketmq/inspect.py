@@ -55,8 +55,8 @@ _UNITS = {"hours": "h", "percent": "%", "ms": "ms", "bytes": "bytes"}
 class SegmentInspection:
     """A segment, with counts and times of its messages.
 
-    Timestamps are store timestamps in milliseconds since the epoch, or None without a message. If the messages
-    were not read, only ``segment`` and the first timestamp are known, and the other fields are None.
+    Timestamps are store timestamps in milliseconds since the epoch, or None without a message. If the
+    messages were not read, only ``segment`` and the first timestamp are known, and the other fields are None.
     """
 
     segment: Segment
