@@ -43,9 +43,9 @@ def quiet_libraries() -> None:
 
 
 def together(sentences: Iterable[str]) -> str:
-    """Return sentences as one line, each once: the first ones, and the number of the rest."""
+    """Join sentences in one line, each only once. Of many, show the first, and count the others."""
     texts = list(dict.fromkeys(sentences))
-    more = [f"and {len(texts) - _SHOWN} more, which XCom and report have"] if len(texts) > _SHOWN else []
+    more = [f"and {len(texts) - _SHOWN} more, in XCom and in the report"] if len(texts) > _SHOWN else []
     return join_texts("; ", (*texts[:_SHOWN], *more))
 
 
@@ -103,7 +103,7 @@ def archive_lines(done: ArchiveResult) -> Iterator[str]:
     if done.hashed_again:
         yield f"{count_text(len(done.hashed_again), 'segment')} {UNCHANGED}"
     elif not receipts and done.waiver is None:
-        yield "Nothing had to be archived: everything is in a lake already, or need not be."
+        yield "Nothing had to be archived: everything is in a lake already, or needs no archive."
 
 
 def release_lines(result: ReleaseResult) -> Iterator[str]:

@@ -55,8 +55,8 @@ _UNITS = {"hours": "h", "percent": "%", "ms": "ms", "bytes": "bytes"}
 class SegmentInspection:
     """A segment, with counts and times of its messages.
 
-    Timestamps are store timestamps in milliseconds since the epoch, or None without a message. All fields
-    but the first timestamp are None if the messages were not read.
+    Timestamps are store timestamps in milliseconds since the epoch, or None without a message. If the
+    messages were not read, only ``segment`` and the first timestamp are known, and the other fields are None.
     """
 
     segment: Segment
@@ -97,7 +97,7 @@ class IndexInspection:
 class StoreInspection:
     """Everything that ``inspect`` shows.
 
-    :param crashed: ``abort`` exists. The broker runs, or if ``holder`` is None, it did not stop cleanly.
+    :param crashed: whether ``abort`` exists: the broker runs (``holder``), or it did not stop cleanly.
     :param dispatched_offset: messages below this offset are in their consume queues; later ones may be.
     :param queues: one entry for each queue; empty if they were not requested.
     :param unreadable: errors of unreadable files other than the log. The fields for these files are empty.
@@ -354,7 +354,8 @@ def look_up(
     The broker finds messages only by the hash of topic and key (DefaultMessageStore#queryMessage). Its
     clients then compare topic and keys (MQAdminImpl#queryMessage), and so does this function.
 
-    :param max_count: return so many of the newest messages; None for the broker's limit (maxMsgsNumBatch).
+    :param max_count: largest number of messages to return; None for the broker's limit (maxMsgsNumBatch).
+        If there are more messages, the newest are returned.
     :raises CorruptFileError: a file isn't a possible index file.
     :raises StoreNotFoundError: there is no segment.
     """

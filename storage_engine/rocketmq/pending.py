@@ -25,8 +25,8 @@ is written again as a new message each time that the wheel reaches it. Each reco
 was the newest at its time.
 
 Half messages are undecided if no operation message names them. In each queue of RMQ_SYS_TRANS_HALF_TOPIC the
-candidates begin at the position of the broker's own group. Decided are those whose queue offsets are in the
-bodies ("0,1,…,") of RMQ_SYS_TRANS_OP_HALF_TOPIC's messages with the tag "d"
+candidates begin at the position of the broker's own group. A candidate is decided if its queue offset is in
+the body ("0,1,…,") of a message with the tag "d" in RMQ_SYS_TRANS_OP_HALF_TOPIC
 (TransactionalMessageServiceImpl#fillOpRemoveMap). A check writes an undecided half message again at the end
 of the queue, and continues behind the old one. The offsets are up to 5 s behind the broker.
 """
@@ -65,7 +65,7 @@ from storage_engine.rocketmq.format.stored_files import read_stored, refuse_link
 from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets
 
 TIMER_KEYS: Final = (b"timeline_checkpoint", b"sys_topic_scan_offset_checkpoint")
-"""Keys in the column family ``timer`` of the timeline's progress and of its position in the timers' queue."""
+"""Keys of the column family ``timer``: the timeline's progress, and its position in the timers' queue."""
 ROCKSDB_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 """Topic of half messages whose state is in RocksDB (TransMessageRocksDBStore)."""
 TIMER_TOPIC = "rmq_sys_wheel_timer"
@@ -89,7 +89,7 @@ _BLANK = struct.Struct(">iqI")
 """Blank at a file's end: size of the rest, 0, magic (TimerLog#append)."""
 _MAGIC_BITS = 0xF
 _MAX_DELAY_MS = (1 << 31) - 1
-"""Largest value of the delay field: no record is due later than this time after it was written."""
+"""Largest value of the delay field. So every record is due at most this long after it was written."""
 _DUE_PROPERTY = b"TIMER_OUT_MS"
 _DUE_READ_MAX = 100_000
 """Largest number of messages outside the timer log whose due times are read. With more, none is read."""
@@ -179,7 +179,11 @@ def waiting_in_levels(layout: StoreLayout) -> tuple[Longs, Longs]:
 
 
 def _due_ms(extension: Path, tags_codes: Longs) -> Longs:
-    """Return due times in ms: tags codes, or those of the units at addresses (ConsumeQueueExt#isExtAddr)."""
+    """Return due times in ms. A tags code is a due time, or the address (ConsumeQueueExt#isExtAddr) of a unit
+    that has the due time as its own tags code.
+
+    :raises CorruptFileError: there is no unit at an address.
+    """
     elsewhere = tags_codes <= consume_queue.MAX_ADDRESS
     if not elsewhere.any():
         return tags_codes

@@ -5,8 +5,8 @@ made here from all segments, with the file sizes in the broker's settings.
 
 A broker also needs a ``config`` directory, which is derived from the messages. Without it a broker rebuilds
 its queues, but serves no topic. It would also handle all old delayed messages, timers, half messages and
-unacknowledged pops again, and deliver them a second time. With it, the queues of such messages count as
-handled up to their ends.
+unacknowledged pops again, and deliver them a second time. With the directory, the queues of such messages
+count as handled up to their ends.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 
 _QUEUES_OF_ITS_OWN = {frame.SCHEDULE_TOPIC: 18}
 _REVIVE_QUEUES = 8
-"""Least number of queues of a revive topic, with which the broker makes it (TopicConfigManager#init)."""
+"""Number of queues with which a broker makes a revive topic (TopicConfigManager#init). We list no fewer."""
 
 _READ_AND_WRITE = 6
 _TIMER_CHECKPOINT_BYTES = 4096
@@ -79,7 +79,9 @@ be exported.
 _VERSION = {"counter": 0, "stateVersion": 0, "timestamp": 0}
 """Data version in each file. It is constant, so that a repeated restore writes the same bytes."""
 _NEWER_VERSION = {**_VERSION, "counter": 1}
-"""Data version for a broker with RocksDB, which reads only a newer file (RocksDBTopicConfigManager#merge)."""
+"""Data version for a broker with RocksDB. It ignores files that have no newer version than its own data
+(RocksDBTopicConfigManager#merge).
+"""
 
 
 def queues_of(rows: pa.Table) -> pa.Table:
@@ -223,7 +225,7 @@ _STILL_POSSIBLE = (
 
 @dataclass(frozen=True, slots=True)
 class RestoredStore(RestoredConfig):
-    """RestoredConfig for a broker.
+    """Configuration, queues and index of a restored RocketMQ store.
 
     :param conf: the broker's ``broker.conf``; None for default settings.
     """
@@ -376,7 +378,7 @@ def _queue_settings(receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
 
 
 def _values(settings: EngineSettings) -> dict[str, str]:
-    """Return the settings, under the broker's names, that decide which files of queues and index are made."""
+    """Return, by the broker's names, the settings that decide which files of queues and index are made."""
     flags = {
         "enableConsumeQueueExt": settings.ext_enable,
         "enableLmq": settings.light_queues,

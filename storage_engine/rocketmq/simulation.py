@@ -244,7 +244,7 @@ class _Walk:
     def _delete(self, forced: bool) -> tuple[int, int, int]:
         """Delete the oldest segments, up to the first that must stay, at most deleteFileBatchMax.
 
-        The last segment with content always stays. Since a pass pauses, it checks each age before a deletion.
+        The last segment with content always stays. A pass pauses after a deletion, then checks the next age.
 
         :return: number of deleted segments, their bytes, and the number of those that had not expired.
         """
@@ -433,7 +433,11 @@ def course_start(
 
 
 def _growth(log: LogSnapshot, oldest_message_ms: int, now_ms: int) -> list[tuple[int, int]]:
-    """Return the growth of the log's max offset over the last days, from the last writes of its segments."""
+    """Return the log's end at several times, as (time in ms, offset), oldest first.
+
+    The times are the last writes of sealed segments, and now. If fewer than two segments are sealed, the
+    oldest message comes first. Of the times before the last seven days, only the last one is kept.
+    """
     ends = [(mtime_ms(segment), segment.end_offset) for segment in log.sealed]
     begin = [(oldest_message_ms, log.min_offset)] if len(ends) < 2 else []
     points = [*begin, *ends, (now_ms, log.max_offset)]
@@ -474,7 +478,7 @@ def longest_hours(config: BrokerConfig, start: CourseStart) -> int:
 
 
 def smallest_disk_bytes(used_bytes: int, level_percent: int) -> int:
-    """Return the size of the smallest disk that ``used_bytes`` fill to at most ``level_percent``."""
+    """Return the size of the smallest disk whose level is at most ``level_percent`` with ``used_bytes``."""
     return -(-used_bytes * 100 // level_percent)
 
 
@@ -485,7 +489,10 @@ def _limit_percent(config: BrokerConfig) -> int:
 
 
 def _advise_on_window(config: BrokerConfig, start: CourseStart) -> list[Advice]:
-    """Advise on the disk for which deletions in the window are enough, or on a window too short for a day."""
+    """Advise on the smallest disk for which deletions in the window are enough.
+
+    If the window is too short to delete a day's messages, advise on that instead.
+    """
     hours = sorted({hour for hour in delete_hours(config) if 0 <= hour < HOURS_A_DAY})
     if not hours:
         return []

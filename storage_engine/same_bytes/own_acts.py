@@ -38,7 +38,7 @@ _WAIT_SECONDS: Final = 1.0
 _MOST_TIMES: Final = 200
 """How many of a file's last times are kept. The record must not grow if a hold is renewed each minute."""
 _MAX_BYTES: Final = 16 << 20
-"""A longer record is ignored. Such a record would have thousands of files, each with the most times."""
+"""A longer record is ignored. It would have thousands of files, each with :data:`_MOST_TIMES` times."""
 _LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
 _GRANULES_NS: Final = (1, 100, 1_000, 1_000_000, 1_000_000_000)
 """Precision of file systems' times."""

@@ -1,4 +1,4 @@
-"""Removal of a segment's files, only those that no other process has touched since the last look."""
+"""Removal of a segment's files. A file that another process has touched since the last look stays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage_engine.same_bytes.own_acts import read_own_acts
 
 
 def remove_unchanged(segment: Segment, root: Path, remove: Remove) -> None:
-    """Remove a segment's files and flush the directory if no other process touched any since the last look.
+    """Remove a segment's files, if no other process has touched one of them since the last look.
 
     The directory is flushed before the next, younger segment is deleted: a power loss must never leave a gap.
 

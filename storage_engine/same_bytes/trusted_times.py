@@ -12,8 +12,8 @@ process opened it by. The device isn't compared: btrfs and overlays show another
 
 A file is settled when its times include all earlier writes, so that each later write changes them. A broker
 writes its log through a mapping. The kernel changes a file's times at the first write to a clean page, and
-not at later writes before that page is clean again. So a file is flushed until it isn't written to meanwhile,
-and until its times are so old that a later write can't have the same times.
+not at later writes before that page is clean again. So a file is flushed until no write came during a flush.
+Before each flush its times must be so old that a later write can't have the same times.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ class Mount:
 
     @property
     def is_volatile(self) -> bool:
-        """Return whether it ignores requests for durability and keeps the times of written files."""
+        """Return whether the mount ignores fsync, and files on it keep their times when written to."""
         return self.kind == "overlay" and "volatile" in self.options
 
     @property
     def is_network(self) -> bool:
-        """Return whether other machines may use it."""
+        """Return whether other machines may use the file system."""
         return self.kind in _NETWORK
 
     @property
     def is_fuse(self) -> bool:
-        """Return whether a process in user space serves it."""
+        """Return whether a process in user space serves the file system."""
         return self.kind.startswith("fuse") and self.kind != "fuseblk"
 
     @property
@@ -127,7 +127,7 @@ class Writers:
     """Processes that have files mapped shared and writable.
 
     :param by_path: one process id for each file, by the file's path.
-    :param unknown: why further processes may have them mapped; "" where every process was inspected.
+    :param unknown: why further processes may have the files mapped; "" if every process was inspected.
     """
 
     by_path: Mapping[str, int] = field(default_factory=dict)
@@ -205,7 +205,7 @@ def times_are_trusted(directory: str | os.PathLike[str], root: str | os.PathLike
 
     :param directory: a directory of segments.
     :param root: the store's root; our directory there stores the answer.
-    :return: also False if it can't be tested. Then it is tested again the next time.
+    :return: also False if the directory's mount can't be tested. The next call then tests it again.
     """
     with ExitStack() as stack:
         try:
@@ -238,9 +238,11 @@ def known_trust(directory: str | os.PathLike[str], root: str | os.PathLike[str])
 
 
 def _mount(fd: int) -> str:
-    """Return the identity of an open file's mount: the kernel's line for it, with its options, and the
-    file system's id. No other mount of this boot has the same. :raises OSError, ValueError: this system
-    doesn't say.
+    """Return the kernel's line for an open file's mount, and the file system's id.
+
+    No other mount has both the same before the machine's next start.
+
+    :raises OSError, ValueError: this system doesn't name the mount.
     """
     if not (line := mount_line(fd)):
         raise ValueError("the kernel names no mount of it")

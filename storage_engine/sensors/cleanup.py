@@ -61,8 +61,8 @@ class _CauseSensor(BaseSensorOperator):
     """Waits for a cause, by default for any. Its XCom is the result of the look that found the cause.
 
     :param deferrable: free the worker slot while waiting.
-    :param soft_fail: skip the task if the timeout passes without a cause. In other sensors, it also skips
-        after errors. Here the task fails if the store can't be read, if a trigger broke, or if a running
+    :param soft_fail: skip the task if the timeout passes without a cause. Airflow's other sensors also
+        skip after errors. Here the task fails if the store can't be read, if a trigger broke, or if a running
         broker doesn't answer at the timeout. So an error is never taken for a quiet store.
     :param alarm_notifiers: notifiers to call once when the sensor fails, and once when it works again.
     """
@@ -227,7 +227,7 @@ class StorageEngineCleanupSensor(_CauseSensor):
 class StorageEngineDueSensor(_CauseSensor):
     """Waits until a cleanup is due: a cause is present, and a run would delete or archive something.
 
-    If the sensor has an asset alias as outlet, it sends an event then. It also sends an event when sealed
+    A sensor with an asset alias as outlet sends an event when a cleanup is due, and another when sealed
     segments wait to be archived ahead (:mod:`storage_engine.assets`). If no DAG takes up an event, the
     sensor's next run repeats it. The task is skipped if a run would do nothing despite a cause, and with
     ``soft_fail`` at its timeout.

@@ -76,7 +76,7 @@ class Link:
 
     @property
     def name(self) -> str:
-        """Return the name of its file. The inode in it distinguishes it from links of a copied store."""
+        """Return the name of the link's file. It contains the segment's inode, which a copied store lacks."""
         log = in_file_name(self.log, _LOG_BYTES)
         return f"{self.lineage}-{log}-{self.base_offset:020d}-{self.segment.inode:x}"
 
@@ -267,7 +267,7 @@ class SeenLink:
 
     @property
     def is_last(self) -> bool:
-        """Return whether its removal frees the space and deletes the last name of the bytes."""
+        """Return whether the link is the last name of its bytes. Then its removal frees their space."""
         return self.has_left_log and self.other_names == 0
 
 

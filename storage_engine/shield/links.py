@@ -121,7 +121,7 @@ def drop_unchanged(root: str | os.PathLike[str], judged: Sequence[SeenLink]) -> 
 def _drop(
     root: str | os.PathLike[str], names: Collection[str], may_go: Callable[[SeenLink, OwnActs], bool]
 ) -> tuple[str, ...]:
-    """Remove those of the named links for which ``may_go`` returns True, called under the shield's lock.
+    """Lock the shield, and remove the named links for which ``may_go`` returns True.
 
     The record of a link whose file no longer exists is removed.
     """
@@ -316,7 +316,7 @@ def _no_link(link: Link, error: OSError) -> NoLinkError:
 def _record(directory: int, links: Sequence[Link]) -> None:
     """Write the record. On a full disk the old record stays.
 
-    Only for changes that may be lost: removed links, and digests.
+    So use it only for changes that may be lost: removed links, and digests.
     """
     try:
         write_index(directory, links)

@@ -69,7 +69,8 @@ def visible_to_executors(
     :return: paths for a task to check again with :func:`check_sight`.
     :raises StoreNotFoundError: a host doesn't see the store's files, or sees other files at their paths.
     :raises AgentError: a host can't reach the agent.
-    :raises LakeUnavailableError: a host can't see or write the lake, or the driver can't publish its file.
+    :raises LakeUnavailableError: a host can't see or write the lake, or the driver can't publish the file
+        that a host wrote.
     """
     identity = uuid.uuid4().hex
     token = f"{jobs[0].data_file(identity).rpartition('/')[0]}/probe.{identity}{PARTIAL_SUFFIX}"
@@ -125,7 +126,7 @@ def check_sight(sight: Sight) -> None:
                 f"{expected.path}: expected the segment file that the driver on host {sight.driver} sees, "
                 f"{expected}; the executor on host {host} {text}. Nothing was committed or deleted. Mount "
                 "the store at the same path on every executor, or let executors read it from an agent, or "
-                "use local[N] on the host with its disk."
+                "use local[N] on the host that has the store's disk."
             )
     file_io = load_file_io(sight.lake.file_io_properties, sight.token)
     with lake_errors(sight.token, f"look for the driver's file on {_here()}"):
@@ -221,7 +222,7 @@ TASK_BYTES = 1 << 30
 """Greatest number of bytes for one task, unless a segment is larger: a commitlog segment's usual size."""
 
 SEGMENT_COST_BYTES = 4 << 20
-"""Cost of opening, naming and syncing a segment's file, as the bytes that are archived in the same time."""
+"""Cost of opening, naming and syncing a segment's file: so many bytes are archived in the same time."""
 
 SHARED_COST_BYTES = 256 << 10
 """The same cost for a segment that shares its file."""
@@ -269,7 +270,10 @@ class ArchiveResult:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """The end of a task. Our own error is a result: Spark would only retry it and wrap its message."""
+    """The result of a task: proven segments, and our own error if the task failed.
+
+    If the task raised our error, Spark would only repeat the task and wrap the message.
+    """
 
     proven: tuple[ProvenSegment, ...]
     error: StorageEngineError | None

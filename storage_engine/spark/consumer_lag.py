@@ -192,8 +192,8 @@ def check_sight(newest: FileFacts | None, positions: Path) -> None:
         except OSError as error:
             raise StoreNotFoundError(
                 f"{path}: expected the file that the driver sees; the executor on host {gethostname()} finds "
-                f"no file there ({error.strerror}). Mount it at the same path on every executor, or use "
-                "local[N] on the host with its disk."
+                f"no file there ({error.strerror}). Mount its directory at the same path on every executor, "
+                "or use local[N] on the host that has the directory."
             ) from error
         if inode not in (None, actual):
             raise StoreNotFoundError(

@@ -1,8 +1,8 @@
 """Request and result of a Spark job. Each is a JSON file, named on the job's command line.
 
 A job's process reports its result only in the result file and in its exit status. It writes its progress to
-standard error, because standard output belongs to Spark. The result has its request's digest, so an older
-run's result is never taken for it.
+standard error, because standard output belongs to Spark. A result contains the digest of its request. So the
+result of an older run is never read as the present one.
 
 Credentials are in no file. The driver gets them in its environment, so they end with its processes.
 """
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 PROGRESS_SECONDS = 10.0
 
 CREDENTIALS = "STORAGE_ENGINE_JOB_CREDENTIALS"
-"""Environment variable of a job's driver with the credentials, as JSON: mark in the request → credential."""
+"""Environment variable that gives credentials to a job's driver. JSON: mark in the request → credential."""
 
 
 def write_request(path: str | os.PathLike[str], request: Any) -> dict[str, str]:
@@ -89,7 +89,7 @@ def read_result(
     """Read the result of the job with the request at ``request_path``.
 
     :raises SparkJobError: there is no result of this request, or the job failed with a foreign error.
-    :raises StorageEngineError: our own error, which ended the job, in its own class.
+    :raises StorageEngineError: one of our own errors ended the job. It is raised again, in its class.
     """
     if not Path(path).exists():
         raise SparkJobError(
@@ -173,8 +173,9 @@ def task_error(error: Exception) -> StorageEngineError | None:
         actual = f"no module {_PACKAGE}" if lacking["python"] else "no such program"
         return SparkJobError(
             f"{python} on host {lacking['host']}: expected an executor's Python with storage-engine "
-            f"{__version__}, found {actual}. Nothing was committed or deleted. Install both there, or "
-            "name another Python by spark.pyspark.python, at a shell by PYSPARK_PYTHON."
+            f"{__version__}, found {actual}. Nothing was committed or deleted. Install this Python with "
+            "storage-engine there, or name another Python by spark.pyspark.python, at a shell by "
+            "PYSPARK_PYTHON."
         )
     return None
 

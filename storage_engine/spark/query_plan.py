@@ -1,4 +1,4 @@
-"""The one place of each row of a store at a moment, in the lake or on disk. Every hole is reported.
+"""The one place from which a query reads each row of a store: the lake or the disk. Every hole is reported.
 
 The store is read before the lake. A segment leaves the disk only after the lake has it. So a segment that is
 missing in the first look is in the lake at the second look. A segment that is in both places is read from the

@@ -208,7 +208,7 @@ def _cells(
 
 
 def of_segments(rows: pa.Table, wanted: Set[tuple[int, str, int]]) -> pa.Table:
-    """Return the rows of some segments, each by its lineage, log and base offset."""
+    """Return the rows of the wanted segments, which are given by lineage, log and base offset."""
     identity = rows.select(SEGMENT).combine_chunks()
     segments = identity.group_by([*SEGMENT]).aggregate([]).to_pylist()
     chosen = [row for row in segments if tuple(row.values()) in wanted]

@@ -237,7 +237,7 @@ def map_row_groups(
 
 
 def keep_frame(frame: DataFrame, tasks: int) -> DataFrame:
-    """Return a frame that is computed once, in this number of parts. Spark makes 200 parts of any frame."""
+    """Return a frame that is computed once, in at most ``tasks`` parts. By default Spark makes 200 parts."""
     return frame.coalesce(tasks).cache()
 
 

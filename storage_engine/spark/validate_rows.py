@@ -234,7 +234,7 @@ def _sums(spark: SparkSession, source: StoreFiles, codec: SegmentCodec) -> DataF
 
 
 def _added_up(groups: Any, F: Any) -> DataFrame:  # noqa: N803
-    """Return the sums over partial sums."""
+    """Return one row of sums for each group, added up from the group's rows of partial sums."""
     sums: DataFrame = groups.agg(
         *(F.sum(name).alias(name) for name in ("row_count", "messages", "row_bytes", "offsets")),
         *(F.sum(name).alias(name) for name in ("distinct_offsets", "unknown_steps")),

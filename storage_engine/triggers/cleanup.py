@@ -1,10 +1,10 @@
 """Triggers that wait for the cause of a cleanup: the deleteWhen window, a disk level, or either.
 
-Nothing here blocks the triggerer's event loop. Connections are read through the loop's own bridge. Disks are
-measured and brokers are asked in separate threads.
+Nothing here blocks the triggerer's event loop. Connections are read through ``sync_to_async`` of asgiref.
+Disks are measured and brokers are asked in separate threads.
 
-An unknown level never fires. A running broker that doesn't answer is no failure: it is asked again. If this
-host has a held store's disk, its hold is watched (:mod:`storage_engine.retention.monitor.store_watch`).
+An unknown level never fires. A running broker that doesn't answer is no failure: it is asked again. On a host
+with a held store's disk, the fence is watched, too (:mod:`storage_engine.retention.monitor.store_watch`).
 
 A trigger can be used in two ways. A task may defer to it, and takes its first event. An asset may watch it,
 and takes one event each time that the cause begins.
@@ -38,7 +38,7 @@ DEFAULT_POLL_SECONDS = 10.0
 """Pause between two looks. The broker itself looks as often."""
 
 _LONGEST_SLEEP_SECONDS = 300.0
-"""Longest pause until the next look at a window: the clock may be set, and deleteWhen changed."""
+"""Longest pause before the next look at a window. The clock or deleteWhen may change during the pause."""
 _SHORTEST_SLEEP_SECONDS = 0.05
 
 _LOOKS = ThreadPoolExecutor(1000, thread_name_prefix="storage-engine-look")
@@ -98,7 +98,7 @@ class _CauseTrigger(BaseEventTrigger):
 
     @abstractmethod
     def cause(self, state: Watch) -> Cause | None:
-        """The awaited cause, if it is present."""
+        """Return the awaited cause if it is present; otherwise None."""
 
     @abstractmethod
     def over(self, state: Watch) -> bool:
@@ -179,8 +179,8 @@ class DiskLevelTrigger(_CauseTrigger):
     """Fires when a disk of the store rises above a level.
 
     The broker's rule decides which disk counts: the least used disk of the log, or the disk of the
-    dependents. For a stopped broker's store, it samples the disks that this triggerer sees, so run it where
-    they are mounted. For a running broker, it uses the level that the broker reports, from any triggerer.
+    dependents. For a stopped broker's store, the trigger measures the disks, so its triggerer must run where
+    they are mounted. For a running broker, it uses the level that the broker reports, in any triggerer.
 
     :param storage_engine_conn_id: connection of the store.
     :param threshold_percent: level above which it fires, or None for the level above which the broker cleans.
@@ -245,7 +245,7 @@ def _is_in_window(state: Watch) -> bool:
 
 
 def _until_window(state: Watch) -> float:
-    """Return the seconds until the next window opens, on the present clock."""
+    """Return the seconds until the next window opens, within the shortest and the longest sleep."""
     if state.next_window_ms is None:
         return _LONGEST_SLEEP_SECONDS
     seconds = state.next_window_ms / 1000 - time.time()

@@ -45,10 +45,11 @@ HELD_SETTINGS: Final = (FORCIBLY, RESERVED)
 class Touched:
     """A segment whose mtime the hold has set, or is about to set.
 
-    :param inode: inode of the file. A file with another inode at the path was never touched.
+    :param inode: inode of the file. The hold has never touched a file with another inode at the path.
     :param original_mtime_ns: mtime before the hold first set it.
     :param mtime_ns: mtime that the hold set last.
-    :param ctime_ns: ctime after ``mtime_ns`` was set; None if the mtime was about to be set, and may be set.
+    :param ctime_ns: ctime after ``mtime_ns`` was set. None until the change is confirmed: the file may have
+        either mtime.
     :param before_mtime_ns: mtime just before the hold set it last; None in states of older releases.
     """
 
@@ -101,12 +102,12 @@ class HoldState:
     :param reported: names of lasting drift that was reported already.
     :param fence: base offsets of the fence's segments.
     :param fence_count: number of segments that the fence should have, if the log has so many.
-    :param deletes_from_ms: time from which the broker may delete by its own rules without a renewal. 0 if an
-        older release renewed the hold last. Then ``ends_at_ms`` has this time.
+    :param deletes_from_ms: time from which the broker may delete by its own rules if no run renews the hold.
+        0 if an older release renewed the hold last. Then ``ends_at_ms`` has this time.
     :param broker_name, cluster_name: the broker's names at the last look; "" if an older release looked.
     :param log_paths: directories of the log at the last look, each with the mount point of its file system
         ("" if unknown). Empty if an older release looked.
-    :param lasts_ms: time from the last renewal to the hold's end; 0 if an older release renewed it.
+    :param lasts_ms: how long the hold lasts after its last renewal; 0 if an older release renewed it.
     :param accepted_release: untested release of the broker that a person accepted; "" if there is none.
     :param accepted_by: the person who accepted it.
     :param replicas: addresses of other brokers that had the broker's name at the last look.
@@ -141,7 +142,7 @@ class HoldState:
     replicas: tuple[str, ...] = ()
 
     def may_delete(self, release: str) -> bool:
-        """Return whether a broker of this release may be told to delete; False for "", an unknown release."""
+        """Return whether a broker of this release may be told to delete; False for "" (unknown)."""
         return bool(release) and (is_tried(release) or release == self.accepted_release)
 
     def touched_at(self, base_offset: int) -> Touched | None:
@@ -214,7 +215,8 @@ class Observed:
 def first_state(left: HoldState | None, found: Observed) -> HoldState:
     """Return the state of a new hold.
 
-    :param left: the store's copy of a hold whose journal is lost, with original mtimes and settings, or None.
+    :param left: the store's copy of a hold whose journal is lost; None if there is no such copy. The new
+        state takes the original mtimes and settings from it.
     """
     state = HoldState(uuid4().hex, found.boot_timestamp_ms, expected_settings=_held_settings(found))
     if left is None:
@@ -279,7 +281,9 @@ def _held_settings(observed: Observed) -> dict[str, str]:
 
 
 def known_replicas(memory: HoldMemory | None, settings: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the addresses of brokers with a broker's name, from its own and other holds in the journal.
+    """Return the known addresses of brokers with these settings' broker name and cluster name.
+
+    The addresses come from this hold (``memory``) and from the journal's other holds.
 
     :raises GateRefusedError: this release can't read the saved state.
     """
@@ -328,8 +332,8 @@ def set_mtimes(
     :param root: the store's root, which has the record of this package's own acts.
     :param wanted: files, each with its new mtime in nanoseconds.
     :return: the saved state of the hold.
-    :raises GateRefusedError: a file's mtime may not be set, or the file system doesn't keep it. Mtimes that
-        were set before are recorded.
+    :raises GateRefusedError: a file's mtime may not be set, or the file system doesn't keep it. All of
+        ``wanted`` is then recorded as about to be set.
     :raises SegmentGoneError: a file was deleted meanwhile.
     :raises ChangedUnderUsError: another file is at the path. It was not touched.
     """
@@ -354,7 +358,7 @@ def put_back(root: Path, memory: HoldMemory, state: HoldState, base_offsets: Col
     """Restore files' original mtimes, oldest first, and remove the files from the hold's state.
 
     The fence consists of the youngest of these files, so it stands until all older files are restored. A file
-    keeps its mtime if another program has replaced or touched it since then.
+    keeps its mtime if another program has replaced or touched it since the hold set it.
 
     :return: the saved state of the hold.
     :raises GateRefusedError: a file's mtime may not be set.
@@ -374,7 +378,7 @@ def put_back(root: Path, memory: HoldMemory, state: HoldState, base_offsets: Col
 
 
 def put_all_back(root: Path, memory: HoldMemory, state: HoldState) -> HoldState:
-    """Restore all files' original mtimes. A watch no longer mends their fence.
+    """End the fence, so that no watch mends it, then restore all files' original mtimes.
 
     :raises GateRefusedError: a file's mtime may not be set.
     """
@@ -403,7 +407,7 @@ def set_mtime(acts: Acting, touched: Touched) -> Touched:
 
 
 def is_ours(touched: Touched) -> bool:
-    """Return whether the file has an mtime that it can have if no other program touched it."""
+    """Return whether the file has the recorded inode and one of ``touched.possible_mtimes_ns``."""
     try:
         stat = Path(touched.path).lstat()
     except FileNotFoundError:
@@ -619,7 +623,7 @@ def with_fenced_since(saved: HoldState, local: HoldState) -> HoldState:
 def left_behind(root: Path) -> HoldState | None:
     """Return the store's copy of a hold that is in no journal; None if there is no copy.
 
-    Of the touched segments, the result has those that still have the hold's mtimes.
+    The result lacks touched segments that no longer have the hold's mtimes.
 
     :raises GateRefusedError: the copy can't be read.
     """

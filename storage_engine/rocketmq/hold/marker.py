@@ -56,8 +56,8 @@ def alone(root: Path, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
     """Lock the store's hold against other processes of this machine. The lock also ends with the process.
 
     Only the store's owner and the superuser can open the lock's file. Earlier releases lock the store's
-    directory instead, as can any user who may read it. A lock of the directory counts only if a process of
-    the owner or of the superuser has it.
+    directory instead, which any user who may read the directory can lock. So a lock of the directory counts
+    only if a process of the owner or of the superuser has it.
 
     :raises StoreBusyError: another process has the lock for longer than ``wait_seconds``.
     :raises GateRefusedError: the lock can't be taken.
@@ -81,7 +81,7 @@ def changing(root: Path, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
     """Lock the hold's state for one change: from the read of the state until the new state is written.
 
     A process with the lock of :func:`alone` takes this lock for each change, so that a watch can mend the
-    fence between two changes. This lock is kept for as long as a broker takes to answer.
+    fence between two changes. A change may last until a broker has answered, and no longer.
 
     :raises StoreBusyError: another process has the lock for longer than ``wait_seconds``.
     :raises GateRefusedError: the lock can't be taken.

@@ -1,7 +1,7 @@
 """Consumer groups, the queues that they read, and their positions, from the broker's files.
 
-A broker with many groups and queues writes hundreds of MB. Compiled code reads such a table into columns. The
-general parser reads small tables, and tables that the compiled code doesn't understand.
+A broker with many groups and queues writes a file of hundreds of MB. Compiled code reads a large file into
+columns. The general parser reads small files, and files that the compiled code doesn't understand.
 
 A broker knows the topics in which a group has committed offsets. Of a group without an offset it knows only
 the retry topic and SQL filters. Consumers that keep their offsets themselves (broadcasting) are unknown.
@@ -190,7 +190,7 @@ RETRY_TOPIC_PREFIX = "%RETRY%"
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """Known consumers, before the queues' directories are read.
+    """The consumers that a broker's files or answers show. The queues' directories were not read for them.
 
     :param committed: table of :data:`POSITIONS_SCHEMA` in queue order, with all committed offsets.
     :param groups: names of all groups that exist.

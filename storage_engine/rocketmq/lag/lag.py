@@ -3,8 +3,8 @@
 The input is a table of (group, topic, queue, committed offset). Each queue's files are read once for all its
 groups, and the other steps are vectorised. So a Spark task can do any share of the work.
 
-For unread messages, the first entry of each queue that a group reads is read. Further entries are read only
-in queues that lose entries.
+To find unread messages, the first entry of each queue with a group is read. It shows whether the queue loses
+entries. Only then are further entries read.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class LagContext:
 
     @property
     def segments_table(self) -> pa.Table:
-        """Return the segments, whether each is about to be deleted, and the time until age allows it."""
+        """Return the segments, each with its ``time_to_loss_ms`` and whether it is about to be deleted."""
         return segments_table(
             (LOG, segment.base_offset, segment.base_offset in self.doomed, loss_ms)
             for segment, loss_ms in zip(self.segments, self.time_to_loss_ms, strict=True)
@@ -165,8 +165,8 @@ def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -
 class _Read:
     """Data read from the queues' files, one element for each row.
 
-    :param next_physical: physical offset of the group's next message. If the group's position is unknown, it
-        is the queue's oldest readable message. -1 if there is no such message, or if the offset is unknown.
+    :param next_physical: physical offset of the group's next message, or if the group's position is unknown,
+        of the queue's oldest readable message. -1 if there is no such message, or its offset is unknown.
     :param newest_physical: physical offset of the queue's last message; -1 if it is missing or unknown.
     :param readable: whether the queue's files can be read. If not, the other fields have no meaning.
     """
@@ -218,7 +218,8 @@ def read_queue(
 ) -> tuple[consume_queue.QueueBounds, Longs]:
     """Return a queue's bounds, and physical offsets of the wanted messages and of the newest one.
 
-    A wanted offset below the bounds counts as the lowest one. A physical offset is -1 without a message.
+    A wanted offset below the bounds counts as the lowest offset in them. The physical offset is -1 if there
+    is no message.
     """
     listed = _list_files(layout, topic, queue_id)
     if listed is None:
@@ -265,7 +266,7 @@ def _physical_offsets(
 def _batch_physical_offsets(
     files: tuple[MappedFile, ...], offsets: Longs, bounds: consume_queue.QueueBounds
 ) -> Longs:
-    """Return the physical offset of each batch that contains a queue offset."""
+    """Return, for each queue offset, the physical offset of the batch that contains it; -1 if none does."""
     entries = batch_consume_queue.FORMAT.read_queue(files)
     physical = np.full(len(offsets), UNKNOWN, dtype=np.int64)
     readable = (offsets >= bounds.min_offset) & (offsets < bounds.max_offset)
@@ -366,9 +367,9 @@ def _unknown_text(groups_and_topics: list[tuple[str, str]]) -> str:
 
 
 def _find_lost_end(layout: StoreLayout, log_min_offset: int, topic: str, queue_id: int) -> int:
-    """Return the queue offset below which entries may be lost whose messages aren't below ``log_min_offset``.
+    """Return the queue offset below which entries may be lost although the log still has their messages.
 
-    Return 0 if no such entry is lost, or the queue is gone.
+    Return 0 if no such entry is lost, or the queue is gone. The log has messages from ``log_min_offset`` on.
     """
     listed = _list_files(layout, topic, queue_id)
     if listed is None:

@@ -89,11 +89,12 @@ def reach_master(slave: Mapping[str, str], live: LiveBroker) -> BrokerAdmin:
 def local_settings(config: Mapping[str, str], root: str, overrides: Mapping[str, str]) -> dict[str, str]:
     """Return the broker's settings, with its paths replaced by those on this host.
 
-    Paths below the broker's root become paths below our root. ``overrides`` has all other differing paths.
+    Paths of the log below the broker's root become paths below our root. A negative fileReservedTime becomes
+    0, since no broker.conf may have one.
 
     :param root: path at which storePathRootDir is mounted here.
-    :param overrides: values that replace the broker's: local paths, and the disk levels with which an
-        invisible broker process was started.
+    :param overrides: values that replace the broker's: all other paths that differ here, and the disk levels
+        on the command line of a broker's process that isn't visible here.
     :raises BadInputError: the broker's settings have no root.
     """
     broker_root = config.get(ROOT, "").strip()
@@ -115,7 +116,8 @@ def local_settings(config: Mapping[str, str], root: str, overrides: Mapping[str,
 def _read_start_levels(root: Path) -> dict[str, str]:
     """Return the disk levels on the command line of the broker's process. They override its config.
 
-    A process in another container or on another host isn't visible. The store's settings need its levels.
+    A process in another container or on another host isn't visible. Then the store's settings have to give
+    these levels.
     """
     pid = locking_pid(root / "lock")
     if pid is None:
@@ -155,7 +157,7 @@ def _local(path: str, broker_root: str, root: str) -> str:
 
 
 def settings_in_effect(settings: StoreSettings, live: LiveBroker) -> StoreSettings:
-    """Return settings to read only the store's files: the running broker's values instead of broker.conf.
+    """Return settings for a reader of the store's files. The running broker's values replace broker.conf.
 
     :raises BrokerError: the broker doesn't answer.
     """

@@ -102,7 +102,7 @@ class FenceKeeper:
         """Directories of the log at the last look that saw all of them."""
         self._reported: set[tuple[int, int]] = set()
         self._was_away = False
-        """Whether a directory of the log wasn't mounted at a look since the last complete one."""
+        """Whether a look has found an unmounted directory after the last look that saw all directories."""
         self._last_look = WatchLook()
         self._mended = 0
         self._unset: dict[tuple[int, int], tuple[int, float]] = {}
@@ -125,7 +125,8 @@ class FenceKeeper:
         return silent_watch(self._root)
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
-        """See :meth:`storage_engine.model.broker.kind.FenceWatch.look`. Files on unmounted disks aren't gone.
+        """See :meth:`storage_engine.model.broker.kind.FenceWatch.look`. A file on an unmounted disk
+        isn't reported as gone.
 
         :raises StoreNotFoundError: a directory of the log isn't mounted; all others were checked.
         :raises GateRefusedError: the store is held, but has no record of the hold in its directory.
@@ -318,9 +319,9 @@ def wanted_fence(state: HoldState, files: Sequence[SeenFile], *, was_away: bool)
 
 
 def _with_fence(state: HoldState, by_offset: Mapping[int, Touched], files: Sequence[SeenFile]) -> HoldState:
-    """Return a hold whose fence consists of the given segments with a set mtime.
+    """Return a hold whose fence consists of those of ``files`` that are touched (``by_offset``).
 
-    Without such a segment the fence stays as it was, since it shows where the log is.
+    If none is touched, the recorded fence stays, since its paths show where the log is.
     """
     fence = tuple(file.base_offset for file in files if _is_known(by_offset, file))
     return replace(

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from storage_engine.rocketmq.live.observe import LiveParts
 
 LETS_GO_MTIME_NS: Final = 0
-"""Mtime of segments that may be deleted. A segment with it has expired at any fileReservedTime."""
+"""Mtime of segments that may be deleted. A segment with this mtime has expired at any fileReservedTime."""
 
 _LOOKS: Final = 5
 """Largest number of attempts to set the fence while the broker deletes. The broker deletes one file each
@@ -104,9 +104,8 @@ def expose(
 ) -> HoldState:
     """Make these segments the only ones that the broker may delete. The store must be held.
 
-    As with all changes of the hold, the caller must have its lock (:func:`marker.changing`).
-
-    The fence behind the segments is set before the first segment is made old.
+    The caller must have the hold's lock (:func:`marker.changing`), as for all changes of the hold. The fence
+    behind the segments is set before the first segment is made old.
 
     :param segments: the log's first segments, oldest first. Segments that are already deleted are skipped.
     :param stays: path of the file that must follow them in the log.

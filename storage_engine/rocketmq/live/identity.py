@@ -1,11 +1,11 @@
 """Checks that a directory is the store of the broker that answers: by frames, lock and process, not by path.
 
-The first message of the newest sealed segment shows whether the broker still has the held store. The segment
-must be sealed, since a crash may cut off and rewrite only the active one.
+The first message of the newest sealed segment shows whether the broker still has the held store. A crash may
+change the active segment, but never a sealed one.
 
 A restored slave's last message is compared with its master's log. A slave asks its master for the bytes
-behind its own last one. A master that no longer has them sends heartbeats for ever. A master with other
-messages before them sends its bytes all the same. In both cases neither broker reports an error.
+behind this message. A master that no longer has these bytes sends heartbeats for ever. A master whose earlier
+messages differ sends its own bytes all the same. In both cases neither broker reports an error.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def ask_and_look(
 ) -> tuple[RuntimeInfo, Found, Sequence[MappedFile]]:
     """Ask a broker for its log's offsets, then list the log's files.
 
-    If all files begin behind the max offset in the answer, the answer is outdated, and both are repeated.
+    If all files begin behind the max offset in the answer, the answer is outdated. Then the broker is asked
+    and the files are listed again, at most :data:`ATTEMPTS` times in all.
     """
     for _ in range(ATTEMPTS):
         info = admin.runtime_info()
@@ -78,7 +79,7 @@ def explain_unproven(
 
 
 def left_open(admin: BrokerAdmin, layout: StoreLayout) -> str:
-    """Return the reason why a store isn't proven although no check failed: a check couldn't be made."""
+    """Return the reason why a store isn't proven: no check failed, but one couldn't be made."""
     return (
         f"{layout.root}: expected the process that has its lock {layout.lock} to say that it is the one that "
         f"answers at {admin.address}, or that address to be one of this host, found that neither can be "
@@ -94,7 +95,7 @@ def check_same_store(
     The frame is the first one of the newest segment that begins with a message.
 
     A copy of a store has the same frames, but no process has its lock. A slave's store has the same frames,
-    but another process than the one that answers has its lock.
+    but the slave's process has its lock, and not the broker that answers.
 
     :param info: the broker's answer from before the files were listed.
     :param files: files of the log, in order; older files may be gone by now.
@@ -197,7 +198,7 @@ def _check_reaches_end(
 
 
 def _first_frame(path: Path) -> bytes | None:
-    """Return a segment's first frame; None if it begins with no message, or was just deleted."""
+    """Return a segment's first frame; None if it doesn't begin with a message, or was just deleted."""
     try:
         with open_stored(path) as file:
             header = os.pread(file.fileno(), 8, 0)

@@ -5,8 +5,9 @@ pass of its own, each cleanResourceInterval (CleanConsumeQueueService#deleteExpi
 not speed this up: it drops whole queues, with their last file and their count of offsets
 (ConsumeQueueStore#cleanExpired).
 
-The causes of a cleanup follow from the broker's own figures; none of our paths is measured. Consumers and
-their positions come from the broker, or from files if it doesn't answer.
+A watch takes the causes of a cleanup from the broker's own figures, and measures none of our paths. A plan
+takes them from the snapshot, whose disks are measured here. Consumers and their positions come from the
+broker, or from files if it doesn't answer.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ from storage_engine.rocketmq.store.broker import (
 
 
 def watch(info: RuntimeInfo, config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> Watch:
-    """Apply the rules to the disk levels that the broker reports, and to the clock."""
+    """Return the causes of a cleanup, from the disk levels that the broker reports and from the clock."""
     return watch_levels(*disks(info, config), config, now_ms, zone)
 
 
@@ -189,8 +190,9 @@ class LiveStore(BrokerStore):
         return self.parts.files.data_paths
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the store's snapshot. A sealed segment ends below the broker's max offset, and its files
-        show that it is sealed.
+        """Return the store's snapshot.
+
+        A segment counts as sealed if the files show this, and it doesn't end behind the broker's max offset.
 
         :raises BrokerError: the broker doesn't answer.
         :raises BadInputError: the directory isn't this broker's store, or the held broker is a slave now.
@@ -250,7 +252,7 @@ class LiveStore(BrokerStore):
 
     @contextmanager
     def lock(self) -> Iterator[LockedLive]:
-        """Renew the hold before a decision. The hold outlives the block.
+        """Renew the hold, and keep other runs off it until the block ends. The hold itself continues then.
 
         :raises GateRefusedError: the store can't be held, or the hold's state can't be saved.
         """
@@ -295,7 +297,7 @@ class LiveCourse(FileCourse):
 
 @dataclass(frozen=True, slots=True)
 class LiveCauses(FileCauses):
-    """Causes of a cleanup, by a running broker's own figures."""
+    """Causes of a cleanup. :meth:`watch` finds them by a running broker's own figures."""
 
     admin: BrokerAdmin
     settings: Mapping[str, str]
@@ -366,8 +368,9 @@ class LiveShield(StoreShield):
     def end_force(self) -> Drift | None:
         """See :meth:`storage_engine.model.broker.broker_store.StoreShield.end_force`.
 
-        Above the broker's warning level nothing is set: a person may have allowed deletion by force because
-        the disk was full. This also works while a run holds the store.
+        Nothing is set while the disk is above the broker's warning level: a person may have allowed deletion
+        by force because the disk was full. The same holds for an unknown level, and if we may not change
+        settings. Another run may have the lock of :func:`marker.alone` meanwhile.
         """
         parts = self.parts
         memory, state = parts.memory, load_state(parts.memory)
@@ -411,7 +414,7 @@ class LiveDependents(QueuesAndIndex):
     ) -> None:
         """Wait until the broker's own passes have deleted all files. Then fsync the directories.
 
-        The wait ends early if no file is deleted for too long. Then files are left.
+        If for too long no file is deleted, the wait ends, and the remaining files stay.
 
         :raises BrokerError: the broker doesn't answer.
         """
@@ -525,7 +528,7 @@ def _open(
 def another_broker(state: HoldState, observed: Observed, answers_ms: int) -> Drift | None:
     """Return drift, or None if it is proven that this broker is the held one.
 
-    The process of the last look is the held one. Any other process must have the lock on the store's files.
+    The process of the last look is the held broker. Any other process must be proven to run on this store.
 
     :param answers_ms: boot timestamp of the process that answers after the look.
     """
@@ -586,7 +589,7 @@ _OFFSET_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
 def _reach_positions(
     admin: BrokerAdmin, settings: Mapping[str, str], live: LiveBroker
 ) -> Iterator[tuple[BrokerAdmin, tuple[str, ...]]]:
-    """Give the broker that knows the groups' positions, with notices. In place of a slave, give its master.
+    """Yield the broker that knows the groups' positions, and notices. For a slave, this is its master.
 
     A slave copies positions only once a minute.
 

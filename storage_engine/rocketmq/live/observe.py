@@ -1,4 +1,4 @@
-"""The parts of a running broker's store, and a look at broker and log for a hold. Changes nothing."""
+"""The parts of a running broker's store, and a look at broker and log for a hold. No call changes them."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def below_the_first_file(observed: Observed, state: HoldState | None) -> tuple[s
     """Return a notice if the broker serves segments whose files are gone.
 
     A broker continues to serve segments that other programs remove while it loads its store or runs. While it
-    deletes, its min offset is too low for a moment. So the first file must be the same at two looks.
+    deletes, its min offset is too low for a moment. So the first file must be the same as at the last look.
     """
     first = observed.files[0].base_offset if observed.files else 0
     if state is None or not state.segments or state.segments[0][0] != first or observed.min_offset >= first:

@@ -56,7 +56,7 @@ POLL_SECONDS: Final = 0.25
 UNANSWERED_SECONDS: Final = 30.0
 """Longest wait for an answer of a broker that deletes, or for another process to free the hold's lock."""
 _LOCK_SECONDS: Final = 1.0
-"""Time of one wait for the hold's lock. After it the broker is asked again, and the lease renewed."""
+"""Longest single wait for the hold's lock. Before the next wait, the broker is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _standing_hold(parts: LiveParts) -> tuple[HoldMemory, HoldState]:
 def _check_release(parts: LiveParts, state: HoldState) -> None:
     """Ask for the broker's release again, since it may have been upgraded after the store was opened.
 
-    The boot time must be asked for later: it then shows that the same process answered both times.
+    The caller must ask for the boot time afterwards, to show that the same process answered both times.
 
     :raises GateRefusedError: deletion by this release of the broker was not tested, and no person accepts it.
     """

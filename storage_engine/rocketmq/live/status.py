@@ -46,7 +46,7 @@ def look(parts: LiveParts, now_ms: int) -> HoldStatus:
 def drift_of(
     parts: LiveParts, state: HoldState | None, observed: Observed
 ) -> tuple[tuple[Drift, ...], tuple[Drift, ...]]:
-    """Return all drift of a held store, and its part that wasn't reported before; nothing without a state."""
+    """Return all drift of a held store, and the drift not reported before. Both are empty without a state."""
     if state is None:
         return (), ()
     lasting = all_drift(state, observed)
@@ -184,7 +184,7 @@ def fills_before(
 def _growth(observed: Observed, state: HoldState) -> tuple[int, int] | None:
     """Return the log's recent growth in bytes, and its duration in ms; None without a sealed segment.
 
-    Both are counted from the last seal before the last 24 hours, or else from the first seal.
+    Both count from the newest seal that is at least 24 hours old, or else from the oldest seal.
     """
     since_ms = observed.at_ms - LATELY_HOURS * HOUR_MS
     sealed = [

@@ -68,7 +68,7 @@ class BrokerAdmin:
         self._connection.close()
 
     def at(self, address: str, timeout_seconds: float) -> BrokerAdmin:
-        """Return an access to another address. Over TLS, its certificate must have the same name as here."""
+        """Return an access to another address. Over TLS, the same certificate name is expected there."""
         return BrokerAdmin(address, self._connection.access_elsewhere(timeout_seconds))
 
     def runtime_info(self) -> RuntimeInfo:

@@ -130,7 +130,7 @@ def runtime_info(body: bytes, release: str = "") -> RuntimeInfo:
 def confirmed_offset(body: bytes) -> int | None:
     """Read the offset up to which all connected replicas have the log (AutoSwitchHAService#getRuntimeInfo).
 
-    All connected replicas count. One of them may be in sync for the controller, but not yet for the master.
+    All connected replicas count: the controller may list one as in sync that the master doesn't yet list.
 
     :return: None if the broker is no master, a replica in sync isn't connected, or no controller has chosen
         the broker as master yet.
@@ -196,7 +196,7 @@ def cluster_info(body: bytes) -> ClusterInfo:
 def message_at(body: bytes, physical_offset: int) -> bytes | None:
     """Return the frame if it is complete and begins at the requested offset; otherwise None.
 
-    A broker returns any bytes at the offset, and for offset 0 its first frame (CommitLog#getData).
+    A broker sends whatever bytes are at the offset, but for offset 0 its first frame (CommitLog#getData).
     """
     if len(body) < MIN_MESSAGE_BYTES:
         return None

@@ -50,7 +50,7 @@ class Tls:
     :param server_name: name that the certificate must have; None for the host of the address.
     :param certificate_file: PEM file of the client's certificate, for a broker that requires one.
     :param key_file: PEM file of the client's key; None if it is in ``certificate_file``.
-    :param verify: False to trust any certificate, such as that which a broker in TLS test mode generates.
+    :param verify: False to trust any certificate, such as the one that a broker in TLS test mode generates.
     """
 
     ca_file: str | None = None
@@ -158,7 +158,7 @@ class Connection:
         self.close()
 
     def access_elsewhere(self, timeout_seconds: float) -> Access:
-        """Return the access to another address of the same peer."""
+        """Return credentials and TLS for another address, at which the same certificate name is expected."""
         tls = self._access.tls
         return replace(
             self._access,

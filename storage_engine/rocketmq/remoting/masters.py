@@ -36,9 +36,9 @@ _Answer = TypeVar("_Answer")
 
 
 class NameServers:
-    """Access to name servers. They are asked in this order, and the first answer counts.
+    """Access to name servers. They are asked in the order of ``addresses``, and the first answer counts.
 
-    :param addresses: addresses ``host:port``, separated by ``;`` as in a broker's ``namesrvAddr``.
+    :param addresses: ``host:port`` of each, separated by ``;`` as in a broker's ``namesrvAddr``.
     :raises BadInputError: no address is given, or one is malformed.
     """
 

@@ -55,7 +55,7 @@ from storage_engine.rocketmq.store import store_lock
 
 DELAYED_SHARE: Final = 0.15
 TRANSACTION_SHARE: Final = 0.15
-"""Shares of batches (of about 32 messages) before which a delayed message or a transaction is sent."""
+"""Shares of batches (about 32 messages each). Such a batch follows a delayed message or a transaction."""
 
 _ROLLBACK_SHARE = 0.2
 _UNDECIDED_SHARE = 0.002
@@ -96,7 +96,7 @@ _TAG_AT = _ROW.index(b"TagA")
 _ORDER_AT = _ROW.index(b"ORD-") + 4
 _CUSTOMER_AT = _ROW.index(b"CUS-") + 4
 _ENDS = np.array([_ROW.index(b"\x02TAGS"), _ROW.index(b"\x02KEYS"), _ROW.index(b" CUS"), len(_ROW)], np.int64)
-"""Positions at which a message's properties may end: without tags, without keys, with one key, with two."""
+"""Possible ends of a message's properties: before the tags, before the keys, after one key, after two."""
 _ENDS_CHANCES = (0.05, 0.15, 0.6, 0.2)
 
 
@@ -136,7 +136,7 @@ class SpecialMessages:
         self._halves = 0
         self._operations = 0
         self._decided_by: dict[int, int] = {}
-        """By a decided half message's queue offset, the queue offset of its operation message."""
+        """Queue offset of each decided half message → queue offset of its operation message."""
 
     @property
     def undecided(self) -> int:
@@ -316,7 +316,7 @@ class _Clock:
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """Physical offsets and store times of what was put into the log, ascending."""
+    """Physical offsets and store times of the messages in the log, ascending."""
 
     offsets: list[int]
     store_ms: list[int]
@@ -364,7 +364,7 @@ class _Writer:
                 raise self._store.failure
             raise BadInputError(
                 f"{self._store.layout.root}: expected each message to be stored, found {result.status}. The "
-                "sample isn't whole. Free its disk, or make the files of the log larger, and run again."
+                "sample isn't whole. Free space on its disk, or make the log's files larger, and run again."
             )
         self.times.offsets.append(result.physical_offset)
         self.times.store_ms.append(result.store_timestamp_ms)

@@ -2,8 +2,8 @@
 
 Callers that wait for the cause of a cleanup can find it from clock and disks, without the store's files.
 
-Replicas use the same name for their log, and have equal bytes at the same offsets. A promoted slave has them
-up to the offset that it had copied. Brokers of other clusters may have the same names, which prove nothing.
+Replicas use the same name for their log, and have equal bytes at the same offsets. A promoted slave has equal
+bytes up to the offset that it had copied. Unrelated brokers may have the same names, so names prove nothing.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def range_sha256(segments: Sequence[Segment], first: int, end: int) -> str | Non
 
 
 def continues(left: Receipt, right: Receipt) -> bool:
-    """Return whether the segment of ``right`` directly continues that of ``left``, of another replica's log.
+    """Return whether the segment of ``right`` directly continues another replica's segment, that of ``left``.
 
     Each message contains its offsets and store time. So if the last message of ``left`` is the last message
     before ``right``, both logs have the same bytes up to that message.
@@ -132,9 +132,9 @@ def watch_levels(
     now_ms: int,
     zone: ZoneInfo,
 ) -> Watch:
-    """Apply the rules to the clock and to disks that were measured on any host.
+    """Return the causes of a cleanup, from the clock and from disks that were measured on any host.
 
-    The store's size, which counts with replicasPerDiskPartition > 1, is unknown here, and so no cause.
+    With replicasPerDiskPartition > 1 the store's size can be a cause, too. It is unknown here, so it is none.
 
     :param zone: time zone of deleteWhen.
     """
@@ -166,7 +166,7 @@ def watch_levels(
 
 @dataclass(frozen=True, slots=True)
 class MarkedHold(StoreHold):
-    """The hold of a stopped broker's store, read from the marker. No broker has to be kept from deleting."""
+    """The end of a hold of a stopped broker's store, from the marker. A stopped broker deletes nothing."""
 
     root: Path
 
@@ -305,7 +305,7 @@ class FileProcess(StoreProcess):
 
 @dataclass(frozen=True, slots=True)
 class FileShield(StoreShield):
-    """Needs of a shield beside a stopped broker, whose rules set no limit since it deletes no segment."""
+    """Needs of a shield beside a stopped broker. They set no limit, since the broker deletes no segment."""
 
     files: RocketMQStore
 
@@ -321,7 +321,7 @@ class FileShield(StoreShield):
 class LockedLog(LockedStore):
     """A stopped broker's store, under its lock.
 
-    :param memory: memory of an earlier hold beside the running broker, which knows its replicas.
+    :param memory: memory of an earlier hold beside the running broker. It has the broker's replicas.
     :param only_master: not empty after a check has found no other master of the broker's name.
     """
 
@@ -448,7 +448,7 @@ class RocketMQBrokerStore(BrokerStore):
         return MarkedHold(self.files.layout.root)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the store's snapshot, with the mtimes from before a hold, which may outlive the broker."""
+        """Return the store's snapshot. If a hold outlived the broker, mtimes are those before the hold."""
         return self._as_without_hold(self.files.snapshot(now_ms))
 
     def glance(self, now_ms: int) -> StoreSnapshot:
@@ -463,7 +463,7 @@ class RocketMQBrokerStore(BrokerStore):
         return replace(snapshot, logs=tuple(map(self._as_confirmed, logs)))
 
     def _as_confirmed(self, log: LogSnapshot) -> LogSnapshot:
-        """Return a log, as confirmed up to its end if the controller can elect only its stopped broker."""
+        """Return the log. It counts as confirmed up to its end if a controller can elect only its broker."""
         if log.confirmed_offset is None or self.opened_by.live is not None:
             return log
         # Loading Arrow takes longer than most plans take.

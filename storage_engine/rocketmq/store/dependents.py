@@ -124,7 +124,7 @@ def _open_directory(layout: StoreLayout, directory: Path) -> int:
 
 
 def _expired_queues(layout: StoreLayout, config: BrokerConfig, min_offset: int) -> Iterator[_Files]:
-    """Yield functions that find expired files, one for each queue or extension of two or more files."""
+    """Yield functions that find expired files: one for each queue, and each extension, with several files."""
     queues = list(iter_queues(layout.consumequeue, min_files=2))
     for queue in report_each(queues, "Looking at queues", "queues"):
         list_files = partial(

@@ -58,7 +58,7 @@ def dispatched_offset(
     :param segments: the commitlog's files, oldest first.
     :param sealed_end: start of the active segment. No proof is needed behind it.
     :param max_offset: the logical end of the log. Entries that point behind it are ignored.
-    :return: at most ``max_offset``; the log's min offset without a proof.
+    :return: an offset from the log's min offset (nothing is proven) to ``max_offset``.
     """
     proven = segments[0].base_offset
     for end in _proofs(layout, segments, sealed_end, max_offset):
@@ -222,7 +222,9 @@ class RocketMQStore:
 
     @contextmanager
     def read_segment(self, segment: Segment) -> Iterator[memoryview]:
-        """Yield a segment's bytes in memory. A mapping could outlive the file, or fail while it is read.
+        """Yield a segment's bytes, read into memory.
+
+        The file isn't mapped: a mapping could outlive the file, or fail while the mapping is read.
 
         :raises StoreBusyError: the segment is gone, or has another size than in the snapshot.
         """

@@ -126,7 +126,7 @@ def is_locked(layout: StoreLayout) -> bool | None:
 
 
 def _look_at_lock(path: Path, look: Callable[[int], T]) -> T | None:
-    """Call a function with the lock file's descriptor; None without the file or if we hold its lock."""
+    """Call ``look`` with the lock file's descriptor. Return None if there is no file, or we hold its lock."""
     with _held_guard:
         if path in _held:
             return None
@@ -236,8 +236,9 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
 
     The files of a process that can't be inspected are unknown. It can't be a broker that runs on this store,
     since this process has the store's lock. But a broker may be loading the store, so an uninspected broker
-    is an error. Other processes can only be readers, which keep the files that they have open. Paths are
-    compared: a reader in a container that mounts the store at another path isn't found, but its lock is.
+    is an error. Other processes can only be readers, which keep the files that they have open. Files are
+    compared by path. So a process in a container with another path to the store is found only if it has the
+    lock.
 
     :raises StoreBusyError: a process uses the store's files, or is another user's broker.
     """
