@@ -132,8 +132,8 @@ def settings_for(config: BrokerConfig, layout: StoreLayout) -> EngineSettings:
     if deciding := deciding_setting(config):
         key, means = deciding
         raise BrokerConfigError(
-            f"{read.source}: {key}: expected false, found true: {means}, so the store can't be written or "
-            "recovered without them. Nothing was changed. Start the broker, which recovers the store."
+            f"{read.source}: {key}: expected false, found true: {means}. Without these nodes the store can't "
+            "be written or recovered. Nothing was changed. Start the broker, which recovers the store."
         )
     slots, entries = _index_shape(config, layout)
     if config.source is None:

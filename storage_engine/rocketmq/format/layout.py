@@ -342,7 +342,8 @@ def has_controller(config: BrokerConfig, layout: StoreLayout) -> bool:
     If the controller makes a broker a slave, the broker cuts off everything that its new master doesn't have
     (AutoSwitchHAClient#doTruncate). No file has the offset below which nothing can be cut off. A slave's
     checkpoint has the offset that its master sent; unless ``allAckInSyncStateSet`` is set, that is the
-    master's end (CommitLog#getConfirmOffset). A broker without a controller writes its own end there.
+    master's end (CommitLog#getConfirmOffset). Without a controller, a broker writes its own end to its
+    checkpoint.
 
     Without the setting, the answer is yes if there is a file that only brokers with a controller keep.
     """

@@ -99,7 +99,7 @@ def symbolic_link(path: str | os.PathLike[str]) -> StoreLayoutError:
 
 
 ATTEMPTS = 5
-"""Attempts to read beside a running broker. It writes config files every 5 to 10 s, and for milliseconds."""
+"""Attempts to read beside a running broker. It writes a config file every 5 to 10 s, within milliseconds."""
 PAUSE_SECONDS = 0.1
 
 Found = TypeVar("Found")
