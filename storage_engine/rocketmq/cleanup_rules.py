@@ -76,7 +76,7 @@ def next_window_ms(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> int |
 
 
 NOTICE_LEVEL_PERCENT = 70
-"""Level in percent. Above it a notice tells a person; nothing else happens."""
+"""Disk level in percent. Above it a notice tells a person, but nothing else happens."""
 
 
 @dataclass(frozen=True, slots=True)

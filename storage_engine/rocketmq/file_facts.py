@@ -324,8 +324,8 @@ def collect_queues(
 ) -> Queues:
     """Collect facts of the queues in ``scope``.
 
-    With ``full`` all entries of all queues are read. Otherwise two parts of each queue are read: the file
-    that has the log's min offset, and the last entry.
+    With ``full`` all live entries of all queues are read. Otherwise two parts of each queue are read: the
+    first file that isn't left over, and the last entry.
 
     :param patience: how long to repeat a read while a running broker deletes and appends.
     """

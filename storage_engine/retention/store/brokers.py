@@ -36,7 +36,7 @@ ANSWER_SECONDS = 30.0
 def check_answers(root: str) -> None:
     """Make sure that the disk of a store answers, even if only to say that a path is missing.
 
-    Nothing can interrupt a wait for a server that is gone. So another thread waits, and is left waiting.
+    Nothing can interrupt a wait for a server that is gone. So another thread waits, and may wait for ever.
 
     :raises DiskUnavailableError: the disk doesn't answer for ``ANSWER_SECONDS``.
     """

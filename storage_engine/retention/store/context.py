@@ -1,8 +1,9 @@
 """An open store, with which every step begins: settings, journal, identity, and its broker's rules.
 
-A process opens it once (:func:`opened`) and closes it. Each step checks again which store it is, and reads
-its broker's settings again: a person may have changed them while a step worked for hours. It also checks that
-journals, reports and exports are neither on a running broker's disks nor among its files.
+A process opens a store once (:func:`opened`), and closes it. Each step checks again which store it is, and
+reads its broker's settings again: a person may have changed them while a step worked for hours. Each step
+also checks that local lakes, journal and reports aren't among the broker's files. On a running broker's disks
+they need a setting's permission.
 """
 
 from __future__ import annotations
@@ -135,11 +136,11 @@ def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[P
 
 
 def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Sequence[Path]) -> str:
-    """Return a notice for a person who manages a store through its files while its broker runs.
+    """Return a notice of our files on a running broker's disks if no setting names the broker.
 
-    If the running broker was named, :func:`check_disks` refuses such a place instead.
+    If the settings name the broker, :func:`check_disks` refuses such files instead.
 
-    :return: the notice, or "" if none of our files is on its disks or no running broker was found.
+    :return: the notice, or "" if none of our files is on these disks, or no running broker was found.
     """
     shared = () if store.is_live else shared_disks(store, data_paths)
     if not shared or not process_of(broker).user():

@@ -63,7 +63,7 @@ def carry_out(
     person: str = "",
     reason: str = "",
 ) -> StoreRecord:
-    """Record durably that a store is at the place of ``store``, on this machine, with this name.
+    """Record a move durably: the store is now at the place of ``store``, on this machine, with this name.
 
     :param record: the store's record in the journal. The caller has proven that the store is here.
     :param name: the new name, or None to keep the present one.
@@ -281,7 +281,7 @@ def _check_name(
 
 
 def check_free(store: ManagedStore, remembered: Iterable[StoreSummary]) -> None:
-    """Make sure that an unknown store's name, stated or from its directory, isn't used in the lakes.
+    """Make sure that no store in the lakes already has the name of an unknown store.
 
     :raises StoreIdentityError: a lake has a store with this name.
     """
@@ -327,7 +327,7 @@ def check_broker(store: ManagedStore, record: StoreRecord) -> None:
 
 
 def check_same(store: ManagedStore, journal: Journal, record: StoreRecord, stamp: Stamp | None) -> None:
-    """Make sure that the store at a known place is still the known store.
+    """Make sure that the journal's place of a store still has that store.
 
     :raises StoreIdentityError: the journal knows another store at this place.
     """

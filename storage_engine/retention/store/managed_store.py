@@ -311,7 +311,7 @@ def run_directory(store: ManagedStore, run_key: str) -> Path:
 def store_directory(store: ManagedStore) -> str:
     """Return the name of a store's directory among the reports.
 
-    A store that is named by its root directory gets a hash of the path: others may have the same name.
+    A store that is named by its root directory gets a hash of the path: another root may have the same name.
     """
     if store.name == Path(store.root).name:
         return f"{report_name(store.name)}-{short_hash(store.real_root)}"

@@ -360,7 +360,7 @@ def _damages(
 ) -> tuple[Damage, ...]:
     """Return one damage for each run of undecodable rows. After a thousand, one entry sums up the rest.
 
-    :param run: start and first bytes of a run that began in an earlier chunk, which may not be in memory.
+    :param run: start and first bytes of a run from an earlier chunk, since that chunk may not be in memory.
     """
     bad = np.flatnonzero(rows.kinds == FrameKind.UNDECODABLE)
     if len(bad) == 0:

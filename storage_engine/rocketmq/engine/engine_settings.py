@@ -111,7 +111,7 @@ def check_writable(config: BrokerConfig) -> None:
 
 
 def deciding_setting(config: BrokerConfig) -> tuple[str, str] | None:
-    """Return a setting by which other nodes decide how far consumers may read the log, and its meaning.
+    """Return a setting that makes other nodes decide how far consumers may read the log, and who decides.
 
     Return None if no such setting is on.
 

@@ -1,7 +1,8 @@
 """A socket through which other processes reach the store that this process writes.
 
-They ask for its progress, flush it, and delete files that they have proven. Requests and answers are lines of
-JSON. Only the same user and root get answers. A process's lock is released when the process ends.
+They ask for the store's progress, flush the store, and delete files that they have proven. Requests and
+answers are lines of JSON. Only the same user and root get answers. A process's lock is released when the
+process ends.
 """
 
 from __future__ import annotations

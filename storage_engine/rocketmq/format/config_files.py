@@ -1,4 +1,4 @@
-"""Records in ``config``: topics, groups, subscriptions; and the JSON of fastjson, in which they are written.
+"""Topics, groups and subscriptions in ``config``, and the JSON of fastjson in which they are written.
 
 The readers raise CorruptFileError if neither a file nor its backup is readable and well-formed.
 

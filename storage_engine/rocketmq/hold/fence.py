@@ -94,7 +94,7 @@ def lease_mtime_ns(now_ms: int, hold_hours: int, reserved_hours: int) -> int:
     """Return the mtime of a segment that the broker must not delete before ``hold_hours`` have passed.
 
     A broker accepts a negative fileReservedTime, which makes files expire earlier. Then the mtime is later by
-    as many hours. It is rounded up to a second, since some file systems and Java 8 keep only seconds.
+    as many hours. Mtimes are rounded up to a second, since some file systems and Java 8 keep only seconds.
     """
     mtime_ms = now_ms + (hold_hours + max(-reserved_hours, 0)) * HOUR_MS
     return -(-mtime_ms // _SECOND_MS) * _SECOND_MS * _MS_NS
@@ -187,7 +187,7 @@ def with_force_ended(state: HoldState, found: str) -> HoldState:
 
     When the hold ends, the original value is restored.
 
-    :param found: current value of the setting. It is the original value if the hold has recorded none.
+    :param found: current value of the setting. It is restored if the hold has recorded no original value.
     """
     if any(changed.key == FORCIBLY for changed in state.changed_settings):
         return state

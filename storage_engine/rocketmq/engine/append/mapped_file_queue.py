@@ -163,7 +163,7 @@ class WritableFile:
             return True
 
     def unpin(self) -> None:
-        """Undo a pin. The last call unmaps a file that was shut down (ReferenceResource#release)."""
+        """Undo a pin. If the file was shut down, the last unpin unmaps it (ReferenceResource#release)."""
         with self._guard:
             self._pins -= 1
             if self._pins <= 0 and not self.available:

@@ -178,7 +178,7 @@ class IndexWriter:
         self._file = self._path = None
 
     def delete_below(self, min_offset: int) -> int:
-        """Delete files that name only deleted messages, but never the last file (#deleteExpiredFile)."""
+        """Delete and count files that name only deleted messages, never the last (#deleteExpiredFile)."""
         deleted = 0
         while len(self.paths) > 1 and read_header(self.paths[0]).end_phy_offset < min_offset:
             durable.unlink(self.paths.pop(0))

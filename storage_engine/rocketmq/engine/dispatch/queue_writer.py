@@ -586,7 +586,7 @@ class QueueTable:
 
     @property
     def max_physical_offset(self) -> int:
-        """Return the physical offset up to which the log is dispatched, the largest of all queues.
+        """Return the physical offset up to which the log is dispatched. It is the largest one of all queues.
 
         Return -1 if no queue has an entry.
         """
