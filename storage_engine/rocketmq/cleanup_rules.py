@@ -284,7 +284,8 @@ def _share_finding(
 ) -> tuple[list[_Finding], list[str]]:
     """Compare the store's own size with its share of the disk (replicasPerDiskPartition > 1).
 
-    For a missing path the broker takes -1 as the disk's size, and the share as exceeded. Here it is unknown.
+    For a missing path the broker takes -1 as the disk's size, and the share as exceeded. Here the share is
+    unknown.
     """
     replicas = config.replicas_per_disk_partition
     share_bytes = (log_disk.total_bytes or 0) // replicas if log_disk is not None else 0

@@ -327,7 +327,7 @@ def check_broker(store: ManagedStore, record: StoreRecord) -> None:
 
 
 def check_same(store: ManagedStore, journal: Journal, record: StoreRecord, stamp: Stamp | None) -> None:
-    """Make sure that the journal's place of a store still has that store.
+    """Make sure that the store at this place is still the store that the journal knows there.
 
     :raises StoreIdentityError: the journal knows another store at this place.
     """

@@ -52,7 +52,8 @@ class ManagedStore:
     :param broker_conf: the broker's own config file; None for the broker's defaults.
     :param overrides: broker settings under the broker's names. They take precedence over ``broker_conf``.
     :param time_zone: IANA name of deleteWhen's time zone; None for this machine's zone.
-    :param second_lake: receives segments while ``lake`` can't be reached. Segments in either are archived.
+    :param second_lake: receives segments while ``lake`` can't be reached. Segments in either lake
+        count as archived.
     :param host: host of the store's disk, by host name or machine id; "*" if it is mounted on every host;
         None for the host on which the store was first seen.
     :param live: the broker that runs on the store; None if it is stopped.
@@ -209,7 +210,7 @@ _PREFIX = ".spark-job-"
 def job_directory(parent: Path) -> Iterator[Path]:
     """Make a directory that only this user can read, and remove it at the end.
 
-    A lock shows that its process is alive. Directories of dead processes are removed first.
+    A lock shows that the directory's process is alive. Directories of dead processes are removed first.
     """
     make_dirs(parent)
     sweep_job_files(parent)

@@ -325,7 +325,8 @@ def update_stamp(
     Receipts of other lakes stay. For one lake the longer chain counts: two processes may archive at once.
 
     :param root: real path of the store's root.
-    :param deletion: digest of the last deletion. If it is None or contradicts the stamp's digest, that stays.
+    :param deletion: digest of the last deletion. The stamp's own digest stays if this one is None, or
+        contradicts it.
     :param policy: the approval that the store requires from now on. None keeps the stamp's.
     :raises OSError: the directory can't be written; the earlier stamp is unchanged.
     :raises StoreIdentityError: there is a stamp of another store, or an unreadable one.

@@ -115,7 +115,7 @@ def read_config(path: Path, parse: Callable[[bytes], Content], expected: str) ->
 
     :param parse: parses the content; raises one of ``MALFORMED`` if the content isn't that of such a file.
     :return: None if each of the two is missing or empty, since the broker had nothing to write yet.
-    :raises CorruptFileError: one of the two can't be read or parsed, and the other has no content either.
+    :raises CorruptFileError: one of the two can't be read or parsed, and the other gives no content.
     """
     errors = []
     for candidate in (path, path.with_name(path.name + ".bak")):

@@ -160,7 +160,10 @@ def last_look(root: Path) -> WatchLook | None:
 
 
 def silent_watch(root: Path) -> str:
-    """Return why a watch without a recorded end doesn't check the fence; "" if it does, or without one."""
+    """Return why a watch without a recorded end doesn't check the fence.
+
+    Return "" if there is no such watch, or if it checks the fence.
+    """
     beat = _read(root)
     if isinstance(beat, str) or beat.has_ended:
         return ""
