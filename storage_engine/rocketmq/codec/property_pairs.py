@@ -16,7 +16,7 @@ _NAME_END: Final = chr(NAME_VALUE_SEPARATOR)
 PAIR_END: Final = chr(PROPERTY_SEPARATOR)
 _EMPTY: Final = pa.scalar("")
 _BITS: Final = 50
-"""With fewer names than this, each name is one bit of an integer. If a row has the same name twice, the sum of
+"""With fewer names than this, each name is one bit of an integer. If a row has a name twice, the sum of
 its bits differs from their OR. The 14 bits above are for carries: a block of at most 32,767 bytes has fewer
 than 2^13 pairs.
 """

@@ -52,7 +52,7 @@ def recover_store(
     """Recover a store as a broker does when it starts, and stop it cleanly.
 
     :param dry_run: report the result of a recovery, and change nothing.
-    :param cut_messages: recover even if undamaged messages lie behind a damaged one. Those behind it are lost.
+    :param cut_messages: recover even if undamaged messages lie behind a damaged one. Those behind are lost.
     :param whole_index: rebuild the damaged part of the index even if many files of the log have to be read.
     :raises StoreBusyError: a broker or another process uses the store.
     :raises CorruptFrameError: undamaged messages would be cut off, and ``cut_messages`` isn't set.
