@@ -1,9 +1,14 @@
 """Care for a store's shield: link unproven segments, and archive deleted segments by means of their links.
 
-A link is dropped in four cases. Its segment is in the log, and needs no link. One of our runs deleted the
-segment without a receipt, by the policy or a waiver. The link's bytes are proven in a lake, by the same rule
-as for a deletion. Or the disk is too full; then the journal records the loss. Bytes are read if the file
-facts don't show whether they changed. A call may be killed at any instant, and repeated.
+A link is dropped in four cases:
+
+- Its segment is in the log, and needs no link.
+- One of our runs deleted the segment without a receipt, by the policy or a waiver.
+- A lake proves the link's bytes, by the same rule as for a deletion.
+- The disk is too full. Then the journal records the loss.
+
+A link's bytes are read if its file facts leave open whether they changed. A call may be killed at any
+instant, and repeated.
 """
 
 from __future__ import annotations
@@ -85,7 +90,7 @@ class JudgedLink:
 
     @property
     def segment(self) -> Segment:
-        """Return the link as a segment to archive: log and offset of the segment, file of the link."""
+        """Return the segment to archive. It has the segment's log and offset, and the link's file."""
         link = self.seen.link
         return Segment(link.log, link.base_offset, self.seen.facts, SegmentState.SEALED, link.mtime_ns)
 
@@ -112,8 +117,8 @@ def judge_link(root: str, seen: SeenLink, proofs: Proofs, *, to_drop: bool = Fal
 
     The link's bytes are read if the file facts leave open whether these bytes changed.
 
-    :param to_drop: the caller drops the link if it is proven, so a hard link is read whatever its facts say.
-        A write to the segment changes the link as well, and a mended fence resets the mtime that shows it.
+    :param to_drop: the caller drops a proven link, so a hard link is read whatever its facts say. A write to
+        the segment changes the link as well, and a mended fence resets the mtime that would show the write.
     :raises ShieldError: the shield can't be read or written.
     """
     link, row = seen.link, counting(proofs, seen.link.slot)
@@ -182,14 +187,14 @@ def ask_of_gone(context: Context, shield: Shield) -> AskedGone:
 
 
 def _may_be_proven(entry: SeenLink, row: Receipt | None) -> bool:
-    """Return whether a receipt seems to prove a link's bytes, which aren't read for the answer."""
+    """Return whether a receipt seems to prove a link's bytes. The bytes aren't read."""
     if row is None:
         return False
     return entry.link.sha256 == row.sha256 if entry.link.sha256 else entry.is_same
 
 
 def asked_notices(context: Context, going: Sequence[Segment] = ()) -> tuple[str, ...]:
-    """Return notices on a shield, after lakes and journal were asked.
+    """Ask lakes and journal about a shield's segments, and return notices on the shield.
 
     :raises ShieldError: the shield's content is unknown.
     """
@@ -294,8 +299,8 @@ _TOGETHER = 2
 class ShieldResult:
     """Result of one look at a shield: changes, and the present content.
 
-    :param gone: base offsets of unproven segments that only the shield has, even if other files have now got
-        their names.
+    :param gone: base offsets of unproven segments that only the shield has, even if other files now have the
+        names of these segments.
     :param archived: base offsets of segments that were now archived from their links.
     :param given_up: base offsets of segments that were now given up for space.
     :param linked_paths: paths of segments in the log that have a link.
@@ -536,7 +541,7 @@ def _is_deleted_unproven(context: Context, entry: SeenLink) -> bool:
 
 
 def _archive(tending: _Tending, batch: Sequence[JudgedLink]) -> None:
-    """Archive links at full speed, with the usual proof, lineage by lineage, and drop them."""
+    """Archive the links' segments at full speed, one lineage after another, and drop the proven links."""
     for links in by_lineage([link.seen for link in batch]).values():
         context = _with_lineage(tending.context, links)
         full_speed = replace(context.store.policy, archive_bytes_per_second=0)
@@ -612,7 +617,7 @@ def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]
 
 
 def _may_go(context: Context, judged: Sequence[JudgedLink]) -> list[JudgedLink]:
-    """Return the links whose receipts are whole, or lack only topics that archive rules leave out now.
+    """Return the links that may be dropped. If a receipt lacks topics, archive rules must leave them out now.
 
     The rules are read again: they may have changed while bytes were read.
     """

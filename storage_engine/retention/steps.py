@@ -1,7 +1,7 @@
 """The steps of a run. Each may be killed at any instant and run again. They share nothing but the journal.
 
-:mod:`storage_engine.cycle` has their order. The following can be called at any time: sense; hold, which
-make_plan and release also call; unmanage; monitor; accept_loss.
+:mod:`storage_engine.cycle` has their order. Five steps may be called at any time: sense, hold, unmanage,
+monitor and accept_loss. The steps make_plan and release call hold, too.
 """
 
 from storage_engine.retention.archive.archiving import (

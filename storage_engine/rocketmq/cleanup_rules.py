@@ -76,7 +76,7 @@ def next_window_ms(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> int |
 
 
 NOTICE_LEVEL_PERCENT = 70
-"""Level in percent. Above it a notice tells a person; nothing else happens."""
+"""Disk level in percent. Above it a notice tells a person, but nothing else happens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def space_findings(
 
     The least used commitlog disk decides for the log, since the broker can still write there. The consume
     queue's disk decides as well. With replicasPerDiskPartition > 1 the store has a share of the disk. Then
-    the ordinary threshold applies to the used part of that share, and so does
+    the used part of that share is compared with the ordinary threshold, and with
     logicalDiskSpaceCleanForciblyThreshold, above which a pass ignores age. A level that only equals its
     threshold is no cause.
     """
@@ -244,7 +244,7 @@ def full_log_disks(snapshot: StoreSnapshot, config: BrokerConfig) -> tuple[str, 
 def age_deletions_ms(
     snapshot: StoreSnapshot, config: BrokerConfig, now_ms: int, zone: ZoneInfo
 ) -> dict[SegmentId, int | None]:
-    """Return for each sealed segment the first time, from now on, at which age allows its deletion.
+    """Return for each sealed segment the earliest time, not before now, at which age allows its deletion.
 
     A segment is deleted only after all older ones. The last segment with content is never deleted, and is
     left out. Times are in ms since the epoch; None if no clock ever shows an hour of deleteWhen.
@@ -284,7 +284,8 @@ def _share_finding(
 ) -> tuple[list[_Finding], list[str]]:
     """Compare the store's own size with its share of the disk (replicasPerDiskPartition > 1).
 
-    For a missing path the broker counts the disk's size as -1, which exceeds the share. Here it is unknown.
+    For a missing path the broker takes -1 as the disk's size, and the share as exceeded. Here the share is
+    unknown.
     """
     replicas = config.replicas_per_disk_partition
     share_bytes = (log_disk.total_bytes or 0) // replicas if log_disk is not None else 0
@@ -343,7 +344,7 @@ def plan(
     limited to the batch and to the request's target level.
 
     A segment with an mtime in the future has not expired, whatever fileReservedTime says. Either a hold set
-    that time, or a clock jumped, which never permits a deletion. Only a forced pass deletes such a segment.
+    that mtime, or a clock jumped. Neither permits a deletion. Only a forced pass deletes such a segment.
 
     :raises BadInputError: the request has an impossible number of segments or an impossible level.
     :raises BrokerConfigError: the broker can't parse deleteWhen.

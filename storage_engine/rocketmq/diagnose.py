@@ -125,7 +125,7 @@ def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) ->
 def _config(here: StoreSettings, settings: StoreSettings) -> tuple[BrokerConfig, list[Finding]]:
     """Return the settings in effect, and a finding for each value that the broker doesn't accept.
 
-    The default replaces such a value in broker.conf.
+    In place of such a value of broker.conf, the default is returned.
 
     :raises BrokerConfigError: broker.conf can't be read, or an override is wrong.
     """

@@ -198,7 +198,8 @@ def segment_facts(layout: StoreLayout, log: LogFiles) -> tuple[SegmentFact, ...]
 def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> LogWalk:
     """Walk the first and the active segment frame by frame, or with ``full`` every segment.
 
-    Deletions end where the first segment begins, and the active segment contains the newest message.
+    Without ``full`` these two suffice: deletions end at the first segment, and the active segment has the
+    newest message.
     """
     frames: list[FrameFact] = []
     dispatch: list[DispatchFact] = []
@@ -323,8 +324,8 @@ def collect_queues(
 ) -> Queues:
     """Collect facts of the queues in ``scope``.
 
-    With ``full`` all entries of all queues are read. Otherwise two parts of each queue are read: the file
-    that has the log's min offset, and the last entry.
+    With ``full`` all live entries of all queues are read. Otherwise two parts of each queue are read: the
+    first file that isn't left over, and the last entry.
 
     :param patience: how long to repeat a read while a running broker deletes and appends.
     """
@@ -383,7 +384,7 @@ def missing_entries(
     queue_offsets: npt.NDArray[np.int64],
     physical_offsets: npt.NDArray[np.int64],
 ) -> int | None:
-    """Return the number of these messages at which no entry of their queue points.
+    """Return how many of these messages have no entry in their queue that points at them.
 
     In a consume queue, only the entry at the message's own queue offset counts. A batch consume queue has one
     entry for each frame (BatchConsumeQueue#putMessagePositionInfoWrapper).
@@ -553,8 +554,8 @@ def _message_at(data: bytes) -> str:
 def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
     """Collect the facts of a store.
 
-    Files that point into the log are read before the log's end. The end only moves up, so no file points
-    behind it.
+    Files that point into the log are read first. Then the log's end is read, which only moves up. So no sound
+    file points behind it.
 
     :raises StoreNotFoundError: a directory of the store is missing, or it has no segment.
     :raises UnsupportedLayoutError: the store has a layout that this version can't read.
@@ -636,7 +637,7 @@ def _log_end(admin: BrokerAdmin) -> BrokerLogEnd:
 def _cleaning_ms(settings: Mapping[str, str]) -> int:
     """Return the time in ms of two rounds of cleaning, since the present round may have passed a file.
 
-    It is at least two default pauses, since a round takes time, too.
+    The result is at least two default pauses, since a round takes time, too.
     """
     try:
         pause_ms = int(settings.get("cleanResourceInterval", DEFAULT_INTERVAL_MS))

@@ -251,7 +251,7 @@ COMMANDS = {
     "recover": ((), "recovered only by their broker"),
     "rebuild-queues": ((), "recovered only by their broker"),
     "index-lookup": (("t", "k"), "expected a broker with an index of keys"),
-    "flush": ((), "expected a broker whose stores an engine of this package writes"),
+    "flush": ((), "expected a kind of broker with an engine in this package"),
     "serve": ((), "written only by their broker"),
     "simulate": ((), "expected a broker with rules that can be simulated"),
     "lag": ((), ""),

@@ -205,7 +205,7 @@ def _segments(report: Report, fate: Fate) -> Iterator[str]:
 
 
 def _reason_text(row: SegmentReport) -> str:
-    """Return the reason. Long names in it, up to 255 characters in brokers, are cut in the middle."""
+    """Return the detail of a segment's reason. If consumer lag is the reason, long names are cut."""
     if row.reason is not Reason.LAG_BLOCKED:
         return row.detail
     return re.sub(r"[^\s,;]+", lambda word: shorten(word[0], _NAME_WIDTH), row.detail)
@@ -293,7 +293,7 @@ def _lag(report: Report) -> Iterator[str]:
 
 
 def _notices(report: Report) -> Iterator[str]:
-    """Yield the notices. A notice of several steps is yielded once, with the names of all these steps."""
+    """Yield the notices. If several steps gave the same notice, it is yielded once, with all their names."""
     steps: dict[str, list[str]] = {}
     for notice in report.notices:
         step, _, rest = notice.partition(": ") if notice.startswith("while ") else ("", "", notice)

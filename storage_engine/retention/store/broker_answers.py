@@ -134,7 +134,7 @@ Types = Mapping[str, Set[type]]
 MEND: Final = "Mend the package that brings the broker."
 UNCHANGED: Final = f"Nothing was changed. {MEND}"
 _ASKED: Final = f"Asking changed nothing. {MEND}"
-"""For questions, since a step may ask after it has deleted segments."""
+"""End of errors of questions. A step may ask after a deletion, so :data:`UNCHANGED` would be wrong there."""
 MAY_BE_DONE: Final = f"A part of the request may be done. The next run finds out which. {MEND}"
 _INT: Final[Set[type]] = frozenset({int})
 _TEXT: Final[Set[type]] = frozenset({str})
@@ -429,7 +429,7 @@ def take_snapshot(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot
 
 
 def take_glance(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot:
-    """Return the store's present state for a caller that only looks."""
+    """Return the store's present state from as few reads as possible. Never used to delete."""
     return _take_checked(store, lambda: store.glance(now_ms), broker)
 
 
@@ -538,9 +538,9 @@ def _check_segments(segments: Sequence[Segment], logs: Sequence[str], where: str
         if is_one_log and not (grows and is_behind):
             refuse(
                 at(number + 1),
-                "segments that are sorted, oldest first, and don't overlap, so the next one at "
-                f"{ends[number]} or after it",
-                f"it after [{starts[number]}, {ends[number]})",
+                "segments that are sorted, oldest first, and don't overlap, so here an offset of "
+                f"{ends[number]} or more",
+                f"this segment behind [{starts[number]}, {ends[number]})",
             )
     sealed = [state is SegmentState.SEALED for state in map(attrgetter("state"), segments)]
     for number, (is_one_log, before, this) in enumerate(zip(same, sealed, sealed[1:], strict=False)):
@@ -665,7 +665,7 @@ def _check_log_plan(log: LogPlan, segments: tuple[Segment, ...], where: str) -> 
         refuse(
             where,
             "the oldest segments to be deleted",
-            f"that this one stays and {actual.base_offset} is deleted",
+            f"that this segment stays and segment {actual.base_offset} is deleted",
         )
     if going[-1].state is not SegmentState.SEALED:
         where = f"{where}, offset {going[-1].base_offset}"
@@ -683,11 +683,11 @@ def _check_log_plan(log: LogPlan, segments: tuple[Segment, ...], where: str) -> 
 def list_dependents(
     store: BrokerStore, snapshot: StoreSnapshot, min_offsets: Mapping[str, int]
 ) -> tuple[DependentFile, ...]:
-    """Return the dependents to delete after segments.
+    """Return the dependents to delete after a deletion of segments.
 
-    A check has shown that each of them is in the store, and isn't a segment's file.
+    Each dependent was checked: it is in the store, and isn't a segment's file.
 
-    :param min_offsets: by name of a log, where it will begin.
+    :param min_offsets: name of a log → offset at which the log will begin.
     :raises BrokerPackageError: the package names other files.
     :raises StorageEngineError: the same errors as of ``StoreDependents.find``.
     :raises OSError: the same errors as of ``StoreDependents.find``.

@@ -1,4 +1,4 @@
-"""Opening of a store whose broker is named, and a check whether its disk answers at all."""
+"""Opening of a store by the kind of its broker, and a check whether the store's disk answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ANSWER_SECONDS = 30.0
 def check_answers(root: str) -> None:
     """Make sure that the disk of a store answers, even if only to say that a path is missing.
 
-    Nothing can interrupt a wait for a server that is gone. So another thread waits, and is left waiting.
+    Nothing can interrupt a wait for a server that is gone. So another thread waits, and may wait for ever.
 
     :raises DiskUnavailableError: the disk doesn't answer for ``ANSWER_SECONDS``.
     """
@@ -60,14 +60,14 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
     """Open ``store`` by its broker.
 
     :param memory: remembered state of a running broker's hold; without it the store can be read but not held.
-    :raises BadInputError: there is no such broker, or its settings don't fit. For example, they name a
-        running broker of a kind whose stores are managed only while it is stopped.
+    :raises BadInputError: there is no such kind of broker, or it doesn't permit the settings. For example,
+        they name a running broker, and stores of this kind are managed only while their broker is stopped.
     :raises BrokerError: the settings name a running broker, and it can't be asked.
     """
     broker = find_broker(store.broker)
     if store.engine and broker.engine is None:
         raise BadInputError(
-            f"{store.root}: expected a broker whose stores an engine of this package writes, found "
+            f"{store.root}: expected a kind of broker with an engine in this package, found "
             f"{broker.words.title}. Nothing was changed. Leave the mode engine out."
         )
     opened = ask(store.broker, "open its store", lambda: broker.open_store(settings_of(store), memory))
@@ -80,7 +80,7 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
 def inspect_store(
     store: ManagedStore, now_ms: int, *, messages: bool, queues: bool, snapshot: StoreSnapshot | None
 ) -> Inspection:
-    """Describe a store for a person, in general if its kind of broker has no description of its own.
+    """Describe a store for a person. Without a description by its kind of broker, return a general one.
 
     :param snapshot: snapshot of a running broker's store; None takes one.
     :raises StorageEngineError: the store can't be read.
@@ -128,15 +128,15 @@ def _not_running_error(store: ManagedStore) -> BadInputError:
 
 
 def fence_watch(store: ManagedStore) -> FenceWatch | None:
-    """Return the watch of a store's hold, or None if nothing of the hold can be watched."""
+    """Return a watch of the files that a store's hold needs, or None if such a hold needs no watch."""
     running = find_broker(store.broker).running
     return None if running is None else running.watch_fence(settings_of(store))
 
 
 def open_to_look(store: ManagedStore) -> BrokerStore:
-    """Open ``store`` with its journal's memory of a hold, if it has a journal. No journal is made.
+    """Open ``store``. A running broker's store gets its journal's memory of a hold. No journal is made.
 
-    Without that memory a held segment's age is the time that the hold has set on its file.
+    Without that memory, a held segment's age may be counted from the mtime that the hold has set.
 
     :raises StorageEngineError: the journal can't be read, or the same errors as of :func:`open_store`.
     """

@@ -1,8 +1,9 @@
 """An open store, with which every step begins: settings, journal, identity, and its broker's rules.
 
-A process opens it once (:func:`opened`) and closes it. Each step checks again which store it is, and reads
-its broker's settings again: a person may have changed them while a step worked for hours. It also checks that
-journals, reports and exports are neither on a running broker's disks nor among its files.
+A process opens a store once (:func:`opened`), and closes it. Each step checks again which store it is, and
+reads its broker's settings again: a person may have changed them while a step worked for hours. Each step
+also checks that local lakes, journal and reports aren't among the broker's files. On a running broker's disks
+they need a setting's permission.
 """
 
 from __future__ import annotations
@@ -135,11 +136,11 @@ def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[P
 
 
 def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Sequence[Path]) -> str:
-    """Return a notice for a person who manages a store through its files while its broker runs.
+    """Return a notice of our files on a running broker's disks if no setting names the broker.
 
-    If the running broker was named, :func:`check_disks` refuses such a place instead.
+    If the settings name the broker, :func:`check_disks` refuses such files instead.
 
-    :return: the notice, or "" if none of our files is on its disks or no running broker was found.
+    :return: the notice, or "" if none of our files is on these disks, or no running broker was found.
     """
     shared = () if store.is_live else shared_disks(store, data_paths)
     if not shared or not process_of(broker).user():
@@ -194,16 +195,16 @@ def _device(path: Path) -> int:
 T = TypeVar("T")
 
 WHOLE = ""
-"""Subject of the event with a step's result as a whole."""
+"""Subject of an event on a whole step, such as its result or an error."""
 RAN = "ran"
-"""Field of an event with a step's result: where the step ran, such as in Spark at a master."""
+"""Field of a result's event. It names the place where the step ran, such as Spark at a master."""
 
 
 @dataclass(frozen=True, slots=True)
 class Locked:
     """A store that is locked for our changes, with the snapshot from that moment.
 
-    :param notices: checks that could not be made.
+    :param notices: notices of checks that could not be made.
     """
 
     snapshot: StoreSnapshot
@@ -216,7 +217,7 @@ class Locked:
 class Context:
     """:param data_paths: the directories that the broker writes to, from :func:`checked_data_paths`.
     :param closing: closes everything that was opened for the store, also by :meth:`renewed`.
-    :param only_gives_back: the store's hold is only ended, so lakes may be anywhere.
+    :param only_gives_back: the store's hold is only ended, so the places of our files aren't checked.
     """
 
     store: ManagedStore
@@ -264,7 +265,7 @@ class Context:
         return from_jsonable(cls, done[0].payload["result"]) if done else None
 
     def bytes_per_second(self) -> int | None:
-        """Return the limit for reading segments now, in bytes a second, or None, as in an emergency."""
+        """Return how many bytes a second archiving may read now. None, as in an emergency, means no limit."""
         beside = self.broker.is_live or bool(self.broker.limit and process_of(self.broker).user())
         emergency = beside and any(
             trigger.at_once for trigger in take_watch(self.broker, clock_ms(), self.store.broker).triggers
@@ -376,7 +377,7 @@ def opened(
 ) -> Iterator[Context]:
     """Open a store once for everything that a process does with it.
 
-    :param broker: as in :func:`open_context`, like ``only_gives_back``.
+    :param broker, only_gives_back: see :func:`open_context`.
     :raises StorageEngineError: the same errors as of :func:`open_context`.
     """
     context = open_context(store, broker, only_gives_back=only_gives_back)
@@ -392,9 +393,9 @@ def open_context(
     """Open a store. If it is already open, its present state is read again.
 
     :param broker: the open store, if the caller opened it in its own way; None opens it as usual.
-    :param only_gives_back: the call only ends the store's hold, so lakes may be anywhere.
-    :raises BadInputError: settings can't be used. Or our files would be on a disk of the running broker, or
-        among its files. Or a lake of an unknown store is for another kind of broker.
+    :param only_gives_back: the call only ends the store's hold, so the places of our files aren't checked.
+    :raises BadInputError: settings can't be used, :func:`checked_data_paths` refuses a place of our files, or
+        a lake of an unknown store is for another kind of broker.
     :raises StoreNotFoundError: there is no such store.
     :raises BrokerError: the running broker can't be asked.
     """
@@ -480,8 +481,7 @@ def approved_plan(run: Run) -> Plan:
         raise RunStateError(f"run {run.run_key!r}: expected a plan, found none. Make its plan first.")
     if run.plan.digest != run.plan_digest:
         raise RunStateError(
-            f"run {run.run_key!r}: expected its plan {run.plan_digest} in the journal, found "
-            f"{run.plan.digest}: the stored plan isn't the recorded one. Nothing was changed. Begin another "
-            "run."
+            f"run {run.run_key!r}: expected a plan with the recorded digest {run.plan_digest}, found a plan "
+            f"with the digest {run.plan.digest}. Nothing was changed. Begin another run."
         )
     return run.plan

@@ -42,7 +42,7 @@ MOVE_RUN = "move"
 class Move:
     """A store's old and new names and places.
 
-    :param person: the person who decided the move, or "" if the stamp proves it and nobody had to decide.
+    :param person: the person who decided the move, or "" if the stamp proves the move without a decision.
     """
 
     from_name: str | None
@@ -63,7 +63,7 @@ def carry_out(
     person: str = "",
     reason: str = "",
 ) -> StoreRecord:
-    """Record durably that a store is at the place of ``store``, on this machine, with this name.
+    """Record a move durably: the store is now at the place of ``store``, on this machine, with this name.
 
     :param record: the store's record in the journal. The caller has proven that the store is here.
     :param name: the new name, or None to keep the present one.
@@ -92,7 +92,7 @@ def is_there(store: ManagedStore, journal: Journal, record: StoreRecord, name: s
 
 
 def has_come(store: ManagedStore, journal: Journal, record: StoreRecord) -> bool:
-    """Return whether the disk of another machine's store now belongs to this machine, at the same path.
+    """Return whether a disk with another machine's store is now on this machine, at the same path.
 
     The store has to have the name that the journal knows. If the journal knows no name, the settings have to
     say which host has the store. The stamp has to be from the other machine, and name the last receipts that
@@ -146,7 +146,7 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
     :raises WrongHostError: its disk is on another machine.
     :raises StoreNotFoundError: there is no such directory.
     :raises StoreIdentityError: the directory is a copy of a store, was moved, or has another store than the
-        journal knows there. Or the store has another name, or another store has its name.
+        journal knows there; or the store's name differs from the recorded one, or is another store's name.
     :raises LakeUnavailableError: only the lake knows the identity, and it can't be asked. A guess could
         archive the same segments under a second identity.
     """
@@ -180,7 +180,7 @@ def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
 
 
 def is_known(store: ManagedStore, journal: Journal) -> bool:
-    """Return whether a journal has the store in this directory. It is found by its place or its stamp.
+    """Return whether a journal knows the store in this directory, by the store's place or its stamp.
 
     :raises StoreIdentityError: several machines have a store at this place, or the stamp can't be read.
     """
@@ -233,7 +233,7 @@ def _check_place(store: ManagedStore, journal: Journal, stamp: Stamp) -> None:
 
 
 def _find_stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord | None:
-    """Return the store of a stamp whose disk has come here from another machine, or None if it is unknown.
+    """Return the journal's record of a stamped store that came from another machine; None without one.
 
     :raises StoreIdentityError: the journal knows the store at another place, and nothing proves that it left.
     """
@@ -250,7 +250,7 @@ def _name_here(store: ManagedStore, record: StoreRecord | None) -> str:
 
 
 def _follow(store: ManagedStore, journal: Journal, record: StoreRecord, stamp: Stamp | None) -> StoreRecord:
-    """Return a known store with its present place, name and lineages."""
+    """Update the record of a known store to its present place, name and lineages, and return the record."""
     if has_come(store, journal, record):
         record = carry_out(store, journal, record, store.name if store.named else None)
     if store.named and record.name is None and journal.store_named(store.name) is None:
@@ -281,7 +281,7 @@ def _check_name(
 
 
 def check_free(store: ManagedStore, remembered: Iterable[StoreSummary]) -> None:
-    """Make sure that an unknown store's name, stated or from its directory, isn't used in the lakes.
+    """Make sure that no store in the lakes already has the name of an unknown store.
 
     :raises StoreIdentityError: a lake has a store with this name.
     """
@@ -314,20 +314,20 @@ def check_no_original(root: str, place: str, store_id: str, *, stamped_there: bo
 
 
 def check_broker(store: ManagedStore, record: StoreRecord) -> None:
-    """Make sure that a store is managed as the kind of broker that the journal knows.
+    """Make sure that a store's settings name the kind of broker that the journal recorded for the store.
 
-    :raises StoreIdentityError: the journal knows the store as another kind of broker's.
+    :raises StoreIdentityError: the journal recorded another kind.
     """
     if record.broker != store.broker:
         raise StoreIdentityError(
-            f"{store.real_root}: expected a store of {record.broker}, as the journal knows it, found one "
-            f"that is managed as one of {store.broker}. Nothing was changed. Name its broker (broker_type in "
-            "a connection, --broker-type at the shell), or manage another store with a journal of its own."
+            f"{store.real_root}: expected the kind of broker {record.broker}, which the journal has for this "
+            f"store, found {store.broker} in the settings. Nothing was changed. Name its broker (broker_type "
+            "in a connection, --broker-type at the shell), or manage another store with a journal of its own."
         )
 
 
 def check_same(store: ManagedStore, journal: Journal, record: StoreRecord, stamp: Stamp | None) -> None:
-    """Make sure that the store at a known place is still the known store.
+    """Make sure that the store at this place is still the store that the journal knows there.
 
     :raises StoreIdentityError: the journal knows another store at this place.
     """

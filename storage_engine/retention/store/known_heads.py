@@ -42,8 +42,8 @@ class KnownHeads:
 
     :param heads: last receipts in journal and stamp; ``lake_id`` is "" if an older version recorded no id.
     :param journalled: ids of the lakes that the journal knows, or locations of lakes without an id.
-    :param archive_rules: rules by which the lakes lack messages: the SHA-256 of the rule's act → when the
-        journal recorded it, in ms. Empty if the clock was set forward, because then no age is certain.
+    :param archive_rules: rules that keep messages out of the lakes: SHA-256 of a rule's act → when the
+        journal recorded the act, in ms. Empty if the clock was set forward, because then no age is certain.
     :param acts: lake id → the newest act that the journal recorded.
     """
 
@@ -78,9 +78,9 @@ class KnownHeads:
         return bool({lake_id_of(segments), lake.location} & self.journalled)
 
     def check(self, lake: Lake, store_id: str, *, whole: bool = False) -> None:
-        """Make sure that a lake has its known receipts, and is the lake that was at its place.
+        """Make sure that a lake has its known receipts, and that no other lake has taken its place.
 
-        :param whole: check the chain of receipts from its beginning, not only from the known part on.
+        :param whole: check the chain of receipts from its beginning, not from the oldest known receipt on.
         :raises LakeIdentityError: the place has another lake or an older copy. No step may write it or rely
             on it.
         :raises ReceiptError: the chain of receipts is broken.
@@ -170,7 +170,7 @@ def journalled_heads(journal: Journal, store_id: str) -> Iterator[LakeHead]:
 def holds_elsewhere(journal: Journal, store_id: str, asked: Sequence[Lake]) -> Iterator[tuple[str, Hold]]:
     """Yield the holds of lakes that have segments of a store, each with its lake's location.
 
-    :param asked: lakes that the caller has already asked.
+    :param asked: lakes that the caller has already asked. They are skipped.
     :raises LakeUnavailableError: the acts of a lake can't be read.
     """
     for location, acts in acts_elsewhere(journalled_heads(journal, store_id), asked):
@@ -182,7 +182,7 @@ def acts_elsewhere(heads: Iterable[LakeHead], asked: Sequence[Lake]) -> Iterator
     """Yield the acts of lakes that have segments of a store, each with its lake's location.
 
     :param heads: the last known receipts of the store's lakes.
-    :param asked: lakes that the caller has already asked.
+    :param asked: lakes that the caller has already asked. They are skipped.
     :raises LakeUnavailableError: the acts of a lake can't be read.
     """
     own_ids = {
@@ -208,7 +208,7 @@ def acts_elsewhere(heads: Iterable[LakeHead], asked: Sequence[Lake]) -> Iterator
 
 
 def rebuild_heads(journal_url: str | None, lake_location: str) -> dict[str, ChainHead]:
-    """Return the last known receipt of each store.
+    """Return the last known receipt of each store in a lake, by store id.
 
     :param journal_url: None if there is no journal.
     :param lake_location: location of the lake. If all known receipts of a store are in one lake at another

@@ -52,11 +52,13 @@ class ManagedStore:
     :param broker_conf: the broker's own config file; None for the broker's defaults.
     :param overrides: broker settings under the broker's names. They take precedence over ``broker_conf``.
     :param time_zone: IANA name of deleteWhen's time zone; None for this machine's zone.
-    :param second_lake: receives segments while ``lake`` can't be reached. Segments in either lake count.
+    :param second_lake: receives segments while ``lake`` can't be reached. Segments in either lake
+        count as archived.
     :param host: host of the store's disk, by host name or machine id; "*" if it is mounted on every host;
         None for the host on which the store was first seen.
     :param live: the broker that runs on the store; None if it is stopped.
-    :param engine: this package's engine writes the store. A running engine is asked, a stopped one is opened.
+    :param engine: this package's engine writes the store. A running engine is asked; without one, the store
+        is opened.
     :param named: a person stated the name, as a connection's id or an option. Otherwise the path gives it.
     """
 
@@ -208,7 +210,7 @@ _PREFIX = ".spark-job-"
 def job_directory(parent: Path) -> Iterator[Path]:
     """Make a directory that only this user can read, and remove it at the end.
 
-    A lock tells it from directories of killed processes, which :func:`sweep_job_files` removes first.
+    A lock shows that the directory's process is alive. Directories of dead processes are removed first.
     """
     make_dirs(parent)
     sweep_job_files(parent)
@@ -310,7 +312,7 @@ def run_directory(store: ManagedStore, run_key: str) -> Path:
 def store_directory(store: ManagedStore) -> str:
     """Return the name of a store's directory among the reports.
 
-    A store that is named by its root directory gets a hash of the path: others may have the same name.
+    A store that is named by its root directory gets a hash of the path: another root may have the same name.
     """
     if store.name == Path(store.root).name:
         return f"{report_name(store.name)}-{short_hash(store.real_root)}"

@@ -1,8 +1,8 @@
 """A store's stamp: a file in the store, with the store's identity and the last receipts of its lakes.
 
 Journal and lake may be lost, or put back from a backup, together. The stamp stays with the segments. It is
-written after archiving, and again before segments are deleted: a lake has to still have every receipt by
-which a segment was deleted. Nothing in it is secret.
+written after archiving, and again before segments are deleted. So a lake that has lost receipts of deleted
+segments is recognised. Nothing in the stamp is secret.
 
 The stamp is in our directory in the store's root. Some brokers would take our directory for a log. In their
 stores the stamp is a plain hidden file in each directory that the broker names. If only some of these
@@ -143,8 +143,8 @@ class Stamp:
         no such lineages refuses the store.
     :param directories: real paths of the directories that each have a stamp; empty if the root has it.
     :param deletion: digest of the last run that deleted something, or None if no run did.
-    :param policy: the approval that the store requires, or None. The stamp has it too, because another
-        journal, or an older copy, lacks it. A release that knows no approvals refuses the store.
+    :param policy: the approval that the store requires, or None. It is also here, because another journal, or
+        an older copy of the journal, lacks it. A release that knows no approvals refuses the store.
     """
 
     store_id: str
@@ -195,7 +195,7 @@ def is_original(stamp: Stamp, root: str) -> bool:
 
 
 def stamp_of_original(root: str) -> Stamp | None:
-    """Return the stamp that was written in these directories, which are no copy (:func:`is_original`).
+    """Return a stamp that was written in one of a store's directories, and not copied (:func:`is_original`).
 
     :return: None if there is no such stamp, or a stamp can't be read.
     """
@@ -205,7 +205,7 @@ def stamp_of_original(root: str) -> Stamp | None:
 
 
 def missing_stamps(root: str) -> tuple[Path, ...]:
-    """Return the directories of a store without its stamp, if other directories have it.
+    """Return the directories of a store that lack its stamp; empty if all of them lack it.
 
     :raises StoreIdentityError: a stamp can't be read, as in :func:`read_stamp`.
     """
@@ -248,7 +248,7 @@ def _read_all(root: str) -> Mapping[Path, Stamp]:
 
 
 def _merge_stamps(stamps: Mapping[Path, Stamp], root: str) -> Stamp | None:
-    """Merge a store's stamps. If a run was killed between two files, one file is older."""
+    """Merge a store's stamps. They differ if a process was killed before it had written all of them."""
     if not stamps:
         return None
     (path, first), *others = stamps.items()
@@ -325,7 +325,8 @@ def update_stamp(
     Receipts of other lakes stay. For one lake the longer chain counts: two processes may archive at once.
 
     :param root: real path of the store's root.
-    :param deletion: digest of the last deletion. The stamp keeps its own if this is None or contradicts it.
+    :param deletion: digest of the last deletion. The stamp's own digest stays if this one is None, or
+        contradicts it.
     :param policy: the approval that the store requires from now on. None keeps the stamp's.
     :raises OSError: the directory can't be written; the earlier stamp is unchanged.
     :raises StoreIdentityError: there is a stamp of another store, or an unreadable one.
@@ -379,7 +380,9 @@ def _place_here(stamp: Stamp, root: str) -> Stamp:
 
 
 def mark_shield(root: str, store_id: str, lineages: Lineages, shield: bool) -> None:
-    """Record durably in the stamp whether a store may have a shield, before making and after removing it.
+    """Record durably in the stamp whether a store may have a shield.
+
+    To be called before a shield is made, and after one was removed.
 
     :param root: real path of the store's root.
     :raises OSError: the directory can't be written; the earlier stamp is unchanged.

@@ -204,7 +204,7 @@ def _binaries(values: list[bytes | None], kind: pa.DataType) -> pa.Array[Any]:
 def _decompress(content: pa.Buffer, flag: int, max_bytes: int) -> bytes:
     """Return a decompressed body.
 
-    :raises ValueError: the body is malformed. The text fits behind "found".
+    :raises ValueError: the body is malformed. The error's text follows "found" in a message.
     """
     kind = (flag & frame.COMPRESSION_TYPE_MASK) >> _TYPE_SHIFT
     if kind not in _DECOMPRESS:

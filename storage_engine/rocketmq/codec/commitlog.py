@@ -43,7 +43,7 @@ _UINT32 = struct.Struct(">I")
 _INT64 = struct.Struct(">q")
 _BLOCK: Final = 4096
 _WINDOWS_BYTES: Final = (1 << 16, 1 << 20, 1 << 24)
-"""Lengths of the range that is searched backwards for a message. By default a message has at most 4 MiB."""
+"""Lengths of the ranges to search for a message, one after the other. Default messages have at most 4 MiB."""
 _MAGICS: Final = tuple(map(_UINT32.pack, frame.MESSAGE_MAGICS))
 _SIZE_AND_MAGIC: Final = struct.Struct(">iI")
 
@@ -60,7 +60,7 @@ class FrameKind(IntEnum):
 class FrameTable:
     """Frames of a segment, sorted by their offsets, one array element each.
 
-    Blank and undecodable ranges are split into rows of at most 1 MiB. Their fields of a message are 0.
+    Blank and undecodable ranges are split into rows of at most 1 MiB, in which a message's fields are 0.
 
     :param topic: index into ``topics``; -1 for a row that is no message.
     :param topics: topic names; bytes that are no UTF-8 become U+FFFD.
@@ -92,7 +92,7 @@ class QueueNames:
 class FrameChunk:
     """Consecutive rows of a walk. The arrays are valid only until the walk's next step.
 
-    The totals of topics, properties and IPv6 hosts limit the memory that decoding needs.
+    The four totals, from ``topic_bytes`` on, limit the memory that decoding needs.
     """
 
     positions: npt.NDArray[np.int64]
@@ -360,7 +360,7 @@ def _damages(
 ) -> tuple[Damage, ...]:
     """Return one damage for each run of undecodable rows. After a thousand, one entry sums up the rest.
 
-    :param run: start and first bytes of a run that began in an earlier chunk, which may not be in memory.
+    :param run: start and first bytes of a run from an earlier chunk, since that chunk may not be in memory.
     """
     bad = np.flatnonzero(rows.kinds == FrameKind.UNDECODABLE)
     if len(bad) == 0:
@@ -392,7 +392,7 @@ def _header(data: npt.NDArray[np.uint8], position: int) -> bytes:
 
 
 def _explain(header: bytes, length: int, base_offset: int, position: int, fault: int) -> tuple[str, str]:
-    """Return what a valid frame at ``position`` would have, and what it has, for a message."""
+    """Return two texts for a message: what a valid frame at ``position`` would have, and what is there."""
     from storage_engine.rocketmq.codec import frame_kernels
 
     remaining = length - position

@@ -48,7 +48,7 @@ _TEXT_COLUMNS = {
     "unique_key": (kernels.UNIQUE_KEY, kernels.UNIQUE_KEY_OFFSETS, kernels.HAS_UNIQUE_KEY),
     "properties_text": (kernels.PROPERTIES, kernels.PROPERTIES_OFFSETS, kernels.HAS_PROPERTIES),
 }
-"""Columns of a text's bytes, of its offsets, and of flags (1: the row has a text); None if all have one."""
+"""The kernels' columns of a text: bytes, offsets, and flags (1: the row has it). None: all rows have it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +117,7 @@ class _Columns:
         return self.array(column, np.uint8, self.rows)
 
     def validity(self, column: int | None, otherwise: pa.Buffer | None) -> pa.Buffer | None:
-        """Return a flag column as a bitmap; None if all flags are set; ``otherwise`` for no column."""
+        """Return a flag column as a bitmap, None if all flags are set; without a column, ``otherwise``."""
         if column is None:
             return otherwise
         flags = self.flags(column)
@@ -147,8 +147,8 @@ def decode_chunk(
 ) -> Iterator[pa.Table]:
     """Yield the rows of a chunk, sorted by (topic, queue id, physical offset).
 
-    :param arena: memory that an earlier table no longer needs.
-    :param cut: takes the rows' sizes and returns the rows of each table; None for one table.
+    :param arena: memory for the tables. No earlier table may still need it.
+    :param cut: takes the rows' sizes, and returns first row and end of each table; None for one table.
     """
     ranking = rank_queues(data, chunk.queues)
     rows = len(chunk.positions)

@@ -16,8 +16,9 @@ _NAME_END: Final = chr(NAME_VALUE_SEPARATOR)
 PAIR_END: Final = chr(PROPERTY_SEPARATOR)
 _EMPTY: Final = pa.scalar("")
 _BITS: Final = 50
-"""If there are fewer names than this, each is one bit of a number, and a row's numbers are added up. The 14
-bits above are for carries: a block of at most 32,767 bytes has fewer than 2^13 pairs.
+"""With fewer names than this, each name is one bit of an integer. If a row has a name twice, the sum of
+its bits differs from their OR. The 14 bits above are for carries: a block of at most 32,767 bytes has fewer
+than 2^13 pairs.
 """
 
 
@@ -40,7 +41,8 @@ def property_maps(texts: pa.ChunkedArray[Any]) -> pa.Array[Any]:
     """Return blocks of properties as maps. They are parsed by the rules of
     MessageDecoder#string2messageProperties.
 
-    Pairs without a name or a value are dropped. Of several values of a name, the last counts. Null stays.
+    Pairs without a name or a value are dropped. Of several values of a name, the last counts. A null block
+    stays null.
     """
     return read_pairs(texts)[0]
 

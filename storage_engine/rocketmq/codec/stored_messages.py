@@ -145,7 +145,8 @@ def store_timestamps(
 def sealed_at_ms(snapshot: StoreSnapshot, *, may_go: bool = False) -> dict[SegmentId, int]:
     """Return the time of the last write to each sealed segment: the store time of the next message.
 
-    That message didn't fit into the segment, which was then filled up. Unlike an mtime, it never changes.
+    That message didn't fit into the segment, which was then filled up. Unlike an mtime, the
+    message's store time never changes.
 
     :return: times by segment. Segments with an unknown time are left out.
     :raises OSError: a file can't be read.

@@ -111,7 +111,7 @@ def check_writable(config: BrokerConfig) -> None:
 
 
 def deciding_setting(config: BrokerConfig) -> tuple[str, str] | None:
-    """Return a setting by which other nodes decide how far consumers may read the log, and its meaning.
+    """Return a setting that makes other nodes decide how far consumers may read the log, and who decides.
 
     Return None if no such setting is on.
 
@@ -132,8 +132,8 @@ def settings_for(config: BrokerConfig, layout: StoreLayout) -> EngineSettings:
     if deciding := deciding_setting(config):
         key, means = deciding
         raise BrokerConfigError(
-            f"{read.source}: {key}: expected false, found true: {means}, so the store can't be written or "
-            "recovered without them. Nothing was changed. Start the broker, which recovers the store."
+            f"{read.source}: {key}: expected false, found true: {means}. Without these nodes the store can't "
+            "be written or recovered. Nothing was changed. Start the broker, which recovers the store."
         )
     slots, entries = _index_shape(config, layout)
     if config.source is None:

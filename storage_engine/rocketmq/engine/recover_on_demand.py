@@ -52,7 +52,7 @@ def recover_store(
     """Recover a store as a broker does when it starts, and stop it cleanly.
 
     :param dry_run: report the result of a recovery, and change nothing.
-    :param cut_messages: recover even if undamaged messages lie behind a damaged one. They are lost.
+    :param cut_messages: recover even if undamaged messages lie behind a damaged one. Those behind are lost.
     :param whole_index: rebuild the damaged part of the index even if many files of the log have to be read.
     :raises StoreBusyError: a broker or another process uses the store.
     :raises CorruptFrameError: undamaged messages would be cut off, and ``cut_messages`` isn't set.
@@ -203,7 +203,7 @@ def _unsure_index(
 ) -> tuple[tuple[Path, ...], int | None]:
     """Return the index files that a recovery deletes, and the offset from which it indexes messages again.
 
-    The offset is None if it indexes no messages again.
+    The offset is None if the recovery indexes no messages again.
     """
     listed = index.listed()
     unflushed = tuple(path for path in listed if index.is_unflushed(path))

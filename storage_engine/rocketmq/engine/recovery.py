@@ -57,7 +57,7 @@ def first_part_after_crash(
 ) -> int:
     """Return the number of the file at which a recovery begins (CommitLog#isMappedFileMatchedRecover).
 
-    It is the newest file whose first message was stored by the recovery time; the first if there is none.
+    It is the newest file whose first message was stored at or before the recovery time, else the first.
     """
     with_index = settings.index_enable and settings.index_safe
     recovery_time_ms = checkpoint.recovery_time_ms(with_index=with_index)

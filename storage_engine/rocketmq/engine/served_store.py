@@ -128,9 +128,9 @@ class ServedProcess(FileProcess):
     session: EngineSession | None
 
     def user(self) -> str:
-        """Return the broker's lock and the process that has it, as a clause.
+        """Return a clause on the process that has the broker's lock; "" if no process has it.
 
-        Return "" while a process serves the store, since each change is requested from it.
+        Return "" also while a process serves the store, since each change is requested from that process.
         """
         return "" if self.session is not None else FileProcess.user(self)
 

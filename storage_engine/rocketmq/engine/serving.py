@@ -1,7 +1,8 @@
 """A socket through which other processes reach the store that this process writes.
 
-They ask for its progress, flush it, and delete files that they have proven. Requests and answers are lines of
-JSON. Only the same user and root get answers. A process's lock is released when the process ends.
+They ask for the store's progress, flush the store, and delete files that they have proven. Requests and
+answers are lines of JSON. Only the same user and root get answers. A process's lock is released when the
+process ends.
 """
 
 from __future__ import annotations
@@ -210,7 +211,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         return uid in (0, os.geteuid())
 
     def lock(self) -> bool:
-        """Keep other processes from deleting, by this server's lock. Return True: the lock is taken.
+        """Take this server's lock, so that no other process deletes. Return True, since the lock is taken.
 
         :raises StoreBusyError: another process has the lock.
         """
@@ -245,7 +246,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         return {"before": before, "after": positions_of(self._store)}
 
     def _delete_segments(self, request: Mapping[str, Any]) -> None:
-        """Delete these files from the log's begin. Files that are gone already are skipped."""
+        """Delete the requested segments, each the log's first file. Files that are gone are skipped."""
         root, files = self._store.layout.root, self._store.files
         for item in request["segments"]:
             segment = from_jsonable(Segment, item, "segment")
@@ -268,7 +269,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         self._store.queues.correct_min(files.min_offset)
 
     def _delete_dependents(self, request: Mapping[str, Any]) -> None:
-        """Delete first files of queues and index durably. Files that are gone already are skipped."""
+        """Delete requested files, each the first of a queue or the index. Files that are gone are skipped."""
         for item in request["files"]:
             facts = from_jsonable(DependentFile, item, "file").facts
             path = Path(facts.path)

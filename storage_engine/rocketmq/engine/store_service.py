@@ -91,7 +91,7 @@ class CleanupLoop:
     def stop(self) -> None:
         """Stop the pass at its next file, wait for its end, and finish a deletion that a reader delays.
 
-        The queue files that point into that file may be gone already. The reader keeps the file's memory.
+        Queue files that point into that log file may be gone already. The reader keeps the log file's memory.
         """
         self._stopped.set()
         if self._thread.is_alive():
@@ -209,7 +209,7 @@ def cleaning(
 
 
 STOP_SECONDS = 20.0
-"""Time that a stop waits for a run's current step. The next run continues after a longer step."""
+"""Longest time that a stop waits for a run's current step. The next run completes a longer step."""
 
 
 class ReleaseBeside:
@@ -261,7 +261,7 @@ def serve_store(
     ends: threading.Event,
     release: Release | None,
 ) -> None:
-    """Keep a store open and serve it, until ``ends`` is set or its input has ended.
+    """Keep a store open and serve it, until the lines end or, without lines, ``ends`` is set.
 
     The cleanup's passes decide whether a full disk stops writing. They delete no files themselves: files are
     deleted by ``release``, or by a run in another process that has proven them.

@@ -1,4 +1,4 @@
-"""Records in ``config``: topics, groups, subscriptions; and the JSON of fastjson, in which they are written.
+"""Topics, groups and subscriptions in ``config``, and the JSON of fastjson in which they are written.
 
 The readers raise CorruptFileError if neither a file nor its backup is readable and well-formed.
 
@@ -83,7 +83,7 @@ def groups(layout: StoreLayout) -> tuple[str, ...]:
 def filtered_subscriptions(layout: StoreLayout) -> tuple[tuple[str, str], ...]:
     """Return group and topic of each subscription with an SQL filter (ConsumerFilterManager).
 
-    Dead subscriptions are included. A broker writes subscriptions without such a filter to no file.
+    Dead subscriptions are included. Subscriptions without such a filter are in no file.
     """
 
     def parse(data: bytes) -> tuple[tuple[str, str], ...]:
@@ -111,11 +111,11 @@ def delay_offsets(layout: StoreLayout) -> dict[int, int]:
 def read_config(path: Path, parse: Callable[[bytes], Content], expected: str) -> Content | None:
     """Return a config file's content, or that of its backup (ConfigManager#load).
 
-    The backup is read if the file is missing, empty or unreadable.
+    The backup is read if the file is missing, empty, unreadable or malformed.
 
-    :param parse: parses the content; raises one of ``MALFORMED`` if it isn't that of such a file.
-    :return: None if neither file exists, since the broker had nothing to write yet.
-    :raises CorruptFileError: a file exists, and neither of the two can be read.
+    :param parse: parses the content; raises one of ``MALFORMED`` if the content isn't that of such a file.
+    :return: None if each of the two is missing or empty, since the broker had nothing to write yet.
+    :raises CorruptFileError: one of the two can't be read or parsed, and the other gives no content.
     """
     errors = []
     for candidate in (path, path.with_name(path.name + ".bak")):

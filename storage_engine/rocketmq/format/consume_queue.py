@@ -123,7 +123,7 @@ class EntryFormat:
         return entries[: unused[0]] if unused.size else entries
 
     def read_queue(self, files: tuple[MappedFile, ...]) -> Entries:
-        """Return all entries of a queue's files that are in use."""
+        """Return the entries of a queue's files, up to the first entry that isn't in use."""
         parts = []
         for file in files:
             parts.append(self.read_file(file))

@@ -186,7 +186,7 @@ class Index:
     files: tuple[tuple[IndexFile, mmap.mmap], ...]
 
     def lookup(self, topic: str, key: str, max_count: int) -> tuple[int, ...]:
-        """Return physical offsets of the newest messages, ascending (IndexService#queryOffset)."""
+        """Return the first ``max_count`` of :meth:`newest_first`, ascending (IndexService#queryOffset)."""
         return tuple(sorted(islice(self.newest_first(topic, key), max(0, max_count))))
 
     def newest_first(self, topic: str, key: str) -> Iterator[int]:

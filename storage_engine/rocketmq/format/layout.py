@@ -100,7 +100,7 @@ class StoreLayout:
 def resolve_layout(config: BrokerConfig, *, to_archive: bool = False) -> StoreLayout:
     """Find a store's directories, and refuse unsupported layouts by name.
 
-    The root and the directories of files may be symbolic links, resolved once here. Nothing below may be one.
+    The root and the directories of files may be symbolic links, resolved once here. Links inside are refused.
 
     :param to_archive: also accept a store of which only the log can be read here, for example because its
         queues are in RocksDB. Then ``archive_only`` is set in the layout, and nothing may be deleted.
@@ -263,7 +263,7 @@ _LOG_AS_USUAL = (_QUEUES_IN_ROCKSDB, _CONFIGURATION_IN_ROCKSDB, _COMPACTION)
 
 
 def unhandled_setting(config: BrokerConfig) -> tuple[str, str] | None:
-    """Return a kind of data kept in an unsupported form, and the setting for it; None without such data."""
+    """Return a kind of data that a setting keeps in an unsupported form, and that setting, or None."""
     for kind, setting, is_set in (
         (_DLEDGER, "enableDLegerCommitLog", config.enable_dledger_commit_log),
         (_QUEUES_IN_ROCKSDB, f"storeType={config.store_type}", config.store_type.lower() != "default"),
@@ -288,7 +288,7 @@ def has_rocksdb_queues(config: BrokerConfig) -> bool:
 
 
 def _iter_unhandled(root: Path, config: BrokerConfig) -> Iterator[tuple[str, str]]:
-    """Yield each kind of data that a store keeps in an unsupported form, and the file or setting for it."""
+    """Yield each kind of data that is kept in an unsupported form, and the file or setting that shows it."""
     if unhandled := unhandled_setting(config):
         yield unhandled
     # RocksDBConsumeQueueStore keeps its database in consumequeue itself, or beside it with
@@ -342,7 +342,8 @@ def has_controller(config: BrokerConfig, layout: StoreLayout) -> bool:
     If the controller makes a broker a slave, the broker cuts off everything that its new master doesn't have
     (AutoSwitchHAClient#doTruncate). No file has the offset below which nothing can be cut off. A slave's
     checkpoint has the offset that its master sent; unless ``allAckInSyncStateSet`` is set, that is the
-    master's end (CommitLog#getConfirmOffset). A broker without a controller writes its own end there.
+    master's end (CommitLog#getConfirmOffset). Without a controller, a broker writes its own end to its
+    checkpoint.
 
     Without the setting, the answer is yes if there is a file that only brokers with a controller keep.
     """

@@ -99,7 +99,7 @@ def symbolic_link(path: str | os.PathLike[str]) -> StoreLayoutError:
 
 
 ATTEMPTS = 5
-"""Attempts to read beside a running broker. It writes config files every 5 to 10 s, and for milliseconds."""
+"""Attempts to read beside a running broker. It writes a config file every 5 to 10 s, within milliseconds."""
 PAUSE_SECONDS = 0.1
 
 Found = TypeVar("Found")
@@ -184,7 +184,7 @@ class Patience:
         return reread(read, self.attempts)
 
     def until_none(self, recounts: Sequence[Callable[[], int]], counts: Sequence[int]) -> list[int]:
-        """Wait until the broker has deleted left-over files, and return how many are left in each place."""
+        """Wait up to ``cleaning_ms`` until each count of left-over files is 0. Return the last counts."""
         left = list(counts)
         deadline = time.monotonic() + self.cleaning_ms / 1000
         while any(left) and time.monotonic() < deadline:

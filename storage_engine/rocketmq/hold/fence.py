@@ -6,8 +6,8 @@ that must stay get an mtime in the future: the hold's end. Until then they don't
 fileReservedTime from 0 on, and no process has to run for that.
 
 One such segment would be enough if no program touched or removed it. A pass deletes at most
-deleteFileBatchMax segments. The fence has one more, so that a pass that gets past a gap still ends within
-the fence.
+deleteFileBatchMax segments. The fence has one segment more, so that a pass that gets past a gap still ends
+within the fence.
 
 An mtime doesn't prevent deletion by force (cleanFileForciblyEnable). Plans use the mtimes and settings that
 the store would have without the hold.
@@ -51,8 +51,8 @@ class Fence:
 
     :param mtimes_ns: the fence's segments, oldest first, each with its required mtime. Empty if only the
         active segment is left, which no broker deletes.
-    :param ends_at_ms: end of the fence, even if fileReservedTime is changed to 0 or more. Without
-        segments it is the same as ``deletes_from_ms``.
+    :param ends_at_ms: time up to which no segment of the fence can expire, even if fileReservedTime is
+        changed to 0 or more. Without segments it is the same as ``deletes_from_ms``.
     :param deletes_from_ms: time from which the broker's current settings permit to delete the fence.
     """
 
@@ -79,8 +79,8 @@ def fence_count(settings: Mapping[str, str]) -> int:
 def first_that_stay(found: Observed, releasing: Collection[int] = (), count: int = 1) -> tuple[SeenFile, ...]:
     """Return the oldest segments that must stay and that can be part of a fence.
 
-    The broker is already deleting segments below its min offset, whatever their mtimes
-    (MappedFileQueue#retryDeleteFirstFile). The active segment is left out, since the broker writes to it.
+    Segments below the broker's min offset are left out: the broker is already deleting them, whatever their
+    mtimes (MappedFileQueue#retryDeleteFirstFile). So is the active segment, since the broker writes to it.
 
     :param releasing: base offsets of the segments to delete.
     :param count: largest number of segments to return.
@@ -94,7 +94,7 @@ def lease_mtime_ns(now_ms: int, hold_hours: int, reserved_hours: int) -> int:
     """Return the mtime of a segment that the broker must not delete before ``hold_hours`` have passed.
 
     A broker accepts a negative fileReservedTime, which makes files expire earlier. Then the mtime is later by
-    as many hours. It is rounded up to a second, since some file systems and Java 8 keep only seconds.
+    as many hours. Mtimes are rounded up to a second, since some file systems and Java 8 keep only seconds.
     """
     mtime_ms = now_ms + (hold_hours + max(-reserved_hours, 0)) * HOUR_MS
     return -(-mtime_ms // _SECOND_MS) * _SECOND_MS * _MS_NS
@@ -187,7 +187,7 @@ def with_force_ended(state: HoldState, found: str) -> HoldState:
 
     When the hold ends, the original value is restored.
 
-    :param found: current value of the setting. It is the original value if the hold has recorded none.
+    :param found: current value of the setting. It is restored if the hold has recorded no original value.
     """
     if any(changed.key == FORCIBLY for changed in state.changed_settings):
         return state

@@ -30,9 +30,9 @@ NAME: Final = "watch"
 _LOCK: Final = "watch.lock"
 BEAT_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 5.0
-"""Without a heartbeat for this time, a watch counts as dead; without a look for it, as not watching."""
+"""A watch without a heartbeat for this time counts as dead; a watch without a look, as not watching."""
 TENDED_SECONDS: Final = 600.0
-"""Time from a watch's look at the shield, which archives segments, until the shield counts as untended."""
+"""Time after a watch's last look at the shield from which on the shield counts as untended."""
 _BYTES: Final = 512
 _MAX_BYTES: Final = 64 << 10
 
@@ -160,7 +160,10 @@ def last_look(root: Path) -> WatchLook | None:
 
 
 def silent_watch(root: Path) -> str:
-    """Return why a watch without a recorded end doesn't check the fence; "" if it does, or there is none."""
+    """Return why a watch without a recorded end doesn't check the fence.
+
+    Return "" if there is no such watch, or if it checks the fence.
+    """
     beat = _read(root)
     if isinstance(beat, str) or beat.has_ended:
         return ""

@@ -144,7 +144,7 @@ LIES: Mapping[str, tuple[Callable[[StoreSnapshot], Any], str]] = {
     ),
     "an overlap": (
         lambda s: _with_segment(s, 0, end=SIZE + 1),
-        "log left, offset 10: expected segments that are sorted.* so the next one at 11 or after it",
+        "log left, offset 10: expected segments that are sorted.* so here an offset of 11 or more",
     ),
     "the newest first": (
         lambda s: _with_left(s, segments=s.logs[0].segments[::-1]),

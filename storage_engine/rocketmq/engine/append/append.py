@@ -141,7 +141,7 @@ _SPARE_BYTES = 64 << 10
 """Bytes by which a frame may exceed the longest body."""
 _PUT_OK = PutStatus.PUT_OK
 _new_tuple = tuple.__new__
-"""Creates a result three times as fast as a call of its class."""
+"""Makes a :class:`PutResult` three times as fast as a call of the class does."""
 _INNER_NUM, _INNER_BASE = "INNER_NUM", "INNER_BASE"
 _WAIT = "WAIT"
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
@@ -170,7 +170,7 @@ class Appender:
         self._log = array("q", (body_bytes, frame_bytes, crc.function, crc.table, with_crc, batch_bytes))
         self._log_address = self._log.buffer_info()[0]
         self._no_file = array("q", [0] * kernels.FILE_FIELDS)
-        """Table of a file without room. It makes the first message of an empty log create a file."""
+        """Table to use while the log has no file. It has no room, so the first message creates a file."""
         self._no_file_address = self._no_file.buffer_info()[0]
         self._write_message = direct(kernels.write_message)
         self._write_batch = direct(kernels.write_batch)

@@ -1,4 +1,4 @@
-"""Flushing of log and queues by a timer, commits of a buffer pool, and groups of puts (FlushManager)."""
+"""Timed flushes of log and queues, commits of a buffer pool, and group commits of puts (FlushManager)."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ class _Waiting:
 
 
 class GroupCommit:
-    """Flushes once for all waiting puts, when as many wait as at the last flush, or when no more join.
+    """Flushes once for all waiting puts, when as many wait as at the end of the last flush.
 
-    After a flush, the threads soon make their next puts. So the last thread to join flushes for all, and no
-    other thread has to be woken to flush.
+    If fewer join, the first of them flushes after :data:`GATHERING_SECONDS`. After a flush, the threads soon
+    make their next puts. The last thread to join flushes for all, so that no other thread has to be woken.
     """
 
     def __init__(self, flush: Callable[[], object], flushed: Callable[[], int]) -> None:

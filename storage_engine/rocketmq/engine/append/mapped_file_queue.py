@@ -57,7 +57,7 @@ PAGE_BYTES = 4096
 _AHEAD_BYTES = 32 << 20
 _LEAST_AHEAD_BYTES = 1 << 20
 _CALLS_AHEAD, _MOST_WRITABLE_BYTES = 2, 64 << 20
-"""Limits of what is made writable ahead of a fast producer: a multiple of its last growth, and bytes."""
+"""Limits of the bytes made writable ahead of a fast producer: a multiple of the last growth, and a number."""
 _DONT_NEED, _POPULATE_READ, _POPULATE_WRITE = 4, 22, 23
 """MADV_DONTNEED, and MADV_POPULATE_READ and MADV_POPULATE_WRITE, which Linux has since 5.14."""
 _BLANK = struct.Struct(">iI")
@@ -163,7 +163,7 @@ class WritableFile:
             return True
 
     def unpin(self) -> None:
-        """Undo a pin. The last call unmaps a file that was shut down (ReferenceResource#release)."""
+        """Undo a pin. If the file was shut down, the last unpin unmaps it (ReferenceResource#release)."""
         with self._guard:
             self._pins -= 1
             if self._pins <= 0 and not self.available:
@@ -241,7 +241,7 @@ class WritableFile:
     def flush(self, least_pages: int) -> int:
         """Flush the committed bytes to disk, and return the flushed position (DefaultMappedFile#flush).
 
-        :raises OSError: the disk refuses. It is unknown which bytes are on disk. The position stays.
+        :raises OSError: the disk refuses. It is unknown which bytes are on disk. The flushed position stays.
         """
         position = self.read_position
         if _is_due(position, self.flushed, least_pages, self.is_full) and self.pin():
@@ -256,7 +256,7 @@ class WritableFile:
     def _unmap_written(self, position: int) -> None:
         """Unmap completely written pages before a flush. Reading such a page maps it again.
 
-        Otherwise the flush would make each mapped page read-only and notify all processors of each.
+        Otherwise the flush would make each mapped page read-only, and notify all processors of each page.
         """
         begin = -(-self.flushed // PAGE_BYTES) * PAGE_BYTES
         end = position // PAGE_BYTES * PAGE_BYTES
@@ -350,9 +350,9 @@ _FORCED_AFTER_MS = 1000
 Make = Callable[[int], WritableFile]
 """Function that takes an offset and creates the file that begins there."""
 _DESCRIPTORS_PER_FILE = 2
-"""File descriptors of a file of the log: its own, and another that Python's mapping keeps."""
+"""Number of file descriptors for a file of the log: the file's own, and one that Python's mapping keeps."""
 _OTHER_DESCRIPTORS = 512
-"""File descriptors for queues, index, sockets, and future files of the log."""
+"""Number of file descriptors for queues, index, sockets, and future files of the log."""
 
 
 class Preallocation:
@@ -376,7 +376,7 @@ class Preallocation:
         return file
 
     def close(self) -> None:
-        """Delete the prepared file, which nobody took."""
+        """Delete the file that was created in advance, unless it was taken, and end the thread."""
         _drop(self._next)
         self._next = None
         self._worker.shutdown()
@@ -546,7 +546,10 @@ class FileQueue:
                 durable.fsync_path(directory)
 
     def retry_first(self, forced_after_ms: int, now_ms: int) -> bool:
-        """Retry to delete a first file that a reader used (MappedFileQueue#retryDeleteFirstFile)."""
+        """Retry a deletion of the first file that a reader delayed (MappedFileQueue#retryDeleteFirstFile).
+
+        :return: whether the file was deleted.
+        """
         first = self.first
         if first is None or first.available or not first.destroy(forced_after_ms, now_ms):
             return False

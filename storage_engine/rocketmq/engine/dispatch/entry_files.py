@@ -1,4 +1,4 @@
-"""Files of one queue, to whose end entries are appended: of a consume queue, a batch queue or an extension.
+"""Files of a consume queue, a batch consume queue or an extension. Entries are appended to the last file.
 
 The files aren't mapped or kept open. So a full disk leads to an error, not to a signal.
 """
@@ -63,8 +63,8 @@ class EntryFiles:
             if size != self.file_bytes or not is_offset(path.name):
                 raise StoreLayoutError(
                     f"{path}: expected a file of {self.file_bytes} bytes whose name is its first offset, "
-                    f"found {size} bytes. Nothing was changed. Compare the broker's settings, or put "
-                    "the file back from a replica."
+                    f"found {size} bytes. Nothing was changed. Check the file size in the broker's "
+                    "settings, or put the file back from a replica."
                 )
         self.bases = [int(path.name) for path, _ in raw_files]
         self.wrote = self.file_bytes if raw_files else 0
@@ -117,7 +117,7 @@ class EntryFiles:
     def flush(self, least_pages: int) -> None:
         """Flush to disk all bytes written since the last flush.
 
-        :param least_pages: with fewer pages to flush, flush none.
+        :param least_pages: flush nothing if fewer pages are unflushed.
         :raises OSError: the disk refuses. Bytes flushed before still count as flushed.
         """
         bases, end = self.written()

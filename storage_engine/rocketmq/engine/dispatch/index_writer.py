@@ -48,8 +48,8 @@ def find_unsure(
 ) -> UnsureIndex | None:
     """Find the part of an index that has to be rebuilt after a crash.
 
-    A file stays if it is undamaged and names no message at or behind the log's end. Entries that the recovery
-    itself made stay if no message lies between them and these files.
+    A file stays if it is undamaged and names no message at or behind the log's end. Nothing has to be rebuilt
+    if all files stay, and the recovery itself has indexed every message behind those of the files.
 
     :param sound: headers of the first files, as far as these are surely undamaged.
     :param loaded: number of files that the broker keeps.
@@ -178,7 +178,7 @@ class IndexWriter:
         self._file = self._path = None
 
     def delete_below(self, min_offset: int) -> int:
-        """Delete files that name only deleted messages, but never the last file (#deleteExpiredFile)."""
+        """Delete and count files that name only deleted messages, never the last (#deleteExpiredFile)."""
         deleted = 0
         while len(self.paths) > 1 and read_header(self.paths[0]).end_phy_offset < min_offset:
             durable.unlink(self.paths.pop(0))
@@ -205,7 +205,7 @@ class IndexWriter:
         return starts, hashes
 
     def _writable(self, now_ms: int) -> npt.NDArray[np.uint8]:
-        """Return the last file's memory. It is a new file if all are full (#getAndCreateLastIndexFile)."""
+        """Return the last file's memory. If all are full, make a new file (#getAndCreateLastIndexFile)."""
         if self._file is None and self.paths:
             self._map(self.paths[-1])
         file = self._file
@@ -269,7 +269,7 @@ def _time_name(now_ms: int) -> str:
 
 
 def text_of(texts: memoryview | npt.NDArray[np.uint8], row: Rows, position_field: int) -> str:
-    """Decode a text of a message as Java does. The next field of the row is the text's length."""
+    """Decode a text as Java does. ``position_field`` has the text's position, the next field its length."""
     begin, length = (int(number) for number in row[position_field : position_field + 2])
     return java_text(bytes(texts[begin : begin + length]))
 

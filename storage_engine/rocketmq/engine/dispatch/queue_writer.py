@@ -263,8 +263,8 @@ class QueueWriter:
     def recover(self, unflushed_from: int | None = None) -> None:
         """Find the end of the entries in use, from the last three files (ConsumeQueue#recover).
 
-        :param unflushed_from: offset of the log from which entries of messages may be missing on disk, page
-            by page. Then all files with such entries are read. None if all entries are on disk.
+        :param unflushed_from: offset of the log. For messages from there on, pages of entries may be missing
+            on disk, so all files with such entries are read. None if all entries are on disk.
         """
         bases = self.files.bases
         if not bases:
@@ -298,7 +298,7 @@ class QueueWriter:
         """Return the number of entries before the first one whose unit was lost in a power loss.
 
         From that entry on, all are written again when their messages are dispatched again. (The broker keeps
-        them and continues at the end of the remaining units, so that entries point to units of others.)
+        these entries, and appends new units where the lost ones were. So the entries point to wrong units.)
         """
         if self.ext is None or unflushed_from is None:
             return len(entries)
@@ -351,8 +351,8 @@ class QueueWriter:
     def correct_min(self, min_offset: int) -> int | None:
         """Find the first entry whose message is in the log (ConsumeQueue#correctMinOffset).
 
-        :return: its tags code, or the address in place of the code; None if the entry is the same as before,
-            or no entry has its message in the log.
+        :return: the entry's tags code, or its unit's address in place of the code; None if the entry is the
+            same as before, or no entry has its message in the log.
         """
         bases, end = self.files.written()
         if self._min_position >= end:
@@ -569,7 +569,7 @@ class QueueTable:
                 self.find(queue.topic, queue.queue_id).load()
 
     def find(self, topic: str, queue_id: int) -> Writer:
-        """Return a queue's writer. It is new for a queue without a writer.
+        """Return a queue's writer. A queue that has no writer gets one.
 
         :raises StoreLayoutError: no directory can be named after the topic or queue of a message on disk.
         """
@@ -586,7 +586,7 @@ class QueueTable:
 
     @property
     def max_physical_offset(self) -> int:
-        """Return the physical offset up to which the log is dispatched, the largest of all queues.
+        """Return the physical offset up to which the log is dispatched. It is the largest one of all queues.
 
         Return -1 if no queue has an entry.
         """

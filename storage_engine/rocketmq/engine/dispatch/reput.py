@@ -1,6 +1,6 @@
 """Dispatch of the commitlog's messages into consume queues and index (ReputMessageService).
 
-A kernel reads the frames of a buffer. They are sorted by queue, and their entries written in log order.
+A kernel reads the frames of a buffer. They are grouped by queue. Each queue gets its entries in log order.
 """
 
 from __future__ import annotations
