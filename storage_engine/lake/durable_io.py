@@ -234,7 +234,7 @@ class ReadBackFile(PyArrowFile):
 
 
 def new_data_file(file_io: FileIO, location: str) -> OutputStream:
-    """Create a data file. On an object store, closing it doesn't read it back, because its proof does."""
+    """Create a data file. An object is not read back when it is closed, because its proof does that."""
     output = file_io.new_output(location)
     if isinstance(output, ReadBackFile):
         return PyArrowFile.create(output, overwrite=True)

@@ -104,8 +104,8 @@ class ReleasedSpan:
     :param lineage: lineage of the log then; 0 if not known. Older lineages had other bytes.
     :param unknown: it isn't known whether the range is deleted: it may be in a place that can't be read.
     :param log_id: identity of its log, as receipts have it; "" if not known.
-    :param is_other: another log has the name of its log by now.
-    :param unproven: no lake had all of the range when it was found deleted, even if receipts say so.
+    :param is_other: by now, another log has the name of this range's log.
+    :param unproven: no lake had all of the range when it was found deleted, even if receipts cover it.
     """
 
     log: str
@@ -131,7 +131,7 @@ class ReplicaSpan:
     """A range that another store has archived. The two stores have replicas of one log.
 
     :param log: name of the log, or its label once another log has that name.
-    :param ended: a clause with the end of the range if it expired; "" if the other store's copy is whole.
+    :param ended: a clause that says how the range expired; "" if the other store's copy is whole.
     """
 
     log: str
@@ -152,7 +152,7 @@ class Witnesses:
     :param present: identity of each log on disk by the log's name, as receipts have it; "" if not known.
     :param replicas: ranges in sound receipts of other stores. They count where the store has no receipt.
     :param unasked: lakes that may have the bytes but were not asked, each as a clause that names it.
-    :param compared: returns the receipts that were compared according to the journal.
+    :param compared: returns the receipts that were compared with this store's, according to the journal.
     :param expiries: for each act that expired rows, by its SHA-256, a clause with the policy and the time.
     """
 

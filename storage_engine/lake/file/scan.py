@@ -484,7 +484,7 @@ class LiveFile:
 
 
 def offsets_of(segments: Iterable[Segment | SegmentIdentity | ProvenRows]) -> Offsets:
-    """Return the lowest and the highest base offset of at least one segment."""
+    """Return the lowest and the highest base offset of segments. At least one segment must be given."""
     offsets = [segment.base_offset for segment in segments]
     return min(offsets), max(offsets)
 

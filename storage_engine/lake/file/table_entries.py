@@ -64,7 +64,7 @@ def list_entries(table: Table, store_id: str | None, *, statistics: bool = True)
 
 
 def _stores_in(table: Table, task: FileScanTask) -> list[str]:
-    """Return the stores with rows in a file. If another engine made its partition, the rows are read."""
+    """Return the stores with rows in a file. If another engine made the partition, rows are read."""
     if is_by_store(table, task.file.spec_id):
         return [str(task.file.partition[0])]
     rows = read_files(table, AlwaysTrue(), ("store_id",), [task])
