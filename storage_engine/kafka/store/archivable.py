@@ -269,9 +269,9 @@ def contradiction_of(log: PartitionLog, log_id: str, log_end: int, receipts: Seq
     """Return the contradiction between a log and the receipts of its name; "" if there is none.
 
     The log may belong to another topic of that name. It may have lost archived records, for example by an
-    unclean election. Or other leaders may have written other records at the same offsets.
+    unclean election. Other leaders may have written other records at the same offsets.
 
-    :raises CorruptFileError: its epochs can't be read.
+    :raises CorruptFileError: the log's epochs can't be read.
     """
     for receipt in receipts:
         if receipt.log_id not in (None, log_id):

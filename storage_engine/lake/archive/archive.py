@@ -339,7 +339,7 @@ def _prove_again(lake: Lake, jobs: Sequence[SegmentJob], data_file: str) -> list
 
 
 def file_groups(jobs: Sequence[SegmentJob], threads: int) -> list[tuple[SegmentJob, ...]]:
-    """Divide jobs into groups in the given order, each for one data file. Pure."""
+    """Divide jobs into groups, one for each data file, in the order of the jobs. Pure."""
     size_bytes = sum(job.facts.size_bytes for job in jobs if job.shares is not None)
     most_bytes = min(SHARED_FILE_BYTES, max(SHARED_SEGMENT_BYTES, size_bytes // max(1, threads)))
     groups: list[list[SegmentJob]] = []

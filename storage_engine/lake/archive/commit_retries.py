@@ -186,7 +186,7 @@ def _is_still(
 
 
 def _is_settled(lake: Lake, error: Exception) -> bool:
-    """Return whether the table's present state is final, so that a failed attempt can't land later.
+    """Return whether the table's present state is final, so that a failed attempt can't be committed later.
 
     True for SQLite, whose commits end with the call. A server may still work on a timed-out request.
     """

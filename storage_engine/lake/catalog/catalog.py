@@ -115,7 +115,7 @@ class Lake:
         return self._names[0] if self._names else self.name_rows(self.segments().properties)
 
     def name_rows(self, properties: Mapping[str, str]) -> str:
-        """Do the same as :attr:`rows_table` with these properties of ``segments``."""
+        """Return the name of the table of rows, by these properties of ``segments``."""
         name = rows_table_of(properties)
         if BROKER_PROPERTY in properties:
             self._names[:] = [name]

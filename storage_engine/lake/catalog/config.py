@@ -214,9 +214,7 @@ def _check_classes(properties: Mapping[str, str]) -> None:
             continue
         allowed = _CLASSES.get(name, ())
         if value not in allowed:
-            expected = (
-                f"one of {', '.join(allowed)}" if allowed else "no such property, because it names a class"
-            )
+            expected = f"one of {', '.join(allowed)}" if allowed else "no property that names a class"
             hint = did_you_mean(value, allowed) if allowed else did_you_mean(name, _CLASSES)
             raise BadInputError(
                 f"lake property {name}: expected {expected}, found {value!r}.{hint} Nothing was changed.",

@@ -292,7 +292,7 @@ def _messages_schema(codec_schema: pa.Schema, later: tuple[str, ...]) -> Schema:
 def segments_schema(*, trees: bool = True) -> Schema:
     """Return the Iceberg schema of ``segments``, with one column for each field of :class:`Receipt`.
 
-    :param trees: for a lake that has trees; otherwise without :data:`TREE_FIELDS`.
+    :param trees: whether the lake has trees. If not, the result lacks :data:`TREE_FIELDS`.
     """
     fields = _fields_of(Receipt, SEGMENTS_COMMENTS)
     return Schema(*(field for field in fields if trees or field.name not in TREE_FIELDS))
@@ -439,7 +439,7 @@ def make_rows_table(
 ) -> bool:
     """Make a table of rows if there is none, in one commit. Its field ids are those of an upgraded table.
 
-    :param more_properties: properties in addition to those of every table of rows of this codec.
+    :param more_properties: further properties, beside those that the codec determines.
     :return: whether this call made it.
     """
     first = messages_schema(codec.schema, codec.columns.comments, trees=False)

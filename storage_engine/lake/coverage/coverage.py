@@ -33,9 +33,9 @@ def merge_lakes(
 ) -> tuple[tuple[Receipt, ...], dict[SegmentIdentity, str]]:
     """Merge one lake's receipts with the sound receipts of another lake. Each segment's bytes count once.
 
-    :param broken: those of ``rows`` that prove nothing, each with the reason.
+    :param broken: for each of ``rows`` that proves nothing, the reason.
     :param elsewhere: the other lake's sound receipts.
-    :return: the merged receipts, and those of them that prove nothing, each with the reason.
+    :return: the merged receipts, and for each of them that proves nothing, the reason.
     """
     proven_elsewhere = {row.identity: row for row in elsewhere}
     kept, identities = list(rows), frozenset[SegmentIdentity]()
@@ -437,7 +437,7 @@ def _name(receipt: Receipt) -> str:
 
 
 def _joined(rows: Sequence[RangeStatus]) -> RangeStatus:
-    """Return adjacent ranges with the same verdict as one range."""
+    """Return one range for adjacent ranges that have the same verdict."""
     segments = tuple(dict.fromkeys(name for row in rows for name in row.segments))
     return replace(rows[0], end_offset=rows[-1].end_offset, segments=segments)
 

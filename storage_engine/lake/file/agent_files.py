@@ -423,7 +423,7 @@ class _Agent:
 
 
 _OF_OUR_CERTIFICATE = ("CERTIFICATE_EXPIRED", "BAD_CERTIFICATE", "UNKNOWN_CA", "CERTIFICATE_UNKNOWN")
-"""Ends of OpenSSL's names for alerts by which the agent refuses our certificate."""
+"""Endings of OpenSSL's names for the alerts with which an agent refuses our certificate."""
 
 _PASSED_ON = frozenset(
     {

@@ -261,7 +261,7 @@ def write_decoded(
 ) -> None:
     """Write a codec's rows with the lake's columns and encodings.
 
-    :param ranges: as :func:`decoded_ranges` yields them, or any tables that are each one row group.
+    :param ranges: as :func:`decoded_ranges` yields them. Each table becomes one row group.
     :param sink: open binary file, which is left open, or a path.
     """
     schema = file_schema(codec.schema, trees=job.trees)

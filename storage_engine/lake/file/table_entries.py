@@ -51,7 +51,7 @@ def list_entries(table: Table, store_id: str | None, *, statistics: bool = True)
     """Return the entries of the table's loaded snapshot, by store id.
 
     :param store_id: only entries of this store; None for those of all stores.
-    :param statistics: whether the entries have all statistics, in five times the memory.
+    :param statistics: whether the entries have all statistics, which take five times the memory.
     :raises LakeUnavailableError: the manifests can't be read.
     """
     entries: dict[str, list[LiveFile]] = {}
