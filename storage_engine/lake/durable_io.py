@@ -35,7 +35,7 @@ _CONFIGURED_BY = {
     **dict.fromkeys(("gs", "gcs"), ("gcs.",)),
     **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), ("adls.",)),
 }
-"""Beginnings of the properties that name the host and the user, by scheme."""
+"""Prefixes of the properties that configure host and user, by the scheme of a location."""
 
 _recorders: list[list[str]] = []
 _recorders_lock = threading.Lock()

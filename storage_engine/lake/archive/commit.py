@@ -286,10 +286,10 @@ def _check_age(segment: ProvenSegment) -> None:
     age_ms = time.time_ns() // 1_000_000 - segment.proven_at_ms
     if age_ms > UNLOCKED_PROOF_MS and local_path(segment.data_file) is None:
         raise ProofError(
-            f"{segment.data_file}: expected a proof that is at most {UNLOCKED_PROOF_MS // HOUR_MS} hours old, "
-            f"found one that is {age_ms / HOUR_MS:.1f} hours old. On object stores no lock keeps gc from "
-            "removing a file that waits for its commit. Nothing was committed. Run archive again to prove the "
-            "segment again, with fewer segments at a time."
+            f"{segment.data_file}: expected a proof that is at most {UNLOCKED_PROOF_MS // HOUR_MS} hours "
+            f"old, found one that is {age_ms / HOUR_MS:.1f} hours old. On object stores no lock keeps gc "
+            "from removing a file that waits for its commit. Nothing was committed. Run archive again to prove "
+            "the segment again, with fewer segments at a time."
         )
 
 
