@@ -288,8 +288,8 @@ def _check_age(segment: ProvenSegment) -> None:
         raise ProofError(
             f"{segment.data_file}: expected a proof that is at most {UNLOCKED_PROOF_MS // HOUR_MS} hours "
             f"old, found one that is {age_ms / HOUR_MS:.1f} hours old. On object stores no lock keeps gc "
-            "from removing a file that waits for its commit. Nothing was committed. Run archive again to prove "
-            "the segment again, with fewer segments at a time."
+            "from removing a file that waits for its commit. Nothing was committed. Run archive again to "
+            "prove the segment again, with fewer segments at a time."
         )
 
 
