@@ -99,7 +99,7 @@ class ArchivePermits:
 
     @property
     def old_rules(self) -> tuple[ArchiveRule, ...]:
-        """Return the rules that are old enough to permit deletions. Another rule or a hold may forbid one."""
+        """Return the rules old enough to permit deletions. Other rules or a hold may forbid a deletion."""
         names = (self.store_id, *self.store_names[-1:])
         return tuple(
             rule

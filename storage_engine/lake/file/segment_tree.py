@@ -271,7 +271,7 @@ class SegmentTree:
         np.maximum.at(self._last_us, streams[counts], stored_us)
 
     def _secrets_of(self, column: pa.ChunkedArray[Any]) -> tuple[npt.NDArray[np.int64], bytes]:
-        """Return each row's index into the distinct keys or salts, and these. Rows without one have -1."""
+        """Return each row's index into the distinct keys or salts, or -1 without one, and their bytes."""
         coded = one_array(column)
         indices: Any = coded.indices
         codes: npt.NDArray[np.int64] = pc.fill_null(indices, -1).to_numpy().astype(np.int64)

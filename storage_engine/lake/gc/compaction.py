@@ -564,7 +564,7 @@ def _fault(receipt: Receipt, part: SegmentPart, location: str, memory: WindowMem
 
 
 def _commit(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile]:
-    """Replace small files by larger ones, or put them back. Return those that not all receipts name."""
+    """Replace small files by larger ones, or put them back. Return the result of :func:`_discard_changed`."""
     with CHANGE_LOCK:
         commit_steps(lake, partial(_next_step, lake, files))
     return _discard_changed(lake, files)
