@@ -287,7 +287,8 @@ class Agent:
         versions = (greeting["protocol"], greeting["release"])
         if versions != (PROTOCOL, __version__):
             raise _refusal(
-                f"to be asked by release {__version__}, found {versions[1]}", "Install one release on both"
+                f"to be asked by release {__version__}, found {versions[1]}",
+                "Install one release on both hosts",
             )
         caller, others = str(greeting["who"]), str(greeting["nonce"])
         if caller == DRIVER:
@@ -527,7 +528,7 @@ def _send_blocks(
 
 @cache
 def _system_calls() -> tuple[int, int, int]:
-    """Return the addresses of the C library's pread and send, and of a function for CRC-32C or 0."""
+    """Return the addresses of the C library's pread and send, and of a CRC-32C function (0 without one)."""
     library = ctypes.CDLL(None)
     pread, send = (ctypes.cast(it, ctypes.c_void_p).value or 0 for it in (library.pread, library.send))
     return pread, send, crc32c_engine().function

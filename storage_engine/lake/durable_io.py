@@ -35,7 +35,7 @@ _CONFIGURED_BY = {
     **dict.fromkeys(("gs", "gcs"), ("gcs.",)),
     **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), ("adls.",)),
 }
-"""Beginnings of the properties that name the host and the user, by scheme."""
+"""Prefixes of the properties that configure host and user, by the scheme of a location."""
 
 _recorders: list[list[str]] = []
 _recorders_lock = threading.Lock()
@@ -234,7 +234,7 @@ class ReadBackFile(PyArrowFile):
 
 
 def new_data_file(file_io: FileIO, location: str) -> OutputStream:
-    """Create a data file. On an object store, closing it doesn't read it back, because its proof does."""
+    """Create a data file. An object is not read back when it is closed, because its proof does that."""
     output = file_io.new_output(location)
     if isinstance(output, ReadBackFile):
         return PyArrowFile.create(output, overwrite=True)

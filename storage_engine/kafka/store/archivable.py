@@ -120,7 +120,7 @@ def archivable_of_node(node: Node, topics: TopicSettings, seen: Iterable[LogSnap
 
 
 def _kept_out(log: PartitionLog, settings: TopicSettings) -> str:
-    """Return why, and how long, a log's settings keep it out of the lake; "" if they don't."""
+    """Return why a log's settings keep it out of the lake, and for how long; "" if they don't."""
     topic = settings.of(log.name.topic)
     if isinstance(topic, str):
         return ""
@@ -220,13 +220,13 @@ def went_meanwhile(path: str) -> FileNotFoundError:
 def _check_transaction_index(
     segment: Segment, open_before: Sequence[tuple[int, int]], forgotten: int
 ) -> None:
-    """Compare a segment's transaction index, which is archived with it, with the segment's markers.
+    """Compare a segment's transaction index with the segment's markers. Both are archived.
 
     With a damaged index, consumers of committed records get aborted records. A broker creates the index again
     only after an unclean stop. A missing or empty index isn't compared: then only the markers count.
 
     :param open_before: transactions that were open at the segment's start.
-    :param forgotten: for a transaction that began below this offset, only the index contains its beginning.
+    :param forgotten: transactions that began below this offset may be known from the index alone.
     :raises CorruptFileError: index and markers differ.
     """
     indexes = (file for file in segment.companions if file.path.endswith(_INDEX_SUFFIX) and file.size_bytes)
@@ -269,9 +269,9 @@ def contradiction_of(log: PartitionLog, log_id: str, log_end: int, receipts: Seq
     """Return the contradiction between a log and the receipts of its name; "" if there is none.
 
     The log may belong to another topic of that name. It may have lost archived records, for example by an
-    unclean election. Or other leaders may have written other records at the same offsets.
+    unclean election. Other leaders may have written other records at the same offsets.
 
-    :raises CorruptFileError: its epochs can't be read.
+    :raises CorruptFileError: the log's epochs can't be read.
     """
     for receipt in receipts:
         if receipt.log_id not in (None, log_id):
@@ -306,7 +306,7 @@ def _epochs_text(epochs: Sequence[LeaderEpoch], first: int, end: int) -> str:
 
 
 def _aborted_later(log: PartitionLog, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield transactions that were open at an offset and aborted after it: producer, first and last offset.
+    """Yield (producer, first, last offset) of transactions that were open at an offset and aborted later.
 
     In most cases the snapshot at that offset has no open transaction. Then no segment is read.
     """

@@ -1,4 +1,4 @@
-"""The logs that a node's consumer lag is measured in, with the times until age allows each deletion."""
+"""The logs in which consumer lag is measured, with the time until each segment may be deleted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage_engine.model.store import SegmentId, StoreSnapshot
 def lag_context(
     seen: SeenNode, snapshot: StoreSnapshot, read: Collection[str], going: frozenset[SegmentId], now_ms: int
 ) -> LagContext:
-    """Return the logs that lag is measured in.
+    """Return the logs in which lag is measured.
 
     :param read: names of the logs that a group reads.
     :param going: the segments that a plan deletes.
@@ -32,7 +32,7 @@ def lag_context(
 
 
 def reading_context(seen: SeenNode, snapshot: StoreSnapshot, read: Collection[str]) -> LagContext:
-    """Return the logs in which offsets are looked up, without the times until age allows deletions."""
+    """Return the logs in which offsets are looked up. Their segments have no times until deletion."""
     return LagContext(
         {
             log.name: _log(replace(seen_log, seen=log), seen.node)
@@ -45,7 +45,7 @@ def reading_context(seen: SeenNode, snapshot: StoreSnapshot, read: Collection[st
 def _times(
     seen_log: SeenLog, settings: RetentionSettings | str, now_ms: int
 ) -> tuple[Mapping[int, int | None], int | None]:
-    """Return the ms until age allows each segment's deletion, and the newest record's timestamp."""
+    """Return the ms until each segment may be deleted, and the newest record's timestamp."""
     newest_ms = None
     try:
         newest_ms = _newest_ms(seen_log)
@@ -97,7 +97,7 @@ def _log(
 
 
 def _losses(seen_log: SeenLog, settings: RetentionSettings, now_ms: int) -> Mapping[int, int | None]:
-    """Return the ms until age allows each segment's deletion.
+    """Return the ms until each segment may be deleted; None if no age allows its deletion.
 
     The active segment is included if all older ones have a time: the broker closes it once all have expired.
     """

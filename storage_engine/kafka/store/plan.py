@@ -155,7 +155,7 @@ _ACTIVE = "the broker writes to it"
 
 @dataclass(frozen=True, slots=True)
 class SeenLog:
-    """A log with all facts from which its plan is made. ``seen`` is the log in the contract's form."""
+    """A log with all facts from which its plan is made. ``seen`` is the log's snapshot for retention."""
 
     seen: LogSnapshot
     directory: LogDirectory
@@ -280,7 +280,7 @@ def _open_text(seen_log: SeenLog, action: str) -> tuple[int | None, str]:
 
 
 def _due_text(seen_log: SeenLog, topics: TopicSettings, first_open: int | None, now_ms: int) -> str:
-    """Return since when the cleaner should have cleaned a log, as a clause; "" if it isn't due."""
+    """Return a clause about the bytes that are due for cleaning, or why they are unknown; "" without any."""
     cleaned_to = seen_log.directory.cleaned_to.get(seen_log.seen.name, seen_log.seen.min_offset)
     try:
         settings = cleaner_settings(topics.node, topics.values(seen_log.log.name.topic))
@@ -342,7 +342,7 @@ def cut_to_archivable(
 ) -> LogPlan:
     """Return a log's plan for our deletions. Segments from the first non-archivable one on stay in the log.
 
-    :param may: ids of the segments in ``archivable``, of all logs.
+    :param may: ids of the archivable segments of all logs.
     :param has_remote: the log's topic uses remote storage, even if no segment is copied to it now.
     """
     if not plan.to_delete:
@@ -379,7 +379,7 @@ def cut_from(plan: LogPlan, fault_of: Callable[[Decision], tuple[Reason, str] | 
 
 
 def _not_archivable(segment: Segment, archivable: Archivable) -> tuple[Reason, str]:
-    """Return why an expired segment stays that may not be archived."""
+    """Return why an expired segment stays, if it may not be archived."""
     if why := archivable.refused.get(segment.log):
         return Reason.REFUSED, why
     why = archivable.kept_out.get(segment.log, "its broker doesn't say that it may be archived")

@@ -98,7 +98,7 @@ if TYPE_CHECKING:
 
 
 def log_snapshot(directory: LogDirectory, log: PartitionLog, end: LogEnd) -> LogSnapshot:
-    """Return a log in the contract's form: all segments but the last are sealed.
+    """Return a log's snapshot for retention. All segments but the last are sealed.
 
     Records above the high watermark in the checkpoint count as not yet safe. If the checkpoint has no entry,
     no record counts as safe.
@@ -156,7 +156,7 @@ class OpenNode:
         return read_node(self.root)
 
     def see(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
-        """Read the node's logs. A log is read again if a file has vanished, because its broker may delete."""
+        """Read the node's logs. A log is read again if its broker has deleted one of its files meanwhile."""
         return _see_node((read or self.read)(now_ms))
 
     def last(self) -> Node:
@@ -338,7 +338,7 @@ class SegmentIndexes(StoreDependents):
 
 NAME = "kafka"
 DISKS = "log directory's disk"
-"""The name of a disk in messages. A snapshot has the last directory's disk as the disk of the indexes."""
+"""The name of a disk in messages. In a snapshot, the last directory's disk stands for the indexes' disks."""
 
 
 @dataclass(slots=True)
@@ -441,7 +441,7 @@ class KafkaStore(BrokerStore):
     def cut_to_archivable(
         self, snapshot: StoreSnapshot, plans: Sequence[LogPlan], topics: TopicSettings | None = None
     ) -> tuple[LogPlan, ...]:
-        """Keep segments that may not be archived yet, and all newer segments, in plans for our own deletions.
+        """Cut plans for our own deletions: segments that may not be archived yet stay, with all newer ones.
 
         A whole log is kept if its topic uses remote storage, even if its segments may be archived.
 

@@ -296,7 +296,7 @@ _STORE_FOLDER = "store_id="
 
 @dataclass(frozen=True, slots=True)
 class HeldStores:
-    """A lake's holds, and the names by which they cover stores.
+    """A lake's holds, and the names of the stores that they may cover.
 
     :param names: by store id, all names of the store in its receipts, the newest last.
     """

@@ -99,7 +99,7 @@ class ArchivePermits:
 
     @property
     def old_rules(self) -> tuple[ArchiveRule, ...]:
-        """Return the rules that are old enough to permit deletions. Other rules or a hold may forbid them."""
+        """Return the rules old enough to permit deletions. Other rules or a hold may forbid a deletion."""
         names = (self.store_id, *self.store_names[-1:])
         return tuple(
             rule
@@ -116,16 +116,16 @@ class ArchivePermits:
         return self if self.lakes and leaves_out_rows(self.broker) else None
 
     def beside(self, receipt: Receipt) -> ArchivePermits | None:
-        """Return the rules for archiving a receipt's segment again, or None if all rows are archived.
+        """Return the rules for archiving a receipt's segment again, or None to archive it with all rows.
 
         A topic with rows in the receipt's copy is archived again, even if the receipt isn't sound.
         """
         return None if receipt.is_whole else replace(self, there=tuple(sorted(receipt.kept_streams)))
 
     def clause_of_receipt(self, receipt: Receipt) -> str:
-        """Return a clause that names the topics which rules kept out of a segment's copy, and these rules.
+        """Return a clause that names the topics that rules kept out of a segment's copy, and the rules.
 
-        Return "" if rules kept no topic out, or if by the present rules one of these topics must be archived.
+        Return "" if there is no such topic, or if the present rules require one of these topics in the lake.
         """
         if not receipt.lacks_by_rules:
             return ""

@@ -88,8 +88,8 @@ SHARED_SEGMENT_BYTES = 16 << 20
 """A segment of this size or more has a data file of its own; smaller segments share files."""
 
 SHARED_FILE_BYTES = 64 << 20
-"""Maximum of segment bytes in a shared data file. They stay in memory until each segment is proven in it. The
-number is small because a full disk waits for the first proven segments."""
+"""Maximum of segment bytes in a shared data file. These bytes stay in memory until each segment is proven in
+the file. The maximum is small because a full disk waits for the first proven segments."""
 
 SHARED_LEAST_SEGMENTS = 4
 """Fewer segments than this don't share a file. Segments in one file expire together, and are archived again
@@ -128,7 +128,7 @@ def segment_jobs(
     :param store_name: the store's name in the receipts; None if they have no name.
     :param store_host: the machine with the store, in the receipts; None if they name no machine.
     :param contexts: facts that the broker knows and the segments' files don't contain.
-    :param permits: archive rules. Where a log has several topics, they leave out the rows of some topics.
+    :param permits: archive rules. From a log with several topics, rules may leave out the rows of some.
     :raises BadInputError: the lake has another broker's segments.
     :raises StoreLayoutError: a segment is empty, or its companions are too long.
     :raises LakeUnavailableError: when the lake can't be read.
@@ -196,7 +196,7 @@ def _check_sealed(segment: Segment) -> None:
 
 
 def _read_rows(lake: Lake, segments: Sequence[Segment], store_id: str, lineage: int) -> tuple[Receipt, ...]:
-    """Return the receipts that count from the lowest to the highest of the segments' offsets."""
+    """Return the current receipts of all offsets from the segments' lowest to their highest."""
     return receipts(lake, store_id, lineage=lineage, base_offsets=offsets_of(segments), with_ended=True)
 
 
@@ -236,11 +236,11 @@ def _find_parts(
 def _attempts(
     messages: Table, live: Sequence[LiveFile], slots: Sequence[SegmentIdentity], rows: Sequence[Receipt]
 ) -> dict[SegmentIdentity, str]:
-    """Return, for each segment, the part of its data file's name that distinguishes attempts.
+    """Return, by segment, the part of its data file's name that distinguishes attempts.
 
-    If the table has the segment's own file, that file's part is used, unless the table shows that the
-    segment's receipt is unsound. Otherwise a segment with a receipt gets a new part. So the file of an
-    expired segment, which is to be removed, is never used again.
+    A segment with a file of its own in the table keeps that file's part, unless the table shows that the
+    receipt is unsound. Any other segment with a receipt gets a new part. So the file of an expired segment,
+    which is still to be removed, is never used again. Other segments are left out.
     """
     by_slot = {split_data_file_name(name)[0]: name for name in (file_name(f.location) for f in live)}
     attempts = {}
@@ -339,7 +339,7 @@ def _prove_again(lake: Lake, jobs: Sequence[SegmentJob], data_file: str) -> list
 
 
 def file_groups(jobs: Sequence[SegmentJob], threads: int) -> list[tuple[SegmentJob, ...]]:
-    """Divide jobs into groups in the given order, each for one data file. Pure."""
+    """Divide jobs into groups, one for each data file, in the order of the jobs. Pure."""
     size_bytes = sum(job.facts.size_bytes for job in jobs if job.shares is not None)
     most_bytes = min(SHARED_FILE_BYTES, max(SHARED_SEGMENT_BYTES, size_bytes // max(1, threads)))
     groups: list[list[SegmentJob]] = []

@@ -80,7 +80,7 @@ _store_of = attrgetter("store_id")
 
 
 class SharedFileError(StorageEngineError):
-    """A data file of several segments can't be committed, because the lake has one of them by now.
+    """A data file of several segments can't be committed, because the lake has one of the segments by now.
 
     Nothing was committed.
 
@@ -115,7 +115,7 @@ ReceiptsOf = Callable[[], Sequence[Receipt]]
 
 @dataclass(frozen=True, slots=True)
 class LeavingFile:
-    """A shared file that leaves the table. Segments that can be archived again then have other files.
+    """A shared file that leaves the table. Each of its segments gets another file, unless it is lost.
 
     :param slots: all segments of the file.
     :param lost: segments that the file no longer proves and that exist nowhere else.
@@ -150,9 +150,9 @@ class MissingSegment:
 def _slots_in(table: Table, file: LiveFile, receipts_of: ReceiptsOf) -> frozenset[str]:
     """Return the prefixes of the segments that have rows in a shared file.
 
-    The file names its segments. If it is lost or damaged, the receipts that name the file are used. If they
-    account for fewer rows than the file has, a compaction was killed. Then the file also has segments whose
-    own files aren't in the table, if their rows make up the difference.
+    The file names its segments. If it is lost or damaged, the receipts that name the file are used. If these
+    receipts have fewer rows than the file, a compaction was killed. Then the other rows are of segments whose
+    receipts name files that the table lacks. Such segments are included if their rows make up the difference.
 
     :raises LakeUnavailableError: neither the file nor the receipts show which segments it has.
     """
@@ -197,7 +197,7 @@ def missing_data(
     receipts_of: ReceiptsOf = tuple,
     leaving: Leaving = MappingProxyType({}),
 ) -> list[MissingSegment]:
-    """Return a store's segments whose proven files the loaded table of rows lacks.
+    """Return a store's segments whose proven files are not in the loaded table of rows.
 
     :param receipts_of: returns the store's receipts that count. It is called if a shared file can't be read.
     :param leaving: shared files that may leave the table although some of their segments are lost.
@@ -245,7 +245,7 @@ def missing_data(
 def prepare_data(table: Table, missing: Sequence[MissingSegment]) -> Transaction:
     """Write the manifests of a commit. The catalog is not changed yet.
 
-    :raises ProofError: a file is not the proven one. Or the lake has no lock, and the proof is so old that
+    :raises ProofError: a file is not the proven one; or in a lake without a lock, the proof is so old that
         another process may be removing the file.
     """
     by_file = {item.segment.data_file: item.segment for item in missing}
@@ -286,10 +286,10 @@ def _check_age(segment: ProvenSegment) -> None:
     age_ms = time.time_ns() // 1_000_000 - segment.proven_at_ms
     if age_ms > UNLOCKED_PROOF_MS and local_path(segment.data_file) is None:
         raise ProofError(
-            f"{segment.data_file}: expected a proof of the last {UNLOCKED_PROOF_MS // HOUR_MS} hours, found "
-            f"one that is {age_ms / HOUR_MS:.1f} hours old. On object stores no lock keeps gc from removing "
-            "a file that waits for its commit. Nothing was committed. Run archive again to prove the segment "
-            "again, with fewer segments at a time."
+            f"{segment.data_file}: expected a proof that is at most {UNLOCKED_PROOF_MS // HOUR_MS} hours "
+            f"old, found one that is {age_ms / HOUR_MS:.1f} hours old. On object stores no lock keeps gc "
+            "from removing a file that waits for its commit. Nothing was committed. Run archive again to "
+            "prove the segment again, with fewer segments at a time."
         )
 
 
@@ -306,7 +306,7 @@ def _is_as_proven(file: LiveFile, segment: ProvenSegment) -> bool:
 
 
 def _has_rows(table: Table, segment: ProvenSegment, own: Sequence[LiveFile]) -> bool:
-    """Return whether a segment has rows outside of its own files, which may be lost and aren't read."""
+    """Return whether other files than a segment's own have its rows. Its own may be lost, and aren't read."""
     where = segment_rows(segment.store_id, segment.lineage, segment.log, segment.base_offset)
     locations = {file.location for file in own}
     with metadata_errors(table.location(), "look for rows of a segment"):
@@ -324,7 +324,7 @@ OTHERS_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
 
 BATCH_SEGMENTS = 1000
-"""Most segments in one commit. This bounds the memory that their manifest entries take."""
+"""Maximum number of segments in one commit. This bounds the memory that their manifest entries take."""
 
 
 def commit_segments(
@@ -609,7 +609,7 @@ def _look(
 
 
 def _has_as_much(row: Receipt, segment: ProvenSegment) -> bool:
-    """Return whether a receipt's segment is whole, or lacks by rules only rows that ``segment`` lacks."""
+    """Return whether a receipt is whole, or lacks only topics that rules leave out of ``segment``, too."""
     if row.is_whole or not row.lacks_by_rules:
         return row.is_whole
     lacks = {stream["name"] for stream in json.loads(segment.streams or "[]") if stream["gone"] is not None}
@@ -656,7 +656,7 @@ def _next_step(
 def _missing(
     table: Table, messages: Table, unsettled: Sequence[ProvenSegment], leaving: Leaving
 ) -> tuple[list[MissingSegment], set[str]]:
-    """Return the segments that the table of rows lacks, and the files to replace that no receipt names."""
+    """Return the segments that the table of rows lacks, and the replaced files that no receipt names."""
     missing: list[MissingSegment] = []
     unnamed: set[str] = set()
     for store_id, of_store in grouped(unsettled, _store_of).items():

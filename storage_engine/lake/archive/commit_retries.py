@@ -2,8 +2,8 @@
 
 Before every attempt the tables are loaded again to see what is missing. An attempt is bound to the snapshot
 that it read. So the catalog refuses one of two simultaneous attempts, and the refused attempt reads the
-tables again. The catalog also refuses a request that timed out and arrives after another commit. Before a
-late request arrives, the table lacks its rows. If an outcome is not known, the table is read.
+tables again. The catalog also refuses a request that timed out and arrives after another commit. Until a
+timed-out request arrives, the table lacks its rows. If an outcome is unknown, the tables are loaded again.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _PATIENCE_SECONDS = 300
 """How long to wait for a catalog that can be read but doesn't tell a commit's outcome."""
 
 _MAX_REPEATS = 6
-"""Most commits of one step. If two processes archive one segment, the later process may replace the other's
-file before the file's receipt is committed."""
+"""Maximum number of commits of one step. If two processes archive one segment, the later process may replace
+the other's file before the file's receipt is committed."""
 
 _REFUSED = (UnauthorizedError, ForbiddenError, BadRequestError, AuthorizationExpiredError)
 """Answers by which a catalog server says that it changed nothing."""
@@ -186,7 +186,7 @@ def _is_still(
 
 
 def _is_settled(lake: Lake, error: Exception) -> bool:
-    """Return whether the table's present state is final, so that a failed attempt can't land later.
+    """Return whether the table's present state is final, so that a failed attempt can't be committed later.
 
     True for SQLite, whose commits end with the call. A server may still work on a timed-out request.
     """

@@ -1,4 +1,4 @@
-"""The lake's table of ranges that runs released or found deleted. No release or refusal depends on it."""
+"""The lake's table of ranges that a run released or found deleted. No release or refusal depends on it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from storage_engine.model.proof.deleted_range import DeletedRange
 
 
 def read_deletions(lake: Lake, store_id: str) -> tuple[DeletedRange, ...]:
-    """Return a store's rows in the order of their writing, or () if the lake has no such table.
+    """Return a store's deleted ranges, the first written first; () if the lake has no table of deletions.
 
     :raises LakeUnavailableError: the rows can't be read.
     """
@@ -33,7 +33,7 @@ def read_deletions(lake: Lake, store_id: str) -> tuple[DeletedRange, ...]:
 
 
 def drop_unreadable(lake: Lake, store_id: str) -> str:
-    """Drop the table from the catalog if one of its own files is lost or damaged.
+    """Drop the table of deletions from the catalog if one of the table's own files is lost or damaged.
 
     :func:`add_deletions` makes it again.
 
@@ -53,9 +53,9 @@ def drop_unreadable(lake: Lake, store_id: str) -> str:
 def add_deletions(
     lake: Lake, store_id: str, missing: Callable[[Sequence[DeletedRange]], Sequence[DeletedRange]]
 ) -> None:
-    """Append rows that the lake lacks.
+    """Append deleted ranges that the lake lacks.
 
-    If the catalog has no such table, it is made and filled from the first row on.
+    If the catalog has no table of deletions, the table is made and filled from the first row on.
 
     :param missing: returns the rows of a store that the table lacks.
     :raises LakeUnavailableError: the lake can't be read or written, or is a copy.

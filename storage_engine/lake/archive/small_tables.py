@@ -27,9 +27,9 @@ from storage_engine.model.store import grouped
 
 
 class _Transaction(Transaction):
-    """A transaction that copies the table's metadata only after something was staged.
+    """A transaction that copies the table's metadata once for each staged update, instead of at each access.
 
-    PyIceberg's own transaction makes some twenty copies in a commit. No copy is changed.
+    PyIceberg's own transaction makes some twenty copies in a commit. No copy is changed, so one is enough.
     """
 
     _copied: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
@@ -49,7 +49,7 @@ def begin(table: Table) -> Transaction:
 
 MERGED_FILES = 4
 """If one store has at least this number of files of about the same size, a commit merges them into one. So a
-receipt is written again only once each time its file grows fourfold, however long the history is."""
+receipt is written again only when its file has grown fourfold, however long the history is."""
 
 FULL_FILE_ROWS = 1_000
 """A file with this many receipts or more is not merged: rewriting it would cost more than reading it."""
@@ -117,7 +117,7 @@ def _chained(head: ChainHead, rows: Sequence[Receipt]) -> list[dict[str, object]
 def as_table(table: Table, rows: Sequence[dict[str, object]]) -> pa.Table:
     """Return rows with a loaded table's columns.
 
-    :raises LakeUnavailableError: the table lacks a column for a value in a row, which the row's hash covers.
+    :raises LakeUnavailableError: the table lacks a column for a value that a row's hash covers.
     """
     lacking = {name for row in rows for name, value in row.items() if value is not None}
     lacking.difference_update(table.schema().column_names)
@@ -150,7 +150,7 @@ def _files(table: Table, store_id: str) -> list[FileScanTask]:
 
 
 class _Overwrite(_OverwriteFiles):
-    """An overwrite that opens only manifests with files to remove. PyIceberg's own opens each one twice.
+    """An overwrite that opens only manifests with files to remove. PyIceberg opens every manifest twice.
 
     :param tells: functions that return whether a manifest may list a file to remove.
     """

@@ -1,8 +1,8 @@
 """Writing a table's metadata for another place: the one writer that relocate, copy and rebuild share.
 
-The current snapshot's manifests are written again with the names that the files have there, then one manifest
-list and one metadata file. Data files stay as they are, byte for byte; older snapshots are dropped. The
-written files count only once a catalog's row names them.
+The current snapshot's manifests are written again with the files' names at the new place. Then one manifest
+list and one metadata file are written. Data files stay as they are, byte for byte; older snapshots are
+dropped. The written files count only once a catalog's row names them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Target:
 
     :param location: location of the table there, without a final slash.
     :param attempt: a UUID that is part of the name of every written file.
-    :param after: names of the metadata files there that come before the new one, the last one last.
+    :param after: names of the earlier metadata files there, the newest last.
     :param table_uuid: UUID of the table there; None if the table keeps its UUID.
     """
 

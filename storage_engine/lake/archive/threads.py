@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Files with a container's memory limit, in version 2 and in version 1 of control groups."""
 _THREAD_BYTES_PER_SECOND = 200_000_000
-"""Bytes that one thread reads and writes in a second, as a pace counts them (docs/performance.md)."""
+"""Bytes that one thread takes from a pace in a second, for reading and writing (docs/performance.md)."""
 _MOST = 8
 """Maximum of threads in one process, because another process may archive beside it."""
 _OVERLAPPING = 2

@@ -77,7 +77,7 @@ from storage_engine.lake.catalog.tables import (
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors, reason_of
 
 CHANGE_LOCK = threading.Lock()
-"""Held while this process changes a lake, so that files of a failed attempt are known to be its own."""
+"""A thread holds this lock while it changes a lake. So it knows which files its failed attempt has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Lake:
         return self._names[0] if self._names else self.name_rows(self.segments().properties)
 
     def name_rows(self, properties: Mapping[str, str]) -> str:
-        """Do the same as :attr:`rows_table` with these properties of ``segments``."""
+        """Return the name of the table of rows, by these properties of ``segments``."""
         name = rows_table_of(properties)
         if BROKER_PROPERTY in properties:
             self._names[:] = [name]
@@ -233,8 +233,8 @@ def has_no_broker(lake: Lake) -> bool:
 def check_broker(lake: Lake, broker: str) -> None:
     """Make sure that a lake takes a broker's segments.
 
-    A lake without a kind of broker takes them, too. It has the default broker's table of rows, so it takes no
-    other broker whose table has that name.
+    A lake without a kind of broker takes them, too. But it has the default broker's table of rows. So it
+    doesn't take another broker whose table of rows has the same name.
 
     :raises BadInputError: the lake is for another broker's segments.
     """
@@ -363,7 +363,7 @@ def check_lake(lake: Lake) -> None:
 
 
 def _check_pointer(lake: Lake, name: str, metadata_location: str) -> None:
-    """Raise LakeIdentityError if a metadata file is another lake's, as after a plain copy. Don't open it."""
+    """Raise LakeIdentityError for another lake's metadata file, as after a plain copy. No file is opened."""
     if not is_in_warehouse(lake.config, metadata_location):
         file_io = load_file_io(lake.config.file_io_properties, metadata_location)
         if not is_own_metadata(lake.config, lake.catalog_id, name, metadata_location, file_io):

@@ -1,4 +1,4 @@
-"""Connections to a catalog: waiting is limited, and none is used again after a long idle time."""
+"""Connections to a catalog's database. Each wait has a limit, and no connection is kept for later use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _metadata: FileMemory[TableMetadata] = FileMemory(most=30_000)
-"""Parsed metadata files. Each counts by the number of its snapshots, of some 3 KB each."""
+"""Parsed metadata files. The limit counts their snapshots, which take some 3 KB each."""
 
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 60
@@ -79,7 +79,7 @@ def _connect_existing(_dialect: Any, _record: Any, arguments: Any, keywords: Any
 
 
 def _make_durable(connection: Any, _record: Any) -> None:
-    """Set synchronous=EXTRA: FULL, and the directory is fsynced after the rollback journal is removed.
+    """Set synchronous=EXTRA. Unlike FULL, it fsyncs the directory after the rollback journal is removed.
 
     Otherwise a power cut may bring the journal back, which rolls a committed transaction back.
     """
@@ -91,8 +91,8 @@ def _make_durable(connection: Any, _record: Any) -> None:
 def _connect_limited(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> psycopg.Connection[Any]:
     """Connect to PostgreSQL so that neither side waits for the other without end.
 
-    TCP's own limits only notice a host that is gone: a server, or a proxy before it, may hang and keep its
-    connections. The server ends a transaction whose client is gone, so that no transaction waits for it.
+    TCP's own limits only notice a host that is gone. A server or proxy that hangs keeps its connections open.
+    The server ends a transaction whose client is gone, so that no transaction waits for it.
     """
     import psycopg
 
@@ -116,7 +116,7 @@ def _connect_limited(_dialect: Any, _record: Any, arguments: Any, keywords: Any)
 def _limit_wait(gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
     """Wrap psycopg's generator for an answer, and raise an error after the deadline.
 
-    While no answer comes, it is resumed several times a second.
+    While no answer comes, psycopg resumes this generator several times a second.
     """
     try:
         state = next(gen)

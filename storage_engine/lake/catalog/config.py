@@ -56,7 +56,7 @@ _SQLITE_BUSY_TIMEOUT_SECONDS = 60
 class LakeConfig:
     """A catalog and a namespace in it.
 
-    :param name: catalog name; SQL catalogs keep it in their rows, so other engines must use the same.
+    :param name: catalog name; SQL catalogs keep it in their rows, so other engines must use the same name.
     :param properties: the arguments of ``pyiceberg.catalog.load_catalog``: type, uri, warehouse, credentials.
     :param namespace: Iceberg namespace of the lake's tables.
     """
@@ -116,7 +116,7 @@ class LakeConfig:
         )
 
     def __repr__(self) -> str:
-        """Return the location, never credentials: jobs contain configurations, tracebacks contain jobs."""
+        """Return the location, never credentials: a traceback may show a job, which has a configuration."""
         return f"LakeConfig({self.name!r} at {self.location!r}, namespace={self.namespace!r})"
 
     @property
@@ -214,9 +214,7 @@ def _check_classes(properties: Mapping[str, str]) -> None:
             continue
         allowed = _CLASSES.get(name, ())
         if value not in allowed:
-            expected = (
-                f"one of {', '.join(allowed)}" if allowed else "no such property, because it names a class"
-            )
+            expected = f"one of {', '.join(allowed)}" if allowed else "no property that names a class"
             hint = did_you_mean(value, allowed) if allowed else did_you_mean(name, _CLASSES)
             raise BadInputError(
                 f"lake property {name}: expected {expected}, found {value!r}.{hint} Nothing was changed.",

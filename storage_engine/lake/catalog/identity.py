@@ -44,7 +44,7 @@ ANCESTORS_PROPERTY = "storage-engine.ancestors"
 """Property of both tables of a promoted copy: JSON list of the UUIDs of the lakes that it replaces."""
 
 COPIED_HEADS_PROPERTY = "storage-engine.copied-heads"
-"""Property of a copy's tables: JSON with sequence and hash of each store's last receipt when it was made."""
+"""Property of a copy's tables: sequence and hash of each store's last receipt when it was copied, as JSON."""
 
 PROMOTED_PROPERTY = "storage-engine.promoted"
 """Property of both tables of a promoted copy: JSON object that says who promoted it, when and why, and of
@@ -65,8 +65,8 @@ _POSTGRES_IDENTITY = text(
     "COALESCE((SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
     "WHERE pg_class.oid = to_regclass('iceberg_tables')), current_schema()) FROM pg_control_system()"
 )
-"""The identity names the schema that contains the catalog's tables. The first schema of the search path would
-change when somebody makes a schema. A new catalog's tables will be made in that first schema."""
+"""The identity names the schema that contains the catalog's tables. If there are none yet, it names the first
+schema of the search path, where they will be made. Another schema may become the first one later."""
 
 _SCHEMA = "schema="
 """Prefix of the schema's name. An identity without it names the schema that was first in the search path."""
@@ -141,7 +141,7 @@ def without_user(uri: str) -> str:
 
 
 def written_identity(identity: str) -> str:
-    """Return a catalog's identity from a file, without credentials that an older version wrote."""
+    """Return a catalog's identity as read from a file, but without an older version's credentials."""
     if not identity.startswith(_REST):
         return identity
     address, space, rest = identity.partition(" ")
@@ -263,7 +263,7 @@ def check_below_warehouse(config: LakeConfig, name: str, location: str) -> None:
 
 
 def table_around(file_io: FileIO, location: str, namespace: str) -> str | None:
-    """Return the location of another lake's table or warehouse that a table's location lies in.
+    """Return the location of another lake's table or warehouse that contains a table's location.
 
     :param namespace: namespace of the tables in that warehouse.
     :return: None if no such location is visible to this user.

@@ -35,7 +35,7 @@ def refuse_inside_store(places: Mapping[str, Path]) -> None:
 def refuse_target_inside_store(target: Path) -> None:
     """Do the same as :func:`refuse_inside_store` for a target, which may be a store that a restore made.
 
-    It may not be inside a lake's table either, as garbage collection would take its files for the table's.
+    The target may not be inside a lake's table: garbage collection would take its files for the table's.
     """
     real = Path(os.path.realpath(target))
     for around in real.parents:

@@ -1,4 +1,4 @@
-"""The lake's tables as this process works with them: it follows only properties on a list of its own.
+"""The lake's tables as this package works with them: it follows only the properties on its own list.
 
 Only the configuration decides how files are opened and where this lake's files are written. Anyone who may
 write to a table can set its properties and its location. PyIceberg would follow them to another file access,
@@ -31,7 +31,7 @@ _OURS = "storage-engine."
 _METRICS = "write.metadata.metrics."
 _METRICS_MODE = re.compile(r"none|counts|full|truncate\([1-9]\d{0,8}\)")
 _PARTITION = f"{_METRICS}column.store_id"
-"""Property for the bounds of ``store_id``, from which PyIceberg takes a new file's partition."""
+"""Property for the bounds of ``store_id``. PyIceberg takes a new file's partition from these bounds."""
 
 
 def followed_properties(properties: Mapping[str, str]) -> dict[str, str]:
@@ -132,8 +132,8 @@ def own_place(
 ) -> str:
     """Return the location of a table's own files.
 
-    This is the location in the metadata, unless another engine has set it. A location that another engine has
-    set has no mark, while an earlier location has this catalog's mark.
+    This is the location in the metadata, unless another engine has set that location. Then that location has
+    no mark, and the result is the usual or an earlier location, which has this catalog's mark.
     """
     named = metadata.location.rstrip("/")
     usual = usual_location(config, name)

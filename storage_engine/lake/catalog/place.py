@@ -15,7 +15,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 
 
 def sqlite_file_of(config: LakeConfig) -> Path | None:
-    """Return a SQLite catalog's file; None for another catalog. Raise BadInputError for one in memory."""
+    """Return a SQLite catalog's file; None for other catalogs. Raise BadInputError for SQLite in memory."""
     uri = config.properties.get("uri", "")
     if not uri.startswith("sqlite"):
         return None

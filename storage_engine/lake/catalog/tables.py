@@ -120,7 +120,7 @@ SEGMENTS = "segments"
 """The table of receipts. The table of rows has a name that the broker's package gives it."""
 
 DELETIONS = "deletions"
-"""The table of ranges that runs released or found deleted. It is made from the journal, if it is missing."""
+"""The table of ranges that a run released or found deleted. It is made from the journal, if it is missing."""
 
 SCHEMA_VERSION = "3.0"
 """Schema version of a new lake."""
@@ -192,7 +192,7 @@ OWN_PROPERTIES = {
     "write.parquet.compression-codec": "zstd",
     **GROWTH_PROPERTIES,
 }
-"""Properties of both tables that are followed here, even if the tables have other values."""
+"""Properties with the values that this package uses for both tables, even if the tables have other values."""
 
 _COMMON_PROPERTIES = {**OWN_PROPERTIES, SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION}
 
@@ -292,7 +292,7 @@ def _messages_schema(codec_schema: pa.Schema, later: tuple[str, ...]) -> Schema:
 def segments_schema(*, trees: bool = True) -> Schema:
     """Return the Iceberg schema of ``segments``, with one column for each field of :class:`Receipt`.
 
-    :param trees: for a lake that has trees; otherwise without :data:`TREE_FIELDS`.
+    :param trees: whether the lake has trees. If not, the result lacks :data:`TREE_FIELDS`.
     """
     fields = _fields_of(Receipt, SEGMENTS_COMMENTS)
     return Schema(*(field for field in fields if trees or field.name not in TREE_FIELDS))
@@ -313,7 +313,7 @@ def partition_by_store(schema: Schema) -> PartitionSpec:
 
 
 def is_by_store(table: Table, spec_id: int) -> bool:
-    """Return whether files of this partition spec have one store each, which their partition names."""
+    """Return whether each file of this partition spec has one store, which the file's partition names."""
     (only, *others) = table.specs()[spec_id].fields or (None,)
     return (
         only is not None
@@ -395,7 +395,7 @@ def missing_comments(table: Table, expected: Schema) -> list[NestedField]:
 
 
 def missing_properties(actual: Mapping[str, str]) -> dict[str, str]:
-    """Return a table's missing or wrong properties, of those that guide other engines and older releases."""
+    """Return properties that guide other engines and older releases, if a table has other values or none."""
     expected = {COMMIT_RETRIES_PROPERTY: "0", **GROWTH_PROPERTIES}
     return {key: value for key, value in expected.items() if actual.get(key) != value}
 
@@ -439,7 +439,7 @@ def make_rows_table(
 ) -> bool:
     """Make a table of rows if there is none, in one commit. Its field ids are those of an upgraded table.
 
-    :param more_properties: properties in addition to those of every table of rows of this codec.
+    :param more_properties: further properties, beside those that the codec determines.
     :return: whether this call made it.
     """
     first = messages_schema(codec.schema, codec.columns.comments, trees=False)

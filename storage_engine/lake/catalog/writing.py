@@ -4,17 +4,18 @@ A lake of version 1 is taken over once: it gets a UUID and marks, and its tables
 that an older release on another host refuses it. This is safe to kill at any instant and to run again.
 
 A lake that was made without a kind of broker has the default broker's table of rows, as older releases
-expect. Its ``segments`` have no property for the kind. The commit of that property decides: of two first
-archives at the same time, one commits it. Then the next archive drops the table of rows that belongs to
-another broker.
+expect. Its ``segments`` have no property for the kind. If two first archives run at the same time, only one
+of them can commit that property, and so decides the kind. Later, an archive drops the empty table of rows
+that belongs to another broker.
 
 This module also makes the lake's table of deletions, and makes it again if it is lost: its rows come from the
 journal. The caller holds :data:`~storage_engine.lake.catalog.catalog.CHANGE_LOCK` and the commit lock.
 
-It also keeps the intent of a command that makes a lake's metadata, beside the tables and until the command is
-done. If the command was killed and is run again, it reads here which UUID it gave and which files its earlier
-attempts wrote. These files are removed only after the catalog names another attempt's files. The intent is
-void once the mark below the table says that another process has committed later. Then the lake is complete.
+It also keeps the intent of a command that makes a lake's metadata, in a file beside the tables, until the
+command is done. If the command was killed and is run again, the intent says which UUID it gave and which
+files its earlier attempts wrote. These files are removed only after the catalog names another attempt's
+files. The intent is void once the mark below the table says that another process has committed later. Then
+the lake is complete.
 
 Functions raise LakeUnavailableError if the lake can't be read or written.
 """
@@ -133,7 +134,7 @@ def mark_deletions(lake: Lake) -> None:
 def drop_damaged(lake: Lake, error: LakeUnavailableError) -> bool:
     """Drop a lost or damaged table of deletions from the catalog, so that it is made again. Its files stay.
 
-    :return: False if the lake can't be reached or the table belongs to another lake: then it stays.
+    :return: False if the lake can't be reached or the table belongs to another lake. Then the table stays.
     """
     if not is_damage(error.__cause__):
         return False
@@ -320,7 +321,7 @@ def _make_rows(lake: Lake, segments: Table, broker: str) -> None:
 
 
 def _drop_others(lake: Lake) -> None:
-    """Drop empty tables of rows for other brokers with this lake's UUID. Their directories and locks stay."""
+    """Drop this lake's empty tables of rows for other brokers. The tables' directories and locks stay."""
     lake_id = lake_id_of(lake.segments())
     with lake_errors(lake.location, "list the catalog's tables"):
         names = {name[-1] for name in lake.catalog.list_tables(lake.config.namespace)}
@@ -351,7 +352,7 @@ def ready_to_write(lake: Lake) -> None:
     the error. Don't call this while :data:`CHANGE_LOCK` is held: it is taken here for any change.
 
     :raises LakeIdentityError: the lake is a copy that was not promoted, or lies inside a store or another
-        lake. Or the lake is of version 1, and its catalog is older than its warehouse or isn't the
+        lake; or a lake of version 1 has a catalog that is older than its warehouse or isn't the
         warehouse's only catalog.
     :raises LakeUnavailableError: the lake can't be written, or another program made its tables.
     """
@@ -589,7 +590,7 @@ class Intent:
 
     :param command: ``relocate``, ``copy`` or ``rebuild``.
     :param lake_id: the UUID that the lake has when the command is done.
-    :param copy_of: UUID of the lake that it is then a copy of; None if it is no copy.
+    :param copy_of: UUID of the original if the lake is a copy then; None if it is no copy.
     :param attempts: a UUID for each attempt, the last one last. It is in the names of the attempt's files.
     :param began_at: metadata file in the mark of ``segments`` when the attempt began; "" without a mark.
     """
@@ -629,7 +630,7 @@ def open_intent(file_io: FileIO, location: str) -> Intent | None:
 
 
 def may_have_landed(file_io: FileIO, location: str, intent: Intent, named: str) -> bool:
-    """Return whether the catalog's state may come from one of an intent's attempts, without a later commit.
+    """Return whether the catalog's last commit may be that of one of an intent's attempts.
 
     :param named: name of the metadata file that the catalog names.
     """

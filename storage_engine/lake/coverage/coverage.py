@@ -33,9 +33,9 @@ def merge_lakes(
 ) -> tuple[tuple[Receipt, ...], dict[SegmentIdentity, str]]:
     """Merge one lake's receipts with the sound receipts of another lake. Each segment's bytes count once.
 
-    :param broken: those of ``rows`` that prove nothing, each with the reason.
+    :param broken: for each of ``rows`` that proves nothing, the reason.
     :param elsewhere: the other lake's sound receipts.
-    :return: the merged receipts, and those of them that prove nothing, each with the reason.
+    :return: the merged receipts, and for each of them that proves nothing, the reason.
     """
     proven_elsewhere = {row.identity: row for row in elsewhere}
     kept, identities = list(rows), frozenset[SegmentIdentity]()
@@ -104,8 +104,8 @@ class ReleasedSpan:
     :param lineage: lineage of the log then; 0 if not known. Older lineages had other bytes.
     :param unknown: it isn't known whether the range is deleted: it may be in a place that can't be read.
     :param log_id: identity of its log, as receipts have it; "" if not known.
-    :param is_other: another log has the name of its log by now.
-    :param unproven: no lake had all of the range when it was found deleted, even if receipts say so.
+    :param is_other: by now, another log has the name of this range's log.
+    :param unproven: no lake had all of the range when it was found deleted, even if receipts cover it.
     """
 
     log: str
@@ -131,7 +131,7 @@ class ReplicaSpan:
     """A range that another store has archived. The two stores have replicas of one log.
 
     :param log: name of the log, or its label once another log has that name.
-    :param ended: a clause with the end of the range if it expired; "" if the other store's copy is whole.
+    :param ended: a clause that says how the range expired; "" if the other store's copy is whole.
     """
 
     log: str
@@ -152,7 +152,7 @@ class Witnesses:
     :param present: identity of each log on disk by the log's name, as receipts have it; "" if not known.
     :param replicas: ranges in sound receipts of other stores. They count where the store has no receipt.
     :param unasked: lakes that may have the bytes but were not asked, each as a clause that names it.
-    :param compared: returns the receipts that were compared according to the journal.
+    :param compared: returns the receipts that were compared with this store's, according to the journal.
     :param expiries: for each act that expired rows, by its SHA-256, a clause with the policy and the time.
     """
 
@@ -437,7 +437,7 @@ def _name(receipt: Receipt) -> str:
 
 
 def _joined(rows: Sequence[RangeStatus]) -> RangeStatus:
-    """Return adjacent ranges with the same verdict as one range."""
+    """Return one range for adjacent ranges that have the same verdict."""
     segments = tuple(dict.fromkeys(name for row in rows for name in row.segments))
     return replace(rows[0], end_offset=rows[-1].end_offset, segments=segments)
 

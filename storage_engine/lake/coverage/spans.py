@@ -144,7 +144,7 @@ def companion_fault(broker: str, proven: Companion, path: Path) -> str:
 
 
 def is_same_companion(broker: str, proven: Companion, path: Path) -> bool:
-    """Return whether a file that differs from a companion in bytes has the same content, or raise OSError."""
+    """Return whether a file has a companion's content in other bytes. Raise OSError if it can't be read."""
     with suppress(CorruptFileError):
         content = read_file(path, MAX_COMPANION_BYTES, follow_links=False)
         return find_broker(broker).receipts.same_companion(proven.name, proven.content, content)
@@ -159,7 +159,7 @@ class ReceiptSpan:
     """A receipt's range, and its place in the chain of receipts.
 
     :param log_id: identity of its log; "" if not known.
-    :param ended: a clause with the end of the segment if it expired; "" if the lake has it whole.
+    :param ended: a clause that says how the segment expired; "" if the lake has it whole.
     """
 
     sequence: int
@@ -180,7 +180,7 @@ class ArchivedSpan:
     :param fault: the last fault that verifying found in the span; "" without a fault, or if the span was
         never verified.
     :param log_id: identity of its log; "" if not known.
-    :param ended: a clause with the end of the segment if it expired; "" if the lake has it whole.
+    :param ended: a clause that says how the segment expired; "" if the lake has it whole.
     """
 
     log: str

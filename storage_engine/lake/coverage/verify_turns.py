@@ -14,7 +14,7 @@ History = Mapping[str, Sequence[Check]]
 
 
 class HasReceiptHash(Protocol):
-    """A receipt, or anything else with the receipt's hash, by which its checks are found."""
+    """A receipt, or another object with a receipt's hash. The hash finds the receipt's checks."""
 
     @property
     def row_hash(self) -> str: ...
@@ -80,7 +80,7 @@ def coverage(
     level: VerifyLevel,
     level_of: LevelOf,
 ) -> Coverage:
-    """Return how many of these segments were verified at ``level``, or as close to it as each segment allows.
+    """Return how many of these segments were verified, at ``level`` or at the deepest level that each allows.
 
     :param broken: segments whose receipts prove nothing now, even if an earlier check passed.
     """

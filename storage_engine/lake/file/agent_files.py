@@ -50,7 +50,7 @@ ANSWER_SECONDS: Final = 300.0
 """Time limit for an answer or block. An agent with a slow pace lets tasks wait, and flushes files first."""
 SHORTEST_TOKEN: Final = 16
 MOST_GREETING_BYTES: Final = 1 << 12
-"""Most bytes of a message from a caller that hasn't proven yet that it knows the secret. It limits memory."""
+"""Largest message, in bytes, from a caller that hasn't yet proven that it knows the secret."""
 _MOST_MESSAGE_BYTES: Final = 1 << 20
 _SCRATCH_BYTES: Final = 16 << 20
 _WORD: Final = struct.Struct(">I")
@@ -73,8 +73,8 @@ class Wire:
     def wait_at_most(self, seconds: float) -> None:
         """Set the time limit of each call on the socket.
 
-        The kernel ends a call at the limit, so that the socket can block, which saves calls. With TLS, Python
-        would repeat the ended call, so Python's own timeout is set.
+        The kernel ends a call at the limit. So the socket can be a blocking one, which saves calls. With TLS,
+        Python would repeat a call that the kernel ended. Then Python's own timeout is set instead.
         """
         if isinstance(self.socket, ssl.SSLSocket):
             self.socket.settimeout(seconds)
@@ -211,7 +211,7 @@ def read_access(
 
 @contextmanager
 def run_of(access: AgentAccess, jobs: Sequence[SegmentJob]) -> Iterator[AgentRun]:
-    """Ask an agent to serve the files of some segments, and no other, while the block runs.
+    """Ask an agent to serve only the files of some segments, while the block runs.
 
     :raises AgentError: the agent can't be reached, or refuses.
     """
@@ -348,8 +348,9 @@ class _Agent:
             if not hmac.compare_digest(proof, shows(secret.encode(), "agent", nonce, others)):
                 raise AgentError(
                     f"agent {address}: expected the agent that has our "
-                    f"{'token' if who == DRIVER else 'run'}, found a process that can't prove it. {NOTHING} "
-                    "Find out which process listens there, and check that both sides have the same token."
+                    f"{'token' if who == DRIVER else 'run'}, found a process that can't prove to be it. "
+                    f"{NOTHING} Find out which process listens there, and check that both sides have the "
+                    "same token."
                 )
             self.ask({"shown": shows(secret.encode(), "asker", nonce, others)})
             self.wire.wait_at_most(ANSWER_SECONDS)
@@ -422,7 +423,7 @@ class _Agent:
 
 
 _OF_OUR_CERTIFICATE = ("CERTIFICATE_EXPIRED", "BAD_CERTIFICATE", "UNKNOWN_CA", "CERTIFICATE_UNKNOWN")
-"""Ends of OpenSSL's names for alerts by which the agent refuses our certificate."""
+"""Endings of OpenSSL's names for the alerts with which an agent refuses our certificate."""
 
 _PASSED_ON = frozenset(
     {

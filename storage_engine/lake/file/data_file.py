@@ -41,8 +41,8 @@ CHUNKS_PER_SEGMENT = 4
 """Larger chunks let a reader of one topic skip more row groups. More chunks need less memory."""
 
 _MOST_KEPT_BYTES = 64 << 20
-"""Most bytes of a window's memory that are kept for the next segment. While a larger window is read, Arrow's
-unused memory is released."""
+"""Maximum of a window's memory that is kept for the next segment, in bytes. While a larger window is read,
+Arrow's unused memory is released."""
 
 _VIEW = np.dtype("V16")
 """Arrow's view of a binary value: its length and its place."""
@@ -226,7 +226,7 @@ def codec_errors(name: str) -> Iterator[None]:
 
 @contextmanager
 def _row_errors(name: str) -> Iterator[None]:
-    """Turn errors of writing rows that don't match their schema into ProofError."""
+    """Raise ProofError for errors in the block that come from rows that don't match their schema."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -261,7 +261,7 @@ def write_decoded(
 ) -> None:
     """Write a codec's rows with the lake's columns and encodings.
 
-    :param ranges: as :func:`decoded_ranges` yields them, or any tables that are each one row group.
+    :param ranges: as :func:`decoded_ranges` yields them. Each table becomes one row group.
     :param sink: open binary file, which is left open, or a path.
     """
     schema = file_schema(codec.schema, trees=job.trees)
@@ -309,7 +309,7 @@ class RowCounter:
         self._last_us: list[int] = []
 
     def add(self, rows: pa.Table) -> None:
-        """Count rows. They have at least the columns ``kind`` and ``size``, and that of the stored time."""
+        """Count rows. They have at least the columns ``kind`` and ``size``, and the stored time's column."""
         is_message = pc.equal(rows["kind"], pa.scalar("message"))
         messages = is_message.to_numpy().sum().item()
         self._rows += rows.num_rows

@@ -13,8 +13,8 @@ from storage_engine.model.proof.receipt import ProvenRows, Receipt, SegmentIdent
 from storage_engine.model.store import FileFacts, SegmentContext, in_file_name
 
 _LOG_BYTES = 148
-"""Most bytes of a log's name within a data file's name. File systems allow 255 bytes for a name. The rest of
-a staged file's name needs up to 107."""
+"""Maximum size of a log's name within a data file's name, in bytes. File systems allow 255 bytes for a name.
+The rest of a staged file's name needs up to 107."""
 
 _SHARED_FILE_NAME = re.compile(r"shared-[0-9a-f]{8,32}-\d{1,9}(?:-[0-9a-f]{8})?\.parquet")
 
@@ -61,8 +61,8 @@ class SegmentJob:
     :param messages_location: the location of the table of rows, so that a task needs no catalog.
     :param accept_damage: archive undecodable bytes unchanged, instead of refusing them.
     :param original_mtime_ns: see ``Segment``; the receipt gets this time as the file's.
-    :param attempt: part of the data file's name, if a file with the plain name was in the table and was lost
-        or rewritten. Another engine's snapshot expiry may still delete that file.
+    :param attempt: part of the data file's name; "" for the plain name. It avoids the name of a file that was
+        lost, rewritten or expired, because such a file may still be deleted.
     :param bytes_per_second: limit for this process, see ``pace``; None for no limit.
     :param store_host: the machine with the store, for the receipt.
     :param end_offset: see ``Segment.end``; None if it is base offset + size.

@@ -323,7 +323,7 @@ def may_have(table: Table, store_id: str, wanted: WantedFiles) -> Callable[[Mani
 
 
 def plan_whole_entries(table: Table, where: BooleanExpression) -> list[FileScanTask]:
-    """List files like :func:`plan_files`, but with all statistics, in five times the memory."""
+    """List files like :func:`plan_files`, but with all statistics, which take five times the memory."""
     if table.catalog.supports_server_side_planning():
         return list(table.scan(row_filter=where).plan_files())
     return list(_Planner(table.metadata, table.io, row_filter=where).plan_files(list_manifests(table)))
@@ -484,7 +484,7 @@ class LiveFile:
 
 
 def offsets_of(segments: Iterable[Segment | SegmentIdentity | ProvenRows]) -> Offsets:
-    """Return the lowest and the highest base offset of at least one segment."""
+    """Return the lowest and the highest base offset of segments. At least one segment must be given."""
     offsets = [segment.base_offset for segment in segments]
     return min(offsets), max(offsets)
 
@@ -497,7 +497,7 @@ def live_data_files(
     A file that is listed twice is returned twice.
 
     :param base_offsets: only files that can have a segment with a base offset between these two, inclusive.
-    :param statistics: whether the entries have all statistics, in five times the memory.
+    :param statistics: whether the entries have all statistics, which take five times the memory.
     :raises LakeUnavailableError: the manifests can't be read, or rows are deleted by equality delete files.
     """
     with metadata_errors(table.location(), "read the table's manifests"):

@@ -30,12 +30,12 @@ from storage_engine.lake.file.tree_kernels import LEVELS, NODE, SALT_BYTES, TREE
 from storage_engine.model.broker.codec import Columns
 
 RUN_LEAVES = 4096
-"""Most leaves of a stream that share a key."""
+"""Maximum number of a stream's leaves that share a key."""
 
 NOTHING_GONE: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 _TOGETHER = 1 << 15
-"""Most leaves that are added in one call. Their hashes fit into the processor's cache."""
+"""Maximum number of leaves that are added in one call. Their hashes fit into the processor's cache."""
 
 _STREAM, _ROOT = b"\x03", b"\x04"
 _FORMAT = b"storage-engine/3"
@@ -271,7 +271,7 @@ class SegmentTree:
         np.maximum.at(self._last_us, streams[counts], stored_us)
 
     def _secrets_of(self, column: pa.ChunkedArray[Any]) -> tuple[npt.NDArray[np.int64], bytes]:
-        """Return each row's index into the distinct keys or salts, or -1 if it has none, and these values."""
+        """Return each row's index into the distinct keys or salts, or -1 without one, and their bytes."""
         coded = one_array(column)
         indices: Any = coded.indices
         codes: npt.NDArray[np.int64] = pc.fill_null(indices, -1).to_numpy().astype(np.int64)

@@ -51,7 +51,7 @@ class Source:
     :param sha256: in hex.
     :param facts: facts of the file from before it was read. Every later write would have changed them.
     :param files: reads parts of the file again; None if ``data`` has all bytes.
-    :param checksums: CRC-32 of each block of ``files``, from when the file was hashed.
+    :param checksums: CRC-32 of each block of the file, computed when the file was hashed.
     """
 
     data: memoryview
@@ -244,8 +244,9 @@ def read_beginning(
 ) -> memoryview:
     """Read the first bytes of a segment's file. The broker may still append to the file.
 
-    :param store_root: root of the store. Changes of the file's facts must come from our own acts there:
-        otherwise another file may have this name and inode. If the root is "", only the inode is compared.
+    :param store_root: root of the store. If the file's facts have changed, our own acts in the store must be
+        the reason. Otherwise another file may have this name and inode. If the root is "", only the inode is
+        compared.
     :param agent: the agent from which the file is read; None to read it on this host.
     :raises FileGoneError: the file vanished since it was chosen, or another file has its name.
     :raises StoreNotFoundError: this host can't read the file.

@@ -35,8 +35,8 @@ def publish(segments: Iterable[ProvenSegment]) -> tuple[ProvenSegment, ...]:
     It may be repeated, or run at the same time as another attempt.
 
     :return: the segments with their data files' names. Another attempt's file of the same name may have other
-        bytes, because its leaf keys differ. Then the name gets an attempt's digits, and the first attempt to
-        commit wins.
+        bytes, because its leaf keys differ. Then our file's name gets digits of its own, and the first
+        attempt to commit wins.
     :raises LakeUnavailableError: the lake can't be written.
     """
     directories = set()

@@ -51,7 +51,7 @@ def list_entries(table: Table, store_id: str | None, *, statistics: bool = True)
     """Return the entries of the table's loaded snapshot, by store id.
 
     :param store_id: only entries of this store; None for those of all stores.
-    :param statistics: whether the entries have all statistics, in five times the memory.
+    :param statistics: whether the entries have all statistics, which take five times the memory.
     :raises LakeUnavailableError: the manifests can't be read.
     """
     entries: dict[str, list[LiveFile]] = {}
@@ -64,7 +64,7 @@ def list_entries(table: Table, store_id: str | None, *, statistics: bool = True)
 
 
 def _stores_in(table: Table, task: FileScanTask) -> list[str]:
-    """Return the stores with rows in a file. If another engine made its partition, the rows are read."""
+    """Return the stores with rows in a file. If another engine made the partition, rows are read."""
     if is_by_store(table, task.file.spec_id):
         return [str(task.file.partition[0])]
     rows = read_files(table, AlwaysTrue(), ("store_id",), [task])

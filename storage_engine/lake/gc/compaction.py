@@ -89,14 +89,14 @@ COMPACTED_FILE_BYTES = 256 << 20
 """Approximate size of a compacted file. A file of :data:`SHARED_SEGMENT_BYTES` no longer counts as small."""
 
 COMPACTED_FILE_SEGMENTS = 10_000
-"""Most segments in a compacted file, because their receipts are committed together."""
+"""Maximum number of segments in a compacted file, because their receipts are committed together."""
 
 COMPACTED_LEAST_FILES = SHARED_LEAST_SEGMENTS
-"""Least number of small files that are joined."""
+"""Minimum number of small files that are joined."""
 
 _PART_OF_RULE = 10
-"""The segments of one file may be at most a tenth of their rule's days apart, because the file can be removed
-only after its last segment has expired."""
+"""The ages of one file's segments differ by at most a tenth of their rule's days, because the file can be
+removed only after its last segment has expired."""
 
 _WHY = "compaction"
 
@@ -162,7 +162,7 @@ class LakeCompaction:
 def compact_lake(lake: Lake, store_id: str | None = None, *, dry_run: bool = False) -> LakeCompaction:
     """Write small data files again as larger ones. It may be killed at any instant and run again.
 
-    Damaged files aren't joined, nor are those of segments of which rows have expired or are expiring. A lost
+    Damaged files aren't joined, nor are files with segments whose rows have expired or are expiring. A lost
     file or broken receipt of one store is reported as a fault, and other stores' files are compacted.
 
     :param store_id: compact only this store's files; None for all stores' files.
@@ -277,7 +277,7 @@ def _place_of(row: Receipt) -> tuple[str, int, int]:
 
 
 def _small_files(lake: Lake, store_id: str) -> Iterator[SmallFile]:
-    """Yield a store's small files of which no rows were removed or are being removed."""
+    """Yield a store's small files, without files from which rows were removed or are being removed."""
     acts = read_acts(lake)
     policy, expired = policy_of(acts), expired_files(acts)
     names = read_store_names(lake).get(store_id, ()) if policy.rules or policy.holds else ()
@@ -336,7 +336,7 @@ def _is_as_archived(file: LiveFile, rows: Sequence[Receipt]) -> bool:
 def _kind_of(
     row: Receipt, names: tuple[str, ...], policy: KeepPolicy
 ) -> tuple[str, object, int | None, frozenset[str]] | None:
-    """Return a segment's topic, rule, the rule's days and holds, or None if it may not share a file."""
+    """Return a segment's topic, rule, days of the rule, and ids of holds; None if it may not share a file."""
     topic, broker = topic_of(row.broker, row.log), find_broker(row.broker)
     if topic is None:
         return None
@@ -422,7 +422,7 @@ def _write_sound(table: Table, group: Sequence[SmallFile]) -> tuple[LargerFile |
 
 
 def _check_file(table: Table, file: SmallFile) -> None:
-    """Raise ProofError, which names the segment, if a small file is lost or doesn't prove a segment."""
+    """Raise ProofError if a small file is lost or doesn't prove a segment. The error names the segment."""
     for row in file.receipts:
         subject = f"the segment {row.log}/{row.base_offset:020d} in small files that become one"
         try:
@@ -564,14 +564,14 @@ def _fault(receipt: Receipt, part: SegmentPart, location: str, memory: WindowMem
 
 
 def _commit(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile]:
-    """Replace small files by larger ones, or put them back. Return the larger files that don't count."""
+    """Replace small files by larger ones, or put them back. Return the result of :func:`_discard_changed`."""
     with CHANGE_LOCK:
         commit_steps(lake, partial(_next_step, lake, files))
     return _discard_changed(lake, files)
 
 
 def _discard_changed(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile]:
-    """Remove the larger files that nothing refers to, and return those that don't count."""
+    """Return the larger files that not all receipts name, and remove those that nothing refers to."""
     if not files:
         return []
     segments, messages = lake.segments(), lake.messages()

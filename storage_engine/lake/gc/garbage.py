@@ -269,7 +269,7 @@ class DecidedFile:
 
     :param table: name of the table below whose location the file is.
     :param path: the file system's path, without a scheme.
-    :param location: location that opens it through the table's file access.
+    :param location: location at which the table's file access opens the file.
     :param reason: why its removal loses nothing; or what would be lost, or why that isn't known.
     """
 
@@ -523,7 +523,7 @@ def collect(
 
 
 def _left_alone(decision: TableDecision, held: HeldStores, names: Set[str]) -> TableDecision:
-    """Return a decision that leaves alone files that acts name, and keeps held files in the trash."""
+    """Return a decision without the files that acts name. Files that a hold covers stay in the trash."""
     if decision.place.name not in (SEGMENTS, DELETIONS):
         # Files that acts name are removed by expiry, never by gc.
         going, orphans = (

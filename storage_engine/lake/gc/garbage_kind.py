@@ -11,7 +11,7 @@ TRASH_MS = 7 * DAY_MS
 
 
 class GarbageKind(StrEnum):
-    """Kind of a file, by its name. The order is from named to naming kinds, as the garbage rule needs it."""
+    """Kind of a file, by its name. For the garbage rule, a kind comes after the kinds that its files name."""
 
     STAGED = "staged by an attempt that ended"
     DATA_FILE = "data file"

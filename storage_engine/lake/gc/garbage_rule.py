@@ -134,7 +134,7 @@ def judge(candidates: Sequence[Candidate], needed: Set[str]) -> list[Verdict | N
         return verdict is not None and verdict.standing is GarbageStanding.GARBAGE
 
     def kept_name(candidate: Candidate) -> str:
-        """Return the first file that a candidate names and because of which it is kept, or "" for none."""
+        """Return the key of the first named file that makes a candidate stay; "" if there is none."""
         for key in sorted(candidate.contents.names if candidate.contents else ()):
             # The table names a needed file itself. But only a delete file tells which rows are deleted.
             if key in needed:

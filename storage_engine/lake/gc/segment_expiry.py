@@ -2,12 +2,12 @@
 
 An expiry's act names the segments and their data files. Then, batch by batch, new receipts say that the
 segments or some of their streams have expired. After that the data files leave the table of rows, or files
-with the remaining rows replace them. No data file is read or written. An undo first brings the files back,
-and then the receipts. So at every instant the table has all rows that receipts prove.
+with the remaining rows replace them. These commits read and write no data file. An undo first brings the
+files back, and then the receipts. So at every instant the table has all rows that receipts prove.
 
-The files stay at their places until the removal. It deletes a few files, and records its act directly after
-that. Each of the three is safe to kill at any instant and to run again. An expiry continues only while the
-rules still require it.
+The files stay at their places until the removal. The removal deletes a few files at a time, and then records
+an act. Expiry, undo and removal are each safe to kill at any instant and to run again. An expiry continues
+only while the rules still require it.
 
 Must never do: take a file that a whole receipt names, that a hold covers, or that no act names.
 """
@@ -242,7 +242,11 @@ def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[Ea
 
 
 def _slots_in(messages: Table, location: str) -> list[tuple[str, str]]:
-    """Return prefix and digits, as in data files' names, of each segment in a file without a receipt."""
+    """Return the segments of a file that no receipt names.
+
+    Each is its :func:`slot_prefix` and the SHA-256's first digits. The digits are "" in a shared file, which
+    doesn't show them.
+    """
     name = file_name(location)
     name = final_name(name) if name.endswith(PARTIAL_SUFFIX) else name
     if not is_shared_name(name):
@@ -280,7 +284,7 @@ def _place_of(identity: SegmentIdentity) -> tuple[str, int, str, int]:
 
 
 def _has_shared_files(expiry: RecordedExpiry) -> bool:
-    """Return whether segments of an act share data files. Then it names a file for each of its segments."""
+    """Return whether segments of an act share data files. Such an act names a file for each segment."""
     decision = expiry.recorded.act.decision
     return not decision.thinned and len(set(decision.files)) < len(decision.files) == len(decision.segments)
 
@@ -380,7 +384,7 @@ def _next_expiry_step(
 def _shared_with_others(
     messages: Table, segments: Table, rows: Sequence[Receipt], leaving: Set[SegmentIdentity]
 ) -> set[str]:
-    """Return the receipts' shared data files with rows of a segment that stays. These files stay whole."""
+    """Return the receipts' shared data files that also have rows of a segment that stays. They stay whole."""
     shared = {data_file_of(messages, row) for row in rows if row.row_groups is not None}
     if not shared:
         return shared
@@ -467,7 +471,7 @@ def _state_of(streams: str | None) -> str | None:
 
 
 def _find_thinned(messages: Table, expiry: RecordedExpiry) -> dict[SegmentIdentity, Thinning]:
-    """Return an act's thinnings by segment. Each has the replaced file's present location."""
+    """Return an act's thinnings by segment, each with the present location of the replaced file."""
     return {
         thinning.segment: replace(
             thinning, file=replace(thinning.file, location=location_of(messages, thinning.file.location))
@@ -535,7 +539,7 @@ def data_step(
 
 
 def _rows(segments: Table, batch: Sequence[SegmentIdentity], *, superseded: bool = False) -> list[Receipt]:
-    """Return the receipts that count for a batch, or all of its receipts, the newest last."""
+    """Return the receipts that count for a batch; with ``superseded``, all its receipts, the newest last."""
     of_batch = set(batch)
     rows = receipts_in(
         segments, batch[0].store_id, base_offsets=offsets_of(batch), superseded=superseded, with_ended=True

@@ -2,7 +2,7 @@
 
 First the receipts of every store are compared with both tables. Then snapshots of the table of rows expire,
 then those of ``segments`` and ``deletions``. Then gc puts unneeded files that are older than
-:data:`METADATA_AGE_MS` into its trash. Each commit writes a list of all remaining snapshots, so that many
+:data:`METADATA_AGE_MS` into its trash. Each commit writes a list of all remaining snapshots, so many
 snapshots make commits slow.
 
 Three kinds of snapshots never expire: the current one; those that a branch or tag names; and those outside of
@@ -180,7 +180,7 @@ def snapshots_to_expire(table: Table, policy: LakePolicy, now_ms: int) -> list[i
 
 
 def _history(table: Table) -> list[Snapshot]:
-    """Return the current snapshot and all before it, the newest first, in linear time unlike PyIceberg."""
+    """Return the current snapshot and all before it, newest first. Unlike PyIceberg, take linear time."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     history, following = [], table.metadata.current_snapshot_id
     while following is not None and (snapshot := by_id.pop(following, None)) is not None:
@@ -246,7 +246,7 @@ def _prepare(table: Table, expiring: Sequence[int]) -> Transaction:
 class _BoundExpiry(ExpireSnapshots):
     """PyIceberg's expiry, but only as long as the current snapshot stays the same.
 
-    If the table is rolled back to an expiring snapshot meanwhile, its expiry would leave the table empty.
+    If the table were rolled back to an expiring snapshot meanwhile, the expiry would leave the table empty.
     """
 
     def _commit(self) -> UpdatesAndRequirements:
