@@ -62,7 +62,7 @@ class ChartCourse:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A horizontal line with its label, for which there is room at ``label_y``."""
+    """A horizontal line. Its label is drawn at ``label_y``, where no other label is."""
 
     y: float
     label_y: float

@@ -108,11 +108,11 @@ OLDER_DAGS = {
     "storage_forced_cleanup": "storage_forced_cleanup__{store}",
     "storage_flush_checkpoint": "storage_monitor__{store}",
 }
-"""Ids of DAGs from before each store had its own DAGs, with the present DAG that does the same work."""
+"""Old DAG ids, from releases without DAGs for each store, with the DAG that does the same work today."""
 _SETTINGS_FILE = "airflow.cfg"
 _CONNECTIONS_FILE = "connections.json"
 _WORKERS = 10
-"""Most tasks at a time, 27 MiB each. A hanging store blocks at most nine of them."""
+"""Largest number of tasks at a time, of 27 MiB each. A store that hangs blocks at most nine tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Project:
 
     @property
     def store_root(self) -> str:
-        """The root in the store's connection, as the project was created with it."""
+        """The store's root in the connection with which the project was created."""
         return str(json.loads(self.connections[STORE_CONNECTION]["extra"])["root"])
 
     @property

@@ -44,8 +44,8 @@ def validate_store(
 ) -> ValidationResult:
     """Check that store and lake together still have all bytes, and that changed parts are right.
 
-    Neither is changed. ``validation.json`` and ``report.html`` are written under ``output_dir``, for a run
-    also ``report.json``, and with Great Expectations also Data Docs. They replace earlier results there.
+    Store and lake aren't changed. The results replace earlier results in ``output_dir``: ``validation.json``,
+    ``report.html``, for a run ``report.json``, and with Great Expectations Data Docs.
 
     :param run_key: run whose segments are checked, and whose journal gets the result; None to check the
         boundaries of all ranges.
