@@ -152,9 +152,9 @@ def diagnose(
     :param has_lake: lakes were named.
     :param pipeline: Airflow's facts about the store's DAGs, or None if it isn't Airflow's.
     :param retention_dag: the DAG that cleans the store, or "" if the store isn't Airflow's.
-    :param runs: where its tasks archive and measure consumer lag, or "" if the store isn't Airflow's.
+    :param runs: where Airflow's tasks archive and measure consumer lag, or "" if the store isn't Airflow's.
     :raises StoreNotFoundError: there is no such store.
-    :raises BadInputError: settings were given beside the broker's own, and they are wrong.
+    :raises BadInputError: settings that were given in addition to the broker's own settings are wrong.
     """
     check_answers(store.root)
     facts = _ask_journal(store, now_ms) if has_lake else _Facts()
@@ -266,9 +266,9 @@ def _find_misplaced(facts: _Facts, stamp: Stamp | None) -> LakeHead | None:
 def findings_of(
     store: ManagedStore, opened: BrokerStore, journal: Journal, record: StoreRecord, now_ms: int
 ) -> tuple[Finding, ...]:
-    """Return findings about a store that its journal knows, for frequent callers. Its lakes aren't asked.
+    """Return findings about a store that its journal knows. Lakes aren't asked, since callers ask often.
 
-    :param opened: the open store. It is opened again only if its broker doesn't answer.
+    :param opened: the open store. The store is opened again only if its broker doesn't answer.
     :raises StorageEngineError: the store is missing, or its settings can't be used.
     """
     facts = _Facts(journal=journal, record=record)

@@ -61,7 +61,8 @@ class State:
     :param other_lake: the lake that the store was archived into, if the named lakes have none of it; else "".
     :param unproven: number of sealed segments that no lake proves and that can be archived; None if unknown.
     :param refused_logs: number of logs that can't be archived as they are, or that the last archive refused.
-    :param unknown_proof: why ``unproven`` is unknown; None if it is known or a lake is the reason.
+    :param unknown_proof: why ``unproven`` is unknown; None if ``unproven`` is known, or if a lake is the
+        reason.
     :param due: number of segments that a cleanup would delete now, if a person asked for it.
     :param due_by_rules: number of segments that a cleanup deletes under the broker's rules, without a
         request.
@@ -149,7 +150,7 @@ def _step_to_other_lake(state: State) -> NextStep:
 
 
 def in_airflow(finding: Finding, dag_id: str, *, known: bool) -> Finding:
-    """Return a finding whose advice names a store's DAG in Airflow instead of the commands that it runs.
+    """Return the finding, with commands in its advice replaced by the DAG in Airflow that runs them.
 
     :param dag_id: id of the DAG that archives, proves and deletes.
     """
