@@ -138,7 +138,7 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
 
 
 class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
-    """Computes the lag of every consumer group, and which unread messages the plan would delete.
+    """Computes the lag of every consumer group, and which groups would lose unread messages by the plan.
 
     The whole table is kept with the run's reports, as Parquet. The groups at risk are written to the journal,
     and the release reads them there under ``lag_policy`` block.

@@ -119,7 +119,7 @@ _WAIT_SECONDS = 2.0 * ANSWER_SECONDS
 
 REACH = (
     "The API server must reach the journal. It reaches a journal in PostgreSQL from anywhere. A journal file "
-    "must be on the API server's host, and its user must be able to read it."
+    "must be on the API server's host, and the server's user must be able to read the file."
 )
 
 _addresses: dict[str, tuple[float, str]] = {}

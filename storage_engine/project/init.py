@@ -67,8 +67,8 @@ def propose_spark(named: str | None, usable: Collection[str], taken: Collection[
     return SparkProposal(
         conn_id,
         conn_id not in taken and conn_id not in usable,
-        f"Archive and consumer lag run as Spark jobs by the connection {conn_id}: large ones, from "
-        f"{SETTINGS['spark_from'].empty} on. Smaller jobs run in the tasks themselves, with the same proof. "
+        f"Archive and consumer lag run as Spark jobs by the connection {conn_id} if the work reaches one of "
+        f"{SETTINGS['spark_from'].empty}. Smaller work runs in the tasks themselves, with the same proof. "
         "The field spark_from sets another limit. With 0, all work runs in Spark.",
     )
 
@@ -225,7 +225,7 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
     listed = "".join(f"  {old:{width}}  {new}\n" for old, new in ids.items())
     file = project.home / "dags" / _OLDER_DAG_IDS
     runs = (
-        f"Active runs end under their old ids, from {file}. Remove this file after that.\n"
+        f"{file} lets active runs end under their old ids. Remove this file when they have ended.\n"
         if file.exists()
         else Text("To let an active run end under its old id: ", Command("init", "--older-dag-ids"), "\n")
     )

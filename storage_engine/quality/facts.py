@@ -89,7 +89,7 @@ class ReceiptFact:
 
     :param fault: why the receipt can't allow a deletion; "" if the receipt allows a deletion, isn't current,
         or wasn't checked.
-    :param moved: why the receipt has to be renewed, although its rows prove its bytes; "" if it hasn't.
+    :param moved: why the receipt has to be renewed, although its rows prove its bytes; else "".
     """
 
     subject: str

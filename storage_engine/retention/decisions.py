@@ -329,9 +329,9 @@ def adopt(
     if contradicted and sound and log is None:
         named = ", ".join(sorted(contradicted))
         raise BadInputError(
-            f"{store.root}: expected every log to differ from its archived segments, found that only these "
-            f"do: {named}. Nothing was changed. Name each of them with --log. Otherwise the other logs are "
-            "archived once more, and queries see each of their rows twice."
+            f"{store.root}: expected every log to differ from its archived segments, found differences only "
+            f"in {named}. Nothing was changed. Name each of these logs with --log. Otherwise the other logs "
+            "are archived once more, and queries see each of their rows twice."
         )
     if not force and not contradicted:
         raise BadInputError(

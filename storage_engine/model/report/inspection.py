@@ -127,7 +127,7 @@ class StoreRecovery:
         if self.missing_messages:
             texts.append(f"{count_text(self.missing_messages, 'message')} {would}put into queues.")
         if self.unindexed is not None:
-            texts.append(Text(unindexed_text(*self.unindexed), " Or recover with --index all."))
+            texts.append(Text(unindexed_text(*self.unindexed), " You can also recover with --index all."))
         if not self.done:
             texts.append(f"Behind the end lie {exact_bytes_text(self.cut_bytes)}. Nothing was changed.")
         return tuple(texts)

@@ -174,7 +174,7 @@ def topic_usages(
         advice = ""
         if last_hours.get(topic.name, last_hour) < quiet_from:
             day = datetime.fromtimestamp(last_hours[topic.name] * HOUR_S, UTC).date()
-            advice = f"no message since {day}: where it has ended, delete the topic"
+            advice = f"no message since {day}: delete the topic if it has ended"
         elif share >= LARGE_SHARE and cost is not None:
             advice = (
                 "decides how long all other topics are kept: give it its own, shorter retention or its own "

@@ -210,8 +210,8 @@ class Policy:
     )
     archive_margin_hours: int = setting(
         24,
-        "Beside a running broker that deletes by its own rules: how long before its deletion an unarchived "
-        "segment is held. If it can't be held, an alarm is raised.",
+        "Beside a running broker that deletes by its own rules: the hold on an unarchived segment begins "
+        "this long before its deletion. If the segment can't be held, an alarm is raised.",
     )
     archive_lag_alarm_bytes: int | None = setting(
         None, "Alarm when more than this is sealed and not proven in a lake; default: never."

@@ -174,8 +174,8 @@ STORE_SETTINGS = (
         Kind.ADDRESS,
         "host:port of the broker's listen port, such as 10.0.0.1:10911.",
         empty="the name servers are asked each time",
-        at_shell="The running broker's listen port. Without this option, --name-servers or --client-config, "
-        "the broker is stopped.",
+        at_shell="The running broker's listen port. Without this option, --name-servers and --client-config, "
+        "the broker has to be stopped.",
         label="Broker address",
         section=SECTION_BROKER,
         option="--broker",

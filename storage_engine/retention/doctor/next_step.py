@@ -135,7 +135,7 @@ def next_step(state: State) -> NextStep:
         return _clean(state)
     if state.replicas_elsewhere:
         segments = count_text(state.replicas_elsewhere, "proven segment")
-        why = f"deletes {segments}, where a person knows that all other nodes are stopped"
+        why = f"deletes {segments}, if a person knows that all other nodes are stopped"
         return NextStep(Command("clean"), why, "--replicas-stopped REASON")
     return _wait_step(state)
 
@@ -173,7 +173,7 @@ def _clean(state: State) -> NextStep:
     segments = count_text(state.due, "proven segment")
     if state.running and not state.is_live:
         command = Command("doctor", f"STORE --lake DIRECTORY {state.live_option}".rstrip())
-        return NextStep(command, "a broker runs on the store, so every command has to know it")
+        return NextStep(command, "a broker runs on the store: name that broker in every command")
     if state.assumes_defaults:
         why = f"shows what would be deleted by the broker's assumed defaults: {segments}"
         return NextStep(Command("clean"), why, LOOK_FIRST)
