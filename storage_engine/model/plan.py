@@ -88,7 +88,7 @@ DELETING = frozenset({Reason.EXPIRED, Reason.FORCED})
 class PlanRequest:
     """A caller's request for one plan, in addition to the store's settings.
 
-    :param manual: a person (or ``clean --manual``) triggers the pass, which is a cause at any hour.
+    :param manual: a person (or ``clean --manual``) asks for the pass. That is a cause at any hour.
     :param forced: a person asks to ignore age; only honoured where cleanFileForciblyEnable is true.
     :param max_segments: the most segments to delete in this pass; None means the broker's batch size.
     :param target_used_percent: stop once the fullest known disk would be at or below this level.
@@ -527,7 +527,7 @@ class DecisionRun:
     """Decisions on neighbouring segments of a log whose texts are equal except for times.
 
     :param decisions: the decisions, oldest segment first.
-    :param detail: one text for all of them. Where times differ, it has the first and the last.
+    :param detail: one text for all decisions. Where their times differ, it has the first and the last time.
     """
 
     decisions: tuple[Decision, ...]

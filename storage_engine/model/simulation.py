@@ -294,7 +294,7 @@ class BrokerRules(ABC):
     def windows(
         self, values: Mapping[str, str], time_zone: str, start_ms: int, end_ms: int
     ) -> tuple[tuple[int, int], ...]:
-        """Return the spans of :meth:`hours` between two moments, as begin and end in milliseconds.
+        """Return when the :meth:`hours` between two moments begin and end, in milliseconds.
 
         :param time_zone: IANA name.
         :raises BadInputError: there is no such time zone.

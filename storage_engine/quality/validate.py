@@ -152,7 +152,7 @@ def write_page(
 
 
 def _is_of_earlier_release(directory: Path) -> bool:
-    """Return whether a release that didn't mark its directories made this Great Expectations project."""
+    """Return whether an early release, which marked no directory, made this Great Expectations project."""
     if directory.is_symlink() or not (directory / "gx" / "great_expectations.yml").is_file():
         return False
     return {path.name for path in directory.iterdir()} <= {"gx", "checks.json"}

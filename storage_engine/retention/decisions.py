@@ -651,7 +651,7 @@ def _find_store_id(store: ManagedStore, journal: Journal, store_id: str | None) 
 
 
 def _lineages(store: ManagedStore, store_id: str, lakes: Sequence[Lake]) -> Lineages:
-    """Return a store's newest lineages, from the lakes and the stamp. The journal doesn't know the store.
+    """Return the newest lineages of a store that the journal doesn't know, from the lakes and the stamp.
 
     :raises BadInputError: neither a lake nor the stamp knows the store.
     """

@@ -485,8 +485,8 @@ def rules_text(rules: Iterable[str]) -> str:
 
 
 def gone_by(streams: str | None, act_id: str, names: Collection[str] | None = None) -> str | None:
-    """Return a receipt's ``streams`` after an act has removed some streams. Streams removed earlier stay so.
-    None for a receipt of a single stream, which has no list of streams.
+    """Return a receipt's ``streams`` after an act has removed some streams. A stream that an earlier act
+    removed stays removed by that act. None for a receipt of a single stream, which has no list of streams.
 
     :param names: the removed streams; None means all streams.
     """

@@ -20,7 +20,7 @@ QUIET_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Messages of one topic, host, hour or size class; with ``is_rest``, of all that have no row."""
+    """Messages of one topic, host, hour or size class; with ``is_rest``, of all without their own row."""
 
     name: str
     messages: int

@@ -1,7 +1,7 @@
 """Results of a check of store and lake: one row for each range of the log, one row for each expectation.
 
-A range has the place of its bytes. A check has one rule's result, and examples that break it. Nothing is
-decided here: :mod:`storage_engine.lake.coverage.coverage` and :mod:`storage_engine.quality` make these rows.
+A range has the place of its bytes. A check has one rule's result, and examples of rows that break the rule.
+These results come from :mod:`storage_engine.lake.coverage.coverage` and :mod:`storage_engine.quality`.
 """
 
 from __future__ import annotations

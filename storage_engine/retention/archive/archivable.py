@@ -1,8 +1,8 @@
 """Segments that may be archived, segments that no lake proves, and offsets that are gone without a copy.
 
-A segment may be archived if it is sealed, its broker doesn't keep it out, and no other log has its log's
-name in a lake. These answers only decide what is archived. They never permit a deletion. A missing
-range is gone from a store's logs, and neither a lake nor a run's record has it.
+A segment may be archived if it is sealed, its broker doesn't keep it out, and no lake has another log of the
+same name. These answers only decide what is archived. They never permit a deletion. A missing range is gone
+from a store's logs, and neither a lake nor a run's record has it.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def refuse_other_logs(context: Context, asked: Sequence[LakeProofs], segments: S
 
     :param asked: the lakes' proofs. If the broker can tell apart logs of the same name, these proofs have all
         receipts of each log.
-    :raises LakeConflictError: another log has the name of an archived one.
+    :raises LakeConflictError: another log has the name of an archived log.
     """
     identities = context.broker.identities
     if identities is None:

@@ -1,6 +1,6 @@
 """Choice of the segments to archive, and of the lake for each. The lake's package copies and proves them.
 
-If the store has a second lake, it takes segments that can't be archived into the first. After a commit with
+A second lake of the store takes segments that can't be archived into the first. After a commit with
 an unknown outcome both lakes may have a segment. That does no harm: a receipt in either lake counts.
 """
 

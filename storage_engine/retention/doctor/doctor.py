@@ -82,7 +82,7 @@ class Diagnosis:
     """Findings of a look at a store, its lakes and its journal.
 
     :param said: the findings of the broker's package.
-    :param figures: None if the store can't be opened; a finding says why.
+    :param figures: figures of the store; None if the store can't be opened, as a finding says.
     :param unproven: sealed segments that no lake proves, or None if no lake was named or it can't be asked.
     :param touched: sealed segments that a lake has, but whose files were touched after their proof.
     :param due: number of segments that a cleanup would delete now, if a person asked for it.
@@ -336,8 +336,8 @@ def _unproven_at_the_end(store: ManagedStore, facts: _Facts, looked: _Looked, *,
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """Facts about a store, seen while it was open. If it was open before, ``due``, ``missing`` and
-    ``unheld`` aren't read.
+    """Facts about a store, seen while it was open. In a store that the caller had opened, ``due``,
+    ``missing`` and ``unheld`` aren't read.
 
     :param due: number of segments that could be deleted now.
     :param missing: logs that should exist according to the journal's memory.
@@ -357,7 +357,7 @@ def _look(
 ) -> _Looked | None:
     """Look at a store. Faults become findings.
 
-    :param at: the store if it is open already; then nothing is planned for it.
+    :param at: the store, if the caller has opened it. Then no plan is made.
     :return: the facts, or None if the store can't be looked at.
     """
     findings, due, missing, unheld = facts.findings, 0, tuple[Missing, ...](), None
@@ -609,7 +609,7 @@ _LEAST_FILES = 2
 class Place:
     """A directory of a store, and its mount.
 
-    :param trusted: whether file times change with each write, by an earlier trial; None if never tried.
+    :param trusted: whether file times change with each write, as an earlier trial showed; None without one.
     """
 
     path: Path
