@@ -187,7 +187,7 @@ class LogPlan:
         return tuple([decision.segment for decision in self.decisions if decision.reason in DELETING])
 
     def kept(self, reason: Reason, why: str, *, from_offset: int = 0) -> list[Decision]:
-        """Return the decisions; from an offset on, each deletion is replaced by keeping for this reason."""
+        """Return the decisions. From an offset on, segments to delete are kept instead, for this reason."""
         return [
             Decision(decision.segment, reason, why)
             if decision.deletes and decision.segment.base_offset >= from_offset

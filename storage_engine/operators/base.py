@@ -206,6 +206,6 @@ def starter(context: Context) -> Starter:
 
 
 def run_key(context: Context) -> str:
-    """Return the key of a DAG run's steps. A cleared or retried task gets the same key, and continues it."""
+    """Return the key of a DAG run's steps. A cleared or retried task has it, too, and continues the run."""
     dag_run = context["dag_run"]
     return f"{dag_run.dag_id}/{dag_run.run_id}"

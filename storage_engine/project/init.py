@@ -225,7 +225,7 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
     listed = "".join(f"  {old:{width}}  {new}\n" for old, new in ids.items())
     file = project.home / "dags" / _OLDER_DAG_IDS
     runs = (
-        f"{file} lets active runs end under their old ids. Remove this file when they have ended.\n"
+        f"The file {file} lets active runs end under their old ids. Remove it when they have ended.\n"
         if file.exists()
         else Text("To let an active run end under its old id: ", Command("init", "--older-dag-ids"), "\n")
     )

@@ -208,7 +208,7 @@ def in_table_once(rows: Rows) -> Verdicts:
 
 
 def unique(rows: Rows) -> Verdicts:
-    """Check that no two archived rows cover the same bytes, and that the receipt has the number of rows.
+    """Check that no two archived rows cover the same bytes, and that there are as many as the receipt says.
 
     :param rows: duplicates, expected_rows, found_rows.
     """
@@ -224,7 +224,7 @@ def none(rows: Rows) -> Verdicts:
 
 
 def counted(rows: Rows) -> Verdicts:
-    """Check that the lake has as many messages of a segment as the receipt says.
+    """Check that there are as many messages as the receipt says.
 
     :param rows: expected_messages, found_messages.
     """
