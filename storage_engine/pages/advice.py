@@ -32,7 +32,9 @@ ERRORS: Mapping[str, str] = {
     ),
     "CorruptBodyError": "The message is archived as it was stored. Export it without --decompress.",
     "WrongHostError": "Run the tasks on the store's host. Check the host and queue of the connection.",
-    "DiskUnavailableError": "Check the mount and its server. Without both, the store's state is unknown.",
+    "DiskUnavailableError": (
+        "Check the mount and its server. Until the server answers, the store's state is unknown."
+    ),
     "StoreIdentityError": Text(
         "Check that the path is right. After a real move: ",
         Command("move"),
