@@ -25,6 +25,6 @@ def project_path(name: str, in_checkout: str | None = None) -> Path:
         if candidate.exists():
             return candidate
     raise BadInputError(
-        f"{name}: expected this file in {_PACKAGED} or, in a checkout, in {_CHECKOUT}, found it in neither. "
+        f"{name}: expected this path in {_PACKAGED} or, in a checkout, in {_CHECKOUT}, found it in neither. "
         "Install the package again."
     )
