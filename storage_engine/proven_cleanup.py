@@ -112,7 +112,7 @@ def _find_unfinished(context: Context) -> tuple[str, PlanRequest | None] | None:
 
 
 def proven_release(store: ManagedStore) -> ProvenRelease:
-    """Return a callable that deletes only proven segments, for the loop of a store that this process serves.
+    """Return the call with which the loop of a store that this process serves deletes proven segments.
 
     :raises LakeMissingError: the lake doesn't exist.
     """

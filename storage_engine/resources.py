@@ -25,6 +25,6 @@ def project_path(name: str, in_checkout: str | None = None) -> Path:
         if candidate.exists():
             return candidate
     raise BadInputError(
-        f"{name}: not found in {_PACKAGED} nor in {_CHECKOUT}: expected one of them to have the project's "
-        "files. Install the package again."
+        f"{name}: expected this path in {_PACKAGED} or, in a checkout, in {_CHECKOUT}, found it in neither. "
+        "Install the package again."
     )

@@ -122,17 +122,19 @@ class QueueLag:
     :param min_offset: first queue offset that is still readable.
     :param max_offset: queue offset behind the last message.
     :param lag_messages: max_offset - committed_offset; None when unknown.
-    :param lag_ms: store timestamp of the queue's newest message minus that of the group's next one; 0 when
-        caught up; None when unknown.
+    :param lag_ms: store time of the queue's newest message, minus the store time of the group's next message;
+        0 when caught up; None when unknown.
     :param next_physical_offset: commitlog offset of the group's next message; None when caught up or unknown.
-    :param next_segment_base_offset: base offset of that message's segment; None when caught up or unknown.
-    :param at_risk: whether the plan deletes that segment. If the group's position is not known: whether the
-        plan deletes the segment of the queue's oldest readable message, which the group may need.
+    :param next_segment_base_offset: base offset of the segment with the group's next message; None when
+        caught up or unknown.
+    :param at_risk: whether the plan deletes the segment with the group's next message. If that message is
+        unknown, the group may need the queue's oldest readable message, so that message counts instead.
     :param lost_messages: messages the group can no longer read (min_offset - committed_offset, ≥ 0).
-    :param time_to_loss_ms: time until that segment may be deleted by age in the next window; 0 when it may be
-        deleted now; None when caught up or unknown.
+    :param time_to_loss_ms: time until the segment with the group's next message may be deleted by age; 0 when
+        it may be deleted now; None when caught up or unknown.
     :param log: the log with the queue's messages; None if not given, as in tables of older versions.
-    :param lag_bytes: bytes of the log from the group's next message on; None if not known for each queue.
+    :param lag_bytes: bytes of the log from the group's next message on; None if unknown, or if the log has
+        several queues.
     """
 
     group: str
@@ -158,9 +160,10 @@ class GroupLag:
 
     :param lag_messages: messages that the group has not read, in the queues where its position is known.
     :param unknown_queues: number of queues where its position is not known.
-    :param first_unread_offset: physical offset of the group's first unread message; None if it has read all.
-    :param time_to_loss_ms: time until its first unread message may be deleted by age; None without such a
-        message.
+    :param first_unread_offset: physical offset of the group's first unread message; None if the group has
+        read all messages.
+    :param time_to_loss_ms: time until that message may be deleted by age; None if there is no such message,
+        or if the time is unknown.
     """
 
     group: str
@@ -189,11 +192,11 @@ class UnreadMessages:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Consumers' losses by a deletion; its size is bounded.
+    """Messages that consumers lose by a deletion, in a bounded number of rows.
 
     :param rows: rows with the most messages come first, rows with an unknown number last.
     :param more: number of further rows that were left out.
-    :param error: why the losses are not known; "" where they are.
+    :param error: why the losses are not known; "" if they are known.
     :param notices: notices about the groups' positions for a person.
     :param shielded: unread messages that the broker has lost already, because another program deleted them.
         Only the store's shield has them.
@@ -210,7 +213,7 @@ class Unread:
     logs: tuple[str, ...] | None = None
 
     def with_errors(self, errors: Sequence[str]) -> Unread:
-        """Return the same losses with further reasons why not all losses are known."""
+        """Return the same losses, with further reasons in ``error``."""
         return replace(self, error="; ".join([*errors, *([self.error] if self.error else [])]))
 
     def logs_beyond(self, new_min_offsets: Mapping[str, int]) -> dict[str, int]:
@@ -221,13 +224,13 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class LagSummary:
-    """Lag for XCom and the report's head; its size is bounded, whatever the number of queues.
+    """Lag for XCom and the report's head. A summary stays small, whatever the number of queues.
 
     :param unknown: number of unknown positions of groups in queues.
-    :param at_risk_groups: groups with unread messages in the plan's segments; only the first ones by name.
+    :param at_risk_groups: the first groups, by name, with unread messages in segments that the plan deletes.
     :param lost_messages: messages that groups can no longer read, over all groups.
     :param soonest_loss_ms: time until the first unread message of any group may be deleted; None if there is
-        none, or the time is unknown.
+        no unread message, or if the time is unknown.
     :param worst: the queues and groups that are furthest behind, in messages.
     :param logs: number of measured logs; None means all logs of the store. The journal has their names.
     """
@@ -251,8 +254,8 @@ class LagSummary:
 class Lag:
     """Measured lag of a store's consumers.
 
-    :param at_risk: rows of groups that still have to read messages of the plan's segments. For each log, they
-        include the row that decides what the lag policy keeps.
+    :param at_risk: rows of groups that still have to read messages in segments that the plan deletes. Of each
+        log, the row that decides what the lag policy keeps is always among them.
     :param logs: the measured logs; None means all logs of the store.
     """
 
@@ -262,9 +265,9 @@ class Lag:
 
     @property
     def measured(self) -> frozenset[str] | None:
-        """Return the logs whose lag is known, or None if they are all logs.
+        """Return the logs whose lag is known. None means all logs of the store.
 
-        The result is empty if ``logs`` doesn't have as many names as the summary says.
+        If ``logs`` and the summary's number of logs differ, no log counts as known.
         """
         if self.summary.logs is None and self.logs is None:
             return None

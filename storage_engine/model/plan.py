@@ -72,7 +72,7 @@ class Reason(StrEnum):
     COMPACTED = "compacted"
     """Only the broker's cleaner removes records from its log."""
     NOT_ARCHIVABLE = "not-archivable"
-    """It has expired, but may not be archived yet: for example, a transaction in it is open."""
+    """The segment has expired, but may not be archived yet: for example, it has an open transaction."""
     REPLICAS_ELSEWHERE = "replicas-elsewhere"
     """Other nodes have or may have replicas of its log, and it is unknown whether these nodes are stopped."""
     NOT_HELD = "not-held"
@@ -88,7 +88,7 @@ DELETING = frozenset({Reason.EXPIRED, Reason.FORCED})
 class PlanRequest:
     """A caller's request for one plan, in addition to the store's settings.
 
-    :param manual: a person (or ``clean --manual``) triggers the pass, which is a cause at any hour.
+    :param manual: a person (or ``clean --manual``) asks for the pass. That is a cause at any hour.
     :param forced: a person asks to ignore age; only honoured where cleanFileForciblyEnable is true.
     :param max_segments: the most segments to delete in this pass; None means the broker's batch size.
     :param target_used_percent: stop once the fullest known disk would be at or below this level.
@@ -120,7 +120,7 @@ def wanted_bytes(disk: DiskUsage, request: PlanRequest) -> int | None:
 
 
 class Release(Protocol):
-    """Called for a pass that may delete segments. Deletes those that a lake proves, in the broker's place."""
+    """Deletes proven segments in the broker's place. It is called for each pass that may delete segments."""
 
     def __call__(self, request: PlanRequest) -> object: ...
 
@@ -156,7 +156,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class DependentFile:
-    """A file that points only below the log's new min offset: it is deleted after the segments.
+    """A file that points only below the log's new min offset. Such files are deleted after the segments.
 
     :param kind: the broker's word for such files.
     """
@@ -187,7 +187,7 @@ class LogPlan:
         return tuple([decision.segment for decision in self.decisions if decision.reason in DELETING])
 
     def kept(self, reason: Reason, why: str, *, from_offset: int = 0) -> list[Decision]:
-        """Return the decisions, changed so that every segment from an offset on is kept, with this reason."""
+        """Return the decisions. From an offset on, segments to delete are kept instead, for this reason."""
         return [
             Decision(decision.segment, reason, why)
             if decision.deletes and decision.segment.base_offset >= from_offset
@@ -204,7 +204,7 @@ class LogPlan:
         return max((decision.segment.end_offset for decision in self.decisions), default=0)
 
     def with_going(self, change: Callable[[Decision], Decision]) -> LogPlan:
-        """Return the plan with a new decision on each segment that it deletes."""
+        """Return the plan, with each decision to delete replaced by ``change``."""
         return LogPlan(self.log, tuple(change(old) if old.deletes else old for old in self.decisions))
 
 
@@ -216,8 +216,8 @@ class Plan:
     :param notices: sentences that a person should read and that change nothing (notice level reached, an
         unknown disk level, a mtime in the future).
     :param store_id: the store's id; None if it has no identity yet, or the plan is older than this field.
-    :param lineage: the store's lineage; None for the reasons of ``store_id``.
-    :param log_lineages: lineages of the logs that have their own, by the log's name.
+    :param lineage: the store's lineage; None in the same cases as ``store_id``.
+    :param log_lineages: lineages of the logs that have a lineage of their own, by the log's name.
     """
 
     store_root: str
@@ -240,7 +240,7 @@ class Plan:
 
     @property
     def to_delete(self) -> tuple[Segment, ...]:
-        """Return the segments to delete of all logs, log by log, with each log's oldest segment first."""
+        """Return the segments to delete: log by log, each log's oldest segment first."""
         return tuple(decision.segment for decision in self.decisions if decision.deletes)
 
     @property
@@ -249,16 +249,16 @@ class Plan:
 
     @property
     def new_min_offsets(self) -> dict[str, int]:
-        """Return the min offset after the plan of each log that loses a segment, by the log's name."""
+        """Return, by name, the new min offset of each log from which the plan deletes a segment."""
         return {log.log: log.new_min_offset for log in self.logs if log.to_delete}
 
     @property
     def digest(self) -> str:
         """SHA-256 over the planned deletion: store, logs, and every segment's facts.
 
-        Older approvals and waivers name a plan's digest. So the digest of a simple plan is computed as in
-        earlier releases: a plan of one log at the store's lineage, whose segments are single files with
-        offsets that count bytes.
+        Older approvals and waivers name a plan's digest, so the digest of a simple plan is computed as in
+        earlier releases. A simple plan has one log, at the store's lineage. Its segments are single files
+        whose offsets count bytes.
         """
         content: dict[str, object] = {"store_root": self.store_root}
         plain = not any(segment.companions or segment.end is not None for segment in self.to_delete)
@@ -320,9 +320,9 @@ def check_limits(request: PlanRequest) -> None:
 def limit_plans(
     logs: Sequence[LogPlan], request: PlanRequest, disks: Sequence[DiskUsage], disk_name: str
 ) -> tuple[LogPlan, ...]:
-    """Limit the plans of a store's logs to a person's request: the oldest segments of all logs first.
+    """Limit the plans of a store's logs to a person's request. The oldest segments of all logs go first.
 
-    :param disk_name: the name for such a disk in messages.
+    :param disk_name: word for one of these disks in messages.
     :raises BadInputError: as :func:`check_limits`.
     """
     check_limits(request)
@@ -353,12 +353,12 @@ def limit_plans(
 def target_reached(
     disks: Sequence[DiskUsage], going: Sequence[Segment], target: int | None, disk_name: str
 ) -> str:
-    """Return why the target is reached once ``going`` is deleted.
+    """Return why the target is reached after the deletion of ``going``.
 
-    Return "" if the target isn't reached, or there is none. The fullest disk with known figures decides. If
-    no disk has known figures, the target counts as reached, so that nothing more is deleted.
+    Return "" if the target isn't reached, or there is no target. The fullest disk with known figures decides.
+    If no disk has known figures, the target counts as reached, so that nothing more is deleted.
 
-    :param disk_name: the name for the log's disks in messages.
+    :param disk_name: word for one of the log's disks in messages.
     """
     if target is None:
         return ""
@@ -456,13 +456,13 @@ class Reply:
 
     @property
     def approver(self) -> Person | None:
-        """Return the person who approved the plan; None if this is no approval."""
+        """Return the person who approved the plan; None if the reply is no approval."""
         return self.person if self.said is Said.APPROVED else None
 
 
 @dataclass(frozen=True, slots=True)
 class PlanQuestion:
-    """Question about a plan, while it is open.
+    """An open question to a second person about a plan.
 
     :param why: why a second person has to approve the plan, as a clause.
     :param until_ms: an answer from this time on doesn't count; None if there is no time limit, as at a shell.
@@ -483,8 +483,7 @@ class RecordedPolicy:
     :param minimum_retention_hours: the longest minimum retention since that time. A run with less counts as
         forced.
     :param persons: the two persons who lowered it: the one who asked and the one who approved.
-    :param at_ms: when it was lowered last. Of the times in the journal and in the stamp, the later one
-        counts.
+    :param at_ms: when the policy was last lowered: the later of the times in the journal and in the stamp.
     :param kept_ms: the longest retention in the settings since that time, if known. A run with less counts as
         forced.
     :param archived: whether proof has been required since that time. Then a run with ``archive: off`` counts
@@ -506,7 +505,7 @@ class RecordedPolicy:
         *,
         archived: bool = False,
     ) -> RecordedPolicy:
-        """Return the policy after a run with these settings. They can only make it stricter."""
+        """Return the policy after a run with these settings, which can only make the policy stricter."""
         hours = [value for value in (self.minimum_retention_hours, minimum_hours) if value is not None]
         periods = [value for value in (self.kept_ms, kept_ms) if value is not None]
         strictest = max(self.approval, approval, key=lambda policy: policy.rank)
@@ -528,7 +527,7 @@ class DecisionRun:
     """Decisions on neighbouring segments of a log whose texts are equal except for times.
 
     :param decisions: the decisions, oldest segment first.
-    :param detail: one text for all of them. Where times differ, it has the first and the last.
+    :param detail: one text for all decisions. Where their times differ, it has the first and the last time.
     """
 
     decisions: tuple[Decision, ...]

@@ -1,7 +1,7 @@
 """The contract of a simulation: the course of a store's disk and of its broker's deletions by other settings.
 
-It has only data and pure functions, with the standard library, because web servers compute it. A broker's
-:class:`BrokerRules` decide by the same rules as its real cleanup. Hours of the day are those of a time zone.
+All is data and pure functions, and imports only the standard library, because web servers compute courses.
+A broker's :class:`BrokerRules` are those of its real cleanup. Hours of the day are those of a time zone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RuleSetting:
     """A setting of the broker that a simulation can change.
 
     :param name: the broker's own name of the setting.
-    :param minimum: the least value that a person may type; None if any. The broker may clamp the value.
+    :param minimum: least value that a person may type; None means no limit. The broker may clamp the value.
     :param unit: the value's unit, such as h, %, ms; "" if there is none.
     """
 
@@ -69,7 +69,7 @@ class RuleLevels:
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """Bytes written to the logs while the broker accepts them.
+    """Bytes that producers write to the logs while the broker accepts writes.
 
     :param bytes_per_day: bytes of the logs alone.
     :param profile: the weight of each hour of the day, in the store's time zone; only their ratios count.
@@ -232,7 +232,7 @@ class CourseSummary:
 class Course:
     """The course from its start, reduced to at most 2,000 points that keep each peak and each drop.
 
-    Two points at the same time are before and after a deletion.
+    Of two points at the same time, the first is before a deletion and the second is after it.
 
     :param used_percent: level of the disk, rounded up to two decimals: a value above a limit stays above it.
     :param retention_ms: age of the oldest message.
@@ -261,7 +261,8 @@ class Advice:
 class BrokerRules(ABC):
     """A broker's deletion rules, without a store. Pure. The code and imports use the standard library only.
 
-    Settings are texts under the broker's names, as in its configuration. Missing settings have its defaults.
+    Settings are texts under the broker's names, as in its configuration. The broker's defaults apply to
+    missing settings.
     Each method but :meth:`unsupported` raises BadInputError if the broker would not work with a value.
     """
 
@@ -293,7 +294,7 @@ class BrokerRules(ABC):
     def windows(
         self, values: Mapping[str, str], time_zone: str, start_ms: int, end_ms: int
     ) -> tuple[tuple[int, int], ...]:
-        """Return the spans of :meth:`hours` between two moments, as begin and end in milliseconds.
+        """Return when the :meth:`hours` between two moments begin and end, in milliseconds.
 
         :param time_zone: IANA name.
         :raises BadInputError: there is no such time zone.
@@ -319,7 +320,7 @@ class BrokerRules(ABC):
     def advice(
         self, values: Mapping[str, str], start: CourseStart, *, wished_hours: int | None = None
     ) -> tuple[Advice, ...]:
-        """Return advice to a person on these settings, with the start's ingest.
+        """Return advice to a person on these settings, at the ingest of ``start``.
 
         :param wished_hours: how long messages should be kept; None means as long as the settings say.
         """
@@ -396,7 +397,7 @@ class CourseRecord:
         forced: bool,
         unexpired: int,
     ) -> None:
-        """Record a pass's deletions, merged with those of the same causes shortly before."""
+        """Record a pass's deletions, in one entry with recent deletions that had the same causes."""
         index = self._open.get((causes, forced))
         if index is not None:
             run = self._runs[index]

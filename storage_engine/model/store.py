@@ -123,9 +123,10 @@ class Segment:
     """One file of a log with its companion files. It covers the offsets [base_offset, end_offset).
 
     :param original_mtime_ns: the file's mtime before a hold changed it; None if no hold has.
-    :param end: offset behind the last one; None if offsets count bytes: ``base_offset`` + size of the file.
-    :param companions: further files in its directory, by name, that its broker can't make again. They are
-        proven and deleted with the segment.
+    :param end: offset behind the segment's last offset; None if offsets count bytes. Then the file's size
+        gives the end.
+    :param companions: further files in its directory that its broker can't make again, sorted by name. They
+        are proven and deleted with the segment.
     """
 
     log: str
@@ -219,9 +220,9 @@ class LogSnapshot:
     ``max_offset`` is the logical end. Every message below ``dispatched_offset`` is in its consume queue. A
     segment that ends above ``dispatched_offset`` must be kept.
 
-    :param unread: why its active segment can't be read, so that ``max_offset`` is the least possible end.
-    :param confirmed_offset: behind this offset the log may be cut off and written again, because not all
-        required replicas have those bytes; None if no other broker decides on the log's bytes.
+    :param unread: why the active segment can't be read. Then ``max_offset`` is the least possible end.
+    :param confirmed_offset: end of the bytes that all required replicas have. Behind it, the log may be cut
+        off and written again. None if no other broker decides on the log's bytes.
     """
 
     name: str
@@ -277,8 +278,8 @@ class Archivable:
     """Segments of a store that may be archived by now.
 
     :param segments: sealed segments, oldest first in each log.
-    :param kept_out: why other sealed segments of a log aren't archived, now or ever, by the log's name.
-    :param refused: the fault or unknown fact that keeps all of a log from the lake, by the log's name.
+    :param kept_out: by log name, why the log's other sealed segments aren't archived, now or ever.
+    :param refused: by log name, the fault or unknown fact that keeps the whole log out of the lake.
     :param is_all: all sealed segments may be archived, because this broker never excludes any.
     """
 
@@ -293,7 +294,7 @@ class Lineages:
     """The lineage of each log: a number that rises when other bytes appear under its offsets.
 
     :param whole: the store's lineage. Each log without its own lineage has it.
-    :param of_logs: lineages of logs that later got a lineage of their own, by the log's name.
+    :param of_logs: by log name, the lineages of logs that later got a lineage of their own.
     """
 
     whole: int
@@ -465,8 +466,8 @@ class LogNames:
     ) -> LogNames:
         """Return the names from known ranges of logs.
 
-        :param present: identities of the logs on disk, by name. A name that no log on disk has belongs to the
-            log that was deleted last, or else to the log that was archived last.
+        :param present: identities of the logs on disk, by name. If no log on disk has a name, the name
+            belongs to the log that was deleted last, or else to the log that was archived last.
         :param archived: archived ranges, oldest first.
         :param gone: deleted ranges of logs, oldest first.
         :param others: deleted ranges of logs whose names other logs have by now.

@@ -194,7 +194,8 @@ def check_queue(hook: StorageEngineHook, queue: str | None) -> None:
 def starter(context: Context) -> Starter:
     """Return the person or schedule that started a DAG run, by Airflow's record.
 
-    An older Airflow doesn't record who starts a run by hand. Then nobody is certainly a second person.
+    An older Airflow doesn't record who starts a run by hand. Then the starter has no name, and no approver is
+    certainly another person.
     """
     run = context["dag_run"]
     name = getattr(run, "triggering_user_name", None)
@@ -205,6 +206,6 @@ def starter(context: Context) -> Starter:
 
 
 def run_key(context: Context) -> str:
-    """Return a run's key for all steps: the DAG run. So a cleared or retried task continues the same run."""
+    """Return the key of a DAG run's steps. A cleared or retried task has it, too, and continues the run."""
     dag_run = context["dag_run"]
     return f"{dag_run.dag_id}/{dag_run.run_id}"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 OFFSETS = "storageEngine_offsets"
 """Key of our own facet: offset ranges of a log."""
 _MOST_RANGES = 100
-"""Most ranges of a log in an event, which is sent as a message. Further ranges are only counted."""
+"""Largest number of a log's ranges in an event. Further ranges are counted, so that events stay small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Lineage:
 
 @lru_cache
 def is_wanted() -> bool:
-    """Return whether this Airflow sends OpenLineage events. If it doesn't, no lake is read for them."""
+    """Return whether this Airflow sends OpenLineage events. If not, no lake is read for such events."""
     try:
         from airflow.providers.openlineage.conf import is_disabled
     except ImportError:
@@ -96,7 +96,7 @@ def archive_lineage(store: ManagedStore, receipts: Sequence[Receipt], *lakes: st
 
 
 def release_lineage(store: ManagedStore, deleted: Sequence[SegmentRelease]) -> Lineage:
-    """Return a release's lineage: it reads lakes for proofs, and deletes the oldest segments of logs."""
+    """Return the lineage of a release. A release reads proofs in lakes, and deletes logs' oldest segments."""
     ranges = _group_spans((row.log, LogSpan(row.base_offset, row.end_offset)) for row in deleted)
     proving = dict.fromkeys(row.lake for row in deleted if row.lake)
     return Lineage(store.real_root, ranges, ranges, read=lake_tables(store, tuple(proving)))

@@ -143,10 +143,10 @@ class StorageEngineFlushCheckpointOperator(StoreOperator):
 
 
 class StorageEngineBrokerTaskOperator(StoreOperator):
-    """Looks after one of the broker's background tasks. It fails if that task should have done more by now.
+    """Looks after one of the broker's background tasks. Fails if that background task is behind.
 
-    Beside a running broker, it only looks. In the store of a stopped broker, it removes files that the broker
-    had begun to remove, if a lake has the same bytes. If nothing is archived, the files stay.
+    Beside a running broker, this operator only looks. In the store of a stopped broker, it removes files that
+    the broker had begun to remove, if a lake has the same bytes. Without archiving, the files stay.
 
     :param broker_task: the broker's name of the task.
     """
@@ -264,8 +264,8 @@ class StorageEngineMaintainOperator(StoreOperator):
 class StorageEngineReportOperator(StoreOperator):
     """Writes the run's report, whatever the run's result, and fails if the run failed.
 
-    A run that did nothing gets no new report if the reasons are those of the last report. The task names that
-    report.
+    If a run did nothing, for the same reasons as in the last report, it gets no new report. The task names
+    the last report.
 
     This is the last task of a store. A DAG run takes its state from its last tasks. Without this task, a run
     with a failure in the middle would end as a success.

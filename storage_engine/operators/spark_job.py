@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
-    """Submits a Spark job of this package for a store. The request and the result are a file each.
+    """Submits a Spark job of this package for a store. The request is in one file, the result in another.
 
     The store's connection names the Spark connection. If it names none, or if the work is less than its
     ``spark_from``, the task does the work itself. If Spark can't start, the task fails.
@@ -69,7 +69,7 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
     def submit(self, context: Context, request: Any, result_kind: type[T]) -> T:
         """Run the job and wait for it.
 
-        :raises StorageEngineError: the job's own error, or an error that the job left no result.
+        :raises StorageEngineError: the job failed, or it left no result.
         """
         from storage_engine.retention.store.managed_store import job_directory
         from storage_engine.spark.job_io import read_result, write_request
@@ -138,7 +138,7 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
 
 
 class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
-    """Computes how far every consumer group is behind, and what the plan would cost it.
+    """Computes the lag of every consumer group, and which groups would lose unread messages by the plan.
 
     The whole table is kept with the run's reports, as Parquet. The groups at risk are written to the journal,
     and the release reads them there under ``lag_policy`` block.
@@ -191,8 +191,8 @@ class _ArchivingOperator(StoreSparkOperator):
 
     The work runs in the task, or in Spark if the connection names one and the work reaches ``spark_from``.
 
-    If the task has an asset alias as outlet and archived segments, it sends events for the store's segments
-    and for the lake's table (:mod:`storage_engine.assets`).
+    If the task has an asset alias as outlet, it sends events on the archived segments and on the lake's table
+    (:mod:`storage_engine.assets`).
 
     :param lake: the name of the store's lake in the asset of its table.
     """
@@ -255,7 +255,7 @@ class _ArchivingOperator(StoreSparkOperator):
 
 
 class StorageEngineArchiveOperator(_ArchivingOperator):
-    """Archives the segments that the plan deletes and that no lake has a proof of yet.
+    """Archives the planned segments that no lake proves yet.
 
     If archiving fails, a person can waive the proof for this plan. Then this task succeeds.
     """
@@ -280,7 +280,7 @@ class StorageEngineArchiveSealedOperator(_ArchivingOperator):
     """Archives sealed segments ahead of deletion, if ``archive_when`` is seal or only the broker deletes.
 
     Otherwise the task is skipped. One run archives the oldest segments up to ``archive_budget_bytes``. If
-    some logs can't be archived, it fails after it has archived all others.
+    some logs can't be archived, the task archives the other logs first, and then fails.
     """
 
     step = Step.SEALED

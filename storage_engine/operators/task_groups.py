@@ -123,7 +123,7 @@ def usage_reported(store: ConfiguredStore) -> None:
 
 
 def _make_report(store: ConfiguredStore) -> StorageEngineReportOperator:
-    """Make the last task. It fails if an earlier task failed, and is skipped if all earlier ones were."""
+    """Make the last task. It fails if an earlier task failed, and is skipped if the task before it was."""
     return StorageEngineReportOperator(
         task_id="report", trigger_rule=TriggerRule.NONE_SKIPPED, **store.task_arguments, **when_failed()
     )

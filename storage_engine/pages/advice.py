@@ -32,7 +32,9 @@ ERRORS: Mapping[str, str] = {
     ),
     "CorruptBodyError": "The message is archived as it was stored. Export it without --decompress.",
     "WrongHostError": "Run the tasks on the store's host. Check the host and queue of the connection.",
-    "DiskUnavailableError": "Check the mount and its server. Until they answer, the store is unknown.",
+    "DiskUnavailableError": (
+        "Check the mount and its server. Until the server answers, the store's state is unknown."
+    ),
     "StoreIdentityError": Text(
         "Check that the path is right. After a real move: ",
         Command("move"),
@@ -82,8 +84,8 @@ ERRORS: Mapping[str, str] = {
     ),
     "QuarantineError": "Leave the quarantine as it is, and look at the files that the error names.",
     "GateRefusedError": Text(
-        "Nothing without a proof was deleted. Correct the cause that the error names, then run again. Or a "
-        "person decides by ",
+        "Nothing without a proof was deleted. Correct the cause that the error names, then run again. A "
+        "person can also waive the proof: ",
         Command("waive"),
         ".",
     ),
@@ -161,12 +163,14 @@ CHECKS: Mapping[str, str] = {
         "Rows are missing from the lake's table, or are in it twice. ", _LAKE
     ),
     "ExpectArchivedSegmentsToFollowOn": Text(
-        "This is no fault if the segments in between were never archived. ",
+        "A gap is no fault if the segments in it were never archived. ",
         Command("validate"),
-        " names these segments.",
+        " names the segments at the gap.",
     ),
     "ExpectOffsetsToFollowOn": Text("A stream in the lake has missing or wrong messages. ", _LAKE),
-    "ExpectOffsetsNotToBeginAgain": "This is no fault if the topic was deleted and made again. Check that.",
+    "ExpectOffsetsNotToBeginAgain": (
+        "Check whether the topic was deleted and made again. If so, these rows are no fault."
+    ),
     "ExpectStoreAndLakeToFormOneInterval": f"Store and lake together have a hole. {_REPLICA}",
     "ExpectNoLostRanges": Text(
         "Stop deleting. Look for the range in a replica, a backup or a second lake. A person may accept the "
@@ -174,7 +178,10 @@ CHECKS: Mapping[str, str] = {
         Command("accept-loss"),
         ".",
     ),
-    "ExpectNoRangesLetGoWithoutArchive": "A person or the policy decided this. Check that this was intended.",
+    "ExpectNoRangesLetGoWithoutArchive": (
+        "These bytes were deleted without a copy, as a person, the policy or the broker decided. Check that "
+        "this was intended."
+    ),
     "ExpectOverlapsToHoldTheSameBytes": Text(
         "Store and lake differ. Check which is right. After a crash recovery a person opens a new lineage: ",
         Command("adopt"),

@@ -30,7 +30,7 @@ _HOUR_STEPS = (1, 2, 3, 6, 12, 24, 48, 72, 168, 336, 720, 1_440, 2_160, 4_320, 8
 _MOST_TICKS = 5
 _LEAST_LABEL_GAP = 11.0
 _ZOOM: Final = 2
-"""Pixels for each unit of the picture. This keeps it sharp on high-resolution screens."""
+"""Pixels for each unit of the picture, so that a PNG is sharp on high-resolution screens."""
 _LETTER: Final = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20">'
     '<text y="15" font-family="{}">{}</text></svg>'
@@ -62,7 +62,7 @@ class ChartCourse:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A horizontal line with its label, for which there is room at ``label_y``."""
+    """A horizontal line. Its label is drawn at ``label_y``, where no other label is."""
 
     y: float
     label_y: float

@@ -34,7 +34,7 @@ def is_dry_run(report: Mapping[str, Any]) -> bool:
 
 
 def with_fate(report: Mapping[str, Any], *fates: str) -> list[Mapping[str, Any]]:
-    """Return the segments with one of these fates."""
+    """Return the report's segments whose ``fate`` is one of these words."""
     return [row for row in report["segments"] if row["fate"] in fates]
 
 

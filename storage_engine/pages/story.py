@@ -234,7 +234,7 @@ def _answer_deleted(report: Mapping[str, Any]) -> Answer | None:
         lines.append(Line(amount(pending) + ("" if is_dry_run(report) else " still to be deleted")))
     if proven:
         them = "it" if len(proven) == 1 else "them"
-        lines.append(Line(f"{amount(proven)} were not deleted by our runs, but a lake has {them}"))
+        lines.append(Line(f"{amount(proven)}: deleted by none of our runs, but a lake has {them}"))
     if missing:
         lines.append(
             Line(f"{amount(missing)} {'is' if len(missing) == 1 else 'are'} missing: deleted by no run")

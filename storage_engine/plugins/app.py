@@ -81,7 +81,7 @@ class NoSuchStoreError(StorageEngineError):
 
 
 def report_of_run(conn_id: str, run_key: str) -> str:
-    """Return the page of a run's report, or a page that the run has no report.
+    """Return the page of a run's report, or a page that says that the run has no report.
 
     :raises NoSuchStoreError: there is no such store.
     :raises JournalUnavailableError: the journal can't be read.
@@ -97,7 +97,7 @@ def report_of_run(conn_id: str, run_key: str) -> str:
 
 
 def report_or_none(conn_id: str, run_key: str) -> str:
-    """Return the page of a run's report, or after any error a page that the run has no report.
+    """Return the page of a run's report. After any error, the page says that the run has no report.
 
     :param conn_id: id of a connection, which the user may have no right to know.
     """
@@ -222,7 +222,7 @@ def _make_response(
 
 MOST_BODY_BYTES = 32 * 1024
 WAIT_SECONDS = 2.0
-"""Longest wait for the previous question. A user who moves a slider asks before the last answer has come."""
+"""Longest wait for the previous question. A user who moves a slider asks again before an answer has come."""
 _BUSY = "Another what-if is being computed on this API server. Try again in a few seconds."
 _LATER = {"Retry-After": "3"}
 _MOST_WAITING = 2
@@ -230,7 +230,7 @@ _turns = Semaphore(1)
 _FOLDER = Path(__file__).parent / "static"
 PAGE = "index.html"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
-"""Media types by file ending, since systems differ in their types."""
+"""Media types by file ending. A system's own table may have other types."""
 
 
 @asynccontextmanager

@@ -34,9 +34,9 @@ from storage_engine.journal.reading.queries import JournalReader
 T = TypeVar("T")
 
 ANSWER_SECONDS = 5
-"""Longest time for a connection to a database server, and again for one query."""
+"""Longest time to connect to a database server, and also the longest time of one query."""
 _SLOW_SECONDS = 1.0
-"""An error that took longer is likely to come again. For a pause, later requests get the error at once."""
+"""An error after more than this time is likely to recur. Later requests get it at once, for a pause."""
 _PAUSE_SECONDS = 30.0
 _AT_ONCE = 4
 """Largest number of queries to one journal at the same time. Each takes a thread that all journals share."""
@@ -104,10 +104,9 @@ _REMEMBERED_SECONDS = 60.0
 """Time for which a journal's URL is reused, since a look-up takes longer than a query."""
 _LONGEST_SECONDS = 900.0
 _LOOKED_UP_AT_ONCE = 20
-"""Largest numbers of known and of new connections that one load of the page of all stores looks up.
+"""How many known connections, and how many new ones, one load of the page of all stores looks up at most.
 
-For other known connections, the load reuses the URLs. A look-up takes longer the more connections were
-looked up.
+For other known connections, the load reuses the URLs. Each look-up takes longer than the one before it.
 """
 _LOOKING_SECONDS = 0.1
 """Time after which one load of the page looks up no further new connections."""
@@ -116,15 +115,15 @@ _OF_ANOTHER = (ProblemKind.NO_STORE, ProblemKind.JOURNAL)
 """Problems that may be false for a store whose connection wasn't looked up, since its journal is unknown."""
 _MOST_JOURNALS = 256
 _WAIT_SECONDS = 2.0 * ANSWER_SECONDS
-"""Longest wait for all journals, which are queried at the same time: for a connection and for an answer."""
+"""Longest wait for all journals, which are queried at the same time. It covers connections and queries."""
 
 REACH = (
     "The API server must reach the journal. It reaches a journal in PostgreSQL from anywhere. A journal file "
-    "must be on the API server's host, and its user must be able to read it."
+    "must be on the API server's host, and the server's user must be able to read the file."
 )
 
 _addresses: dict[str, tuple[float, str]] = {}
-"""Time until which a URL is reused, and the URL, by connection id."""
+"""By connection id, the URL and the time until which it is reused."""
 _looked_up: set[str] = set()
 """Ids of connections that were looked up, with or without success."""
 
@@ -158,7 +157,7 @@ def _reader(url: str) -> JournalReader:
 
 
 def _reuse_addresses(conn_ids: Iterable[str]) -> Mapping[str, str]:
-    """Return URLs that are due for a look-up, but are reused until more overdue URLs were looked up."""
+    """Return, by connection id, URLs that are due for a look-up, but wait for URLs that were due earlier."""
     now = time.monotonic()
     due = sorted((_addresses[conn_id][0], conn_id) for conn_id in conn_ids if conn_id in _addresses)
     late = [(until, conn_id) for until, conn_id in due if until <= now]
@@ -215,7 +214,7 @@ def _not_yet(conn_id: str) -> StoreLine:
 
 
 def in_own_threads(work: Callable[P, T]) -> Callable[P, Awaitable[T]]:
-    """Make a route run in a thread of this module. A request that waits for such a thread takes no other."""
+    """Make a route run in a thread of this module. A request that waits for it occupies no other thread."""
 
     @wraps(work)
     async def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -225,7 +224,7 @@ def in_own_threads(work: Callable[P, T]) -> Callable[P, Awaitable[T]]:
 
 
 def all_at_once(works: Sequence[Callable[[], T]], limit_seconds: float) -> list[T | None]:
-    """Return the results of all calls in their order; None for a call that isn't done in time."""
+    """Return the results of all calls in their order; None for a late call. A single call has no limit."""
     if len(works) == 1:
         return [works[0]()]
     futures: list[Future[T]] = [_of_journals.submit(work) for work in works]

@@ -67,8 +67,8 @@ def propose_spark(named: str | None, usable: Collection[str], taken: Collection[
     return SparkProposal(
         conn_id,
         conn_id not in taken and conn_id not in usable,
-        f"Archive and consumer lag run as Spark jobs by the connection {conn_id}: large ones, from "
-        f"{SETTINGS['spark_from'].empty} on. Smaller jobs run in the tasks themselves, with the same proof. "
+        f"Archive and consumer lag run as Spark jobs by the connection {conn_id} if the work reaches one of "
+        f"{SETTINGS['spark_from'].empty}. Smaller work runs in the tasks themselves, with the same proof. "
         "The field spark_from sets another limit. With 0, all work runs in Spark.",
     )
 
@@ -108,11 +108,11 @@ OLDER_DAGS = {
     "storage_forced_cleanup": "storage_forced_cleanup__{store}",
     "storage_flush_checkpoint": "storage_monitor__{store}",
 }
-"""Ids of DAGs from before each store had its own DAGs, with the present DAG that does the same work."""
+"""Old DAG ids, from releases without DAGs for each store, with the DAG that does the same work today."""
 _SETTINGS_FILE = "airflow.cfg"
 _CONNECTIONS_FILE = "connections.json"
 _WORKERS = 10
-"""Most tasks at a time, 27 MiB each. A hanging store blocks at most nine of them."""
+"""Largest number of tasks at a time, of 27 MiB each. A store that hangs blocks at most nine tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Project:
 
     @property
     def store_root(self) -> str:
-        """The root in the store's connection, as the project was created with it."""
+        """The store's root in the connection with which the project was created."""
         return str(json.loads(self.connections[STORE_CONNECTION]["extra"])["root"])
 
     @property
@@ -225,7 +225,7 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
     listed = "".join(f"  {old:{width}}  {new}\n" for old, new in ids.items())
     file = project.home / "dags" / _OLDER_DAG_IDS
     runs = (
-        f"Active runs end under their old ids, from {file}. Remove this file after that.\n"
+        f"The file {file} lets active runs end under their old ids. Remove it when they have ended.\n"
         if file.exists()
         else Text("To let an active run end under its old id: ", Command("init", "--older-dag-ids"), "\n")
     )

@@ -78,7 +78,7 @@ class Option:
 class FileChange:
     """Change of one file.
 
-    :param before: present content of the file, or None if the file doesn't exist.
+    :param before: content of the file before the change, or None if the file doesn't exist.
     """
 
     path: Path
@@ -125,7 +125,7 @@ def settings_change(airflow: OwnAirflow, *options: Option) -> tuple[FileChange, 
 def stores_with(airflow: OwnAirflow, conn_id: str, default: str, queue: str | None = None) -> str:
     """Return the option that lists the stores, with one more store.
 
-    :param default: the default of the option. It is left out if no connection has this id.
+    :param default: the store in the option's default value. It is left out if no connection has this id.
     :param queue: queue of the edge worker that sees the store's disk, or None if no edge worker sees it.
     """
     without = default if default not in airflow.connections and default != conn_id else ""

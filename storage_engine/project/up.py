@@ -34,7 +34,7 @@ _TIMEOUT_SECONDS = 30
 
 
 class ApiError(StorageEngineError):
-    """Airflow's API could not be reached or refused a call.
+    """Airflow's API refused a call, or could not be reached.
 
     :param status: HTTP status, or None if there was no answer.
     """
@@ -55,7 +55,7 @@ class AirflowApi:
     def log_in(cls, address: str, user: str, password: str) -> Self:
         """Log in as ``user``, and return a client with the token.
 
-        :raises ApiError: the server refuses the login.
+        :raises ApiError: the server refuses the login, or can't be reached.
         """
         answer = cls(address, None).post("/auth/token", {"username": user, "password": password})
         return cls(address, answer["access_token"])
@@ -319,7 +319,7 @@ LOCK_FILE = ".storage-engine.lock"
 
 @contextmanager
 def directory_lock(directory: Path) -> Iterator[None]:
-    """Lock ``directory``, created if missing, for this block. The lock ends with the process at the latest.
+    """Lock ``directory`` for this block. A missing directory is created. A killed process loses its lock.
 
     :raises BadInputError: another process has locked it.
     """
@@ -366,7 +366,7 @@ def up(directory: Path, say: Callable[[str], None]) -> int:
 
 
 def free_port(preferred: int = _PREFERRED_PORT) -> int:
-    """Return a free port of the loopback address, the preferred one if it is free. 0 means any port."""
+    """Return a free port of the loopback address: ``preferred`` if it is free, otherwise any port."""
     for port in (preferred, 0):
         with socket.socket() as probe:
             # A port that an ended server left in TIME_WAIT is free; one that is listened on is not.
@@ -403,7 +403,7 @@ _KILL_SECONDS = 10.0
 
 
 class ProcessTree:
-    """Processes that we started, and all processes that these started."""
+    """Processes that we started, with all their descendants."""
 
     def __init__(self) -> None:
         self._mark = uuid.uuid4().hex
@@ -454,7 +454,7 @@ class ProcessTree:
         return processes
 
     def ask(self) -> None:
-        """Ask the started processes to end."""
+        """Ask the processes that we started to end, but not their descendants."""
         for process in self._started.values():
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)

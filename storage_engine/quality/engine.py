@@ -202,7 +202,7 @@ class _Swallowed(logging.Handler):
 def files_written(directory: Path) -> Iterator[None]:
     """Run a block in which Great Expectations writes into a directory. File errors are raised, not logged.
 
-    :raises OSError: a file can't be written, for example on a full disk. It names the file or directory.
+    :raises OSError: a file can't be written, for example on a full disk. The error names the path.
     """
     logger, swallowed = logging.getLogger(_LOGGER), _Swallowed()
     propagate, logger.propagate = logger.propagate, False

@@ -1,8 +1,8 @@
 """The expectations' rules, the suites that name them, and runs of suites without Great Expectations.
 
-A rule is pure. It takes the columns that its expectation names, and returns one boolean for each row. Columns
-are arrays of NumPy or Series of pandas, for the suites of rows also columns of Spark. A fact table has "" for
-a missing text, and -1 for a missing offset.
+A rule is pure. It takes the columns that its expectation names, and returns one boolean for each row. A
+column is a NumPy array or a pandas Series. In the suites of rows, it may also be a Spark column. A fact table
+has "" for a missing text, and -1 for a missing offset.
 
 The JSON of the suites in ``expectations/`` alone decides what is expected of a fact table. Users may make it
 stricter. This module doesn't import Great Expectations. ``engine`` makes its classes from these rules.
@@ -136,8 +136,8 @@ def covered(rows: Rows) -> Verdicts:
 def one_interval(rows: Rows) -> Verdicts:
     """Check that each range of store and lake begins at the end of the previous range.
 
-    A lost or unknown range isn't counted, so the range after the gap breaks the rule. A range that a person
-    gave up (WARNING) is counted.
+    A lost or unknown range isn't counted, so the range after the gap breaks the rule. It is counted if its
+    status is WARNING, such as after a person accepted the loss.
 
     :param rows: log, start_offset, end_offset, where, status.
     """
@@ -146,7 +146,7 @@ def one_interval(rows: Rows) -> Verdicts:
 
 
 def not_lost(rows: Rows) -> Verdicts:
-    """Check that no range is lost or unknown, except by a person's decision.
+    """Check that no range is lost or unknown, except ranges with only a WARNING, such as accepted losses.
 
     :param rows: where, status.
     """
@@ -154,7 +154,7 @@ def not_lost(rows: Rows) -> Verdicts:
 
 
 def not_let_go(rows: Rows) -> Verdicts:
-    """Check that no range was deleted without a copy by a person's decision.
+    """Check that there is no lost range with only a WARNING, such as an accepted loss.
 
     :param rows: where, status.
     """
@@ -162,7 +162,7 @@ def not_let_go(rows: Rows) -> Verdicts:
 
 
 def same_bytes(rows: Rows) -> Verdicts:
-    """Check that hashes agree where store and lake overlap. An unchanged file isn't hashed again.
+    """Check that the hashes of a segment in store and lake agree. An unchanged file isn't hashed again.
 
     :param rows: archived_sha256, local_sha256 ("" if not read), unchanged.
     """
@@ -189,7 +189,7 @@ def blank(rows: Rows) -> Verdicts:
 
 
 def as_receipted(rows: Rows) -> Verdicts:
-    """Check that a data file has the length of its receipt, and the hash if the file was read.
+    """Check that a data file has the length that its receipt says, and, if the file was read, the hash.
 
     :param rows: expected_bytes, found_bytes (-1 if missing), expected_sha256, found_sha256 ("" if not read).
     """
@@ -200,7 +200,7 @@ def as_receipted(rows: Rows) -> Verdicts:
 
 
 def in_table_once(rows: Rows) -> Verdicts:
-    """Check that the table's current snapshot has a data file exactly once, and deletes none of its rows.
+    """Check that the table's current snapshot has a data file exactly once, and none of its rows is deleted.
 
     :param rows: times_in_table, delete_files.
     """
@@ -208,7 +208,7 @@ def in_table_once(rows: Rows) -> Verdicts:
 
 
 def unique(rows: Rows) -> Verdicts:
-    """Check that no two archived rows cover the same bytes, and that the number of rows is the receipt's.
+    """Check that no two archived rows cover the same bytes, and that there are as many as the receipt says.
 
     :param rows: duplicates, expected_rows, found_rows.
     """
@@ -224,7 +224,7 @@ def none(rows: Rows) -> Verdicts:
 
 
 def counted(rows: Rows) -> Verdicts:
-    """Check that the number of messages is the receipt's.
+    """Check that there are as many messages as the receipt says.
 
     :param rows: expected_messages, found_messages.
     """
@@ -251,9 +251,8 @@ def in_range(rows: Rows) -> Verdicts:
 WARNING = "warning"
 """Severity of findings that are no certain fault.
 
-These are states that the broker repairs, or that a person decided. They are also states that look like a
-fault in the files, such as a topic that was deleted and created again. And they are moved rows whose receipt
-has to be renewed.
+The broker repairs such a state, a person decided it, or it only looks like a fault, as a topic that was
+deleted and created again does. Moved rows whose receipt has to be renewed belong here, too.
 """
 
 EXAMPLES = 10

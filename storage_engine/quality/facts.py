@@ -1,4 +1,4 @@
-"""Fact tables: facts about a store, and about a lake's receipts, data files and rows, a table for each suite.
+"""Fact tables about a store, and about a lake's receipts, data files and rows. Each suite has one table.
 
 The expectations decide whether a fact is a fault. This module doesn't.
 """
@@ -87,10 +87,9 @@ _NO_ROWS = pa.table({name: pa.array([], pa.int64()) for name in _PLACE_COLUMNS})
 class ReceiptFact:
     """A receipt with its hashes, and the hashes that the chain expects.
 
-    :param fault: why the receipt can't allow a deletion; "" if it allows one, isn't current, or wasn't
-        checked.
-    :param moved: why the receipt has to be renewed although its rows prove its bytes; "" if it needs no
-        renewal.
+    :param fault: why the receipt can't allow a deletion; "" if the receipt allows a deletion, isn't current,
+        or wasn't checked.
+    :param moved: why the receipt has to be renewed, although its rows prove its bytes; else "".
     """
 
     subject: str
@@ -162,14 +161,14 @@ class LakeFacts:
     ended: tuple[Receipt, ...] = ()
     """Receipts of expired segments."""
     expiries: Mapping[str, str] = field(default_factory=dict)
-    """Texts of the keep policy's acts with their times, by the act's SHA-256."""
+    """By an act's SHA-256, a text on the keep policy and time of that expiry."""
 
 
 NO_LAKE = LakeFacts((), {}, (), (), (), frozenset(), ())
 
 
 def laid_over(first: LakeFacts, second: LakeFacts) -> LakeFacts:
-    """Combine two lakes of one store: all files and rows, and for each segment a receipt valid in either."""
+    """Combine the facts of two lakes of a store. For each segment, a receipt that isn't broken counts."""
     holding = [row for row in second.receipts if row.identity not in second.broken]
     receipts, broken = merge_lakes(first.receipts, first.broken, holding)
     identities = {row.identity for row in receipts}
@@ -267,7 +266,7 @@ def collect_lake(
 def _looks_in_part(
     reader: Reader, history: Sequence[Receipt], deep: AbstractSet[Slot] | None, *, full: bool
 ) -> Iterator[tuple[SegmentIdentity, Look]]:
-    """Yield looks at files of segments whose rows lack topics because of archive rules."""
+    """Look at the files of segments from which archive rules left topics out, and yield each look."""
     for receipt in (row for row in current(history) if row.lacks_by_rules):
         is_close = full or (deep is not None and (receipt.log, receipt.base_offset) in deep)
         look = reader.look(receipt, Depth.FILES if is_close else Depth.SIZES)
@@ -405,7 +404,7 @@ def explain_ranges(
     """Return the ranges with further details from the broker's files.
 
     :param others: result of :func:`other_logs`.
-    :param cleaned_to: offset by log up to which a cleaner has run, and may have removed all records.
+    :param cleaned_to: by log, the offset up to which a cleaner has run and may have removed all records.
     """
     logs: set[str] = set()
 
@@ -434,7 +433,7 @@ def other_logs(
 ) -> dict[str, str]:
     """Return contradictions between logs on disk and their receipts, by log.
 
-    Only logs with their own identity are compared, without the running broker.
+    Only logs that have an identity in receipts are compared. The running broker isn't asked.
 
     :param record: the store's record; None if no journal knows the store. Then the newest lineages are used.
     """
@@ -595,7 +594,7 @@ def _run_scope(store: AnyStore, run_key: str) -> RunScope:
 def _journal(store: AnyStore) -> tuple[Journal, StoreRecord | None]:
     """Return a store's journal, and the journal's record of the store.
 
-    The lakes must be open already: this creates a missing journal, which is wrong if a lake is missing, too.
+    The lakes must be open already: a missing journal is created, and that is wrong if a lake is missing, too.
     """
     journal = store.journal if isinstance(store, Context) else Journal(store.journal_url)
     managed = managed_of(store)
@@ -628,7 +627,7 @@ def known_store(
     lakes: Sequence[Lake],
     unreachable: Mapping[str, str],
 ) -> tuple[str | None, tuple[ReleasedSpan, ...], tuple[str, ...]]:
-    """Return a store's id, its deleted segments, and notes. The id is None if no journal or lake has one."""
+    """Return a store's id, its deleted segments, and notes. The id is None if no journal or lake knows it."""
     if record is not None:
         return record.store_id, all_gone_spans(journal, record, unreachable), ()
     if not store.archives:

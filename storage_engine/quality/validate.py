@@ -44,8 +44,8 @@ def validate_store(
 ) -> ValidationResult:
     """Check that store and lake together still have all bytes, and that changed parts are right.
 
-    Neither is changed. ``validation.json`` and ``report.html`` are written under ``output_dir``, for a run
-    also ``report.json``, and with Great Expectations also Data Docs. They replace earlier results there.
+    Store and lake aren't changed. The results replace earlier results in ``output_dir``: ``validation.json``,
+    ``report.html``, for a run ``report.json``, and with Great Expectations Data Docs.
 
     :param run_key: run whose segments are checked, and whose journal gets the result; None to check the
         boundaries of all ranges.
@@ -152,7 +152,7 @@ def write_page(
 
 
 def _is_of_earlier_release(directory: Path) -> bool:
-    """Return whether a release that didn't mark its directories made this Great Expectations project."""
+    """Return whether an early release, which marked no directory, made this Great Expectations project."""
     if directory.is_symlink() or not (directory / "gx" / "great_expectations.yml").is_file():
         return False
     return {path.name for path in directory.iterdir()} <= {"gx", "checks.json"}

@@ -95,8 +95,8 @@ def accept_loss(
 
     From then on validation warns of this loss, and doesn't fail.
 
-    :param start_offset: first offset of a range up to ``end_offset``. The whole range must be LOST or
-        UNKNOWN, and in no lake. The journal records losses of missing logs, and of segments that others
+    :param start_offset: first offset of the range, which ends at ``end_offset``. The whole range must be LOST
+        or UNKNOWN, and in no lake. The journal records losses of missing logs, and of segments that others
         deleted. A range that neither store nor lakes have counts as lost, too.
     :param log: the log of the range, or None for the first log that has lost all of the range.
     :raises BadInputError: a part of the range is in a known place, or no reason is given.
@@ -159,7 +159,7 @@ def _ask_every_lake(context: Context) -> None:
 class _Lost:
     """A range that no known place has.
 
-    :param gap: the known facts about the range, if only a gap between store and lake shows the loss.
+    :param gap: facts about a gap between store and lake, if only the gap shows the loss; else "".
     :param log_id: identity of the range's log, or "" if unknown.
     :param is_other: another log has the name of the range's log by now.
     """
@@ -212,7 +212,7 @@ def _is_accepted(row: _Lost, loss: AcceptedLoss) -> bool:
 
 
 def _gaps(context: Context, lost_rows: Sequence[_Lost]) -> list[_Lost]:
-    """Return ranges beside ``lost_rows`` that neither store nor lakes have, as the monitor finds them.
+    """Return further ranges that neither store nor lakes have, as the monitor finds them.
 
     :raises LakeUnavailableError: no lake can be read.
     """
@@ -254,10 +254,10 @@ def _lost_end(rows: Sequence[_Lost], label: str, offset: int) -> int:
 def contradictions(
     store: ManagedStore, record: StoreRecord, logs: Iterable[LogSnapshot]
 ) -> Iterator[Segment]:
-    """Yield segments that differ from their receipt, or from a data file committed without a receipt.
+    """Yield segments that differ from their receipt, or from a data file that has no receipt.
 
-    Such a file is left by a run that was killed after the commit of data and before the commit of receipts.
-    Archiving also refuses other bytes in the place of such a file.
+    A run that was killed between the commits of data and receipts leaves such a file. If a segment has other
+    bytes than such a file, archiving refuses it, too.
 
     :raises LakeUnavailableError: a lake can't be read.
     """
@@ -303,15 +303,15 @@ STAMP_RUN = "stamp"
 def adopt(
     store: ManagedStore, person: str, reason: str, *, force: bool = False, log: str | None = None
 ) -> StoreRecord:
-    """Open a new lineage: from now on the store's offsets may have other bytes than the lake has there.
+    """Open a new lineage. From now on, the store may have other bytes than the lake at the same offsets.
 
     The archived segments stay in the lake under the old lineage.
 
     :param log: the only log that gets a new lineage, or None for all logs.
     :param force: open a new lineage even if nothing on disk contradicts the archive. Then all segments on
         disk are archived once more, and queries see each of their rows twice.
-    :raises BadInputError: no reason is given, or no segment contradicts its receipt. Also if no log is named,
-        and only some of several logs have such a segment.
+    :raises BadInputError: no reason is given, the store has no such log, or no segment contradicts its
+        receipt. Also raised if no log is named, and only some of several logs have such a segment.
     """
     _check_decision("adopt", person, reason, "compares the store with its archived segments")
     journal = Journal(store.journal_url)
@@ -329,9 +329,9 @@ def adopt(
     if contradicted and sound and log is None:
         named = ", ".join(sorted(contradicted))
         raise BadInputError(
-            f"{store.root}: expected every log to differ from its archived segments, found that only these "
-            f"do: {named}. Nothing was changed. Name each of them with --log. Otherwise the other logs are "
-            "archived once more, and queries see each of their rows twice."
+            f"{store.root}: expected every log to differ from its archived segments, found differences only "
+            f"in {named}. Nothing was changed. Name each of these logs with --log. Otherwise the other logs "
+            "are archived once more, and queries see each of their rows twice."
         )
     if not force and not contradicted:
         raise BadInputError(
@@ -349,7 +349,7 @@ def adopt(
 def _contradicted_logs(
     store: ManagedStore, record: StoreRecord, logs: Sequence[LogSnapshot]
 ) -> tuple[set[str], set[str]]:
-    """Return the logs whose bytes contradict the archive under their names, and the other archived logs."""
+    """Return the names of logs whose bytes contradict the archive, and those of the other archived logs."""
     differing = {segment.log for segment in contradictions(store, record, logs)}
     lakes = store.archive_lakes
     receipts = (current_receipts(open_lake(config), record, with_ended=True) for config in lakes)
@@ -388,10 +388,10 @@ def move(
     """Record that a store is at the place of ``store`` on this machine, with this name.
 
     :param leave_unproven: number of unproven segments in another journal's hold that the broker may delete.
-    :raises GateRefusedError: another journal's hold keeps more segments than that; nothing was changed.
+    :raises GateRefusedError: another journal's hold keeps more than ``leave_unproven`` unproven segments.
     :raises BadInputError: the name is empty, or differs from the connection's name.
-    :raises StoreIdentityError: it is unknown which store this is, this is a copy, or the place or the name is
-        taken.
+    :raises StoreIdentityError: it is unknown which store the directory is, the directory is a copy, or the
+        place or the name is taken.
     :raises WrongHostError: the settings say that the store is on another machine.
     :raises LakeUnavailableError: only the lake knows the store's lineage, and it can't be read.
     """
@@ -422,9 +422,9 @@ def move(
 
 
 def _find_moved(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
-    """Return the store in this directory, by its place or its stamp.
+    """Return the journal's record of the store in this directory, found by the store's place or stamp.
 
-    If the journal lacks it, return its stamp.
+    If the journal has no such record, return the stamp.
 
     :raises StoreIdentityError: nothing proves which store the directory is, or it is a copy.
     """
@@ -474,10 +474,10 @@ def stamp(
 ) -> Stamp:
     """Decide which store a directory is, and write its stamp again.
 
-    Earlier knowledge of the lakes given here no longer counts: only their present state does. Earlier
-    knowledge of other lakes stays. The lakes are read before anything is changed.
+    Of the lakes given here, only the present state counts from now on. What was known of other lakes still
+    counts. The lakes are read before anything is changed.
 
-    :param store_id: id of the store in this directory. None for the id in the journal, or else the stamp.
+    :param store_id: id of the store in this directory; None means the id in the journal, or in the stamp.
     :param new: the directory is a store of its own, copied from another one, and gets a new identity.
     :raises BadInputError: no reason is given, or neither ``store_id``, journal nor stamp names a store.
     :raises StoreIdentityError: another store has this place or the new name, or the directory is a copy.
@@ -524,7 +524,8 @@ def stamp(
 def _finish_killed(store: ManagedStore, journal: Journal) -> None:
     """Finish a killed run: write its stamp to all directories of the store.
 
-    This is done only if each directory has this new stamp, or a stamp that it had when the run began.
+    The stamp is written only if the present stamps are of its store, or of stores that the directories were
+    stamped with when the run began.
     """
     record = journal.find_store(store.real_root, store.host)
     run = journal.find_run(record.store_id, STAMP_RUN) if record else None
@@ -538,7 +539,7 @@ def _finish_killed(store: ManagedStore, journal: Journal) -> None:
 
 
 def _ids_before(root: str) -> list[str]:
-    """Return the store ids in the directory's stamps, or none if one is unreadable and will be replaced."""
+    """Return the store ids in the directory's stamps; none if a stamp is unreadable and will be replaced."""
     with suppress(StoreIdentityError):
         return sorted(stamped_ids(root))
     return []
@@ -590,7 +591,7 @@ def _is_other(head: LakeHead, lakes: Sequence[_AskedLake]) -> bool:
 
 
 def _heads_before(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[LakeHead, ...]:
-    """Return the store's last receipt in each lake, by journal or stamp, whichever knows the longer chain."""
+    """Return the store's last receipt in each lake. Of journal and stamp, the longer known chain counts."""
     stamp = read_stamp(store.real_root)
     other_heads = stamp.lakes if stamp is not None and stamp.store_id != record.store_id else ()
     longest: dict[tuple[str, str], LakeHead] = {}
@@ -650,7 +651,7 @@ def _find_store_id(store: ManagedStore, journal: Journal, store_id: str | None) 
 
 
 def _lineages(store: ManagedStore, store_id: str, lakes: Sequence[Lake]) -> Lineages:
-    """Return a store's newest lineages, from the lakes and the stamp. The journal doesn't know the store.
+    """Return the newest lineages of a store that the journal doesn't know, from the lakes and the stamp.
 
     :raises BadInputError: neither a lake nor the stamp knows the store.
     """

@@ -111,7 +111,7 @@ def test_files_come_from_the_installed_package_where_there_is_no_checkout(
     monkeypatch.setattr(resources, "_CHECKOUT", tmp_path / "nowhere")
     (tmp_path / "installed" / "dags").mkdir(parents=True)
     assert resources.project_path("dags") == tmp_path / "installed" / "dags"
-    with pytest.raises(BadInputError, match="spark_jobs: not found"):
+    with pytest.raises(BadInputError, match="spark_jobs: expected this path"):
         resources.project_path("spark_jobs")
 
 

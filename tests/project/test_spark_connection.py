@@ -29,7 +29,8 @@ def test_one_that_somebody_set_up_is_proposed_else_a_new_one(
     found = propose_spark(None, usable, taken)
     assert (found.conn_id, found.is_new) == (conn_id, is_new)
     assert (
-        f"run as Spark jobs by the connection {conn_id}: large ones, from 2GiB, 1000 segments," in found.text
+        f"run as Spark jobs by the connection {conn_id} if the work reaches one of 2GiB, 1000 segments,"
+        in found.text
     )
 
 

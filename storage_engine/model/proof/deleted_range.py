@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 DELETION = "deletion"
-"""Field of a receipt's evidence: :class:`RunDigest` of the last deletion before it, from the store's stamp.
-"""
+"""Field of a receipt's evidence: the :class:`RunDigest` of the last deletion that the stamp named."""
 
 
 class What(StrEnum):
@@ -44,7 +43,7 @@ class RunDigest:
 class DeletedRange:
     """Offsets [start_offset, end_offset) of a log that one run deleted or found deleted, for one cause.
 
-    :param run_begun_at_ms: as in :class:`RunDigest`. The same holds for ``event_id`` and ``events_sha256``.
+    :param run_begun_at_ms: as in :class:`RunDigest`, like ``event_id`` and ``events_sha256``.
     :param cause: the cause in one word, as in the journal.
     :param at_ms: when the journal recorded the last part of the range as gone, in ms since the epoch.
     :param store_name: the store's name when the row was written.

@@ -145,7 +145,7 @@ class _CompanionRecord(_CompanionFacts):
 
 
 def _decompress(file: _CompanionRecord) -> bytes:
-    """Return the decompressed content. It never takes more memory than the recorded size."""
+    """Return a companion's decompressed content. This never takes more memory than the recorded size."""
     inflate = zlib.decompressobj()
     try:
         content = inflate.decompress(base64.b64decode(file.content, validate=True), file.size_bytes + 1)
@@ -181,30 +181,30 @@ def _show(value: Any) -> str:
 
 
 PROOF_VERSION = 3
-"""Increased when the meaning of "proven" changes, or when receipts get another field. Older code doesn't
-trust a receipt with a higher version. Version 1 names data files by their whole locations, and has no field
-after ``row_hash``. Version 3 has a root.
+"""Version of receipts. It rises when "proven" gets another meaning, or when receipts get another field. Older
+code doesn't trust a receipt with a higher version. In version 1, a receipt names data files by their whole
+locations, and has no field after ``row_hash``. In version 3, a receipt has a root.
 """
 
 _VERSION_WITHOUT_ROOT = 2
 
 
 def proof_version_of(root: str | None) -> int:
-    """Return the version of a proof with this root. None if the proof has no root."""
+    """Return the version of a proof with this root, or of a proof without a root if ``root`` is None."""
     return _VERSION_WITHOUT_ROOT if root is None else PROOF_VERSION
 
 
 EXPIRED = "expired"
-"""State of a receipt whose segment's rows left the lake by a keep rule. Persisted: never renamed."""
+"""State of a receipt: a keep rule removed the segment's rows from the lake. Persisted: never renamed."""
 
 PARTIAL = "partial"
-"""State of a receipt if the lake has only some of its streams. Persisted: never renamed."""
+"""State of a receipt: the lake has only some of the segment's streams. Persisted: never renamed."""
 
 NOT_ARCHIVED = "not archived, by rule "
-"""Start of the record on bytes deleted without a copy because of a rule. Persisted: never changed."""
+"""Beginning of the text on bytes that a rule keeps out of the lake. Persisted: never changed."""
 
 _ARCHIVE_RULE = "archive"
-"""Kind of the act that makes a receipt partial from its beginning. Persisted."""
+"""Kind of a receipt's act if archive rules left streams out when the segment was archived. Persisted."""
 
 NO_EXPIRIES: Mapping[str, str] = MappingProxyType({})
 
@@ -243,7 +243,7 @@ class StoredFile:
 
 
 def files_text(files: Iterable[StoredFile]) -> str:
-    """Return files as JSON text. In a list column, some engines don't tell null from an empty list."""
+    """Return files as JSON text. In a column of lists, some engines would mix up null and an empty list."""
     return json.dumps([[file.location, file.size_bytes, file.sha256] for file in files])
 
 
@@ -291,7 +291,7 @@ class Receipt(ProvenRows):
 
     ``source_*`` are the file's facts when it was proven. ``sequence`` counts the store's rows from 0.
     ``previous_hash`` is the ``row_hash`` of the row before, or 64 zeros for the first row. This chain shows
-    tampering. Timestamps in milliseconds since the epoch; first/last store timestamps are None when the
+    tampering. Times are in milliseconds since the epoch. The first and last store timestamps are None if the
     segment has no message.
 
     The fields after ``row_hash`` came later and may be empty in any row. A field that is None isn't part of
@@ -300,15 +300,15 @@ class Receipt(ProvenRows):
     :param data_file: relative to the location of the table of rows; the whole location in rows of version 1.
     :param moved_to: the files into which another engine has moved the segment's rows, and their delete files,
         as text of :func:`files_text`; None while the rows are in ``data_file`` as written.
-    :param end_offset: offset behind the segment's last; None means ``base_offset`` + ``size_bytes``.
+    :param end_offset: offset behind the segment's last offset; None means ``base_offset`` + ``size_bytes``.
     :param files: the segment's companion files, as text of :func:`companions_text`; None if there are none.
     :param store_name: the store's name when the segment was proven.
-    :param store_host: the machine that the store was on then.
-    :param log_id: the broker's own identity of the log, where the name doesn't identify it.
+    :param store_host: the machine that had the store when the segment was proven.
+    :param log_id: the broker's own identity of the log, if the name alone doesn't identify the log.
     :param digest: the broker's digest of the segment's content; None if ``sha256`` is that digest.
     :param evidence: further known facts of the proof, as JSON; see :data:`SETTLED`.
     :param root: root of the hash tree over the segment's rows, in hex; None if there is no root yet.
-    :param streams: JSON list of the streams below the root; None if there is one stream and the lake has it.
+    :param streams: JSON list of the streams below the root; None if the lake has the only stream.
     :param row_groups: the row groups of ``data_file`` that have the segment's rows, as ``FIRST-END``, END
         exclusive; None means all row groups.
     :param state: ``partial`` or ``expired``; None if the segment is whole.
@@ -361,13 +361,13 @@ class Receipt(ProvenRows):
 
     @property
     def gone_streams(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the entries in ``streams`` of the streams that left the lake, by name."""
+        """Return, by name, the entry in ``streams`` of each stream that isn't in the lake."""
         streams = json.loads(self.streams or "[]")
         return {stream["name"]: stream for stream in streams if stream["gone"] is not None}
 
     @property
     def kept_streams(self) -> frozenset[str]:
-        """Return the names of the streams that are still in the lake, by ``streams``."""
+        """Return the names of the streams that the lake still has, as ``streams`` says."""
         return frozenset(row["name"] for row in json.loads(self.streams or "[]") if row["gone"] is None)
 
     @property
@@ -382,14 +382,14 @@ class Receipt(ProvenRows):
 
     @property
     def proven_files(self) -> tuple[StoredFile, ...]:
-        """The files that the proof depends on, by their names in the row."""
+        """The data files that the proof depends on, with their locations as in the row."""
         if self.moved_to is not None:
             return tuple(StoredFile(*file) for file in json.loads(self.moved_to))
         return (StoredFile(self.data_file, self.data_file_bytes, self.data_file_sha256),)
 
     @property
     def source_facts(self) -> FileFacts:
-        """Facts of the file that was archived. The mtime is the one before a hold changed it."""
+        """Facts of the file that was archived, with the mtime that the file had before a hold."""
         times = (self.source_mtime_ns, self.source_ctime_ns)
         return FileFacts(self.source_path, self.source_device, self.source_inode, self.size_bytes, *times)
 
@@ -476,14 +476,17 @@ def act_text(sha256: str, kind: str, *others: str) -> str:
 
 
 def rules_text(rules: Iterable[str]) -> str:
-    """Return the ``act`` of a receipt with streams that never entered the lake, by the rules' SHA-256."""
+    """Return the ``act`` of a receipt whose segment has streams that archive rules kept out of the lake.
+
+    :param rules: SHA-256 of these rules.
+    """
     first, *others = sorted(set(rules))
     return act_text(first, _ARCHIVE_RULE, *others)
 
 
 def gone_by(streams: str | None, act_id: str, names: Collection[str] | None = None) -> str | None:
-    """Return a receipt's streams after an act has removed some of them. Streams removed earlier stay removed.
-    None for a receipt of a single stream, which has no list of streams.
+    """Return a receipt's ``streams`` after an act has removed some streams. A stream that an earlier act
+    removed stays removed by that act. None for a receipt of a single stream, which has no list of streams.
 
     :param names: the removed streams; None means all streams.
     """
@@ -493,7 +496,7 @@ def gone_by(streams: str | None, act_id: str, names: Collection[str] | None = No
 
 
 def back_from(streams: str | None, act_id: str) -> str | None:
-    """Return a receipt's streams after undoing an act that removed some of them."""
+    """Return a receipt's ``streams`` after the undo of an act that removed some streams."""
     return _mark_gone(streams, lambda row: row["gone"] == act_id, None)
 
 

@@ -11,7 +11,7 @@ from storage_engine.commands import Text
 
 class Severity(StrEnum):
     URGENT = "urgent"
-    """Within a day data is lost or something stops, or nothing works until this is corrected."""
+    """No command works before a person acts, or data is lost or something stops within a day."""
     WARNING = "warning"
     """Data is lost or something stops if nobody acts."""
     NOTE = "note"
@@ -67,7 +67,7 @@ class SettingFrom(StrEnum):
 class SettingInEffect:
     """A setting with the value that the broker uses.
 
-    :param note: its difference from the configured value; "" where there is none.
+    :param note: the configured value, if the broker uses another one because of a limit; else "".
     """
 
     name: str
@@ -83,13 +83,15 @@ class BrokerDiagnosis:
     :param version: the broker's version, as far as it is known; "" where it is unknown.
     :param layout: clauses of a few words on the store's layout on disk.
     :param running: whether a broker runs on the store; None if unknown.
-    :param running_text: the broker's process, or why a broker is believed to run; "" where that is unknown.
-    :param live_option: the option, as typed, with which a command asks that broker; "" if none can be asked.
+    :param running_text: the broker's process, or why a broker is believed to run; "" if unknown.
+    :param live_option: option for a command that asks the running broker, as typed; "" if no broker can be
+        asked.
     :param settings: the settings that decide when segments are deleted.
-    :param age_setting: the setting for how long segments are kept, and its value; "" where there is none.
+    :param age_setting: the setting for how long segments are kept, with its value; "" if there is no such
+        setting.
     :param full_percent: above this level of its disk the broker refuses messages; None if it never does.
     :param newest_message_ms: when the newest message was stored; None if unknown.
-    :param findings: findings that only this kind of broker has.
+    :param findings: findings that exist only for this kind of broker.
     :param faulty_logs: names of logs that can't be archived until a finding is corrected.
     :param refused: whether no command works with the store until a finding is corrected.
     """

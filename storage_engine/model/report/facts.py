@@ -64,11 +64,12 @@ class QueueFact:
 
     :param floor: the smallest offset that any entry may have (0).
     :param first_live_offset: physical offset of the first entry at or above the log's min offset, or -1.
-    :param lowest_live_offset: lowest physical offset among that entry and the entries read after it.
-    :param first_offset: physical offset of the last entry; -1 if there is none.
+    :param lowest_live_offset: lowest physical offset of the first live entry and the entries read after it.
+    :param first_offset: physical offset of the queue's last entry; -1 if the queue has no entry.
     :param last_offset: the greatest end of a message that the last entry or any read entry points to, or -1.
     :param expected_message: topic, queue and queue offset of the first live entry.
-    :param found_message: topic, queue and queue offset of the frame that this entry points to, or "".
+    :param found_message: topic, queue and queue offset of the frame that the first live entry points to, or
+        "".
     :param left_over_files: number of files that point only below the log's min offset. The queue's last file
         never counts.
     """
@@ -88,9 +89,9 @@ class QueueFact:
 
 @dataclass(frozen=True, slots=True)
 class DispatchFact:
-    """The messages of one queue in a segment that was read, looked up in their consume queue.
+    """One queue's messages in a segment that was read. Each was looked up in the consume queue.
 
-    :param missing: messages that consumers would not find by the queue.
+    :param missing: number of messages that the consume queue lacks, so that consumers don't find them.
     """
 
     subject: str
@@ -100,7 +101,7 @@ class DispatchFact:
 
 @dataclass(frozen=True, slots=True)
 class IndexFact:
-    """Values in an index file's header; -1 where the file has no entry."""
+    """Values in an index file's header. Offsets of a file without an entry are -1."""
 
     subject: str
     log_min_offset: int
@@ -113,7 +114,7 @@ class IndexFact:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFact:
-    """One value of the checkpoint and the limits that it has to be within; -1 where it has no value."""
+    """One value of the checkpoint, with its limits. The value is -1 if the value or a limit is unknown."""
 
     subject: str
     low: int

@@ -21,7 +21,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table. A column whose title ends in ``#`` has numbers, in ``~`` long names."""
+    """A table. A title that ends in ``#`` is of a column of numbers. ``~`` marks a column of long names."""
 
     title: str
     columns: tuple[str, ...]
@@ -82,7 +82,7 @@ class KeyLookup:
 
 @dataclass(frozen=True, slots=True)
 class StoreRecovery:
-    """Result of a recovery: the log cut behind its last whole message, the other files corrected to match.
+    """Result of a recovery, which cuts the log behind its last whole message and corrects the other files.
 
     :param crashed: whether the broker did not stop cleanly.
     :param log_end: offset behind the last whole message.
@@ -92,8 +92,8 @@ class StoreRecovery:
     :param dropped_index_files: index files that may lack entries, and are made again from the log.
     :param stray_entries: queue entries that point behind ``log_end``.
     :param missing_messages: messages that had no queue entry and get one.
-    :param done: whether the recovery was done. Otherwise this is the result that it would have.
-    :param unindexed: range [first, end) of offsets whose messages are no longer found by key; None if a
+    :param done: whether the recovery was done. If not, the fields say what a recovery would do.
+    :param unindexed: range [first, end) of offsets whose messages are no longer found by key; None if the
         recovery takes no message out of the index.
     """
 
@@ -127,14 +127,14 @@ class StoreRecovery:
         if self.missing_messages:
             texts.append(f"{count_text(self.missing_messages, 'message')} {would}put into queues.")
         if self.unindexed is not None:
-            texts.append(Text(unindexed_text(*self.unindexed), " Or recover with --index all."))
+            texts.append(Text(unindexed_text(*self.unindexed), " You can also recover with --index all."))
         if not self.done:
             texts.append(f"Behind the end lie {exact_bytes_text(self.cut_bytes)}. Nothing was changed.")
         return tuple(texts)
 
 
 def unindexed_text(first_offset: int, end_offset: int) -> str:
-    """Return notes for a person on messages between these offsets that have no index entries."""
+    """Return a text for a person on messages at these offsets, which the index no longer has."""
     return Text(
         f"Messages at offsets [{first_offset}, {end_offset}) aren't found by key: a crash removed them from "
         "the index. ",

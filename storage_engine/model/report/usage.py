@@ -11,16 +11,16 @@ HOUR_S = 3600
 HOURS_A_DAY = 24
 SIZE_CLASSES = ("up to 1 KiB", "up to 16 KiB", "up to 128 KiB", "up to 1 MiB", "above 1 MiB")
 SIZE_CLASS_BYTES = (1 << 10, 16 << 10, 128 << 10, 1 << 20)
-"""The greatest message size of each size class. The last class has none."""
+"""The greatest message size of each size class but the last, which has no limit."""
 LARGE_SHARE = 0.25
-"""A share of all bytes. A topic with at least this share decides how long all other topics can be kept."""
+"""Least share of all bytes with which a topic decides how long all other topics can be kept."""
 QUIET_SHARE = 0.25
-"""The last part of the span. A topic without a message in this part has ended, or pauses."""
+"""Share of the span, at its end. A topic without a message in that part has ended, or pauses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Messages of one topic, host, hour or size class. ``is_rest``: the sum of those without own rows."""
+    """Messages of one topic, host, hour or size class; with ``is_rest``, of all without their own row."""
 
     name: str
     messages: int
@@ -30,7 +30,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class TopicUsage:
-    """Bytes of a topic, and the time by which it shortens all topics' retention.
+    """Bytes of a topic, and how much the topic shortens the retention of all other topics.
 
     :param share: the topic's share of all bytes in the span, 0 to 1.
     :param cost_hours_a_day: how many hours longer one day's disk space would last without the topic; None if
@@ -51,7 +51,7 @@ class QuietHour:
     """The hour of the day with the fewest bytes.
 
     :param hour: hour of the day, in ``time_zone``.
-    :param share: its share of a mean day's bytes, 0 to 1.
+    :param share: the hour's share of a mean day's bytes, 0 to 1.
     :param days: number of whole days in the span.
     """
 
@@ -71,7 +71,7 @@ class DeletionHours:
 
 @dataclass(frozen=True, slots=True)
 class HourAdvice:
-    """A finding on the hours at which a broker deletes. ``advice`` is "" where nothing is to be done."""
+    """A finding on the hours at which a broker deletes. ``advice`` is "" if nothing has to be changed."""
 
     what: str
     advice: str = ""
@@ -159,7 +159,8 @@ def topic_usages(
     """Return topics, the largest first, with the hours by which each shortens the retention of the others.
 
     :param last_hours: for each topic, the hour since the epoch of its last message.
-    :param first_hour: first hour of the span, in hours since the epoch; ``last_hour`` is the last one.
+    :param first_hour: first hour of the span, in hours since the epoch.
+    :param last_hour: last hour of the span, likewise.
     """
     total = sum(topic.size_bytes for topic in topics)
     others = next((topic for topic in topics if topic.is_rest), None)
@@ -173,7 +174,7 @@ def topic_usages(
         advice = ""
         if last_hours.get(topic.name, last_hour) < quiet_from:
             day = datetime.fromtimestamp(last_hours[topic.name] * HOUR_S, UTC).date()
-            advice = f"no message since {day}: where it has ended, delete the topic"
+            advice = f"no message since {day}: delete the topic if it has ended"
         elif share >= LARGE_SHARE and cost is not None:
             advice = (
                 "decides how long all other topics are kept: give it its own, shorter retention or its own "

@@ -1,7 +1,7 @@
 """Results of a check of store and lake: one row for each range of the log, one row for each expectation.
 
-A range has the place of its bytes. A check has one rule's result, and examples that break it. Nothing is
-decided here: :mod:`storage_engine.lake.coverage.coverage` and :mod:`storage_engine.quality` make these rows.
+A range has the place of its bytes. A check has one rule's result, and examples of rows that break the rule.
+These results come from :mod:`storage_engine.lake.coverage.coverage` and :mod:`storage_engine.quality`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Where(StrEnum):
     LOST = "LOST"
     """Neither on disk nor provably in the lake."""
     UNKNOWN = "UNKNOWN"
-    """In no lake. It is unknown whether the broker still has it, or whether its deletion was permitted."""
+    """In no lake. It is unknown whether the broker has the bytes, or whether their deletion was permitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class RangeStatus:
     """Offsets [start_offset, end_offset) of a log that share one place and one verdict.
 
     :param segments: the segments of the range: file names on disk, or 20-digit base offsets in the lake.
-    :param detail: a sentence with the reason for this place, and the fault where ``status`` is not OK.
+    :param detail: a sentence with the reason for this place, and with the fault if ``status`` is not OK.
     """
 
     log: str
@@ -85,7 +85,7 @@ class CheckResult:
     :param description: the rule as a sentence.
     :param checked_count: number of checked rows; 0 if there was nothing to check.
     :param unexpected_count: number of rows that break the rule.
-    :param examples: sentences on the first few such rows, each with file and offset.
+    :param examples: sentences on the first few rows that break the rule, each with file and offset.
     """
 
     suite: str

@@ -86,7 +86,7 @@ class Setting:
         return number
 
     def _paths(self, value: object, refuse: Refuse) -> tuple[str, ...]:
-        """Return the given paths, which must be absolute: a task doesn't start in a person's directory."""
+        """Return the given paths. They must be absolute: tasks don't start in a person's directory."""
         paths = tuple(value) if isinstance(value, list | tuple) else (value,)
         if not all(isinstance(path, str) and path.startswith("/") for path in paths):
             raise refuse(self.name, self.expected, value)
@@ -153,7 +153,7 @@ class ApprovalPolicy(StrEnum):
 
     NONE = "none"
     FORCED = "forced"
-    """Deletions of unexpired segments, below a minimum retention, or by a waiver."""
+    """Plans that ignore age, shorten the store's retention, use a waiver, or lack a required proof."""
     ALWAYS = "always"
 
     @property
@@ -210,8 +210,8 @@ class Policy:
     )
     archive_margin_hours: int = setting(
         24,
-        "Beside a running broker that deletes by its own rules: how long before its deletion an unarchived "
-        "segment is held. If it can't be held, an alarm is raised.",
+        "Beside a running broker that deletes by its own rules: the hold on an unarchived segment begins "
+        "this long before its deletion. If the segment can't be held, an alarm is raised.",
     )
     archive_lag_alarm_bytes: int | None = setting(
         None, "Alarm when more than this is sealed and not proven in a lake; default: never."
@@ -361,7 +361,7 @@ class SparkUse:
 class WorkPlace:
     """The place where a step's work is done.
 
-    :param text: the place in words. It has the reason where a Spark is named but isn't used.
+    :param text: the place in words. If a Spark is named but not used, the text gives the reason.
     """
 
     in_spark: bool
@@ -369,7 +369,7 @@ class WorkPlace:
 
 
 def archive_place(spark: SparkUse | None, threads: int, size_bytes: int, segments: int) -> WorkPlace:
-    """Return the place where segments are archived; without any segment no Spark is started.
+    """Return the place where segments are archived. Spark isn't started for a plan without segments.
 
     :param spark: None if the store's connection names no Spark.
     :param threads: number of threads with which the task itself would archive them.
@@ -384,7 +384,7 @@ def archive_place(spark: SparkUse | None, threads: int, size_bytes: int, segment
 
 
 def lag_place(spark: SparkUse | None, positions: int) -> WorkPlace:
-    """Return the place where consumer lag is measured; without any position no Spark is started."""
+    """Return the place where consumer lag is measured. Spark isn't started if there are no positions."""
     if spark is None:
         return WorkPlace(False, process_text(1))
     limits = spark.spark_from

@@ -60,19 +60,19 @@ class Kind(Enum):
 class StoreSetting:
     """One setting of a store that a person gives.
 
-    :param name: its key in a connection's extra fields, or in the JSON field ``inside``.
+    :param name: the setting's key in a connection's extra fields, or in the JSON field ``inside``.
     :param empty: the value that is used where none is given, as the end of a sentence; "" if there is none.
     :param label: label of its field in the connection's form; "" if the form has no such field.
     :param inside: the JSON field that has the setting as a key; "" if the setting has its own field.
     :param field: name of the setting's own field, which the form and older connections use instead of the
         JSON field; "" if that is ``name``.
-    :param option: option at the shell; "" if there is none. Further values of a choice have an option each,
-        ``OPTION-VALUE``.
+    :param option: option at the shell; "" if there is none. Each further value of a choice has its own
+        option, ``OPTION-VALUE``.
     :param argument: the word for the option's argument.
     :param choices: the values of a choice; the first is the default.
     :param examples: values that the form proposes.
-    :param live: whether it is only for a running broker.
-    :param at_shell: the option's help, where the connection's help doesn't fit; "" if it fits.
+    :param live: whether the setting is only for a running broker.
+    :param at_shell: the option's help, if it differs from the connection's help; else "".
     """
 
     name: str
@@ -103,13 +103,13 @@ class StoreSetting:
 
     @property
     def in_connection(self) -> str:
-        """Return its help for people who write a connection."""
+        """Return the setting's help for people who write a connection."""
         text = f"Live: {self.help}" if self.live else self.help
         return f"{text} Empty: {self.empty}." if self.empty else text
 
     @property
     def at_a_shell(self) -> str:
-        """Return its help for people who type a command."""
+        """Return the setting's help for people who type a command."""
         return self.at_shell or (f"{self.help} Default: {self.empty}." if self.empty else self.help)
 
     @property
@@ -174,8 +174,8 @@ STORE_SETTINGS = (
         Kind.ADDRESS,
         "host:port of the broker's listen port, such as 10.0.0.1:10911.",
         empty="the name servers are asked each time",
-        at_shell="The running broker's listen port. Without this option, --name-servers or --client-config, "
-        "the broker is stopped.",
+        at_shell="The running broker's listen port. Without this option, --name-servers and --client-config, "
+        "the broker has to be stopped.",
         label="Broker address",
         section=SECTION_BROKER,
         option="--broker",

@@ -1,8 +1,8 @@
 """Segments that may be archived, segments that no lake proves, and offsets that are gone without a copy.
 
-A segment may be archived if it is sealed, its broker doesn't keep it out, and no other log has its log's
-name in a lake. These answers only decide what is archived. They never permit a deletion. A missing
-range is gone from a store's logs, and neither a lake nor a run's record has it.
+A segment may be archived if it is sealed, its broker doesn't keep it out, and no lake has another log of the
+same name. These answers only decide what is archived. They never permit a deletion. A missing range is gone
+from a store's logs, and neither a lake nor a run's record has it.
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ def still_unproven(
 def unproven_and_credited(
     journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
 ) -> tuple[list[Segment], Mapping[SegmentId, Sequence[Receipt]]]:
-    """Return the segments that have to be archived, and receipts of replicas by the segment they count for.
+    """Return the segments that have to be archived, and for segments that replicas archived, their receipts.
 
-    If a lake can't be asked, the journal's record of what was archived there counts. That is enough not to
-    archive a segment again, never enough to delete it. A touched file counts as proven if its present state
-    was compared with the archived bytes. A segment that another replica archived counts as well.
+    If a lake can't be asked, the journal's record of what was archived there counts. By that record a segment
+    isn't archived again, but it is never deleted. A touched file counts as proven if its present state was
+    compared with the archived bytes. A segment that another replica archived counts as proven, too.
     """
     missing = proofs.unproven(segments)
     if not missing:
@@ -160,7 +160,7 @@ class Listed:
 
 
 def list_segments(context: Context) -> Listed:
-    """Return the segments that may be archived now, and other sealed segments. A log's oldest comes first."""
+    """Return the segments that may be archived now, and other sealed segments, oldest first in each log."""
     snapshot = context.snapshot(clock_ms())
     archivable = take_archivable(context.broker, snapshot)
     ids = {segment.id for segment in archivable.segments}
@@ -205,9 +205,9 @@ def kept_out_notices(kept_out: Sequence[KeptOut]) -> tuple[str, ...]:
 def refuse_other_logs(context: Context, asked: Sequence[LakeProofs], segments: Sequence[Segment]) -> None:
     """Make sure that each log is still the log of which the lakes have receipts.
 
-    :param asked: the lakes' proofs. They have all receipts of each log if the broker tells logs of the same
-        name apart.
-    :raises LakeConflictError: another log has the name of an archived one.
+    :param asked: the lakes' proofs. If the broker can tell apart logs of the same name, these proofs have all
+        receipts of each log.
+    :raises LakeConflictError: another log has the name of an archived log.
     """
     identities = context.broker.identities
     if identities is None:
@@ -244,8 +244,9 @@ class MissingRange:
 class _SeenPart:
     """The part of a log that a run has seen in its looks.
 
-    :param start_offset: lowest begin of the log in any look.
-    :param end_offset: begin of the log at the last look, or the end of its sealed segments if it is gone.
+    :param start_offset: lowest min offset of the log in any look.
+    :param end_offset: min offset of the log at the last look; the end of its sealed segments if the log is
+        gone.
     :param is_archivable: its broker doesn't keep the whole log out of the lake.
     """
 
@@ -261,7 +262,7 @@ class _SeenPart:
 class LogLooks:
     """A store's logs as a run has seen them, look by look. Pure.
 
-    :param seen: parts by the log's name and identity: a topic that is made again takes the same name.
+    :param seen: the seen part of each log, by name and identity. A new topic may have a deleted topic's name.
     """
 
     seen: dict[tuple[str, str], _SeenPart] = field(default_factory=dict)
@@ -287,7 +288,7 @@ class LogLooks:
                 )
 
     def parts(self, last: Listed, log_ids: Mapping[str, str]) -> Iterator[_SeenPart]:
-        """Yield for each log the range that earlier looks saw and that is now below the log's begin."""
+        """Yield, for each log, the range that earlier looks saw and that is below its min offset now."""
         begins = {
             (log.name, log_ids.get(log.name, "")): log.min_offset
             for log in last.snapshot.logs
@@ -312,7 +313,7 @@ def missing_ranges(
     """Yield the ranges that are missing between the lowest known offset and the end of each log. Pure.
 
     :param known: the logs as earlier looks saw them.
-    :param in_part: segments that lakes have without some topics. They are known, but don't count as covered.
+    :param in_part: segments that lakes have without some topics. They are known offsets, but not covered.
     """
     partial_spans = [span for span in in_part if span.lineage == lineages.of(span.log)]
     places: dict[str, list[Covered]] = defaultdict(list)
@@ -342,9 +343,9 @@ def find_missing_ranges(
 ) -> tuple[MissingRange, ...]:
     """Return the ranges that are missing from a run's logs and are in no lake, no shield and no record.
 
-    Segments that lakes have without some topics are included: the caller checks the archive rules. If a lake
-    with receipts of the store isn't asked, ranges that were deleted before this run are left out, because
-    that lake may have them.
+    A range also counts as missing if the lakes' rows of it lack topics: the caller checks the archive rules.
+    If a lake with receipts of the store isn't asked, ranges that were deleted before this run are left out,
+    because that lake may have them.
 
     :param last: the last look, which was already added.
     :param log_ids: identities of the logs in the last look, by name.
@@ -388,7 +389,7 @@ def find_missing_ranges(
 
 
 def _known_spans(context: Context, lakes: Sequence[Lake]) -> tuple[ReceiptSpan | ArchivedSpan, ...] | None:
-    """Return the ranges of receipts by the monitor's memory; None without it, or if a lake contradicts it."""
+    """Return the receipts' ranges from the monitor's memory; None without it, or if a lake contradicts it."""
     store_id = context.record.store_id
     by_id = {str(lake.segments().metadata.table_uuid): lake for lake in lakes}
     ranges = kept_ranges(context.store.journal_url, store_id)

@@ -1,6 +1,6 @@
 """Choice of the segments to archive, and of the lake for each. The lake's package copies and proves them.
 
-If the store has a second lake, it takes segments that can't be archived into the first. After a commit with
+A second lake of the store takes segments that can't be archived into the first. After a commit with
 an unknown outcome both lakes may have a segment. That does no harm: a receipt in either lake counts.
 """
 
@@ -102,11 +102,11 @@ def record_topic_days(context: Context, lake: Lake, receipts: Sequence[Receipt])
 
 
 TOOK = "took_ms"
-"""Field of the event of the first segment: how long it took to archive all segments of the batch."""
+"""Field in the event of a batch's first segment: how long it took to archive the whole batch."""
 HASHED_AGAIN = "hashed_again"
-"""Field of a segment's event: the lake already had it, and its bytes were found unchanged."""
+"""Field in the event of a segment that the lake already had, and whose bytes were found unchanged."""
 _FAULT = "replaced_fault"
-"""Field of a segment's event: it was archived again; the value says what was wrong with it in a lake."""
+"""Field in the event of a segment that was archived again: the fault of its earlier copy in a lake."""
 
 
 def record_proven(
@@ -171,7 +171,7 @@ def again_notices(faults: Mapping[str, str]) -> Iterator[str]:
 
 
 def recorded_faults(events: Iterable[Event]) -> dict[str, str]:
-    """Return, by subject, the earlier fault in a lake of each segment that a run archived again."""
+    """Return, by subject of each segment that a run archived again, the fault of the earlier copy."""
     return {event.subject: str(event.payload[_FAULT]) for event in events if _FAULT in event.payload}
 
 
@@ -185,7 +185,7 @@ class Planned:
     """Planned segments that may be archived now, and the state of the other planned segments.
 
     :param segments: planned segments that are still on disk, as they are now.
-    :param waiting: sentences that name the segments which wait for a later plan, and why.
+    :param waiting: sentences on the segments that wait for a later plan, with the reasons.
     """
 
     segments: tuple[Segment, ...] = ()
@@ -245,8 +245,8 @@ def to_archive(
 ) -> Sequence[Segment]:
     """Return the planned segments that have to be archived and may be archived.
 
-    Segments that another replica has archived are left out. The release compares their bytes again. The
-    replica's data files are read here: a segment is archived if the release would refuse them.
+    Segments that another replica has archived are left out. Their data files are read here: if the release
+    would refuse such a file, the segment is archived. The release compares the bytes again.
 
     :raises StoreLayoutError: a log has a fault, or something about it is unknown.
     :raises LakeConflictError: another replica archived other bytes of a log, or with other leaders.
@@ -265,7 +265,7 @@ def to_archive(
 def planned_kept_out(
     context: Context, listed: Listed | None, segments: Sequence[Segment]
 ) -> tuple[KeptOut, ...]:
-    """Return the segments that stay out of the lake in the logs of planned segments."""
+    """Return the segments that stay out of the lake, in logs with planned segments."""
     if listed is None:
         return ()
     logs = {segment.log for segment in segments}
@@ -289,7 +289,7 @@ def _check_in_place(segment: Segment) -> Segment | None:
 def _settle(
     planned: Segment, now: Segment, to_archive: dict[SegmentId, Segment], waiting: dict[SegmentId, str]
 ) -> None:
-    """Add a planned segment, as it is now, to ``to_archive``, or the reason why it waits to ``waiting``."""
+    """Add a segment, as it is now, to ``to_archive``. If it has to wait, add the reason to ``waiting``."""
     why = lacking_companions(planned, now)
     if (now.id, now.end_offset, now.state) != (planned.id, planned.end_offset, planned.state):
         why = (
@@ -311,7 +311,7 @@ _WAIVABLE = (CommitStateUnknownError, CorruptFrameError, LakeUnavailableError, P
 LISTINGS = 10
 """The most listings of a store while files vanish. Brokers delete files only every few minutes."""
 FAILED_LOGS = 20
-"""Number of failed logs after which the search for more of them ends: each costs an attempt or two."""
+"""The search for failed logs ends after more than this number, because each costs an attempt or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,7 @@ class ArchiveResult:
     :param waiver: the waiver that permits the release; None if the lake has all required segments.
     :param error: why segments are not in the lake, if there is a waiver.
     :param lake: the lake that took the segments; "" if there was nothing to archive.
-    :param notices: lakes that could not be used, and a missing witness.
+    :param notices: notices for a person, such as on lakes that could not be used.
     :param refused: logs that could not be archived or lack a file, while other logs were archived.
     :param kept_out: sealed segments that the broker's rules keep out, for now or for good.
     :param wrong_lakes: why lakes of the store can't be used as they are, each with the remedy.
@@ -350,7 +350,8 @@ def archive_jobs(
 ) -> tuple[SegmentJob, ...]:
     """Return the planned segments without a valid receipt. The run has to archive them before its release.
 
-    :param all_sealed: return every sealed segment instead, planned or not. Such a run needs no plan.
+    :param all_sealed: choose among all segments that may be archived, planned or not. Such a run needs no
+        plan.
     :param accept_damage: archive bytes that don't decode, exactly as they are.
     :return: jobs for the first lake that can be reached.
     :raises GateRefusedError: in every log of the plan a segment is gone, and none of our runs deleted it.
@@ -392,8 +393,8 @@ def archive_planned(
 
     :param archive_with: copies, proves and commits, in this process or elsewhere.
     :param accept_damage: archive bytes that don't decode, exactly as they are.
-    :raises StorageEngineError: the same errors as of :func:`archive_jobs` and ``archive_with``, unless a
-        waiver excuses them. A log's error is raised only if every log of the plan fails or lacks a file.
+    :raises StorageEngineError: an error of :func:`archive_jobs` or ``archive_with`` that no waiver excuses. A
+        log's error is raised if every log of the plan fails or lacks a file, or if a waiver can't excuse it.
     """
     context = open_context(store)
     run = context.run(run_key)
@@ -538,8 +539,8 @@ def archive_somewhere(
 ) -> ArchiveResult:
     """Archive into the first of the store's lakes that takes the segments, and record which lake proved them.
 
-    :param choose: returns the segments to archive among the candidates, from the lakes' proofs.
-    :param read_files: read the data files of archived segments: a damaged one is replaced.
+    :param choose: takes the lakes' proofs, and returns the candidates that are to be archived.
+    :param read_files: read the data files of archived segments, and archive again if a file is damaged.
     :param where: returns where ``archive_with`` works, for the record.
     :raises LakeUnavailableError: none of the lakes can be used; the error has the reason of each.
     :raises CommitStateUnknownError: a commit's outcome is unknown, and the store has only one lake.

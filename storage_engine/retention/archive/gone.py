@@ -34,7 +34,8 @@ from storage_engine.retention.store.stamp import missing_stamps
 class Gone:
     """An approved segment that is gone, although none of our runs deleted it.
 
-    :param is_proven: a lake proves it. Otherwise its broker was free to delete it.
+    :param is_proven: a lake proves the segment. If not, its broker was free to delete it, or a rule permits a
+        deletion without a copy.
     """
 
     log: str
@@ -52,7 +53,7 @@ _REMEDY = Text("Find out who deleted it; ", Command("verify"), " names all that 
 class GoneResult:
     """Results for segments that are gone although none of our runs deleted them.
 
-    :param segments: segments that a lake proves or that the broker was free to delete. Their logs continue.
+    :param segments: segments that a lake proves, or whose deletion was permitted. Their logs continue.
     :param refusals: refusals of logs that lost segments which should have stayed, or that have a hole.
     """
 
@@ -146,7 +147,7 @@ def settle_gone(
 def _find_missing(
     planned: Sequence[Segment], is_left: Callable[[Segment], bool], is_ours: Callable[[Segment], bool]
 ) -> tuple[list[Segment], Segment | None]:
-    """Return a log's planned segments that none of our runs deleted, and the first that left a hole."""
+    """Return a log's missing segments that none of our runs deleted, and the first that left a hole."""
     absent: list[Segment] = []
     hole: Segment | None = None
     is_behind = False
@@ -167,7 +168,7 @@ def _may_be_away(context: Context, facts: FileFacts) -> bool:
 
 
 def is_away(directory: Path, device: int) -> bool:
-    """Return whether a directory is on another device than its segments were, as an empty mount point is."""
+    """Return whether a directory's device isn't that of its segments any more, as at an empty mount point."""
     try:
         return directory.stat().st_dev != device
     except FileNotFoundError:
@@ -259,7 +260,7 @@ def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) 
 
 
 def _read_left_out(context: Context, permits: ArchivePermits) -> Mapping[str, list[Interval]]:
-    """Return, by log, the ranges whose receipts lack only topics that archive rules leave out now.
+    """Return, by log, the ranges whose receipts lack no topics but those that archive rules leave out now.
 
     :raises LakeUnavailableError: a lake can't be read.
     """
@@ -315,7 +316,7 @@ def _refuse_hole(context: Context, segment: Segment, nothing: str) -> Refusal:
 
 
 def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> bool:
-    """Return whether a running broker deletes from a log by its own rules. Unknown counts as no.
+    """Return whether a running broker deletes from a log by its own rules. If that is unknown, return False.
 
     :param is_over: whether the segments were deleted before this run. A broker may have run at that time,
         even if none runs now.

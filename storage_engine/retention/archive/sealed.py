@@ -60,7 +60,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 
 
 def read_faulty_files(journal_url: str, proofs: Proofs) -> Proofs:
-    """Read the data files in which ``verify`` found a fault, and mark the files that still have it as broken.
+    """Read the data files in which ``verify`` found a fault. Files that still have a fault count as broken.
 
     Other files aren't read: reading every file at each archiving would cost as much as verifying.
 
@@ -88,9 +88,9 @@ def archive_sealed(
 ) -> ArchiveResult:
     """Archive sealed segments that no lake proves yet, oldest first.
 
-    This takes neither the store's lock nor its lease, so it never delays a deletion. If segments are deleted
-    meanwhile, the store is listed again. A segment that was deleted without a proof is recorded. If its
-    broker was free to delete it, there is a notice, otherwise its log is in ``refused``.
+    Archiving takes neither the store's lock nor its lease, so it never delays a deletion. If segments are
+    deleted meanwhile, the store is listed again. A deletion without a proof is recorded. If it was permitted,
+    there is a notice. Otherwise the log is in ``refused``.
 
     :param archive_with: copies, proves and commits, in this process or elsewhere.
     :param budget_bytes: most bytes to archive, or None for no limit. At least one segment is archived.
@@ -198,7 +198,7 @@ def _archive(
 
 @dataclass(slots=True)
 class _Listing:
-    """Sealed segments of one listing, and by id the segments that were chosen to be archived."""
+    """Sealed segments of one listing. ``chosen`` has, by id, the segments that have to be archived."""
 
     context: Context
     run: Run

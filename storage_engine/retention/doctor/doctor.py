@@ -82,7 +82,7 @@ class Diagnosis:
     """Findings of a look at a store, its lakes and its journal.
 
     :param said: the findings of the broker's package.
-    :param figures: None if the store can't be opened; a finding says why.
+    :param figures: figures of the store; None if the store can't be opened, as a finding says.
     :param unproven: sealed segments that no lake proves, or None if no lake was named or it can't be asked.
     :param touched: sealed segments that a lake has, but whose files were touched after their proof.
     :param due: number of segments that a cleanup would delete now, if a person asked for it.
@@ -152,9 +152,9 @@ def diagnose(
     :param has_lake: lakes were named.
     :param pipeline: Airflow's facts about the store's DAGs, or None if it isn't Airflow's.
     :param retention_dag: the DAG that cleans the store, or "" if the store isn't Airflow's.
-    :param runs: where its tasks archive and measure consumer lag, or "" if the store isn't Airflow's.
+    :param runs: where Airflow's tasks archive and measure consumer lag, or "" if the store isn't Airflow's.
     :raises StoreNotFoundError: there is no such store.
-    :raises BadInputError: settings were given beside the broker's own, and they are wrong.
+    :raises BadInputError: settings that were given in addition to the broker's own settings are wrong.
     """
     check_answers(store.root)
     facts = _ask_journal(store, now_ms) if has_lake else _Facts()
@@ -266,9 +266,9 @@ def _find_misplaced(facts: _Facts, stamp: Stamp | None) -> LakeHead | None:
 def findings_of(
     store: ManagedStore, opened: BrokerStore, journal: Journal, record: StoreRecord, now_ms: int
 ) -> tuple[Finding, ...]:
-    """Return findings about a store that its journal knows, for frequent callers. Its lakes aren't asked.
+    """Return findings about a store that its journal knows. Lakes aren't asked, since callers ask often.
 
-    :param opened: the open store. It is opened again only if its broker doesn't answer.
+    :param opened: the open store. The store is opened again only if its broker doesn't answer.
     :raises StorageEngineError: the store is missing, or its settings can't be used.
     """
     facts = _Facts(journal=journal, record=record)
@@ -336,8 +336,8 @@ def _unproven_at_the_end(store: ManagedStore, facts: _Facts, looked: _Looked, *,
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """Facts about a store, seen while it was open. If it was open before, ``due``, ``missing`` and
-    ``unheld`` aren't read.
+    """Facts about a store, seen while it was open. In a store that the caller had opened, ``due``,
+    ``missing`` and ``unheld`` aren't read.
 
     :param due: number of segments that could be deleted now.
     :param missing: logs that should exist according to the journal's memory.
@@ -357,7 +357,7 @@ def _look(
 ) -> _Looked | None:
     """Look at a store. Faults become findings.
 
-    :param at: the store if it is open already; then nothing is planned for it.
+    :param at: the store, if the caller has opened it. Then no plan is made.
     :return: the facts, or None if the store can't be looked at.
     """
     findings, due, missing, unheld = facts.findings, 0, tuple[Missing, ...](), None
@@ -609,7 +609,7 @@ _LEAST_FILES = 2
 class Place:
     """A directory of a store, and its mount.
 
-    :param trusted: whether file times change with each write, by an earlier trial; None if never tried.
+    :param trusted: whether file times change with each write, as an earlier trial showed; None without one.
     """
 
     path: Path

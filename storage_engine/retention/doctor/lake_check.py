@@ -174,7 +174,7 @@ def lake_text(lake: CheckedLake, now_ms: int) -> str:
 
 
 def has_segments_of(lakes: Sequence[CheckedLake], stamp: Stamp | None, root: str) -> bool:
-    """Return whether a lake has segments of the store with this stamp, or else at this path. Pure."""
+    """Return whether a lake has segments of the stamp's store; without a stamp, of a store at ``root``."""
     if stamp is None:
         return any(root in lake.roots for lake in lakes)
     return any(stamp.store_id in lake.store_ids for lake in lakes)
@@ -183,7 +183,7 @@ def has_segments_of(lakes: Sequence[CheckedLake], stamp: Stamp | None, root: str
 def find_other_lake(
     store_id: str | None, heads: Sequence[LakeHead], lakes: Sequence[CheckedLake]
 ) -> LakeHead | None:
-    """Return the lake that a store was archived into, if none of the named lakes has any of it. Pure.
+    """Return the lake that a store was archived into, if none of the named lakes has its segments. Pure.
 
     Return None also if a named lake can't be read, because its segments are unknown.
 

@@ -124,7 +124,7 @@ def look_at_remains(
     running: bool | None,
     quarantines: Iterable[str] | None = None,
 ) -> tuple[tuple[Finding, ...], Stamp | None]:
-    """Look at files that runs have left in a store. Return findings, and the stamp or None without one.
+    """Look at files that runs have left in a store. Return findings, and the stamp if the store has one.
 
     :param quarantines: directories of the quarantines that the journal knows; None if it wasn't asked.
     """
@@ -186,7 +186,7 @@ def local_lakes(stamp: Stamp | None) -> tuple[str, ...]:
 
 
 def _may_exist(path: Path) -> bool:
-    """Return whether a file exists, or this user may not look it up."""
+    """Return whether a file exists. Return True also if this user may not look it up."""
     try:
         return path.is_file()
     except PermissionError:
@@ -199,7 +199,7 @@ _WHY_WIDTH = 600
 def refused_by_last_archive(
     journal: Journal | None, record: StoreRecord | None, unproven: Sequence[Segment]
 ) -> tuple[RefusedLog, ...]:
-    """Return the logs that the last archive refused and that have unproven segments, by name.
+    """Return the logs with unproven segments that the last archive refused, sorted by name.
 
     :param journal: None, like ``record``, if nothing was archived yet.
     :raises StorageEngineError: the journal can't be read.
@@ -217,7 +217,7 @@ def refused_by_last_archive(
 
 
 def refused_findings(refused: Sequence[RefusedLog]) -> Iterator[Finding]:
-    """Yield a finding for each of the first refused logs, and one that counts the others."""
+    """Yield a finding for each of the first refused logs, and one finding on the number of further logs."""
     for log in refused[:LOGS_SHOWN]:
         reason = shorten(log.why, _WHY_WIDTH).rstrip(".")
         text = f"log {log.log} was refused by the last archive: {reason}"
@@ -240,7 +240,8 @@ def deletion_hours(kind: str, broker: BrokerStore) -> DeletionHours | None:
 def usage_findings(
     kind: str, broker: BrokerStore, journal: Journal, record: StoreRecord
 ) -> Iterator[Finding]:
-    """Yield a note if the last retention report has better hours for deletion than the broker's present ones.
+    """Yield a note on the quiet hour in the last retention report, with advice if the broker deletes at other
+    hours.
 
     :raises StorageEngineError: the journal can't be read.
     """

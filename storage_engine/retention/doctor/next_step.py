@@ -61,14 +61,15 @@ class State:
     :param other_lake: the lake that the store was archived into, if the named lakes have none of it; else "".
     :param unproven: number of sealed segments that no lake proves and that can be archived; None if unknown.
     :param refused_logs: number of logs that can't be archived as they are, or that the last archive refused.
-    :param unknown_proof: why ``unproven`` is unknown; None if it is known or a lake is the reason.
+    :param unknown_proof: why ``unproven`` is unknown; None if ``unproven`` is known, or if a lake is the
+        reason.
     :param due: number of segments that a cleanup would delete now, if a person asked for it.
     :param due_by_rules: number of segments that a cleanup deletes under the broker's rules, without a
         request.
     :param replicas_elsewhere: number of segments to delete if a person says that all other nodes are stopped.
     :param assumes_defaults: no setting says how long the broker keeps its segments.
     :param running: a broker runs on the store, or None if unknown.
-    :param is_live: the broker was named.
+    :param is_live: the running broker was named in the command.
     :param crashed: its broker didn't stop cleanly.
     :param retention_dag: Airflow's DAG that archives, proves and deletes, or "" if the store isn't Airflow's.
     :param dag_known: Airflow has parsed that DAG, so that it can be triggered.
@@ -134,7 +135,7 @@ def next_step(state: State) -> NextStep:
         return _clean(state)
     if state.replicas_elsewhere:
         segments = count_text(state.replicas_elsewhere, "proven segment")
-        why = f"deletes {segments}, where a person knows that all other nodes are stopped"
+        why = f"deletes {segments}, if a person knows that all other nodes are stopped"
         return NextStep(Command("clean"), why, "--replicas-stopped REASON")
     return _wait_step(state)
 
@@ -149,7 +150,7 @@ def _step_to_other_lake(state: State) -> NextStep:
 
 
 def in_airflow(finding: Finding, dag_id: str, *, known: bool) -> Finding:
-    """Return a finding whose advice names a store's DAG in Airflow instead of the commands that it runs.
+    """Return the finding, with commands in its advice replaced by the DAG in Airflow that runs them.
 
     :param dag_id: id of the DAG that archives, proves and deletes.
     """
@@ -172,7 +173,7 @@ def _clean(state: State) -> NextStep:
     segments = count_text(state.due, "proven segment")
     if state.running and not state.is_live:
         command = Command("doctor", f"STORE --lake DIRECTORY {state.live_option}".rstrip())
-        return NextStep(command, "a broker runs on the store, so every command has to know it")
+        return NextStep(command, "a broker runs on the store: name that broker in every command")
     if state.assumes_defaults:
         why = f"shows what would be deleted by the broker's assumed defaults: {segments}"
         return NextStep(Command("clean"), why, LOOK_FIRST)
