@@ -78,7 +78,7 @@ def read_streams(lake: Lake, journal_url: str | None) -> tuple[tuple[ArchivedStr
 
 
 def other_lakes(journal_url: str | None, named: Sequence[str | None]) -> tuple[tuple[str, LakeHead], ...]:
-    """Return the other lakes that have segments of a journal's stores, each with the name of one store.
+    """Return the other lakes that have segments of a journal's stores, each with one such store's name.
 
     :param named: UUIDs of the lakes that the caller knows.
     """
@@ -200,8 +200,8 @@ def _kept_bytes(row: Receipt) -> int:
 def _topics_of(row: Receipt, counted: Sequence[SlotTopic]) -> Iterator[tuple[str, int, int | None]]:
     """Yield a segment's topics, each with its bytes and its newest message's time in ms, or None if unknown.
 
-    A receipt that names streams decides. A receipt of an older lake or of one stream names none. Then the
-    journal's counts decide. Without counts, the topic is that of a log that has only one.
+    If the receipt names streams, they are the topics. A receipt of an older lake or of one stream names none:
+    then the topics are those that the journal counted. Without counts, the topic is the log's only topic.
     """
     if row.streams is None:
         for topic in counted:

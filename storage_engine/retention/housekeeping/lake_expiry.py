@@ -307,7 +307,7 @@ def _with_earlier_files(
 
 
 def _state(lake: Lake) -> tuple[str, ...]:
-    """Return the location of the metadata of each table, which every commit changes."""
+    """Return each table's metadata location. Every commit changes the location."""
     return tuple(table.metadata_location for table in (lake.segments(), lake.messages()))
 
 
