@@ -105,7 +105,7 @@ class LagQuestion:
 
 
 def lag_question(store: AnyStore, run_key: str) -> LagQuestion:
-    """Return for which segments the run's lag has to be measured, or the recorded lag that is final.
+    """Return the segments for which a run's lag has to be measured, or the recorded lag if that is final.
 
     The lag is measured again as long as every planned segment is on disk. After one is deleted, the recorded
     lag is final, because messages at risk in the deleted segment can't be found any more.
@@ -233,7 +233,7 @@ def _loss_error(context: Context, run: Run, snapshot: StoreSnapshot, unread: Unr
 
 
 def record_unread(context: Context, run: Run, unread: Unread, lease: Lease) -> None:
-    """Record consumers' losses before the first segment is deleted. The same losses are recorded once."""
+    """Record consumers' losses before the first segment is deleted. Equal losses aren't recorded again."""
     began = bool(context.journal.events(run, Step.RELEASE, Phase.INTENT))
     if not (began and unread == released_unread(context, run)):
         context.journal.record(run, Step.LAG, Phase.INTENT, [(UNREAD, to_recorded(unread))], lease=lease)

@@ -397,9 +397,9 @@ def _remove(context: Context, run: Run, task: str, leftover: LeftOver, unproven:
 def _read_removals(
     context: Context, run: Run, task: str
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return the intents of one task's removals in this run, also those from before a kill.
+    """Return the intents of one task's removals that have a result, also from before a kill of this run.
 
-    :return: removals by this run, and removals whose remover is unknown.
+    :return: intents of removals by this run, and of removals whose remover is unknown.
     """
     events = context.journal.events(run, Step.BROKER_TASK)
     ended = {event.subject: event.payload for event in events if event.phase is Phase.RESULT}

@@ -82,9 +82,9 @@ class _UrgentError(Exception):
 
 
 TEND_SECONDS: Final = 30.0
-"""Seconds between two full looks at log, lake and shield, unless a segment is gone."""
+"""Seconds between two full looks at log, lake and shield. A deleted segment starts a look at once."""
 FORCE_SECONDS: Final = 5.0
-"""Seconds between two questions to the broker, unless a segment is gone."""
+"""Seconds between two questions to the broker. A deleted segment starts a question at once."""
 _AFTER_ERROR_SECONDS: Final = 30.0
 _END_SECONDS: Final = 2.0
 

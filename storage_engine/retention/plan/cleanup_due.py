@@ -96,9 +96,9 @@ def look_at_hold(context: Context, now_ms: int) -> HoldStatus | None:
 
 _MOMENT_MS = 15 * 60_000
 _MORE_MS = 20 * 60_000
-"""Delay of the next question, in milliseconds, for each open question but one.
+"""Delay of the next question after the last one, in milliseconds, for each open question after the first.
 
-So at most ten questions are asked in half a day: fewer than the runs that a DAG may have at once.
+So a DAG asks at most ten questions in half a day: fewer than the runs that it may have at once.
 """
 _REFUSED_MS = 12 * HOUR_MS
 """Time in which nobody is asked again about the same plan after a refusal."""
@@ -113,8 +113,8 @@ class DueResult:
     :param why: sentences on the work that a run would do or report; empty if no cleanup is due.
     :param stays: why no segment would be deleted though a cause holds, else "".
     :param waiting: keys of runs whose plans wait for a second person.
-    :param is_asked: the plan that a run would make now already waits for an answer, until a set time; or so
-        many other plans wait that the next question is too early.
+    :param is_asked: the plan that a run would make now already waits for an answer, and that question has an
+        end. Or so many such questions are open that the next one would come too early.
     :param is_refused: the last answer about that plan came lately, and wasn't an approval.
     """
 

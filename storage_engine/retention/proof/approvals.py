@@ -94,7 +94,7 @@ def record_policy(context: Context, run: Run) -> RecordedPolicy:
 
 
 def _kept_ms(context: Context) -> int | None:
-    """Return for how many ms settings keep segments; None if unknown, or if only the store's files say so."""
+    """Return for how many ms settings keep segments; None if unknown, or if only a store's files set it."""
     if not may_set_age(context.store):
         return None
     kept_ms = course_of(context.broker).kept_ms()
@@ -106,8 +106,8 @@ def _kept_ms(context: Context) -> int | None:
 def _has_stood(context: Context, run: Run, kept_ms: int | None) -> bool:
     """Return whether a running broker has had its present retention for :data:`LOWERING_HOURS`.
 
-    A retention that differs from the recorded one is recorded, and its time begins. Settings that a run gets
-    don't count: they are one person's decision.
+    A retention that differs from the recorded one is recorded, and its time begins. A retention that is given
+    to a run doesn't count: it is one person's decision.
     """
     if kept_ms is None or not context.store.is_live or sets_age(context.store):
         return False

@@ -146,5 +146,5 @@ def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
 
 
 def frees_nothing(quarantine: Quarantine | None) -> bool:
-    """Return whether a run's deleted files still take their space."""
+    """Return whether a run's deleted files still take up space."""
     return quarantine is not None and quarantine.state is not QuarantineState.EMPTIED

@@ -1,6 +1,6 @@
-"""Changes in the journal that others made to a held store, and whether a lake has the deleted ranges.
+"""Drift as the journal records it: changes that others made to a held store.
 
-A range that was reported as drift raises no second alarm. Other losses are alarms until they are accepted.
+A lake may have ranges that others deleted. A range that was reported as drift raises no second alarm. Other losses are alarms until they are accepted.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def gone_spans(
 ) -> tuple[ReleasedSpan, ...]:
     """Return the ranges that others deleted, for comparison with store and lake.
 
-    Two kinds are excused: ranges that were deleted before the present lineage was opened, and losses that a
-    person accepted. In both cases a person has decided to continue.
+    Some ranges are marked as excused: those that were deleted before the present lineage was opened, those
+    that a rule permits to delete without a copy, and losses that a person accepted.
 
     :param unasked: locations of the lakes that can't be asked now.
     """

@@ -65,7 +65,7 @@ class DependentsResult:
 def clean_dependents(store: AnyStore, run_key: str) -> DependentsResult:
     """Delete the dependents of the released segments. Nothing is deleted if the run released nothing.
 
-    A running broker deletes them itself. Files that stay longer than the broker needs become a notice.
+    A running broker deletes dependents itself. A notice counts the files that stay.
 
     :raises RunStateError: the run has released nothing yet, or was undone.
     :raises StoreBusyError: a broker or another run has the store.

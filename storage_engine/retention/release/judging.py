@@ -330,7 +330,7 @@ def _hash_again(
     """Compare files with their receipts. Refuse the logs of files that have other bytes or can't be read.
 
     :param again: ids of the segments to compare.
-    :param nothing: returns, for a log's name, the sentence of errors on that log's deletions.
+    :param nothing: takes a log's name, and returns the sentence on its deletions for errors.
     :param passed: returns the verdict of a segment whose bytes were compared.
     """
     compared: list[Verdict] = []

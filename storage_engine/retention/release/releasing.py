@@ -202,7 +202,7 @@ def _read_proofs(context: Context, by_segment: Mapping[SegmentId, SegmentRelease
 
 
 def find_deleted(held: Locked, segments: Sequence[Segment]) -> frozenset[SegmentId]:
-    """Return the segments that are deleted, by the broker's answer; without an answer, by missing files.
+    """Return the segments that the broker reports as deleted. Without its answer, missing files decide.
 
     :raises BrokerError: a running broker has to answer, and can't be asked.
     """
@@ -476,7 +476,7 @@ def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
 def _judge_all(
     context: Context, run: Run, plan: Plan, held: Locked, heads: KnownHeads, now_ms: int
 ) -> tuple[Locked, _Outcome]:
-    """Judge a plan, and judge it again while segments disappear during hashing.
+    """Judge a plan. If segments disappear while they are hashed, judge it again, a few times at most.
 
     Such segments count like segments that were gone before.
 
