@@ -102,7 +102,7 @@ def check_archive_rule(lake: Lake, scope: Scope) -> None:
     broker = find_broker(lake.broker) if lake.broker else None
     if broker is not None and not may_leave_out(broker.name):
         raise BadInputError(
-            "archive: expected a lake of a broker that separates topics by rows or by logs, found one of "
+            "archive: expected a lake of a broker that separates topics by rows or by logs, found a lake of "
             f"{broker.words.title}: its logs are archived whole. Nothing was changed. Leave the rule out."
         )
     if broker is not None and broker.topics.is_system(scope.topic):

@@ -461,8 +461,8 @@ def _fence_watch(store: ManagedStore) -> FenceWatch:
     if (fence := fence_watch(store)) is None:
         title = find_broker(store.broker).words.title
         raise BadInputError(
-            f"{store.root}: expected a store whose hold can be watched, found one of {title}. Nothing was "
-            "changed. Leave it out of the watch."
+            f"{store.root}: expected a store whose hold can be watched, found a store of {title}. Nothing "
+            "was changed. Leave it out of the watch."
         )
     return fence
 

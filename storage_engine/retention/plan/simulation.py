@@ -164,7 +164,7 @@ def _read_start(
         config = course_of(opened).rule_config()
         if why := rules.unsupported(config):
             raise BadInputError(
-                f"{store.root}: expected a store that can be simulated, found that it can't be: {why}. "
+                f"{store.root}: expected a store that can be simulated, found that {why}. "
                 "Nothing was changed."
             )
         start = course_of(opened).start(take_glance(opened, now_ms, store.broker))

@@ -118,8 +118,8 @@ def move_in(place: Place, path: Path, source: int) -> bool:
     with opened(place, *parents, create=True) as target:
         if _lstat(name, target) is not None:
             raise QuarantineError(
-                f"{Path(place.directory, *parents, name)}: expected no file, because {path} is to be moved "
-                "to this name, found one. It was not touched. Find out who put it there."
+                f"{Path(place.directory, *parents, name)}: expected no file of this name before {path} is "
+                "moved here, found a file. It was not touched. Find out who put it there."
             )
         os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
         os.fsync(target)
@@ -135,7 +135,7 @@ def move_back(place: Place, path: Path) -> None:
     *parents, name = place.names(path)
     with opened(place, *parents) as source, durable.opened(path.parent, _DIRECTORY_FLAGS) as target:
         if _lstat(path.name, target) is not None:
-            raise QuarantineError(f"{path}: expected no file, found one. It was not touched.")
+            raise QuarantineError(f"{path}: expected no file, found a file. It was not touched.")
         os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
         os.fsync(target)
         os.fsync(source)

@@ -1,6 +1,7 @@
 """Drift as the journal records it: changes that others made to a held store.
 
-A lake may have ranges that others deleted. A range that was reported as drift raises no second alarm. Other losses are alarms until they are accepted.
+A lake may have ranges that others deleted. A range that was reported as drift raises no second alarm. Other
+losses are alarms until they are accepted.
 """
 
 from __future__ import annotations
