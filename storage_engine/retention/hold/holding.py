@@ -166,7 +166,7 @@ def unheld_by(broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments
 def find_unproven_segments(
     store: ManagedStore, journal: Journal, record: StoreRecord, unheld: UnheldSegments
 ) -> UnprovenSegments:
-    """Return the segments that the lakes don't prove. A lake that can't be asked proves none."""
+    """Return the segments that lakes should prove and don't. A lake that can't be asked proves none."""
     if not store.archives:
         return UnprovenSegments()
     segments: tuple[Segment, ...] = unheld.segments
@@ -365,7 +365,7 @@ def with_lake_notes(context: Context, status: HoldStatus) -> HoldStatus:
 
 
 def alarms_of(context: Context, status: HoldStatus) -> tuple[str, ...]:
-    """Return a sentence on each drift. For a deleted range it says whether the range is ARCHIVED or LOST."""
+    """Return a sentence on each drift. It says where a deleted range is, such as ARCHIVED or LOST."""
     drifts = with_lake_notes(context, with_rule_notes(context, status)).disturbances
     return drift_alarms(drifts, gone_ranges(context.journal, context.record, context.store, drifts))
 

@@ -130,7 +130,7 @@ def record_starter(context: Context, run: Run, starter: Starter | None) -> None:
 
 
 def starters_of(journal: Journal, run: Run) -> tuple[Starter, ...]:
-    """Return the starters of a run. There are several if one was killed before its plan was recorded."""
+    """Return the starters of a run: several if the run was killed before its plan, and begun again."""
     intents = journal.events(run, Step.APPROVAL, Phase.INTENT)
     return tuple(from_jsonable(Starter, event.payload) for event in intents if event.subject == _STARTER)
 
@@ -235,7 +235,7 @@ class Told:
     """What a report says about approval.
 
     :param text: a sentence, or "" if no question is on record.
-    :param is_refused: the last answer about the run was no approval, and no approval counts.
+    :param is_refused: the last question about the run was answered, and no approval counts.
     :param is_moot: other runs have deleted all planned segments meanwhile, so nobody has to be told.
     """
 

@@ -503,7 +503,7 @@ def look_up_permits(place: AnyStore) -> ArchivePermits:
 
 
 def unarchived_notices(permits: ArchivePermits, segments: Sequence[Segment]) -> tuple[str, ...]:
-    """Return notices on segments or messages that are deleted without a copy, each with its rule."""
+    """Return notices on segments or messages that may be deleted without a copy, each with its rule."""
     if permits.of_rows is not None:
         return tuple(
             f"messages may be deleted without a copy if no lake has them: {not_archived_text(rule)}. "

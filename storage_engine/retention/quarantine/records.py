@@ -43,7 +43,7 @@ class Quarantine:
     :param log_lineages: by log, the lineages then that differ from the store's.
     :param until_ms: end of its window, in milliseconds since the epoch.
     :param state_at_ms: time since which it is in this state.
-    :param detail: why it was emptied, or who undid the run.
+    :param detail: why it was emptied, who undid the run, or why the undo can't be continued.
     :param stayed_at_ms: when it was last to be emptied and had to stay, or None if never.
     :param stayed_because: why it had to stay, as words of a sentence.
     :param came_back: an undo was begun, so some of its files may be back, whatever happened to the rest.

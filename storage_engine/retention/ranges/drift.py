@@ -148,7 +148,7 @@ def gone_ranges(
     missing: Iterable[Missing] = (),
     present: Mapping[str, str] | None = None,
 ) -> tuple[RangeStatus, ...]:
-    """Return the parts of ranges that others deleted, each as ARCHIVED, EXPIRED, SHIELDED, LOST or UNKNOWN.
+    """Return the parts of ranges that others deleted, each with its place, such as ARCHIVED or LOST.
 
     If one of our runs deleted a part, that part counts as deleted by the run.
 

@@ -236,7 +236,7 @@ def _mark_proven(verdict: Verdict) -> Verdict:
 
 
 def _kept_sentence(plan: Plan) -> Callable[[str], str]:
-    """Return the sentence which says that no segment of a log was deleted."""
+    """Return a function that takes a log and returns the sentence that nothing of the log was deleted."""
     if len(plan.new_min_offsets) > 1:
         return lambda log: f"Nothing of log {log} was deleted."
     return lambda _: "Nothing was deleted."

@@ -256,8 +256,8 @@ class Report:
     :param archived_ahead: number of segments that the run archived though the plan doesn't delete them.
     :param archive_lag: sealed, unproven segments at the run's end, or None if it was not measured.
     :param alarms: exceeded limits of archive lag or a running broker's work, and ranges that others deleted.
-    :param hold: the hold's status at the run's last look, with all drift of the run, or None without a
-        broker.
+    :param hold: the hold's status at the run's last look, with all drift of the run, or None if no broker
+        runs.
     :param unread: consumers' losses by the deletion; before the deletion, those that the plan foresees.
     :param unread_lines: the losses as lines of text, with the commands that export the messages.
     :param owed: messages that the broker had yet to deliver or decide at planning; empty under policy IGNORE.
@@ -267,7 +267,7 @@ class Report:
     :param refused: logs of which no further segment was deleted, while other logs' segments were.
     :param lake_directory: the lake's value of ``--lake``, or LAKE if no local directory is known.
     :param wrong_lakes: why lakes of the store can't be used as they are, such as a copy, and what to do.
-    :param hashed_again: number of archived segments that the plan keeps and the run found unchanged.
+    :param hashed_again: number of archived segments that the run found unchanged and doesn't delete.
     :param ran: where lag was measured and segments were archived; empty in an older report.
     :param approval: a sentence on a second person's answer about the plan, or "" if nobody was asked.
     """
