@@ -131,7 +131,7 @@ class OldReport:
 def runs_to_expire(
     runs: Iterable[OldRun], protected: Collection[str], now_ms: int, expiry: Expiry
 ) -> tuple[OldRun, ...]:
-    """Return the runs whose plan and events have expired. Events that are never thinned stay.
+    """Return the runs whose plan and events have expired. Some events stay: see :data:`EXPIRING_STEPS`.
 
     :param protected: keys of runs that newer records still need.
     """

@@ -1,7 +1,7 @@
 """Care for a broker's background tasks: watch those of a running broker, and end those of a stopped one.
 
 Files that a broker was about to remove are removed here only if a lake has the same bytes. If no lake has a
-file, a person's decision permits its removal, even if nothing is archived.
+file, only a person's decision permits its removal, even if nothing is archived.
 
 The order is: intent, removal, flush of the directory, result. A call may be killed at any time and repeated.
 
