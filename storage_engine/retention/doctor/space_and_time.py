@@ -235,9 +235,9 @@ def take_figures(
 def _find_leaving(
     snapshot: StoreSnapshot, deletes_at: Mapping[SegmentId, int | None], going: Sequence[Segment], now_ms: int
 ) -> tuple[tuple[Segment, ...], int]:
-    """Return the first span of ``HORIZONS_MS`` in which segments are deleted, after these segments.
+    """Return the segments that are deleted in one of ``HORIZONS_MS``, and this span.
 
-    If no span has such segments, return no segments and the last span.
+    It is the first span in which segments are deleted. If there is none, return no segments and the last span.
     """
     going_ids = {segment.id for segment in going}
     for span_ms in HORIZONS_MS:

@@ -532,7 +532,7 @@ class QuarantineLook:
 
 
 def look_at_quarantines(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[QuarantineLook, ...]:
-    """Look at the quarantines below a store's root and beside its other directories."""
+    """Look at the quarantines in all :func:`bases` of a store."""
     return tuple(look for base in bases(store, data_paths) for look in _look_below(base, store.real_root))
 
 

@@ -101,7 +101,7 @@ def is_idle(report: Report) -> bool:
 
 
 def reasons_digest(report: Report) -> str:
-    """Return a digest of why nothing is deleted: causes, notices, and the segments' reasons in their order.
+    """Return a digest of why nothing is deleted: causes, notices, settings and the segments' reasons.
 
     The number of segments doesn't count: a log that grows is kept for the same reasons.
     """
@@ -161,7 +161,7 @@ class FinishResult:
     :param wrong_lakes: why lakes can't be used as they are. This fails the run's end as well.
     :param unchanged_since: the earlier run whose report counts for this run, or None if it has its own.
     :param notices: rows of the store's deletions that could not be written; the next run writes them.
-    :param not_approved: a text if a person refused the run's plan or nobody answered in time, else "".
+    :param not_approved: a sentence if the run's question was answered and no approval counts, else "".
     """
 
     run_key: str
