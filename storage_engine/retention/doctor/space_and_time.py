@@ -237,7 +237,7 @@ def _find_leaving(
 ) -> tuple[tuple[Segment, ...], int]:
     """Return the segments that are deleted in one of ``HORIZONS_MS``, and this span.
 
-    It is the first span in which segments are deleted. If there is none, return no segments and the last span.
+    It is the first span in which segments are deleted. Without such a span, return none and the last span.
     """
     going_ids = {segment.id for segment in going}
     for span_ms in HORIZONS_MS:

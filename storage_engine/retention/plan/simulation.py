@@ -170,8 +170,8 @@ def _read_start(
         start = course_of(opened).start(take_glance(opened, now_ms, store.broker))
         if start is None:
             raise BadInputError(
-                f"{store.root}: expected a known disk and a log with segments, found none. Simulate it once "
-                "its broker has stored messages."
+                f"{store.root}: expected a known disk and a log with segments, found that one of these is "
+                "missing. Simulate it once its broker has stored messages."
             )
         source = IngestFrom.SEGMENTS
         ingest = ingest_from(samples, _zone(start.time_zone)) if samples else None

@@ -45,7 +45,7 @@ class Passage(StrEnum):
     PROVEN = "proven"
     """There is a valid receipt, and the file is unchanged since it was proven."""
     HASH_AGAIN = "hash-again"
-    """There is a valid receipt, but the file was touched. The segment passes if the SHA-256 is unchanged."""
+    """There is a valid receipt, but a write is possible. The segment passes if its SHA-256 is unchanged."""
     ARCHIVE_OFF = "archive-off"
     WAIVED = "waived"
     NOT_ARCHIVED = "not-archived"
