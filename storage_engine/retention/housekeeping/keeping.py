@@ -32,7 +32,7 @@ from storage_engine.retention.store.known_heads import KnownHeads, journalled_he
 def forecast_lake(
     lake: Lake, journal_url: str | None, acts: Acts, price: float | None, decision: KeepDecision | None = None
 ) -> KeepForecast:
-    """Return what will be deleted from a lake on which day if its policy doesn't change.
+    """Return what will be deleted from a lake, and on which day, if its policy doesn't change.
 
     :param journal_url: the journal that counted the topics of its segments, if there is one.
     :param price: price of 10⁹ bytes for a month, or None to compute no costs.
@@ -115,7 +115,7 @@ def check_archive_rule(lake: Lake, scope: Scope) -> None:
 def record_archive_rules(lake: Lake, journal_url: str | None, acts: Acts, scope: Scope) -> tuple[str, ...]:
     """Record an archive rule durably in the journal, for each store that its patterns name.
 
-    It may be killed at any instant and run again: a rule that is already recorded keeps its time.
+    The call may be killed at any instant and repeated: a rule that is already recorded keeps its time.
 
     :return: notes on when the rule takes effect, or why no journal has it.
     :raises JournalUnavailableError: the journal can't be written.

@@ -1,6 +1,6 @@
 """Removal of expired reports and journal records.
 
-They are removed in this order: expired quarantines; files of dead jobs; reports with their Data Docs; runs
+The order of removal is: expired quarantines; files of dead jobs; reports with their Data Docs; runs
 with their plans and events; samples; lists of decisions that no run's plan uses. Reports are removed before
 the events that they are made from. Each step may be killed at any instant and run again.
 """

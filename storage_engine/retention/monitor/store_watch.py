@@ -365,7 +365,7 @@ class FileChanges:
 
 
 MOST: Final = 1000
-"""Greatest number of mends kept while the journal can't be reached. The oldest and the newest are kept."""
+"""Greatest number of mends kept while the journal can't be reached. Of more, the middle ones are dropped."""
 _AGAIN_SECONDS: Final = 10.0
 
 
@@ -449,7 +449,7 @@ def record_mends(store: ManagedStore, mends: Sequence[Drift]) -> None:
 Alarmed = Callable[[ManagedStore, Sequence[str] | None, Sequence[str]], None]
 """Called with a store's present faults and its mends. Faults are None if another process reports them."""
 LOOK_SECONDS: Final = 0.5
-"""Seconds between two looks. A look is a few calls of stat, for file systems that report no changes."""
+"""Seconds between two looks, for file systems that report no changes. A look is a few calls of stat."""
 _STAND_BY_SECONDS: Final = 2.0
 
 

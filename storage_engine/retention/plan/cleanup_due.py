@@ -1,7 +1,8 @@
 """A look at a store's disks and clock: what triggers a cleanup now, and whether a cleanup is due.
 
-It is due if a cause holds and a run would do or report something. This is decided as in a run, but no plan is
-recorded. If a broker runs, its progress and the hold's drift are looked at as well.
+A cleanup is due if a cause holds and a run would do or report something, and also if a run would empty a
+quarantine. The decision is made as in a run, but no plan is recorded. If a broker runs, its progress and the
+hold's drift are looked at as well.
 """
 
 from __future__ import annotations

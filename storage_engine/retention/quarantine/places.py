@@ -229,7 +229,7 @@ def remove_empty_below(place: Place) -> None:
 def opened(place: Place, *names: str, create: bool = False) -> Iterator[int]:
     """Open a directory of a place, and yield its descriptor.
 
-    :param names: names from the run's directory on.
+    :param names: names of directories below the run's directory, the outermost first.
     :param create: make missing directories, durably.
     :raises QuarantineError: one of the names isn't a directory.
     :raises FileNotFoundError: a directory is missing.

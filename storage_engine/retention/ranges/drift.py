@@ -52,7 +52,7 @@ def loss_alarms(ranges: Iterable[OffsetRange], recorded: Sequence[tuple[Drift, i
 
     If there are more than ten ranges, the last alarm counts the rest.
 
-    :param recorded: drift with ranges that others deleted, each with its lineage at that time.
+    :param recorded: drift with ranges that others deleted, each with the lineage when it was found.
     """
     pieces = [piece for piece in ranges if piece.is_missing and not _is_recorded(piece, recorded)]
     named = tuple(map(_alarm, pieces[:_MOST_NAMED]))

@@ -179,7 +179,7 @@ def offset_ranges(
 
     :param ends: name of a log → its logical end. Files after it have no bytes yet.
     :param shielded: ranges that are gone from the log and kept in the shield.
-    :param gone: deleted ranges in the journal. They extend their log, so a loss at its beginning shows.
+    :param gone: deleted ranges in the journal. They also show a loss at the beginning of a log.
     :param present: identities of the logs on disk, by name.
     """
     gone = [span for span in gone if span.start_offset < span.end_offset]
