@@ -339,6 +339,8 @@ def has_archived_replicas(
 ) -> bool:
     """Return whether a lake has receipts of another store for a log of the same identity.
 
+    An identity may be no more than the log's name.
+
     :param segments: segments of one log.
     :raises LakeUnavailableError: a lake can't be read.
     """

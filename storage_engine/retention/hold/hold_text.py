@@ -54,7 +54,7 @@ def hold_text(status: HoldStatus) -> str:
 
 
 def _watch_text(watch: WatchLook | None) -> str:
-    """Return the last look of a watch as a clause, or "" without a watch, which a notice reports."""
+    """Return a watch's last look as a clause. "" without a watch: a notice reports that none looks."""
     if watch is None:
         return ""
     return (
