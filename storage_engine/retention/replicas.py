@@ -337,7 +337,9 @@ def with_replicas(
 def has_archived_replicas(
     broker: BrokerStore, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
 ) -> bool:
-    """Return whether a lake has receipts of another store for a log of the same identity, or name.
+    """Return whether a lake has receipts of another store for a log of the same identity.
+
+    An identity may be no more than the log's name.
 
     :param segments: segments of one log.
     :raises LakeUnavailableError: a lake can't be read.

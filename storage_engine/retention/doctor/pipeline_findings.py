@@ -11,7 +11,7 @@ from storage_engine.core.wording import duration_text, time_text
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
 
 SILENT_MS = 5 * 60_000
-"""Age of a heartbeat, in milliseconds, above which a component counts as dead. Airflow itself waits less."""
+"""Age of a heartbeat, in milliseconds, above which a component counts as dead. Airflow's limits are lower."""
 _LONG_WAIT_MS = DAY_MS
 _LONG_QUEUED_MS = HOUR_MS
 _LONG_RUN_MS = 6 * HOUR_MS
@@ -24,7 +24,7 @@ _APPROVE = "approve"
 
 @dataclass(frozen=True, slots=True)
 class DagRunFacts:
-    """The last run of a DAG."""
+    """The last run of a DAG, or one of its active runs."""
 
     run_id: str
     state: str
@@ -40,7 +40,7 @@ class DagFacts:
     :param known: Airflow has parsed the DAG, and its file still exists.
     :param last: its last run, or None if it never ran.
     :param waits: waiting tasks, as (task id, moment at which its wait began, or None if unknown).
-    :param active: queued or running runs, oldest first. A queued run has the time when it was queued.
+    :param active: queued or running runs, oldest first. A queued run began when it was queued.
     """
 
     dag_id: str
@@ -70,7 +70,7 @@ class QueueFacts:
     """The queue of the workers that see a store's disk.
 
     :param workers: edge workers that take its tasks, or None if unknown: Airflow lists no other workers.
-    :param seen_by: host of the last task in this queue that succeeded, and so saw the store, or "".
+    :param seen_by: host of the last successful task in this queue, which saw the store; "" if unknown.
     """
 
     name: str

@@ -66,9 +66,10 @@ def _growth_by_samples(samples: Sequence[tuple[int, int]]) -> int | None:
 
 
 def _growth_by_segments(log: LogSnapshot, now_ms: int) -> int | None:
-    """Return a log's growth in bytes a day, by the segments after the newest that is at least a day old.
+    """Return a log's growth in bytes a day, by the sizes of its last segments.
 
-    If no sealed segment is a day old, the segments after the oldest one count.
+    The sum begins after the newest sealed segment that is at least a day old. If all are younger, it begins
+    after the oldest one.
 
     :return: None if the sealed segments cover too short a time.
     """
@@ -119,7 +120,7 @@ def levels_of(broker: BrokerStore, snapshot: StoreSnapshot, now_ms: int) -> Leve
 
 
 HORIZONS_MS = (DAY_MS, 3 * DAY_MS)
-"""Spans in milliseconds. Consumers' losses are shown for the first one in which a segment is deleted."""
+"""Spans in milliseconds. Consumers' losses are shown for the first span in which a segment is deleted."""
 
 
 _FAR_MS = 365 * DAY_MS
@@ -134,7 +135,7 @@ class Figures:
     :param deletes_at_ms: sealed segment → when the broker's rules may delete it by age, or None if never.
     :param going: segments that the broker's rules delete at this moment.
     :param replicas_elsewhere: number of expired segments that stay because other nodes have replicas.
-    :param leaving: segments that are deleted within ``leaves_in_ms``.
+    :param leaving: segments that are deleted within ``leaves_in_ms``, one of :data:`HORIZONS_MS`.
     :param unread: consumers' losses by the deletion of ``leaving``.
     :param archivable: segments that may be archived by now.
     :param hold: status of the hold on a running broker's store, or None if no broker was named.
@@ -234,9 +235,9 @@ def take_figures(
 def _find_leaving(
     snapshot: StoreSnapshot, deletes_at: Mapping[SegmentId, int | None], going: Sequence[Segment], now_ms: int
 ) -> tuple[tuple[Segment, ...], int]:
-    """Return the segments to be deleted within the first of ``HORIZONS_MS`` that has any, and that span.
+    """Return the segments that are deleted in one of ``HORIZONS_MS``, and this span.
 
-    Without such segments the span is the last one.
+    It is the first span in which segments are deleted. Without such a span, return none and the last span.
     """
     going_ids = {segment.id for segment in going}
     for span_ms in HORIZONS_MS:
@@ -264,7 +265,7 @@ _FROM = {GrowthFrom.SAMPLES: "by the journal's samples", GrowthFrom.SEGMENTS: "b
 
 
 def growth_text(growth: Growth | None) -> str:
-    """Return the sentence on how fast a store grows, and by which data."""
+    """Return the clause on how fast a store grows, with the source of the figure."""
     if growth is None:
         return "its growth is unknown: there are no samples over an hour, and no segments sealed 6 h apart"
     if growth.bytes_per_day == 0:
@@ -524,7 +525,7 @@ def unproven_findings(
     :param unproven: segments that no lake proves; None if no lake was named. Then all count as unproven.
     :param stamped_lakes: lakes that the store was archived into, as its own stamp says.
     :param running: whether a broker runs, and so deletes by itself; None if unknown.
-    :param some_unasked: one of two lakes couldn't be asked. It may prove some of these segments.
+    :param some_unasked: a lake couldn't be asked. That lake may prove some of these segments.
     :param refused: logs that can't be archived in their present state.
     :param kind_option: the option with which a lake for this kind of store is made.
     """

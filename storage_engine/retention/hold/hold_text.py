@@ -54,7 +54,7 @@ def hold_text(status: HoldStatus) -> str:
 
 
 def _watch_text(watch: WatchLook | None) -> str:
-    """Return the last look of a watch as a clause, or "" if no watch looks. A notice says that none looks."""
+    """Return a watch's last look as a clause. "" without a watch: a notice reports that none looks."""
     if watch is None:
         return ""
     return (
@@ -108,7 +108,7 @@ def drift_text(drift: Drift) -> str:
 
 
 def due_alarms(status: HoldStatus, now_ms: int) -> Iterator[str]:
-    """Yield the ranges that are about to be deleted unproven, in order of deletion, and other alarms."""
+    """Yield alarms on ranges that will soon be deleted unproven, in order of deletion; then other alarms."""
     ordered = sorted(status.due, key=lambda due: due.at_ms)
     yield from (due_text(due, now_ms) for due in ordered[:_MOST_ALARMS])
     if more := ordered[_MOST_ALARMS:]:

@@ -1,10 +1,10 @@
 """A hold, which keeps a running broker from deleting segments that aren't archived.
 
-At its end the store is left as it was found. If the broker is stopped, nothing has to be held between runs,
-and all functions here do nothing.
+When the hold ends, the store is left as it was found. If the broker is stopped, nothing has to be held
+between runs, and all functions here do nothing.
 
-After the hold ends, the broker's own rules may delete unproven segments within a day. Then a command that
-ends the hold is refused, unless a person accepts the number of these segments. Unknown ranges count as well.
+A command that ends the hold is refused if the broker's own rules may then delete unproven segments within a
+day. A person may accept the number of these segments. Each unknown range counts as one.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ from storage_engine.shield.links import drop_links, log_has_bytes
 def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple[str, ...]:
     """Return an alarm if segments that no lake proves will be deleted within the policy's margin.
 
-    Segments that may not be archived yet, as with an open transaction, count too: the broker deletes them.
+    Segments that may not be archived yet, as with an open transaction, count: the broker deletes these, too.
 
     :raises OSError: a file can't be read.
     """
@@ -133,7 +133,7 @@ class UnprovenSegments:
 
     @property
     def count(self) -> int:
-        """Return the number of segments, at least: a range that can't be counted counts as one."""
+        """Return the least number of segments: each range that can't be counted counts as one."""
         return len(self.segments) + len(self.unknown)
 
     @property
@@ -156,7 +156,7 @@ class UnprovenSegments:
 
 
 def unheld_by(broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments:
-    """Return the segments that a store's broker deletes by a moment if the hold ends now."""
+    """Return the segments that a store's broker deletes until a moment if the hold ends now."""
     try:
         return hold_of(broker).unheld_segments(now_ms, until_ms)
     except (StorageEngineError, OSError) as error:
@@ -166,7 +166,7 @@ def unheld_by(broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments
 def find_unproven_segments(
     store: ManagedStore, journal: Journal, record: StoreRecord, unheld: UnheldSegments
 ) -> UnprovenSegments:
-    """Return the segments that the lakes don't prove. A lake that can't be asked proves none."""
+    """Return the segments that lakes should prove and don't. A lake that can't be asked proves none."""
     if not store.archives:
         return UnprovenSegments()
     segments: tuple[Segment, ...] = unheld.segments
@@ -220,7 +220,7 @@ def check_unproven(context: Context, acceptance: Acceptance | None, now_ms: int)
 def check_hold_of_other_journal(
     store: ManagedStore, journal: Journal, record: StoreRecord, acceptance: Acceptance | None, now_ms: int
 ) -> None:
-    """Make sure that a store may be moved in a journal, which doesn't renew another journal's hold.
+    """Make sure that a journal may take over a store. Another journal's hold isn't renewed by this journal.
 
     :param record: the store's record in the journal, or the record that the store is to have.
     :raises GateRefusedError: another journal holds the store. Without that hold the broker deletes unproven
@@ -244,7 +244,7 @@ def check_hold_of_other_journal(
 
 
 def end_alarms(context: Context, status: HoldStatus | None, now_ms: int) -> tuple[str, ...]:
-    """Return an alarm past half of a hold's time: its end, and unproven segments that may be deleted then."""
+    """After half of a hold's time, return an alarm: when it ends, and which unproven segments are at risk."""
     if status is None or status.ends_at_ms is None or not status.is_half_over(now_ms):
         return ()
     until_ms = (status.deletes_from_ms or status.ends_at_ms) + DAY_MS
@@ -255,7 +255,7 @@ def end_alarms(context: Context, status: HoldStatus | None, now_ms: int) -> tupl
 def record_intent(context: Context, left: UnprovenSegments | None, acceptance: Acceptance | None) -> None:
     """Record durably which unproven segments are about to be left to the broker, and who decided it.
 
-    :param left: these segments. None if the broker gets none, or if a killed call has recorded them.
+    :param left: these segments. None if there are none, or if a killed call has recorded them.
     """
     if left is None or not (left.count or _open_intent(context)):
         return
@@ -271,7 +271,7 @@ def record_intent(context: Context, left: UnprovenSegments | None, acceptance: A
 
 
 def record_result(context: Context) -> None:
-    """Record that the segments of the open intent are now left to the broker. Without one, do nothing."""
+    """Record that the open intent's segments are now left to the broker. Without an intent, do nothing."""
     if (intent := _open_intent(context)) is not None:
         _record(context, Phase.RESULT, intent.payload)
 
@@ -291,7 +291,7 @@ Spans = list[tuple[int, int]]
 
 
 def with_unproven(record: StoreRecord, store: ManagedStore, drifts: Iterable[Drift]) -> tuple[Drift, ...]:
-    """Return drift with more detail: which ranges of a deleted log no lake has, or that this is unknown."""
+    """Add to drift of deleted logs: which of a log's ranges no lake has, or that this is unknown."""
     return tuple(
         replace(drift, detail=f"{drift.detail} {_unproven_text(record, store, drift)}", log_id="")
         if drift.kind is DriftKind.TOPIC_REPLACED and drift.log_id
@@ -340,7 +340,7 @@ def proven_of_log(lake: Lake, record: StoreRecord, log: str, log_id: str, offset
 
 
 def record_hold_drift(context: Context, status: HoldStatus, run: Run | None = None) -> None:
-    """Record new drift of a hold under a run, or without one under :data:`WATCH_RUN`."""
+    """Record new drift of a hold under a run, or under :data:`WATCH_RUN` if no run is given."""
     if status.disturbances:
         status = with_rule_notes(context, status)
         run = run or begin_background_run(context, WATCH_RUN)
@@ -365,7 +365,7 @@ def with_lake_notes(context: Context, status: HoldStatus) -> HoldStatus:
 
 
 def alarms_of(context: Context, status: HoldStatus) -> tuple[str, ...]:
-    """Return a sentence on each drift. For a deleted range it says whether the range is ARCHIVED or LOST."""
+    """Return a sentence on each drift. It says where a deleted range is, such as ARCHIVED or LOST."""
     drifts = with_lake_notes(context, with_rule_notes(context, status)).disturbances
     return drift_alarms(drifts, gone_ranges(context.journal, context.record, context.store, drifts))
 
@@ -432,7 +432,7 @@ def _offsets_text(links: Sequence[SeenLink]) -> str:
 
 
 def remove_all(context: Context) -> tuple[str, ...]:
-    """Remove a removable shield. Links of segments that were deleted from the log since then stay.
+    """Remove a shield after :func:`make_removable`. Links of segments that left the log meanwhile stay.
 
     :return: notices on the remaining links for a person.
     """
@@ -558,7 +558,7 @@ def hold(
 ) -> HoldResult:
     """Begin or renew the hold on a store whose broker keeps running.
 
-    If the broker deletes by its own rules, only unproven segments are held that it would soon delete.
+    If the broker deletes by its own rules, only the unproven segments that it would soon delete are held.
 
     :param now_ms: the moment to decide for; None for this machine's clock.
     :param measured: the lakes' proofs, if the broker deletes by its own rules. None asks the lakes.

@@ -32,7 +32,7 @@ from storage_engine.retention.store.known_heads import KnownHeads, journalled_he
 def forecast_lake(
     lake: Lake, journal_url: str | None, acts: Acts, price: float | None, decision: KeepDecision | None = None
 ) -> KeepForecast:
-    """Return what will be deleted from a lake on which day if its policy doesn't change.
+    """Return what will be deleted from a lake, and on which day, if its policy doesn't change.
 
     :param journal_url: the journal that counted the topics of its segments, if there is one.
     :param price: price of 10⁹ bytes for a month, or None to compute no costs.
@@ -78,7 +78,7 @@ def read_streams(lake: Lake, journal_url: str | None) -> tuple[tuple[ArchivedStr
 
 
 def other_lakes(journal_url: str | None, named: Sequence[str | None]) -> tuple[tuple[str, LakeHead], ...]:
-    """Return the other lakes that have segments of a journal's stores, each with the name of one store.
+    """Return the other lakes that have segments of a journal's stores, each with one such store's name.
 
     :param named: UUIDs of the lakes that the caller knows.
     """
@@ -102,7 +102,7 @@ def check_archive_rule(lake: Lake, scope: Scope) -> None:
     broker = find_broker(lake.broker) if lake.broker else None
     if broker is not None and not may_leave_out(broker.name):
         raise BadInputError(
-            "archive: expected a lake of a broker that separates topics by rows or by logs, found one of "
+            "archive: expected a lake of a broker that separates topics by rows or by logs, found a lake of "
             f"{broker.words.title}: its logs are archived whole. Nothing was changed. Leave the rule out."
         )
     if broker is not None and broker.topics.is_system(scope.topic):
@@ -115,7 +115,7 @@ def check_archive_rule(lake: Lake, scope: Scope) -> None:
 def record_archive_rules(lake: Lake, journal_url: str | None, acts: Acts, scope: Scope) -> tuple[str, ...]:
     """Record an archive rule durably in the journal, for each store that its patterns name.
 
-    It may be killed at any instant and run again: a rule that is already recorded keeps its time.
+    The call may be killed at any instant and repeated: a rule that is already recorded keeps its time.
 
     :return: notes on when the rule takes effect, or why no journal has it.
     :raises JournalUnavailableError: the journal can't be written.
@@ -200,8 +200,8 @@ def _kept_bytes(row: Receipt) -> int:
 def _topics_of(row: Receipt, counted: Sequence[SlotTopic]) -> Iterator[tuple[str, int, int | None]]:
     """Yield a segment's topics, each with its bytes and its newest message's time in ms, or None if unknown.
 
-    A receipt that names streams decides. A receipt of an older lake or of one stream names none. Then the
-    journal's counts decide. Without counts, the topic is that of a log that has only one.
+    If the receipt names streams, they are the topics. A receipt of an older lake or of one stream names none:
+    then the topics are those that the journal counted. Without counts, the topic is the log's only topic.
     """
     if row.streams is None:
         for topic in counted:

@@ -158,7 +158,7 @@ def expire_lake(
     rewrite: RewriteRule = REWRITE_RULE,
     dry_run: bool = False,
 ) -> LakeExpiry:
-    """Expire segments that a lake's rules no longer keep. It may be killed at any instant and run again.
+    """Expire segments that a lake's rules no longer keep. The call may be killed at any time and repeated.
 
     :param journal_url: the stores' journal. Without it, it is unknown which segments stores still have.
     :param gone: names or ids of stores that no longer exist, as a person says.
@@ -307,7 +307,7 @@ def _with_earlier_files(
 
 
 def _state(lake: Lake) -> tuple[str, ...]:
-    """Return the location of the metadata of each table, which every commit changes."""
+    """Return each table's metadata location. Every commit changes the location."""
     return tuple(table.metadata_location for table in (lake.segments(), lake.messages()))
 
 
@@ -469,9 +469,10 @@ def _streams(
     *,
     is_named: bool,
 ) -> tuple[SegmentStream, ...] | None:
-    """Return the streams of a segment that the lake still has, or None if unknown.
+    """Return those streams of a segment that the lake still has, or None if they are unknown.
 
-    A receipt of one stream names no topic. The topic is the only one that the journal counted, or the log's.
+    A receipt of one stream names no topic. Then the topic is the only one that the journal counted in the
+    segment, or the only topic of the log.
 
     :param is_named: the store's last plan names the segment's log, or a person says that the store is gone.
         Without counts, the topics of other logs are unknown.

@@ -1,6 +1,6 @@
 """Removal of expired reports and journal records.
 
-They are removed in this order: expired quarantines; files of dead jobs; reports with their Data Docs; runs
+The order of removal is: expired quarantines; files of dead jobs; reports with their Data Docs; runs
 with their plans and events; samples; lists of decisions that no run's plan uses. Reports are removed before
 the events that they are made from. Each step may be killed at any instant and run again.
 """
@@ -79,7 +79,7 @@ class Expiry:
     """Number of days for which each kind of history is kept.
 
     :param report_days: reports, Data Docs, and the events and plans of runs that have a report.
-    :param idle_run_days: runs without a report, because nothing had changed, and runs that never had a plan.
+    :param idle_run_days: runs that wrote no report because nothing had changed, or that never had a plan.
     :param sample_days: every sample.
     :param daily_sample_days: the last sample of each day, after all others of the day expired.
     """
@@ -131,7 +131,7 @@ class OldReport:
 def runs_to_expire(
     runs: Iterable[OldRun], protected: Collection[str], now_ms: int, expiry: Expiry
 ) -> tuple[OldRun, ...]:
-    """Return the runs whose plan and events have expired. Events that are never thinned stay.
+    """Return the runs whose plan and events have expired. Some events stay: see :data:`EXPIRING_STEPS`.
 
     :param protected: keys of runs that newer records still need.
     """
@@ -168,7 +168,7 @@ def samples_to_expire(
 
     :param samples: samples of one store, oldest first.
     :param newest: the store's last clock reading. Samples of the same boot stay if they were taken at most a
-        day of uptime before it.
+        day of uptime before this reading.
     """
     full_ms = now_ms - expiry.sample_days * DAY_MS
     daily_ms = now_ms - expiry.daily_sample_days * DAY_MS
@@ -416,7 +416,7 @@ def _expire_plans(
 
 
 def old_reports(stores: Iterable[Path], now_ms: int, expiry: Expiry) -> Iterator[OldReport]:
-    """Yield reports that were written more than ``report_days`` ago, but not each store's newest report.
+    """Yield reports that were written more than ``report_days`` ago, except each store's newest report.
 
     Directories without one of our reports and symbolic links are skipped.
 
@@ -443,7 +443,7 @@ def emptied_directories(stores: Iterable[Path], now_ms: int, expiry: Expiry) -> 
 def remove_report(directory: Path) -> None:
     """Remove the files that we wrote to a directory, then the directory if it is empty.
 
-    The report itself is removed last: after a kill the directory is found by it.
+    The report itself is removed last, so that after a kill the report still leads to the directory.
     """
     data_docs = directory / DATA_DOCS_DIRECTORY
     if data_docs.is_dir() and not data_docs.is_symlink():

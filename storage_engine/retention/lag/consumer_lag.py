@@ -105,10 +105,10 @@ class LagQuestion:
 
 
 def lag_question(store: AnyStore, run_key: str) -> LagQuestion:
-    """Return for which segments the run's lag has to be measured, or the recorded lag that is final.
+    """Return the segments for which a run's lag has to be measured, or the recorded lag if that is final.
 
-    The lag is measured again as long as every planned segment is on disk. After one is deleted, the recorded
-    lag is final, because messages at risk in the deleted segment can't be found any more.
+    The lag is measured again as long as every planned segment is on disk. After a planned segment is deleted,
+    the recorded lag is final, because messages at risk in the deleted segment can't be found any more.
 
     :raises RunStateError: there is no such run, or it has no plan.
     """
@@ -233,7 +233,7 @@ def _loss_error(context: Context, run: Run, snapshot: StoreSnapshot, unread: Unr
 
 
 def record_unread(context: Context, run: Run, unread: Unread, lease: Lease) -> None:
-    """Record consumers' losses before the first segment is deleted. The same losses are recorded once."""
+    """Record consumers' losses before the first segment is deleted. Equal losses aren't recorded again."""
     began = bool(context.journal.events(run, Step.RELEASE, Phase.INTENT))
     if not (began and unread == released_unread(context, run)):
         context.journal.record(run, Step.LAG, Phase.INTENT, [(UNREAD, to_recorded(unread))], lease=lease)
@@ -260,7 +260,7 @@ def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
 
 
 def lag_notices(context: Context, run: Run) -> tuple[str, ...]:
-    """Return notices on an unknown or old lag, if the policy lets segments be deleted all the same."""
+    """Return a notice if the policy lets segments be deleted though the recorded lag is unknown or old."""
     doubt = _doubt_text(context, run)
     if context.store.policy.lag_policy is not LagPolicy.WARN or doubt in ("", _NONE):
         return ()
@@ -268,7 +268,7 @@ def lag_notices(context: Context, run: Run) -> tuple[str, ...]:
 
 
 def _doubt_text(context: Context, run: Run) -> str:
-    """Return why the recorded lag is no longer valid, or "" if it is valid."""
+    """Return why a run's lag isn't known now, or "" if its recorded lag is valid."""
     results = context.journal.events(run, Step.LAG, Phase.RESULT)
     if not results:
         return _NONE

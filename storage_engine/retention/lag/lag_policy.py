@@ -22,7 +22,7 @@ def apply_lag_policy(
     If a group's position in a queue is unknown, and the plan has messages of that queue, the group may need
     any of these messages. Then the queue's whole log stays. A log that was not measured stays whole, too.
 
-    :param lags: rows of the plan's measured lag, among them the row that decides for each log.
+    :param lags: rows of the plan's measured lag. For each log, the row that keeps most of it is included.
     :param measured: names of the logs whose lag is known; None for all.
     :param unit: the broker's word for the parts of a topic that have its messages, such as queue.
     """
@@ -66,7 +66,7 @@ def _keep_all(log: LogPlan) -> Sequence[Decision]:
 def _keep_needed(log: LogPlan, first: Mapping[str | None, QueueLag], unit: str) -> Sequence[Decision]:
     """Return a log's decisions, cut before the first segment that a group has to read.
 
-    :param first: name of a log → the row that keeps most of the log; None → a row that counts for every log.
+    :param first: name of a log → the row that keeps most of the log; None → a row that may be of any log.
     """
     lags = [first[name] for name in (log.log, None) if name in first]
     if not lags:

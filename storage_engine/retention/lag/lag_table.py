@@ -1,7 +1,7 @@
 """The table of consumer lag, in files that anyone can query, and its summary.
 
-It has one row for each :class:`QueueLag`. A large table is made in shares, each of whole queues. Only a
-:class:`LagPart` of each share is kept in memory, whose size doesn't depend on the number of queues.
+It has one row for each :class:`QueueLag`. A large table is made in shares, each of whole queues. Memory keeps
+only a :class:`LagPart` of each share. The size of a part doesn't depend on the number of queues.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Longs = npt.NDArray[np.int64]
 
 @contextmanager
 def new_lag_table(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a directory for a new table's files, which durably replaces the table at ``path`` at the end.
+    """Yield a directory for a new table's files. At the end it durably replaces the table at ``path``.
 
-    The former table is deleted then. If the run is killed, the former table is left, or no table.
+    The former table is deleted first. A kill leaves the former table, or no table.
     """
     path = Path(path)
     staging = path.with_name(f".{path.name}.new")

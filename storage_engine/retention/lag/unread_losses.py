@@ -57,7 +57,7 @@ def find_shielded_unread(broker: BrokerStore, snapshot: StoreSnapshot) -> Shield
 
 
 def shielded_unread(losses: Iterable[Unread]) -> ShieldedUnread:
-    """Sum up the unread messages of several runs of segments."""
+    """Sum up consumers' losses of several groups of segments."""
     parts = tuple(losses)
     return ShieldedUnread(
         tuple(_merge_rows((row for part in parts for row in part.rows), _combine_rows)),
@@ -118,7 +118,7 @@ def shielded_text(row: UnreadMessages) -> str:
 
 
 def error_text(error: str) -> str:
-    """Return the text for an error because of which the shield's unread messages aren't completely known."""
+    """Return the text on the error that hides some or all of the shield's unread messages."""
     return f"consumers' unread messages that only the shield has are not completely known: {error}"
 
 
@@ -142,7 +142,7 @@ def find_unread(
     """Compute consumers' losses if logs begin at other offsets. A loss that can't be computed is unknown.
 
     Earlier losses of messages that only the shield has are included. Nothing is read if the policy ignores
-    consumers, or if no message is deleted and the shield has none that the log lacks.
+    consumers, or if no message is deleted and the log has all messages that the shield has.
 
     :param new_min_offsets: name of a log → where it will begin. Other logs stay as they are.
     """

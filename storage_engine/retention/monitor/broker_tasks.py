@@ -1,7 +1,7 @@
 """Care for a broker's background tasks: watch those of a running broker, and end those of a stopped one.
 
 Files that a broker was about to remove are removed here only if a lake has the same bytes. If no lake has a
-file, a person's decision permits its removal, even if nothing is archived.
+file, only a person's decision permits its removal, even if nothing is archived.
 
 The order is: intent, removal, flush of the directory, result. A call may be killed at any time and repeated.
 
@@ -174,7 +174,7 @@ class TaskResult:
     :param found: clauses on the state of the task.
     :param alarms: sentences that a person has to know at once.
     :param removed_files: number of removed files that the broker had left, without directories.
-    :param gone_files: number of missing files that a killed run, or later a broker, has removed.
+    :param gone_files: number of files whose remover is unknown: a killed run, or a broker that ran later.
     :param unproven: clauses on files that were deleted only by a person's decision.
     :param kept: clauses on files that stay, with the reason.
     :param notices: clauses that a person should read, such as on open removals or a disk without stamp.
@@ -397,9 +397,9 @@ def _remove(context: Context, run: Run, task: str, leftover: LeftOver, unproven:
 def _read_removals(
     context: Context, run: Run, task: str
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return the intents of one task's removals in this run, also those from before a kill.
+    """Return the intents of one task's removals that have a result, also from before a kill of this run.
 
-    :return: removals by this run, and removals whose remover is unknown.
+    :return: intents of removals by this run, and of removals whose remover is unknown.
     """
     events = context.journal.events(run, Step.BROKER_TASK)
     ended = {event.subject: event.payload for event in events if event.phase is Phase.RESULT}

@@ -84,7 +84,7 @@ def rules_of(
 
 
 def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[str, Any]:
-    """Record the rules, and return the other facts that pages show with this look's findings.
+    """Record the rules. Return the other facts for pages, which are kept with this look's findings.
 
     An unknown fact is None, and ``page_errors`` says why. A failure here never ends the look.
 
@@ -291,7 +291,7 @@ def _measure_archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredL
 
 
 def _expiry_alarms(context: Context, measured: MeasuredLag | None) -> tuple[str, ...]:
-    """Return alarms on unproven segments that a broker deletes soon, if we don't clean the store up."""
+    """If we don't clean the store up, return alarms on unproven segments that its broker deletes soon."""
     if measured is None or (context.store.cleans_up and context.broker.limit is None):
         return ()
     try:

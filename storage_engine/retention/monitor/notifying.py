@@ -43,7 +43,7 @@ _MOST_ALARMS: Final = 20
 _VERSION: Final = 1
 _SENT = KeptRows("storage_engine_told_alarms", "told")
 _NUMBER = re.compile(r"(?<![^\s\[(])[\d-]*\d\S*(?: [\d-]*\d\S*)*(?: \w+)?")
-"""A number with its unit, or a time, which change between looks. Digits inside a name don't match."""
+"""A number with its unit, or a time: both change between looks. Digits inside a name don't match."""
 
 
 class AlarmState(StrEnum):
@@ -241,7 +241,7 @@ class Subject:
 
     :param place: distinguishes the store from others in its journal.
     :param journal_url: URL of the journal that keeps the sent alarms, or "" if unknown.
-    :param source: name of the observer. The alarms of one observer don't end those of another.
+    :param source: name of the observer. An observer ends only alarms that it began itself.
     """
 
     store: str
@@ -378,7 +378,7 @@ _untold_here: dict[str, tuple[Alarm, ...]] = {}
 
 
 def _read_sent(subject: Subject, means: Means) -> tuple[tuple[Alarm, ...], str]:
-    """Return the present alarms that a receiver was sent, and why they are unknown, or ""."""
+    """Return the alarms that a receiver was sent and that haven't ended, and why they are unknown, or ""."""
     key, url = subject.key(means), subject.journal_url
     if key in _kept_here or not url or missing_sqlite_file(url):
         return _kept_here.get(key, ()), ""
@@ -393,7 +393,7 @@ def _read_sent(subject: Subject, means: Means) -> tuple[tuple[Alarm, ...], str]:
 
 
 def _keep_sent(subject: Subject, means: Means, alarms: Sequence[Alarm]) -> str:
-    """Keep the present alarms that a receiver was sent. Return why that failed, or ""."""
+    """Keep the alarms that a receiver was sent and that haven't ended. Return why that failed, or ""."""
     key, url = subject.key(means), subject.journal_url
     _kept_here[key] = tuple(alarms)
     if not url or missing_sqlite_file(url):
@@ -413,7 +413,7 @@ _AGAIN_SECONDS: Final = 60.0
 class Teller(threading.Thread):
     """Sends the alarms of watches in a thread of its own, so that a slow receiver delays no mend.
 
-    :param say: called with the notices of a look, unless they are the same as those of the last one.
+    :param say: called with the notices of a sending, unless the last sending had the same notices.
     :param advice: returns the remedy for a store.
     """
 

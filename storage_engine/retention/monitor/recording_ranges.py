@@ -77,7 +77,7 @@ def ends_of_segments(
 def hole_spans(
     context: Context, snapshot: StoreSnapshot, ends: Mapping[SegmentId, int], present: Mapping[str, str]
 ) -> Iterator[ReleasedSpan]:
-    """Yield the holes between segments. Losses that a person has accepted are excused.
+    """Yield the holes between segments. Parts that a person has accepted as lost are marked as excused.
 
     :param ends: the result of :func:`ends_of_segments`.
     """

@@ -82,9 +82,9 @@ class _UrgentError(Exception):
 
 
 TEND_SECONDS: Final = 30.0
-"""Seconds between two full looks at log, lake and shield, unless a segment is gone."""
+"""Seconds between two full looks at log, lake and shield. A deleted segment starts a look at once."""
 FORCE_SECONDS: Final = 5.0
-"""Seconds between two questions to the broker, unless a segment is gone."""
+"""Seconds between two questions to the broker. A deleted segment starts a question at once."""
 _AFTER_ERROR_SECONDS: Final = 30.0
 _END_SECONDS: Final = 2.0
 
@@ -365,7 +365,7 @@ class FileChanges:
 
 
 MOST: Final = 1000
-"""Greatest number of mends kept while the journal can't be reached. The oldest and the newest are kept."""
+"""Greatest number of mends kept while the journal can't be reached. Of more, the middle ones are dropped."""
 _AGAIN_SECONDS: Final = 10.0
 
 
@@ -449,7 +449,7 @@ def record_mends(store: ManagedStore, mends: Sequence[Drift]) -> None:
 Alarmed = Callable[[ManagedStore, Sequence[str] | None, Sequence[str]], None]
 """Called with a store's present faults and its mends. Faults are None if another process reports them."""
 LOOK_SECONDS: Final = 0.5
-"""Seconds between two looks. A look is a few calls of stat, for file systems that report no changes."""
+"""Seconds between two looks, for file systems that report no changes. A look is a few calls of stat."""
 _STAND_BY_SECONDS: Final = 2.0
 
 
@@ -461,8 +461,8 @@ def _fence_watch(store: ManagedStore) -> FenceWatch:
     if (fence := fence_watch(store)) is None:
         title = find_broker(store.broker).words.title
         raise BadInputError(
-            f"{store.root}: expected a store whose hold can be watched, found one of {title}. Nothing was "
-            "changed. Leave it out of the watch."
+            f"{store.root}: expected a store whose hold can be watched, found a store of {title}. Nothing "
+            "was changed. Leave it out of the watch."
         )
     return fence
 

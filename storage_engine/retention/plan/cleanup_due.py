@@ -1,7 +1,8 @@
 """A look at a store's disks and clock: what triggers a cleanup now, and whether a cleanup is due.
 
-It is due if a cause holds and a run would do or report something. This is decided as in a run, but no plan is
-recorded. If a broker runs, its progress and the hold's drift are looked at as well.
+A cleanup is due if a cause holds and a run would do or report something, and also if a run would empty a
+quarantine. The decision is made as in a run, but no plan is recorded. If a broker runs, its progress and the
+hold's drift are looked at as well.
 """
 
 from __future__ import annotations
@@ -96,9 +97,9 @@ def look_at_hold(context: Context, now_ms: int) -> HoldStatus | None:
 
 _MOMENT_MS = 15 * 60_000
 _MORE_MS = 20 * 60_000
-"""Delay of the next question, in milliseconds, for each open question but one.
+"""Delay of the next question after the last one, in milliseconds, for each open question after the first.
 
-So at most ten questions are asked in half a day: fewer than the runs that a DAG may have at once.
+So a DAG asks at most ten questions in half a day: fewer than the runs that it may have at once.
 """
 _REFUSED_MS = 12 * HOUR_MS
 """Time in which nobody is asked again about the same plan after a refusal."""
@@ -113,8 +114,8 @@ class DueResult:
     :param why: sentences on the work that a run would do or report; empty if no cleanup is due.
     :param stays: why no segment would be deleted though a cause holds, else "".
     :param waiting: keys of runs whose plans wait for a second person.
-    :param is_asked: the plan that a run would make now already waits for an answer, until a set time; or so
-        many other plans wait that the next question is too early.
+    :param is_asked: the plan that a run would make now already waits for an answer, and that question has an
+        end. Or so many such questions are open that the next one would come too early.
     :param is_refused: the last answer about that plan came lately, and wasn't an approval.
     """
 

@@ -184,7 +184,8 @@ def with_disk_levels(snapshot: StoreSnapshot, used_percents: Mapping[str, int]) 
     for path, percent in levels.items():
         if path not in paths:
             raise BadInputError(
-                f"disk level of {path}: expected one of the store's paths {', '.join(paths)}, found another."
+                f"disk level of {path}: expected one of the store's paths {', '.join(paths)}, found "
+                "another path."
             )
         if not 0 <= percent <= 100:
             raise BadInputError(

@@ -135,7 +135,7 @@ def add_identity(plan: Plan, record: StoreRecord) -> Plan:
 def _refuse_missing_directories(context: Context, snapshot: StoreSnapshot) -> None:
     """Make sure that no directory of a log is missing: without it the log would seem to begin elsewhere.
 
-    This is for logs in several directories. Brokers that name absent logs have a stamp in each directory.
+    Stores whose logs have identities aren't checked here: each of their directories has a stamp.
 
     :raises StoreNotFoundError: a directory that had segments at the last plan is now on another disk.
     """

@@ -164,14 +164,14 @@ def _read_start(
         config = course_of(opened).rule_config()
         if why := rules.unsupported(config):
             raise BadInputError(
-                f"{store.root}: expected a store that can be simulated, found that it can't be: {why}. "
+                f"{store.root}: expected a store that can be simulated, found that {why}. "
                 "Nothing was changed."
             )
         start = course_of(opened).start(take_glance(opened, now_ms, store.broker))
         if start is None:
             raise BadInputError(
-                f"{store.root}: expected a known disk and a log with segments, found none. Simulate it once "
-                "its broker has stored messages."
+                f"{store.root}: expected a known disk and a log with segments, found that one of these is "
+                "missing. Simulate it once its broker has stored messages."
             )
         source = IngestFrom.SEGMENTS
         ingest = ingest_from(samples, _zone(start.time_zone)) if samples else None

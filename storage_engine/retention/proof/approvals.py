@@ -94,7 +94,7 @@ def record_policy(context: Context, run: Run) -> RecordedPolicy:
 
 
 def _kept_ms(context: Context) -> int | None:
-    """Return for how many ms settings keep segments; None if unknown, or if only the store's files say so."""
+    """Return for how many ms settings keep segments; None if unknown, or if only a store's files set it."""
     if not may_set_age(context.store):
         return None
     kept_ms = course_of(context.broker).kept_ms()
@@ -106,8 +106,8 @@ def _kept_ms(context: Context) -> int | None:
 def _has_stood(context: Context, run: Run, kept_ms: int | None) -> bool:
     """Return whether a running broker has had its present retention for :data:`LOWERING_HOURS`.
 
-    A retention that differs from the recorded one is recorded, and its time begins. Settings that a run gets
-    don't count: they are one person's decision.
+    A retention that differs from the recorded one is recorded, and its time begins. A retention that is given
+    to a run doesn't count: it is one person's decision.
     """
     if kept_ms is None or not context.store.is_live or sets_age(context.store):
         return False
@@ -130,7 +130,7 @@ def record_starter(context: Context, run: Run, starter: Starter | None) -> None:
 
 
 def starters_of(journal: Journal, run: Run) -> tuple[Starter, ...]:
-    """Return the starters of a run. There are several if one was killed before its plan was recorded."""
+    """Return the starters of a run: several if the run was killed before its plan, and begun again."""
     intents = journal.events(run, Step.APPROVAL, Phase.INTENT)
     return tuple(from_jsonable(Starter, event.payload) for event in intents if event.subject == _STARTER)
 
@@ -235,7 +235,7 @@ class Told:
     """What a report says about approval.
 
     :param text: a sentence, or "" if no question is on record.
-    :param is_refused: the last answer about the run was no approval, and no approval counts.
+    :param is_refused: the last question about the run was answered, and no approval counts.
     :param is_moot: other runs have deleted all planned segments meanwhile, so nobody has to be told.
     """
 

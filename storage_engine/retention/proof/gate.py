@@ -45,7 +45,7 @@ class Passage(StrEnum):
     PROVEN = "proven"
     """There is a valid receipt, and the file is unchanged since it was proven."""
     HASH_AGAIN = "hash-again"
-    """There is a valid receipt, but the file was touched: it passes if its SHA-256 is still the receipt's."""
+    """There is a valid receipt, but a write is possible. The segment passes if its SHA-256 is unchanged."""
     ARCHIVE_OFF = "archive-off"
     WAIVED = "waived"
     NOT_ARCHIVED = "not-archived"
@@ -56,7 +56,7 @@ class Passage(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """:param receipt: the proof of the segment, or None if it passes without a receipt or is refused.
-    :param covers: all other nodes' receipts, if they prove the segment; ``receipt`` is the first of them.
+    :param covers: receipts of other nodes that together prove the segment; ``receipt`` is the first of them.
     :param sha256: SHA-256 of the segment's file when compared with ``covers``, or "" if it wasn't hashed.
     """
 
@@ -74,7 +74,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Eligible:
-    """Segments that both plans delete, by log and oldest first, and why each other segment stays."""
+    """Segments that the approved and the fresh plan delete, by log, oldest first, and why the others stay."""
 
     go: tuple[Decision, ...]
     stay: tuple[Decision, ...]
@@ -154,7 +154,7 @@ class Consent:
     :param why: why a second person has to approve the plan, as a clause, or "" if nobody has to.
     :param approval: the approval that counts, or None.
     :param lacks: why no approval counts, as a clause, or "" if one counts or none is needed.
-    :param waiver: the plan's waiver when the consent was judged. Persons have to see a later waiver first.
+    :param waiver: the plan's waiver at the judgement. A later waiver isn't used.
     """
 
     why: str

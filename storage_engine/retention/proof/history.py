@@ -22,7 +22,7 @@ class SegmentRelease:
     :param data_file: the data file with its bytes, or None if there was no receipt.
     :param receipt_hash: ``row_hash`` of the receipt, or None if there was no receipt.
     :param lake: location of the lake that proves it, or None if there was no receipt.
-    :param original_mtime_ns: the same as in :class:`Segment`, like ``end`` and ``companions``.
+    :param original_mtime_ns: as in :class:`Segment`; so are ``end`` and ``companions``.
     :param lineage: lineage of its log at the deletion, or None in an event of an older version.
     :param log_id: identity of its log, as its receipt has it, or None if unknown.
     :param replicas: the receipts of other nodes, if they proved it together. Then ``receipt_hash`` and

@@ -1,7 +1,7 @@
 """Lakes' proofs of a store's segments, and the segments that archive rules permit to delete without a copy.
 
-A receipt in either lake counts. A lake that can't be asked proves nothing and contradicts nothing. Then a
-receipt in the other lake is enough; a segment without such a receipt is unproven.
+A store may have two lakes, and a receipt in one of them is enough. A lake that can't be asked proves nothing
+and contradicts nothing. Then a segment without a receipt in the other lake is unproven.
 """
 
 from __future__ import annotations
@@ -381,7 +381,7 @@ def reachable_lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
 def drop_older_lakes(
     lakes: Sequence[Lake], unreachable: Mapping[str, str], known: KnownHeads, store_id: str
 ) -> tuple[list[Lake], dict[str, str]]:
-    """Treat a lake like one that can't be asked if it lacks receipts which it is known to have had.
+    """Drop each lake that lacks receipts which it is known to have had, as if it couldn't be asked.
 
     :return: lakes and reasons, as from :func:`reachable_lakes`.
     :raises LakeUnavailableError: no lake is left; the error has the reason of each.
@@ -503,7 +503,7 @@ def look_up_permits(place: AnyStore) -> ArchivePermits:
 
 
 def unarchived_notices(permits: ArchivePermits, segments: Sequence[Segment]) -> tuple[str, ...]:
-    """Return notices on segments or messages that are deleted without a copy, each with its rule."""
+    """Return notices on segments or messages that may be deleted without a copy, each with its rule."""
     if permits.of_rows is not None:
         return tuple(
             f"messages may be deleted without a copy if no lake has them: {not_archived_text(rule)}. "

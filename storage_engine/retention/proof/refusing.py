@@ -15,7 +15,7 @@ from storage_engine.model.store import Segment, SegmentId
 LOGS_SHOWN = 10
 MEND = "Mend what it names."
 REFUSED = "refused"
-"""Field of the event with the reason why a log was not archived."""
+"""Field of an event: the reason why a log was not archived."""
 _TEXT_WIDTH = 900
 _OF_OLDER_PLANS = re.compile(r"(?:([A-Z]\w*Error): )?(.*)", re.DOTALL)
 
@@ -97,7 +97,7 @@ def account_for(
 
     :param stay: decisions on segments that stay whether their log is refused or not.
     :param there: segments that the store has after the release.
-    :param gone: segments that runs deleted, or that were gone before without stopping their log.
+    :param gone: segments that runs deleted, and segments whose loss didn't cause the refusal of their log.
     """
     by_log = {refusal.log: refusal for refusal in refusals}
     missing: dict[str, list[int]] = {log: [] for log in by_log}

@@ -16,7 +16,7 @@ from storage_engine.shield.index import SeenLink, Shield, digest_of, look_at_shi
 
 COMMAND = Command("shield")
 WAY_OUT = "Nothing waits for this file once a person has moved it out of the shield (mv)"
-"""Remedy for a file that can't be archived, and of which it is unknown whether a lake has it."""
+"""Remedy for a file that can't be archived, if it is unknown whether a lake has the file."""
 
 
 def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[LocalSpan, ...]:
@@ -64,7 +64,7 @@ def _has_its_bytes(root: str | os.PathLike[str], file: SeenLink) -> bool:
 
 
 def changed_text(seen: SeenLink) -> str:
-    """Return the text on a link that was written to or touched after it had the segment's bytes."""
+    """Return the text on a link whose file was written to or touched after it was linked."""
     return (
         f"{seen.facts.path}: expected the file as it was when it was linked, {seen.link.kept}, found "
         f"{seen.facts}: another program wrote to it or touched it, so it is kept and not archived as that "
@@ -113,7 +113,7 @@ class ShieldSummary:
 
 
 def shield_summary(root: str | os.PathLike[str]) -> ShieldSummary | None:
-    """Return a summary of a shield, or None without a shield. A notice says if the shield is unreadable."""
+    """Return a summary of a shield, or None if it has no files. If it is unreadable, a notice says why."""
     try:
         shield = look_at_shield(root)
         if not (shield.links or shield.foreign):

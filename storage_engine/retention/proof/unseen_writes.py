@@ -81,7 +81,7 @@ def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str, r
 
     The gate has already made sure that the receipt has the same companions.
 
-    :param otherwise: a sentence for the error on the deletions so far.
+    :param otherwise: a sentence on the deletions so far, which an error adds to its text.
     :raises LakeConflictError: a file has other bytes.
     :raises ChangedUnderUsError: a file is written to while it is hashed.
     """

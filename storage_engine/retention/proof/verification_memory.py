@@ -126,9 +126,9 @@ def last_verified(journal_url: str, lake_id: str) -> tuple[int | None, int]:
 
 
 def checks_of_faulty(journal_url: str, lake_id: str) -> tuple[Check, ...]:
-    """Return the last checks, at all levels, of a lake's receipts that failed their last check at some level.
+    """Return the last checks of faulty receipts in a lake, at all levels.
 
-    Nothing is made or changed.
+    A receipt is faulty if its last check at any level failed. Nothing is made or changed.
 
     :param lake_id: UUID of the lake's ``segments`` table.
     :raises StorageEngineError: the journal can't be read.

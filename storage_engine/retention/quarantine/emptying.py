@@ -163,7 +163,7 @@ def _space_is_the_cause(context: Context, request: PlanRequest, now_ms: int) -> 
 
 
 def _list_present(journal: Journal, store_id: str) -> list[Quarantine]:
-    """Return the quarantines that may be emptied: those that may have files and whose undo hasn't begun."""
+    """Return the quarantines that may be emptied: they may have files, and no undo of them is open."""
     recorded = quarantines(journal, store_id)
     return [q for q in recorded if q.there and q.state is not QuarantineState.UNDOING]
 

@@ -102,7 +102,7 @@ def has_manifest(place: Place) -> bool:
 def move_in(place: Place, path: Path, source: int) -> bool:
     """Move a file into a place. The caller fsyncs the file's former directory.
 
-    :param source: descriptor of the file's directory, in case the path now leads elsewhere.
+    :param source: descriptor of the file's directory: by now the path may lead elsewhere.
     :return: whether the file was there and was moved.
     :raises QuarantineError: the file isn't a regular one, or its name is taken in the place.
     """
@@ -118,8 +118,8 @@ def move_in(place: Place, path: Path, source: int) -> bool:
     with opened(place, *parents, create=True) as target:
         if _lstat(name, target) is not None:
             raise QuarantineError(
-                f"{Path(place.directory, *parents, name)}: expected no file, because {path} is to be moved "
-                "to this name, found one. It was not touched. Find out who put it there."
+                f"{Path(place.directory, *parents, name)}: expected no file of this name before {path} is "
+                "moved here, found a file. It was not touched. Find out who put it there."
             )
         os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
         os.fsync(target)
@@ -135,7 +135,7 @@ def move_back(place: Place, path: Path) -> None:
     *parents, name = place.names(path)
     with opened(place, *parents) as source, durable.opened(path.parent, _DIRECTORY_FLAGS) as target:
         if _lstat(path.name, target) is not None:
-            raise QuarantineError(f"{path}: expected no file, found one. It was not touched.")
+            raise QuarantineError(f"{path}: expected no file, found a file. It was not touched.")
         os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
         os.fsync(target)
         os.fsync(source)
@@ -229,7 +229,7 @@ def remove_empty_below(place: Place) -> None:
 def opened(place: Place, *names: str, create: bool = False) -> Iterator[int]:
     """Open a directory of a place, and yield its descriptor.
 
-    :param names: names from the run's directory on.
+    :param names: names of directories below the run's directory, the outermost first.
     :param create: make missing directories, durably.
     :raises QuarantineError: one of the names isn't a directory.
     :raises FileNotFoundError: a directory is missing.
@@ -315,10 +315,10 @@ def _remove(
 def _shrink(name: str, directory: int) -> str:
     """Cut a file in steps before its removal.
 
-    This needs a lease of the file. The kernel refuses it if any process has the file open or mapped, in any
-    container. A file with a second name isn't cut, either. If a process opens or links it meanwhile, the
-    cutting ends, and the rest is removed at once. The file is durably renamed first, so that after a kill the
-    rest, or a link to it, isn't taken for the whole file.
+    This needs the kernel's lease of the file. The kernel refuses a lease if any process has the file open or
+    mapped, in any container. A file with a second name isn't cut, either. If a process opens or links the
+    file meanwhile, the cutting ends, and the rest is removed at once. The file is durably renamed first, so
+    that after a kill the rest, or a link to it, isn't taken for the whole file.
 
     :return: the file's present name.
     """
@@ -371,7 +371,7 @@ def _remove_directories(name: str, directory: int) -> None:
 
 
 QUARANTINE = "quarantine"
-"""Name of a quarantine's directory inside our own.
+"""Name of the directory of quarantines, inside our own directory.
 
 In a store's root it has one directory for each run, elsewhere one for each store and run.
 """
@@ -383,7 +383,7 @@ def bases(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[Path, ...]:
     """Return the directories that may have a store's quarantines.
 
     These are the store's root, then the parents of its other directories. If the broker tolerates no foreign
-    files, these are the directories that a person named.
+    files, only the directories that a person named are returned.
 
     :param data_paths: the directories that the store's broker writes to.
     """
@@ -532,7 +532,7 @@ class QuarantineLook:
 
 
 def look_at_quarantines(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[QuarantineLook, ...]:
-    """Look at the quarantines below a store's root and beside its other directories."""
+    """Look at the quarantines in all :func:`bases` of a store."""
     return tuple(look for base in bases(store, data_paths) for look in _look_below(base, store.real_root))
 
 

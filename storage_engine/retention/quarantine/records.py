@@ -21,7 +21,7 @@ _STAYS = "stays"
 _ENDED = "ended"
 """Subject of the event that says why an undo can't be continued."""
 STAYS_MS = 24 * HOUR_MS
-"""Time in which a quarantine that had to stay starts no run by itself. An hour counts if space is short."""
+"""Time in which a quarantine that had to stay starts no run by itself. If space is short, it is one hour."""
 
 
 class QuarantineState(StrEnum):
@@ -39,11 +39,11 @@ class Quarantine:
     """Files that a run has set aside.
 
     :param places: one for each file system.
-    :param lineage: the store's lineage at that time.
-    :param log_lineages: by log, lineages at that time that differ from the store's.
+    :param lineage: the store's lineage when the files were set aside.
+    :param log_lineages: by log, the lineages then that differ from the store's.
     :param until_ms: end of its window, in milliseconds since the epoch.
     :param state_at_ms: time since which it is in this state.
-    :param detail: why it was emptied, or who undid the run.
+    :param detail: why it was emptied, who undid the run, or why the undo can't be continued.
     :param stayed_at_ms: when it was last to be emptied and had to stay, or None if never.
     :param stayed_because: why it had to stay, as words of a sentence.
     :param came_back: an undo was begun, so some of its files may be back, whatever happened to the rest.

@@ -72,8 +72,8 @@ def refuse_undone(context: Context, run: Run) -> None:
     undone = (QuarantineState.UNDOING, QuarantineState.UNDONE, QuarantineState.UNDO_ENDED)
     if quarantine is not None and quarantine.state in undone:
         raise RunStateError(
-            f"run {run.run_key!r}: expected a run that can continue, found one that was undone. Nothing was "
-            "changed. Begin another run."
+            f"run {run.run_key!r}: expected a run that can continue, found a run whose undo has begun. "
+            "Nothing was changed. Begin another run."
         )
 
 
@@ -139,12 +139,12 @@ def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
     process, kind = context.broker.process, find_broker(context.store.broker)
     if process is None and kind.aside is Aside.OUTSIDE:
         raise BadInputError(
-            f"{context.store.root}: expected a store that shows whether its broker has run, found one of "
+            f"{context.store.root}: expected a store that shows whether its broker has run, found a store of "
             f"{kind.words.title}. Nothing was deleted. Leave undo_window_hours and undo_directories empty."
         )
     return signs_of(process_of(context.broker).signs_of_a_run(directories))
 
 
 def frees_nothing(quarantine: Quarantine | None) -> bool:
-    """Return whether a run's deleted files still take their space."""
+    """Return whether a run's deleted files still take up space."""
     return quarantine is not None and quarantine.state is not QuarantineState.EMPTIED

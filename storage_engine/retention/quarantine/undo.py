@@ -76,7 +76,7 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
     """
     if store.is_live:
         raise BadInputError(
-            f"{store.root}: expected a store whose broker is stopped, found settings of a running one. "
+            f"{store.root}: expected a store whose broker is stopped, found settings of a running broker. "
             "Nothing was changed. Stop the broker, and leave out the options that name it."
         )
     context = open_context(store)
@@ -148,7 +148,7 @@ def _read_quarantine(context: Context, run: Run) -> Quarantine:
     quarantine = quarantine_of(context.journal, run)
     if quarantine is None:
         raise RunStateError(
-            f"run {run.run_key!r}: expected a run that set files aside, found one without a quarantine: "
+            f"run {run.run_key!r}: expected a run that set files aside, found a run without a quarantine: "
             "it deleted nothing, or its policy had no undo_window_hours. Nothing was changed. ",
             _ELSEWHERE,
         )
@@ -185,8 +185,8 @@ def _check_moves(aside: Mapping[str, Place]) -> None:
         if not renames(directory, Path(place.base)):
             raise QuarantineError(
                 f"{directory}: expected the same mounted file system as that of {place.directory}, found "
-                "another one: files can't be moved back without a copy. Nothing was changed. Mount these "
-                "directories as they were."
+                "another file system: files can't be moved back without a copy. Nothing was changed. Mount "
+                "these directories as they were."
             )
 
 
@@ -253,8 +253,8 @@ def _find_aside(
             )
         if status_here is not None:
             raise _refusal(
-                f"{path}: expected no file after the deletion by run {run.run_key!r}, found one: it was "
-                "written later"
+                f"{path}: expected no file after the deletion by run {run.run_key!r}, found a file: "
+                "it was written later"
             )
         if not _is_same(facts, status):
             raise _refusal(

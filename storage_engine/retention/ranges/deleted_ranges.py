@@ -62,7 +62,7 @@ def accepted_losses(journal: Journal, record: StoreRecord) -> tuple[AcceptedLoss
 
 
 def accepted_gaps(losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:
-    """Yield the accepted losses that only a gap shows: no journal has them among its deletions."""
+    """Yield the accepted losses that only a gap shows: the journal records no deletion of them."""
     for loss in losses:
         if loss.gap:
             yield from excused_parts(filled(ReleasedSpan, loss, others=loss.gap), losses)
@@ -267,7 +267,7 @@ def missing_ranges(
 
 
 def _kind(row: DeletedRange) -> tuple[object, ...]:
-    """Return the key of ranges that make one row. Ranges that share its first four fields don't overlap."""
+    """Return the key of ranges that make one row. Ranges with the key's first four fields don't overlap."""
     return row.log, row.lineage, row.topic_id, row.what, row.cause, row.who
 
 
@@ -373,9 +373,9 @@ def explain_absence(
 ) -> ExplainedAbsence:
     """Return why a journal lacks a run.
 
-    Numbers of events grow with time. A journal that was put back uses the lost numbers again: then an event
-    with a lower number is newer than the run. If such a journal has recorded nothing more, no event has a
-    higher number.
+    Numbers of events grow with time. A journal that was put back from a copy gives the lost numbers to new
+    events: then an event with a lower number is newer than the absent run. If there are no new events, no
+    event has a higher number than the run had.
 
     :param histories: histories of the journal's runs that may be the absent one.
     """

@@ -1,6 +1,7 @@
-"""Changes in the journal that others made to a held store, and whether a lake has the deleted ranges.
+"""Drift as the journal records it: changes that others made to a held store.
 
-A range that was reported as drift raises no second alarm. Other losses are alarms until they are accepted.
+A lake may have ranges that others deleted. A range that was reported as drift raises no second alarm. Other
+losses are alarms until they are accepted.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def loss_alarms(ranges: Iterable[OffsetRange], recorded: Sequence[tuple[Drift, i
 
     If there are more than ten ranges, the last alarm counts the rest.
 
-    :param recorded: drift with ranges that others deleted, each with its lineage at that time.
+    :param recorded: drift with ranges that others deleted, each with the lineage when it was found.
     """
     pieces = [piece for piece in ranges if piece.is_missing and not _is_recorded(piece, recorded)]
     named = tuple(map(_alarm, pieces[:_MOST_NAMED]))
@@ -93,8 +94,8 @@ def gone_spans(
 ) -> tuple[ReleasedSpan, ...]:
     """Return the ranges that others deleted, for comparison with store and lake.
 
-    Two kinds are excused: ranges that were deleted before the present lineage was opened, and losses that a
-    person accepted. In both cases a person has decided to continue.
+    Some ranges are marked as excused: those that were deleted before the present lineage was opened, those
+    that a rule permits to delete without a copy, and losses that a person accepted.
 
     :param unasked: locations of the lakes that can't be asked now.
     """
@@ -147,7 +148,7 @@ def gone_ranges(
     missing: Iterable[Missing] = (),
     present: Mapping[str, str] | None = None,
 ) -> tuple[RangeStatus, ...]:
-    """Return the parts of ranges that others deleted, each as ARCHIVED, EXPIRED, SHIELDED, LOST or UNKNOWN.
+    """Return the parts of ranges that others deleted, each with its place, such as ARCHIVED or LOST.
 
     If one of our runs deleted a part, that part counts as deleted by the run.
 

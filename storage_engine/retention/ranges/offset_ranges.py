@@ -122,8 +122,8 @@ class OffsetRange:
 
     :param segments: number of segments; 0 if no place has the range, or it expired.
     :param reason: a stable word. On disk: the plan's reason. If lost: accepted or missing. If it is unknown
-        whether the range should be on disk: missing. Also: shielded; and faulty, if verify found a fault in
-        the lake that no later check found mended.
+        whether the range should be on disk: missing. In the shield: shielded. If verify found a fault in a
+        lake's copy, and no later check found the copy sound: faulty.
     :param detail: a sentence on its first segment, or "" if the reason is enough.
     :param log_id: identity of the log, for a range that no place has, or "" if it is unknown.
     """
@@ -153,7 +153,7 @@ class Lakes:
     :param proven: sealed segments on disk that a lake proves.
     :param unasked: why a lake can't be asked, as a sentence, or "" if all could be asked.
     :param faulty: sealed segments on disk that lakes have, but with a fault that verify found.
-    :param unnamed: lakes with receipts of the store that weren't named, each as a clause.
+    :param unnamed: clauses on lakes that weren't named and have receipts of the store.
     """
 
     spans: Sequence[ArchivedSpan] = ()
@@ -179,7 +179,7 @@ def offset_ranges(
 
     :param ends: name of a log → its logical end. Files after it have no bytes yet.
     :param shielded: ranges that are gone from the log and kept in the shield.
-    :param gone: deleted ranges in the journal. They extend their log, so a loss at its beginning shows.
+    :param gone: deleted ranges in the journal. They also show a loss at the beginning of a log.
     :param present: identities of the logs on disk, by name.
     """
     gone = [span for span in gone if span.start_offset < span.end_offset]
@@ -344,7 +344,7 @@ def _list_covered(
 def _unplaced_ranges(
     log: str, lineage: int, cover: Sequence[Interval], released: Sequence[ReleasedSpan], lakes: Lakes
 ) -> Iterator[OffsetRange]:
-    """Yield the ranges between the first and the last known offset of a log that no known place has."""
+    """Yield a log's ranges, between its first and its last known offset, that no known place has."""
     edges = {edge for span in released for edge in (span.start_offset, span.end_offset)}
     cuts = sorted(edges.union(*cover))
     if not cuts:

@@ -1,9 +1,9 @@
 """Results of the last look into lakes and journal, so that the next look reads only new rows.
 
 A range that only lakes have can't change any more: rows are only added to a chain of receipts, and a run's
-deletion is final. Such ranges are kept as runs of adjoining segments. Ranges that may still change are kept
-as they were read: segments that are also on disk, and those with a fault. If a fact contradicts the memory,
-everything is read again. So the result is always the same as if everything were read.
+deletion is final. Such ranges are joined if they adjoin. Ranges that may still change are kept as they were
+read: segments that are also on disk, and segments with a fault. If a fact contradicts the memory, everything
+is read again. So the result is always the same as if everything were read.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LakeMark:
 class ArchivedMemory:
     """Ranges that some lakes together had.
 
-    :param settled: ranges that only these lakes have, as runs.
+    :param settled: ranges that only these lakes have. Adjoining ranges are joined.
     """
 
     marks: tuple[LakeMark, ...]
@@ -271,7 +271,7 @@ def _is_continued(mark: LakeMark, look: LakeLook) -> bool:
 
 
 def _overlaps(runs: Sequence[ArchivedSpan], row: ReceiptSpan) -> bool:
-    """Return whether a receipt overlaps one of the runs. The runs are sorted and don't overlap each other."""
+    """Return whether a receipt overlaps one of the ranges ``runs``, which are sorted and don't overlap."""
     index = bisect_left(runs, row.end_offset, key=lambda run: run.start_offset)
     return index > 0 and runs[index - 1].end_offset > row.start_offset
 

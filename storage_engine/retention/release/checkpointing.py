@@ -65,7 +65,7 @@ class DependentsResult:
 def clean_dependents(store: AnyStore, run_key: str) -> DependentsResult:
     """Delete the dependents of the released segments. Nothing is deleted if the run released nothing.
 
-    A running broker deletes them itself. Files that stay longer than the broker needs become a notice.
+    A running broker deletes dependents itself. A notice counts the files that stay.
 
     :raises RunStateError: the run has released nothing yet, or was undone.
     :raises StoreBusyError: a broker or another run has the store.
@@ -79,7 +79,9 @@ def clean_dependents(store: AnyStore, run_key: str) -> DependentsResult:
     refuse_undone(context, run)
     released = context.result(run, Step.RELEASE, ReleaseResult)
     if released is None:
-        raise RunStateError(f"run {run_key!r}: expected its release to be done, found none. Release first.")
+        raise RunStateError(
+            f"run {run_key!r}: expected its release to be done, found no release. Release first."
+        )
     with context.errors(run, Step.DEPENDENTS) as save:
         logs = {release.log for release in released.deleted}
         result = _clean(context, run, logs) if logs else DependentsResult(run_key, None, {}, 0)

@@ -236,7 +236,7 @@ def _mark_proven(verdict: Verdict) -> Verdict:
 
 
 def _kept_sentence(plan: Plan) -> Callable[[str], str]:
-    """Return the sentence which says that no segment of a log was deleted."""
+    """Return a function that takes a log and returns the sentence that nothing of the log was deleted."""
     if len(plan.new_min_offsets) > 1:
         return lambda log: f"Nothing of log {log} was deleted."
     return lambda _: "Nothing was deleted."
@@ -330,7 +330,7 @@ def _hash_again(
     """Compare files with their receipts. Refuse the logs of files that have other bytes or can't be read.
 
     :param again: ids of the segments to compare.
-    :param nothing: returns, for a log's name, the sentence of errors on that log's deletions.
+    :param nothing: takes a log's name, and returns the sentence on its deletions for errors.
     :param passed: returns the verdict of a segment whose bytes were compared.
     """
     compared: list[Verdict] = []

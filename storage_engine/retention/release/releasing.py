@@ -113,7 +113,7 @@ class ReleaseResult:
     :param freed_bytes: size of the deleted files; 0 while they are in the run's quarantine. Files that the
         broker removes later don't count.
     :param new_min_offset: where the log begins now, or None if the plan has several logs.
-    :param notices: checks that could not be made while the store was locked.
+    :param notices: notices for a person, such as on checks that could not be made.
     :param unread: consumers' losses by the release, as computed right before it.
     :param new_min_offsets: by name of each log of the plan, where it begins now.
     :param refused: logs that were refused while others were released. The run ends with an error on them.
@@ -202,7 +202,7 @@ def _read_proofs(context: Context, by_segment: Mapping[SegmentId, SegmentRelease
 
 
 def find_deleted(held: Locked, segments: Sequence[Segment]) -> frozenset[SegmentId]:
-    """Return the segments that are deleted, by the broker's answer; without an answer, by missing files.
+    """Return the segments that the broker reports as deleted. Without its answer, missing files decide.
 
     :raises BrokerError: a running broker has to answer, and can't be asked.
     """
@@ -276,7 +276,7 @@ def release(
     :raises GateRefusedError: a segment has no valid receipt, or is gone; or the store of a running broker
         can't be held.
     :raises ChangedUnderUsError: a segment changes while it is read; older ones may already be deleted.
-    :raises BrokerError: a running broker didn't delete all approved segments. Run again, it continues.
+    :raises BrokerError: a running broker didn't delete all approved segments. The next call continues.
     :raises ReleasedTooMuchError: a running broker or another program deleted more than the approved segments.
     :raises LakeConflictError: a segment's bytes are not those that its receipt proves.
     :raises LakeUnavailableError: receipts can't be read.
@@ -476,7 +476,7 @@ def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
 def _judge_all(
     context: Context, run: Run, plan: Plan, held: Locked, heads: KnownHeads, now_ms: int
 ) -> tuple[Locked, _Outcome]:
-    """Judge a plan, and judge it again while segments disappear during hashing.
+    """Judge a plan. If segments disappear while they are hashed, judge it again, a few times at most.
 
     Such segments count like segments that were gone before.
 
@@ -597,7 +597,7 @@ def _delete(
 
 
 def _read_ids(context: Context, snapshot: StoreSnapshot, verdicts: Sequence[Verdict]) -> Mapping[str, str]:
-    """Return the identities, as far as known, of logs whose segments are deleted without a receipt."""
+    """Return the known identities of logs whose segments are deleted by an archive rule."""
     logs = {verdict.segment.log for verdict in verdicts if verdict.passage is Passage.NOT_ARCHIVED}
     if logs and context.broker.identities is not None:
         with suppress(StorageEngineError, OSError):

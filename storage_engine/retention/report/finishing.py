@@ -61,7 +61,7 @@ def unchanged_since(context: Context, run: Run, report: Report) -> str | None:
 
 
 def validated_since(store: AnyStore, run_key: str) -> str | None:
-    """Return the key of the run that validated the store's present state, or None without a success.
+    """Return the key of the run that validated the store's present state without a failure, or None.
 
     The plans of both runs delete nothing and name exactly the same files, and this run deleted no dependents.
     """
@@ -101,7 +101,7 @@ def is_idle(report: Report) -> bool:
 
 
 def reasons_digest(report: Report) -> str:
-    """Return a digest of why nothing is deleted: causes, notices, and the segments' reasons in their order.
+    """Return a digest of why nothing is deleted: causes, notices, settings and the segments' reasons.
 
     The number of segments doesn't count: a log that grows is kept for the same reasons.
     """
@@ -156,12 +156,12 @@ class FinishResult:
     :param unread: lines on consumers' losses by the run, with the command that exports the messages.
     :param refused: the error with which the run ends because of refused logs; "" without such logs, or if the
         run was undone.
-    :param errors: why steps of the run failed that were not done later, and the rules that validation found
+    :param errors: why steps of the run failed and were not done later, and the rules that validation found
         broken.
     :param wrong_lakes: why lakes can't be used as they are. This fails the run's end as well.
     :param unchanged_since: the earlier run whose report counts for this run, or None if it has its own.
     :param notices: rows of the store's deletions that could not be written; the next run writes them.
-    :param not_approved: who refused the run's plan, or that nobody answered in time, or else "".
+    :param not_approved: a sentence if the run's question was answered and no approval counts, else "".
     """
 
     run_key: str

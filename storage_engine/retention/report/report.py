@@ -171,7 +171,7 @@ def step_reports(events: Sequence[Event], unproven: Collection[SegmentId]) -> tu
 
 
 def ran_texts(events: Sequence[Event]) -> tuple[str, ...]:
-    """Return where a run measured consumer lag last, and where it archived each time."""
+    """Return where a run last measured consumer lag, and each place where it archived."""
     results = [
         (event.step, str(event.payload.get(RAN) or "")) for event in events if event.phase is Phase.RESULT
     ]
@@ -256,8 +256,8 @@ class Report:
     :param archived_ahead: number of segments that the run archived though the plan doesn't delete them.
     :param archive_lag: sealed, unproven segments at the run's end, or None if it was not measured.
     :param alarms: exceeded limits of archive lag or a running broker's work, and ranges that others deleted.
-    :param hold: the hold's status at the run's last look, with all drift of the run, or None without a
-        broker.
+    :param hold: the hold's status at the run's last look, with all drift of the run, or None if no broker
+        runs.
     :param unread: consumers' losses by the deletion; before the deletion, those that the plan foresees.
     :param unread_lines: the losses as lines of text, with the commands that export the messages.
     :param owed: messages that the broker had yet to deliver or decide at planning; empty under policy IGNORE.
@@ -267,7 +267,7 @@ class Report:
     :param refused: logs of which no further segment was deleted, while other logs' segments were.
     :param lake_directory: the lake's value of ``--lake``, or LAKE if no local directory is known.
     :param wrong_lakes: why lakes of the store can't be used as they are, such as a copy, and what to do.
-    :param hashed_again: number of archived segments, not among those to delete, that the run found unchanged.
+    :param hashed_again: number of archived segments that the run found unchanged and doesn't delete.
     :param ran: where lag was measured and segments were archived; empty in an older report.
     :param approval: a sentence on a second person's answer about the plan, or "" if nobody was asked.
     """
@@ -349,7 +349,7 @@ def build_report(store: AnyStore, run_key: str) -> Report:
 
 
 def read_report(context: Context, run: Run, in_lakes: InLakes | None = None) -> Report:
-    """Return the same as :func:`build_report`, for an open context and lakes that may have just been read."""
+    """Return the same as :func:`build_report`, for an open context. Without ``in_lakes``, lakes are read."""
     store, plan = context.store, run.plan
     events = context.journal.events(run)
     released = context.result(run, Step.RELEASE, ReleaseResult)
@@ -547,7 +547,8 @@ def read_lakes(context: Context, run: Run) -> InLakes:
 def _find_ahead(events: Sequence[Event], *, hashed_again: bool) -> set[str]:
     """Return subjects of segments that the run proved, though its plan doesn't delete them.
 
-    :param hashed_again: return only segments that were proven before and hashed again; else only the others.
+    :param hashed_again: if true, return only segments that were proven before and hashed again. If false,
+        return only the others.
     """
     results = (event for event in events if (event.step, event.phase) == (Step.SEALED, Phase.RESULT))
     return {row.subject for row in results if bool(row.payload.get(HASHED_AGAIN)) is hashed_again} - {WHOLE}
@@ -602,7 +603,7 @@ def _outcome(
 
 
 LOGS_NAMED = 100
-"""Greatest number of logs whose spans are listed: figures are sent in messages."""
+"""Greatest number of logs whose spans are listed, so that figures fit into messages."""
 
 
 @dataclass(frozen=True, slots=True)

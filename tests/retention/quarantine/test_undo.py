@@ -125,7 +125,7 @@ def test_a_run_that_was_killed_half_way_can_be_undone(undoable: Stores) -> None:
     steps.release(store, "r")
     undo(store, "r", "ann")
     assert files_of(store.root) == before
-    with pytest.raises(RunStateError, match="found one that was undone"):
+    with pytest.raises(RunStateError, match="found a run whose undo has begun"):
         steps.clean_dependents(store, "r")
     assert files_of(store.root) == before
 
@@ -234,7 +234,7 @@ def test_undo_is_refused_where_offsets_were_written_since(undoable: Stores) -> N
     refused(
         store,
         QuarantineError,
-        "expected no file after the deletion by run 'r', found one: it was written later",
+        "expected no file after the deletion by run 'r', found a file: it was written later",
     )
 
 
