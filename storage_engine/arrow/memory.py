@@ -54,8 +54,8 @@ class Arena:
 
         The memory returns to the arena when the last Arrow buffer over it is freed.
 
-        Columns are filled together, row by row. Each begins at another place in its page, because they would
-        otherwise compete for the same few lines of the processor's caches.
+        Columns are filled together, row by row. Each column's memory begins at another place in a page.
+        Otherwise all columns would compete for the same few lines of the processor's caches.
         """
         import pyarrow as pa
 

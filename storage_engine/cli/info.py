@@ -200,7 +200,7 @@ def runs(
 
 
 def _quarantine_notices(store: ManagedStore, row: StoreRecord) -> tuple[str, ...]:
-    """Return notices on files that the journal doesn't know in quarantines of a store on this host."""
+    """Return notices on quarantined files that the journal doesn't know, for a store on this host."""
     from storage_engine.journal.journal import Journal
     from storage_engine.retention.quarantine.places import unknown_notices
     from storage_engine.retention.quarantine.records import known_directories

@@ -132,7 +132,7 @@ def _memory(managed: ManagedStore) -> HoldMemory | None:
 
 
 def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
-    """Make sure that Storage Engine has no files on the disks on which room is made.
+    """Make sure that none of our own files is on the disks whose space is to be freed.
 
     :raises BadInputError: lake, journal or reports are on one of these disks.
     """
@@ -149,7 +149,7 @@ def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
 
 
 def _for_readers(managed: ManagedStore) -> ManagedStore:
-    """Return the store with settings that only read: its cluster is asked for the groups' positions."""
+    """Return the store with settings that only ask its cluster for the groups' positions."""
     if managed.live is None:
         return managed
     return replace(managed, live=replace(managed.live, deletes=BROKER_DELETES))

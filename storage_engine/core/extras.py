@@ -93,7 +93,7 @@ class SparkPair:
 
     @property
     def install(self) -> str:
-        """Return the command that makes a pair equal. pyspark has all versions that pyspark-client has."""
+        """Return the command that installs both in the version of pyspark-client, which pyspark also has."""
         return f"pip install --force-reinstall --no-deps pyspark=={self.client} pyspark-client=={self.client}"
 
 

@@ -306,7 +306,7 @@ def verify(
 
 
 def print_verification(result: StoreVerification) -> None:
-    """Print one store's result: ranges, findings, and how much of the lake was verified since when."""
+    """Print one store's result: ranges, findings, how much of the lake was verified, and since when."""
     print_ranges(
         f"Store {result.name or result.store_id}: {result.overall.value}, "
         f"{count_text(result.receipt_count, 'receipt')}, {_credit_text(result)}{_check_text(result)}",

@@ -100,8 +100,8 @@ def expire(
     store no longer has them. If only some topics have expired, the others are written into another data file.
     An unknown fact keeps a segment, and so does a hold.
 
-    Their files stay for --trash-days, so that --undo can restore the segments. Then they are permanently
-    removed. The command may be killed at any instant and run again.
+    Files of removed segments stay for --trash-days, so that --undo can restore the segments. Then the files
+    are permanently removed. The command may be killed at any instant and run again.
     """
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.gc.segment_expiry import undo_expiry
@@ -172,8 +172,8 @@ def _verdict_row(group: Sequence[ExpiryVerdict]) -> tuple[str, ...]:
 )
 @json_option
 def compact(target: WitnessedLake, dry_run: bool) -> int:
-    """Write small data files of one topic again as larger ones. Each segment is proven in the larger file
-    before its small file leaves the table. gc removes the small file later.
+    """Join small data files of one topic into larger files. Each segment is proven in the larger file before
+    its small file leaves the table. gc removes the small file later.
 
     Damaged files stay as they are, and are named. The command may be killed at any instant and run again.
     """
@@ -376,7 +376,8 @@ def rebuild(target: WitnessedLake, take_over: bool, dry_run: bool) -> int:
     """Make or mend a lake's catalog from its warehouse: the catalog is lost, is older than the warehouse, or
     is one of two catalogs that were both written.
 
-    A segment that only another state of the lake has is proven again, with a new receipt. No file is removed.
+    Marks and receipts decide which state of the lake counts. A segment that only another state has is proven
+    again, with a new receipt. No file is removed.
     """
     from storage_engine.lake.move.rebuilding import rebuild as rebuild_lake
     from storage_engine.retention.store.known_heads import rebuild_heads
@@ -459,7 +460,7 @@ def print_info(lake_info: LakeInfo) -> None:
 
 
 def _mark(table: TableInfo, lake_info: LakeInfo) -> str:
-    """Return the faults of a table's mark."""
+    """Return how a table's mark differs from its lake; "agrees" if it doesn't, "none" without a mark."""
     if table.mark is None:
         return "none"
     faults = []

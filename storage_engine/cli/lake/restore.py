@@ -161,7 +161,7 @@ def restore(
 def _print_restored(
     chosen: ChosenSegments, restored: Sequence[RestoredSegment], to_dir: Path, is_named: bool
 ) -> None:
-    """Print the restored files, their settings, missing ranges, and the next command."""
+    """Print the restored files, the broker's settings, ranges that aren't restored, and the next command."""
     from storage_engine.brokers import find_broker, kind_option
     from storage_engine.lake.restore.restore_span import expired_line, read_filled
 

@@ -71,7 +71,7 @@ def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str 
 
     :raises click.UsageError: options contradict each other, or name no lake.
     :raises click.BadParameter: the named journal doesn't exist.
-    :raises JournalUnavailableError: the path of the journal is no file.
+    :raises JournalUnavailableError: the lake's journal is a broken link or no ordinary file.
     """
     from sqlalchemy import make_url
 

@@ -106,7 +106,7 @@ class NamedStore:
 
 
 def stores_file() -> Path | None:
-    """Return the path of the file of stores, or None: from the variable, the user's own, or the machine's.
+    """Return the path of the file of stores: the variable's, the user's or the machine's; None without one.
 
     The working directory is never searched.
 
@@ -135,7 +135,7 @@ def _own_file() -> Path:
 
 
 def add_store(name: str, fields: Mapping[str, str]) -> Path:
-    """Add a store to the file of stores, or make the user's own file. Return the file's path.
+    """Add a store to the file of stores. Without such a file, make the user's own. Return the file's path.
 
     :raises BadInputError: the name is invalid or in use, a field is unusable, or the file can't be written.
     """

@@ -138,8 +138,8 @@ def print_lag(
     """Print consumer groups' positions and possible losses.
 
     :param unit: parts of a topic that have its messages, such as queues.
-    :param by_hand: whether only a run by hand deletes these segments.
-    :param by_broker: whether only the store's broker deletes them.
+    :param by_hand: whether only a run by hand would delete the segments that groups need next.
+    :param by_broker: whether only the store's broker deletes segments.
     """
     lost = any(row["lost_messages"] for row in rows)
     sized = any(row["lag_bytes"] is not None for row in rows)

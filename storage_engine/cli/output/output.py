@@ -115,7 +115,7 @@ def table_lines(
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Wrap a text into lines of at most this width, if its characters have the same width."""
+    """Wrap a text into lines of at most this width. Characters of several widths can make a line wider."""
     cells = cell_width(text)
     if cells <= width:
         return [text]

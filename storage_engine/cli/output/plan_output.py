@@ -105,7 +105,7 @@ def by_hand(
     used_percents: Mapping[str, int] | None = None,
     hold_back: HoldBack | None = None,
 ) -> Plan | None:
-    """Return the plan of a run by hand. None if the shown plan is one by hand, or deletes segments itself.
+    """Return the plan of a run by hand. None if the shown plan is for a run by hand, or deletes segments.
 
     :param hold_back: see :func:`preview`.
     """
