@@ -253,7 +253,7 @@ def _drift_mark(drift: DriftRow) -> DriftMark:
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Spans of equal length from a moment on. A chart shows each span's first look, last look and extremes."""
+    """Spans of equal length from a moment on. A chart shows each one's first look, last look and extremes."""
 
     first_ms: int
     length_ms: int

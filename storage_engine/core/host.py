@@ -18,7 +18,7 @@ _NO_ID = "uninitialized"
 
 
 def this_host() -> str:
-    """Return the machine's id, which doesn't change with the machine's name. Without an id, return the name."""
+    """Return the machine's id, which is independent of its name. Without an id, return the name."""
     try:
         machine_id = _MACHINE_ID.read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""The Test button's work: a look at a store, its broker, journal and lake. It changes none of them."""
+"""The Test button's work: a look at a store, its broker, journal and lake. The look changes nothing."""
 
 from __future__ import annotations
 
