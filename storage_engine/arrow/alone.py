@@ -9,7 +9,7 @@ from typing import Any
 class _NoPandas:
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":
-            raise ModuleNotFoundError(f"{fullname}: nothing here works with it", name=fullname)
+            raise ModuleNotFoundError(f"{fullname} is hidden during the import of Arrow", name=fullname)
 
 
 def load_arrow_alone() -> None:

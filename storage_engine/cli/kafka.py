@@ -61,7 +61,7 @@ _POLICY = ("lag_policy", "minimum_retention_hours", "approval", "archive_bytes_p
     "--force",
     callback=reason_text,
     metavar="REASON",
-    help="Also delete unexpired segments, as far as needed for the requested space; with the reason.",
+    help="Also delete unexpired segments, until the requested space is free; REASON is recorded.",
 )
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @click.option(
@@ -143,8 +143,8 @@ def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
     if shared := shared_disks(managed, store.data_paths):
         listed = ", ".join(f"{name} ({path})" for name, path in shared)
         raise BadInputError(
-            f"{managed.root}: expected no files of Storage Engine on the node's disks, where room is made, "
-            f"found on one of these disks: {listed}. Nothing was changed. Name a lake on another disk."
+            f"{managed.root}: expected no files of Storage Engine on the node's disks, whose space is to be "
+            f"freed, found these on them: {listed}. Nothing was changed. Name a lake on another disk."
         )
 
 

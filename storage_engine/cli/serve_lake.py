@@ -56,7 +56,7 @@ def _parse_addresses(
     "--upstream",
     metavar="BROKERS",
     callback=_parse_addresses,
-    help="Brokers of the lake's cluster, HOST:PORT separated by commas: consumers go on with its records.",
+    help="Brokers of the lake's cluster, HOST:PORT separated by commas: newer records come from them.",
 )
 @click.option(
     "--upstream-ca",

@@ -91,9 +91,7 @@ def _print(result: MonitorResult) -> None:
 )
 @with_live_broker
 @with_option(policy_option("shield_give_up_percent"))
-@click.option(
-    "--no-shield", is_flag=True, help="Give unproven segments no second names, which are the shield."
-)
+@click.option("--no-shield", is_flag=True, help="Keep no shield: give unproven segments no second names.")
 @notify_option
 def watch(
     stores: tuple[Path, ...],

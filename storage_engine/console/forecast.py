@@ -473,8 +473,8 @@ def what_if(
     basis = _read_basis(reader, name, now_ms)
     if isinstance(basis, str):
         raise BadInputError(
-            f"store {name}: expected a store that can be simulated, found a reason against a simulation: "
-            f"{basis}. Nothing was changed."
+            f"store {name}: expected a store that can be simulated, found that it can't be: {basis}. "
+            "Nothing was changed."
         )
     values = _changed_values(basis, asked)
     fields = {name: getattr(asked.ingest, name) for name in ("bytes_per_day", "profile", "factor")}

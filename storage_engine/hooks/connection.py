@@ -377,8 +377,8 @@ def _policy_object(source: str, extra: Mapping[str, Any], defaults: Defaults) ->
         policies = json.loads(defaults.policies or "{}")
     except ValueError as error:
         raise BadInputError(
-            f"[storage_engine] policies: expected a JSON object by name: {error}. Nothing was changed. "
-            "Correct the option.",
+            f"[storage_engine] policies: expected a JSON object of policies by name: {error}. Nothing was "
+            "changed. Correct the option.",
             page="retention",
         ) from None
     if not isinstance(policies, dict) or not isinstance(policies.get(policy.strip()), dict):

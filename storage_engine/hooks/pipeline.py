@@ -302,7 +302,7 @@ def add_connection(conn_id: str, definition: Mapping[str, Any]) -> None:
     if process.returncode:
         lines = (process.stdout + process.stderr).strip().splitlines()
         raise StorageEngineError(
-            f"connection {conn_id}: expected airflow connections add to add it, found status "
+            f"connection {conn_id}: expected 'airflow connections add' to add it, found status "
             f"{process.returncode}: {' '.join(lines[-3:])}"
         )
 

@@ -293,8 +293,8 @@ class Journal(JournalStores):
         run = self.read(lambda connection: journal_rows.find_run_row(connection, store_id, run_key))
         if run is not None and run.state is RunState.EXPIRED:
             raise RunStateError(
-                f"run {run_key!r} of store {store_id}: expected a run with all its details, found one that "
-                "ended long ago and whose details have expired. Nothing was changed. Use another run key."
+                f"run {run_key!r} of store {store_id}: expected a run with all its details, found a run "
+                "that ended long ago and whose details have expired. Nothing was changed. Use another key."
             )
         return run
 

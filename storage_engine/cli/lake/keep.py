@@ -282,7 +282,7 @@ def print_forecast(forecast: KeepForecast) -> None:
             ),
         )
     if forecast.uncounted_bytes:
-        say(f"Note: {bytes_text(forecast.uncounted_bytes)} have no topic, or no journal here knows it.")
+        say(f"Note: {bytes_text(forecast.uncounted_bytes)} have no topic, or one that no journal here knows.")
 
 
 def archive_text(rule: ArchiveRule) -> str:

@@ -183,7 +183,7 @@ def compact(target: WitnessedLake, dry_run: bool) -> int:
     with waiting("Looking at receipts"):
         done = compact_lake(open_lake(target.config), dry_run=dry_run)
     notes = (Text("\nNote: ", note) for note in (*done.faults, *done.notices))
-    answer("lake compact", done, Text(f"{done.text or 'No small data files become larger ones'}.", *notes))
+    answer("lake compact", done, Text(f"{done.text or 'No small data files can be joined'}.", *notes))
     return 1 if done.faults else 0
 
 
@@ -311,7 +311,9 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path) -
         f"at {done.location} has {count_text(done.receipt_count, 'receipt')} of lake {done.copy_of}."
     )
     if done.waiting:
-        say(f"Note: {done.waiting} data files have no receipt yet; the next copy brings them.")
+        say(
+            f"Note: {done.waiting} data files without receipts weren't copied; a later copy can include them."
+        )
     say("Next: ", Command("verify", f"--lake {quote(str(target_dir))}"))
     return 0
 
@@ -505,7 +507,7 @@ def print_rebuilt(done: Rebuilt) -> None:
     for name in sorted({name for table in done.tables for name in table.damaged}):
         say(f"Note: {name} can't be read; it was left as it is.")
     for location in done.foreign:
-        say(f"Note: {location} is no file of the table, and another program named it; it was left as it is.")
+        say(f"Note: {location} was left as it is: its name isn't ours, or its segments can't be read.")
     for reason in done.refused:
         say("Not proven: ", reason)
     for location in done.conflicting:
@@ -515,7 +517,7 @@ def print_rebuilt(done: Rebuilt) -> None:
     for store in done.unknown_heads:
         say(
             f"Note: the journal or the stamp knows a receipt of store {store} that no state of the lake "
-            "has: no segment of that store is deleted. Look for the receipt in a second lake or a copy. "
+            "has. So no segment of that store is deleted. Look for the receipt in a second lake or a copy. "
             "If it is lost for ever, run ",
             Command("stamp"),
             ", which records that; --conn-id names a store of Airflow.",

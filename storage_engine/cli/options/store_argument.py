@@ -328,7 +328,7 @@ def managed_store(
     base = (lake_dir or Path()).absolute()
     if broker_type is None and store_around(store.absolute()) is None and (inside := stores_in(store)):
         raise BadInputError(
-            f"{store}: expected a store, found a directory that has one in it. Nothing was changed. "
+            f"{store}: expected a store, found a directory that contains a store. Nothing was changed. "
             f"Did you mean {' or '.join(map(str, inside))}?"
         )
     broker = broker_type or broker_of(store)

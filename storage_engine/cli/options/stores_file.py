@@ -158,7 +158,7 @@ def add_store(name: str, fields: Mapping[str, str]) -> Path:
         if not value.isprintable():
             raise BadInputError(
                 f"{file}: {name}: {key}: expected printable text, as TOML requires, found {value!r}. Nothing "
-                "was changed. Make a link with a printable name, and use that."
+                "was changed. Make a link with a printable path, and name that link."
             )
     NamedStore(name, file, fields).managed(Path(fields["lake"]), None)
     before = file.read_text() if file.exists() else ""
@@ -194,7 +194,8 @@ def named_stores() -> dict[str, NamedStore]:
     for name, fields in tables.items():
         if "/" in name or not name.strip() or not isinstance(fields, dict) or "root" not in fields:
             raise BadInputError(
-                f"{file}: {name}: expected a table with root, and a name without a slash, found none. "
+                f"{file}: {name}: expected a table with root, under a name without a slash, found "
+                "another entry. "
                 "Nothing was changed. "
                 f'Write [{name.replace("/", "-")}] and below it root = "/path/of/the/store".'
             )
