@@ -98,7 +98,7 @@ class CorruptFrameError(StorageEngineError):
 
 
 class CorruptBodyError(StorageEngineError):
-    """A body can't be decompressed as its system flag says. The message has the bytes that were stored."""
+    """A body can't be decompressed as its system flag says, or is too large. Its stored bytes can be read."""
 
 
 class WrongHostError(StorageEngineError):

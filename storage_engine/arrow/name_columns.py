@@ -1,4 +1,4 @@
-"""Dictionary-coded columns of names, and tables of consumers' positions and lag, of up to 10 million rows."""
+"""Dictionary-coded columns of names. Tables, of up to 10 million rows, of consumers' positions and lag."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ _FILE = NamedPath(dir_okay=False, exists=True)
     "--archive-bytes-per-second",
     metavar="SIZE",
     callback=parse_speed,
-    help="Limit for the speed of all runs together; 0 or none: only each run's own limit counts.",
+    help="Limit for the speed of all runs together; without it or with 0, each run has only its own limit.",
 )
 def agent(
     words: tuple[str, ...],

@@ -120,7 +120,7 @@ def make_room(
 
 
 def _memory(managed: ManagedStore) -> HoldMemory | None:
-    """Return the journal's memory of the store's hold. No journal is made."""
+    """Return the journal's memory of the store's hold; None if no journal knows the store."""
     from storage_engine.journal.journal import Journal, hold_memory
     from storage_engine.journal.tables.database import missing_sqlite_file
 

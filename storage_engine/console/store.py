@@ -1,4 +1,4 @@
-"""The page of one store: its summary, rules, ranges, consumer groups, topics, and open decisions."""
+"""The page of one store: the store's summary, rules, ranges, consumer groups, topics, and open decisions."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def _name_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Add the file's name to an OSError of a write or a flush, which only has a descriptor."""
+    """Add the file's name to an OSError that has none, because a write or flush only has a descriptor."""
     try:
         yield
     except OSError as error:

@@ -354,7 +354,7 @@ def say_next_step(
 
 
 def coverage_text(coverage: Coverage) -> str:
-    """Return a sentence on how much was verified, and since when."""
+    """Return a sentence on how much of a lake was verified, and since when."""
     percent = 100 * coverage.verified_bytes // coverage.total_bytes if coverage.total_bytes else 100
     since = f" since {time_text(coverage.since_ms)}" if coverage.since_ms is not None else ""
     never = (

@@ -237,8 +237,8 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool) -> int
     """Correct a lake's metadata to the present place of its files: after its directory was copied or moved,
     after its catalog was moved, or after a mark was lost.
 
-    Every file is checked first. If the original still exists, this lake becomes a read-only copy. Nothing at
-    the other place is changed.
+    Every file is checked first. If the original still exists, this lake becomes a read-only copy. The
+    original itself isn't changed.
     """
     from storage_engine.lake.move.moving import relocate as relocate_lake
 

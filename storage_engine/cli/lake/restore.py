@@ -212,7 +212,8 @@ def _print_restored(
 def _print_settings(settings: Sequence[RestoredSetting], is_named: bool) -> None:
     """Print the settings for which queues and index were made, except those that the broker certainly has.
 
-    :param is_named: the broker's own file was named. Settings that it lacks have the broker's defaults.
+    :param is_named: whether the broker's own file was named. Settings missing there have the broker's
+        defaults.
     """
     unsure = [setting for setting in settings if setting.source == "lake" or not is_named]
     if not unsure:

@@ -138,7 +138,7 @@ def _begin_text(plan: Plan) -> str:
 
 
 def _digest(plan: Plan) -> str | None:
-    """Return the digest of a run with this plan, or None until the store's identity is known."""
+    """Return the digest that a run's plan would have; None if the store's id must be known for it."""
     return plan.digest if len(plan.logs) == 1 or plan.store_id is not None else None
 
 

@@ -240,8 +240,8 @@ def said_by(context: click.Context) -> Arguments:
 
 
 def with_store_of_connection(arguments: Arguments, store: ManagedStore) -> Arguments:
-    """Return a call's arguments with its connection's store and the options for that store's broker. They
-    complete commands that take no connection. They include no secrets.
+    """Return a call's arguments with its connection's store and the options for that store's broker. The
+    options complete commands that take no connection. They include no secrets.
     """
     from storage_engine.brokers import default_broker
 

@@ -385,7 +385,7 @@ def _cleanup(row: Any, *, run_count: int, until_ms: int) -> CleanupRun:
 
 @dataclass(frozen=True, slots=True)
 class ReportRecord:
-    """A run's report, as in its row.
+    """A run's row in the table of reports.
 
     :param columns: the values that lists of runs show, by name.
     :param content: the report; None if another run's report counts for it.
