@@ -43,7 +43,8 @@ class Arguments:
     :param places: the places of the first and second lake, as texts name them. A text is about the lake that
         it names first.
     :param store_options: options for each command on the store.
-    :param is_named: the store's name also stands for its lakes, unless ``has_own_lake``.
+    :param is_named: whether ``store`` is a name that also stands for the store's lakes, unless
+        ``has_own_lake``.
     """
 
     store: str | None = None

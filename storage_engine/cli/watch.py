@@ -104,12 +104,12 @@ def watch(
 ) -> int:
     """Watch the holds on STORES and repair them at once, until it is stopped.
 
-    One process on a host is enough for all stores on its disks. Run it as the user who owns them. It looks
-    twice a second, and at once if the file system reports changes (inotify). Changed file times are set
-    again, and removed segments are replaced in the fence. Each repair is printed, and recorded in the
-    journal. It renews no hold: a pipeline still has to do that.
+    One process on a host is enough for all stores on its disks. Run the watch as the user who owns the
+    stores. The watch looks twice a second, and at once if the file system reports changes (inotify). Changed
+    file times are set again, and for a removed segment of the fence, the next segment is fenced. Each repair
+    is printed, and recorded in the journal. The watch renews no hold: a pipeline still has to do that.
 
-    If it knows a store's broker, by --broker or the connection, it also tends the store's shield. The oldest
+    If --broker or the connection names a store's broker, the watch also keeps the store's shield: the oldest
     unproven segments get a second name. If such a segment is deleted by force or by hand, the file with the
     second name is archived. cleanFileForciblyEnable is set back to false if --may-change-settings allows it.
 

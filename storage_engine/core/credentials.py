@@ -25,7 +25,7 @@ _SECRET_NAME = re.compile(
 _OPEN_HEADERS = frozenset(
     {"accept", "content-type", "user-agent", "x-client-version", "x-iceberg-access-delegation"}
 )
-"""Headers of requests to a REST catalog without a credential. Any other header may have one."""
+"""Headers without a credential in requests to a REST catalog. Any other header may have a credential."""
 
 _MARK = re.compile(r"storage-engine-credential:[0-9a-f]{16}:\d+")
 
