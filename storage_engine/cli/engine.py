@@ -116,7 +116,7 @@ def flush(managed: ManagedStore) -> int:
     type=click.Choice(["recent", "all"]),
     default="recent",
     show_default=True,
-    help="How much of the log to read for a lost index: the 10 newest segments, or all that the index needs.",
+    help="Segments from which a destroyed index is made again: the 10 newest, or all that the index needs.",
 )
 @json_option
 def recover(managed: ManagedStore, dry_run: bool, cut_messages: bool, index: str) -> int:

@@ -96,7 +96,7 @@ def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str 
         # A broken link means that a disk isn't mounted, not that there is no journal.
         raise JournalUnavailableError(
             f"{file}: expected the lake's journal, found no file that can be read. Nothing was changed. "
-            "Mount the journal's disk. If the journal is lost, remove what is at its path."
+            "Mount its disk. If it is a link to a journal that no longer exists, remove the link."
         )
     return WitnessedLake(config, beside if file.is_file() else None, _words(lake_dir, "", ""), lake_dir)
 
