@@ -56,7 +56,7 @@ def segments_deleted(conn_id: str) -> Asset:
 
 
 def lake_messages(lake: str = DEFAULT_LAKE, *, second: bool = False) -> Asset:
-    """Return the asset with an event when a lake's table of rows grows. The table may have any name.
+    """Return the asset with an event when a lake's table of rows grows, whatever the table's name.
 
     :param lake: the lake's name in ``[storage_engine] stores``.
     :param second: whether the table is in the second lake of the stores that name ``lake``.

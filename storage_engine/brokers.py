@@ -78,7 +78,7 @@ def broker_of(root: str | os.PathLike[str]) -> str:
 
 
 def store_text(name: str | None, broker: str, root: str | os.PathLike[str]) -> str:
-    """Return a store's name for output: its own name, or the default name that its kind makes from its path.
+    """Return a store's name for output: its recorded name, else a default name made from its path.
 
     :param name: its recorded name; None if no name is recorded.
     :param root: its present or former path, which need not exist on this host.
@@ -92,7 +92,7 @@ def store_text(name: str | None, broker: str, root: str | os.PathLike[str]) -> s
 
 
 def same_companions(broker: str, archived: Sequence[Companion], found: Sequence[Companion]) -> bool:
-    """Return whether companion files of a segment equal the archived ones, by name and content."""
+    """Return whether a segment's companion files equal the archived companion files, by name and content."""
     same = find_broker(broker).receipts.same_companion
     contents = {file.name: file.content for file in archived}
     return has_companions(broker, contents, [file.name for file in found]) and all(
@@ -110,7 +110,7 @@ def has_companions(broker: str, archived: Iterable[str], found: Iterable[str]) -
 
 
 def store_around(path: Path) -> Path | None:
-    """Return the root of the store, of any broker, that contains ``path`` or that ``path`` is.
+    """Return the root of the store that ``path`` is or is inside of; None if no broker has a store there.
 
     :raises BadInputError: a broker can't be asked.
     """
@@ -119,7 +119,7 @@ def store_around(path: Path) -> Path | None:
 
 
 def stores_in(directory: Path) -> tuple[Path, ...]:
-    """Return the directory's own files that stand for a store, such as a broker's settings file."""
+    """Return the files in a directory that are roots of stores, such as a node's server.properties."""
     try:
         files = sorted(path for path in directory.resolve().iterdir() if path.is_file())
     except OSError:
@@ -147,7 +147,7 @@ def _store_around(name: str, path: Path) -> Path | None:
 def engine_of(broker: str, where: str, done: str) -> BrokerEngine:
     """Return the engine that writes a broker's stores.
 
-    :param done: the request, as in "stores are <done>".
+    :param done: the request as a participle, for the message "stores are <done> only by their broker".
     :raises BadInputError: only the broker itself writes them.
     """
     kind = find_broker(broker)
@@ -159,7 +159,7 @@ def engine_of(broker: str, where: str, done: str) -> BrokerEngine:
 
 
 def cleanups_of(broker: str, live: LiveBroker | None) -> Cleanups:
-    """Return when segments of a broker's stores are held and deleted.
+    """Return when segments of the broker's stores may be deleted.
 
     :param live: the running broker of the store; None if it is stopped.
     :raises BrokerPackageError: the package gives no valid answer, so that nothing may be deleted.
@@ -178,7 +178,7 @@ def cleanups_of(broker: str, live: LiveBroker | None) -> Cleanups:
 
 
 def client_connection_of(broker: str) -> str:
-    """Return the type of Airflow connections with a client's settings; "" if a connection has only keys."""
+    """Return the type of Airflow connections with a broker's client settings; "" if only keys are needed."""
     running = find_broker(broker).running
     return "" if running is None else running.client_connection
 
@@ -199,7 +199,7 @@ def _read_entry_points() -> dict[str, tuple[EntryPoint, ...]]:
 
 
 def _import_broker(name: str) -> Broker | None:
-    """Return a broker of this package, if the package is on the path without being installed."""
+    """Return this package's broker of this name, even if the package isn't installed; None without one."""
     if not name.isidentifier():
         return None
     module = f"{__package__}.{name}"

@@ -40,10 +40,11 @@ class Command:
 class Arguments:
     """Known names of a store and its lakes, for a text that is shown.
 
-    :param places: the place of each of two lakes, as texts name it. A text is about the lake whose place it
-        names first.
+    :param places: the places of the first and second lake, as texts name them. A text is about the lake that
+        it names first.
     :param store_options: options for each command on the store.
-    :param is_named: the store's name also stands for its lakes, unless ``has_own_lake``.
+    :param is_named: whether ``store`` is a name that also stands for the store's lakes, unless
+        ``has_own_lake``.
     """
 
     store: str | None = None
@@ -114,7 +115,7 @@ class Text(str):
         return self[:at], separator, self[at + len(separator) :]
 
     def without(self, words: str) -> Text:
-        """Return the text without some words, at all their places."""
+        """Return the text without these words, wherever they are in it."""
         before, match, rest = self.partition(words)
         return Text(before, Text(rest).without(words)) if match else self
 
@@ -166,7 +167,7 @@ def then(text: str, arguments: Arguments) -> list[str]:
 
 
 def _pick_arguments(text: str, arguments: Arguments) -> Arguments:
-    """Return the known options that name the lake of a text."""
+    """Return the known arguments, with the lake that a text is about as their lake."""
     matches = [(text.find(place), -len(place), number) for number, place in enumerate(arguments.places)]
     if min((item for item in matches if item[0] >= 0), default=(0, 0, 0))[2] != 1:
         return arguments

@@ -79,7 +79,7 @@ class Cleanup:
     :param request: the request in addition to the store's own settings.
     :param measure_lag: measures consumer lag, here or in a Spark job.
     :param archive_with: copies, proves and commits segments, here or in a Spark job.
-    :param where: returns words for the record on the place where ``archive_with`` works.
+    :param where: returns the place where ``archive_with`` works, in words for the record.
     :param starter: the starter of the run; None for the account of this process.
     """
 
@@ -100,8 +100,8 @@ def plan(cleanup: Cleanup) -> PlanResult:
 
 
 def consumer_lag(cleanup: Cleanup) -> LagSummary:
-    """Record consumer lag for the plan. After the first deletion the record is final. If files vanish during
-    the measurement, it is repeated.
+    """Record consumer lag for the plan. After the first deletion the record is final. The measurement is
+    repeated if files vanish meanwhile.
     """
     from storage_engine.exceptions import BadInputError, FileGoneError
     from storage_engine.retention.archive.archiving import LISTINGS
@@ -127,7 +127,7 @@ def consumer_lag(cleanup: Cleanup) -> LagSummary:
 
 
 def archive(cleanup: Cleanup) -> ArchiveResult:
-    """Archive with proof the planned segments that no lake has."""
+    """Archive the planned segments that no lake has, and prove each copy."""
     from storage_engine.retention.steps import archive_planned
 
     return archive_planned(cleanup.store, cleanup.run_key, cleanup.archive_with, where=cleanup.where)

@@ -68,7 +68,7 @@ class StoreLayoutError(BadInputError):
 
 
 class CorruptFileError(BadInputError):
-    """The content of a consume queue, index, checkpoint or config file is invalid for its name."""
+    """A consume queue, index, checkpoint or config file has invalid content, or is no ordinary file."""
 
 
 class BrokerPackageError(BadInputError):
@@ -98,7 +98,7 @@ class CorruptFrameError(StorageEngineError):
 
 
 class CorruptBodyError(StorageEngineError):
-    """A body can't be decompressed as its system flag says. The message has the bytes that were stored."""
+    """A body can't be decompressed as its system flag says, or is too large. Its stored bytes can be read."""
 
 
 class WrongHostError(StorageEngineError):
@@ -126,7 +126,7 @@ class TurnTakenError(StoreBusyError):
 
 
 class ChangedUnderUsError(StorageEngineError):
-    """A file of a store changed a moment ago: another process changes it. It was not deleted.
+    """A file of a store changed a moment ago: another process changes it. The file was not deleted.
 
     :param path: the file's path, if the error is about a single file.
     """
@@ -169,7 +169,7 @@ class BrokerUnavailableError(BrokerError):
 
 
 class BrokerProtocolError(BrokerError):
-    """The peer's answer is invalid for every known release: garbage, too long, or other fields."""
+    """The peer's answer is invalid for every known release: it is garbage, too long or has other fields."""
 
 
 class BrokerRefusedError(BrokerError):
@@ -218,7 +218,7 @@ class CommitStateUnknownError(StorageEngineError):
 
 
 class ProofError(StorageEngineError):
-    """The copy read back from the lake is not the segment, byte for byte; it was not committed."""
+    """The copy in the lake doesn't equal the segment, byte for byte. The copy was not committed."""
 
 
 class ReceiptError(StorageEngineError):
@@ -226,7 +226,7 @@ class ReceiptError(StorageEngineError):
 
 
 class QuarantineError(StorageEngineError):
-    """A quarantine was changed, or a process wrote to its store later. The quarantined files aren't moved."""
+    """A quarantine was changed, or a process wrote to the store later. The quarantined files aren't moved."""
 
 
 class GateRefusedError(StorageEngineError):
@@ -242,7 +242,7 @@ class LogsRefusedError(StorageEngineError):
 
 
 class ShieldError(StorageEngineError):
-    """A store's shield can't be read or written: its kept segments are unknown. Nothing was changed."""
+    """A store's shield can't be read or written, so its segments are unknown. Nothing was changed."""
 
 
 class ReleasedTooMuchError(StorageEngineError):

@@ -9,15 +9,15 @@ from typing import Any
 class _NoPandas:
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":
-            raise ModuleNotFoundError(f"{fullname}: nothing here works with it", name=fullname)
+            raise ModuleNotFoundError(f"{fullname} is hidden during the import of Arrow", name=fullname)
 
 
 def load_arrow_alone() -> None:
-    """Import Arrow in such a way that it doesn't find pandas.
+    """Import Arrow, and hide pandas from Arrow during the import.
 
     Arrow looks for pandas when it makes its first value, and again when a table is converted to a frame
-    (``_PandasAPIShim._check_import``). The conversion still works. This is only for our own processes: before
-    the first conversion, Arrow wouldn't recognise the missing values of a pandas column.
+    (``_PandasAPIShim._check_import``). The conversion still works. Call this only in our own processes: until
+    the first conversion, Arrow doesn't recognise the missing values of a pandas column.
     """
     if "pandas" in sys.modules:
         return

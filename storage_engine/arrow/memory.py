@@ -18,10 +18,9 @@ _LINE_BYTES = 64
 _STAGGER_BYTES = 17 * _LINE_BYTES
 """Distance between the starts of columns: an odd number of cache lines."""
 _MAX_FREE = 2
-"""Most free blocks of a column: one for a chunk's table, and one for the next table, which may be made while
-the first is in use."""
+"""Most free blocks of a column: one for a chunk's table, and one for the next table, made meanwhile."""
 _MAX_KEPT_BYTES = 256 << 20
-"""Larger blocks aren't kept for the next chunk."""
+"""Size of the largest block that is kept for the next chunk."""
 
 _per_thread = threading.local()
 
@@ -43,7 +42,7 @@ class Arena:
 
     @staticmethod
     def of_thread() -> Arena:
-        """Return this thread's arena, which all its segments use in turn."""
+        """Return this thread's arena. All segments that the thread works on use it in turn."""
         arena: Arena | None = getattr(_per_thread, "arena", None)
         if arena is None:
             arena = _per_thread.arena = Arena()
@@ -54,8 +53,8 @@ class Arena:
 
         The memory returns to the arena when the last Arrow buffer over it is freed.
 
-        Columns are filled together, row by row. Each begins at another place in its page, because they would
-        otherwise compete for the same few lines of the processor's caches.
+        Columns are filled together, row by row. Each column's memory begins at another place in a page.
+        Otherwise all columns would compete for the same few lines of the processor's caches.
         """
         import pyarrow as pa
 

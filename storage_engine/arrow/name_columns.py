@@ -1,4 +1,4 @@
-"""Dictionary-coded columns of names, and tables of consumers' positions and lag, of up to 10 million rows."""
+"""Dictionary-coded columns of names. Tables, of up to 10 million rows, of consumers' positions and lag."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ LAG_SCHEMA = pa.schema(_LAG)
 """One column for each field of :class:`storage_engine.model.lag.QueueLag`."""
 
 PLACES_SCHEMA = pa.schema([field for field in _LAG if field.name not in ("at_risk", "time_to_loss_ms")])
-"""Facts about a position that follow from files: its lag, without the losses by a deletion.
+"""Facts about a position that follow from files: its lag, and the messages that are already lost.
+:func:`add_risk` adds the effect of a deletion.
 
 ``next_segment_base_offset`` is the base offset of the segment with the group's next message. If the position
 is unknown, the oldest message counts as next. :data:`ANYWHERE` means that any segment may have the next one.
@@ -104,7 +105,7 @@ _SEGMENTS: list[pa.Field[Any]] = [
     pa.field("time_to_loss_ms", pa.int64()),
 ]
 SEGMENTS_SCHEMA = pa.schema(_SEGMENTS)
-"""Facts about a deletion: whether it takes each segment, and the time until each may be deleted by age."""
+"""Facts about a deletion: which segments it deletes, and after what time age permits each deletion."""
 
 
 def segments_table(segments: Iterable[tuple[str, int, bool, int | None]]) -> pa.Table:
@@ -116,7 +117,7 @@ def segments_table(segments: Iterable[tuple[str, int, bool, int | None]]) -> pa.
 
 
 def add_risk(places: pa.Table, segments: pa.Table) -> pa.Table:
-    """Join positions with the segments that their groups need next. If one is deleted, its group is at risk.
+    """Join positions with the segments that groups need next. A group whose segment is deleted is at risk.
 
     A Spark job does the same with DataFrames (``storage_engine.spark.consumer_lag.join_segments``).
 

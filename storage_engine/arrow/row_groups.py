@@ -10,16 +10,16 @@ import numpy as np
 import pyarrow as pa
 
 ROW_GROUP_BYTES = 16 << 20
-"""Segment bytes in a row group. A row without own bytes counts with the bytes to which its views point."""
+"""Segment bytes in a row group. A row without own bytes counts as many bytes as its views point to."""
 
 _VIEW_BYTES = 16
-"""Bytes of a view in Arrow. Its first four bytes are the length."""
+"""Bytes of a view in Arrow. The first four bytes are the length of the value that the view points to."""
 
 
 def cut_rows(rows: pa.Table) -> Iterator[pa.Table]:
     """Divide a codec's rows into groups.
 
-    A row without own bytes stays in the group of the row with its bytes. So a part of the segment can be made
+    If a row's bytes are in an earlier row, both rows are in one group. So a part of the segment can be made
     from each group alone.
     """
     if not isinstance(rows, pa.Table):
@@ -34,7 +34,8 @@ def cut_places(sizes: np.ndarray[Any, Any], held: np.ndarray[Any, Any]) -> Itera
     """Yield the index of each group's first row, and the index after its last row.
 
     :param sizes: sizes of the rows, in bytes of the segment.
-    :param held: bytes in each row: its size, or those to which its views point, if they are more.
+    :param held: bytes that each row counts: its size, or the bytes to which its views point, whichever is
+        larger.
     """
     with_bytes = np.flatnonzero(sizes > 0)
     ends = np.cumsum(held, dtype=np.int64)
@@ -46,7 +47,7 @@ def cut_places(sizes: np.ndarray[Any, Any], held: np.ndarray[Any, Any]) -> Itera
 
 
 def _view_bytes(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return to how many bytes the views of each row point. Arrow has no function for it."""
+    """Return the number of bytes to which each row's views point. Arrow has no function for this."""
     held_bytes = np.zeros(rows.num_rows, np.int64)
     for column in rows.columns:
         if not pa.types.is_binary_view(column.type):

@@ -1,4 +1,4 @@
-"""agent: segments of stores are served to Spark executors that don't see the disk. Nothing here writes."""
+"""agent: serves segments of stores to Spark executors that don't see the disk. It never writes to a store."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _FILE = NamedPath(dir_okay=False, exists=True)
     "--archive-bytes-per-second",
     metavar="SIZE",
     callback=parse_speed,
-    help="Limit for the speed of all runs together; 0 or none: only each run's own limit counts.",
+    help="Limit for the speed of all runs together; without it or with 0, each run has only its own limit.",
 )
 def agent(
     words: tuple[str, ...],
@@ -87,7 +87,7 @@ def agent(
     connections: int,
     archive_bytes_per_second: int | None,
 ) -> int:
-    """Serve segments of STORE to Spark executors that don't see its disk, beside its broker.
+    """Serve segments of STORE to Spark executors that don't see its disk. The store's broker may run.
 
     There may be several stores. A driver with the token or a certificate names the files of a run, and its
     executors read only these. Nothing in a store is written. Ends on SIGTERM and SIGINT.

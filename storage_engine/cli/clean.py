@@ -63,7 +63,7 @@ def clean(
     run_key: str | None,
     notify: tuple[Means, ...],
 ) -> int:
-    """Archive, prove and delete the segments of STORE that its rules let expire now, then clean up.
+    """Archive, prove and delete the segments of STORE that its rules let expire now.
 
     The order is: plan, lag, archive with proof, delete segments, delete files that point into them, flush,
     validate. To finish a run that was killed, give its --run-key again.

@@ -73,7 +73,7 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str) 
     "--minimum-retention-hours",
     type=click.IntRange(1),
     metavar="HOURS",
-    help="With --lower-to: runs with a lower minimum_retention_hours count as forced; default: no minimum.",
+    help="With --lower-to: runs with minimum_retention_hours below HOURS count as forced; default: none.",
 )
 @json_option
 def approve(

@@ -203,7 +203,7 @@ def _about_figures(figures: Figures, newest_ms: int | None) -> Iterator[tuple[st
 
 
 def _full_text(figures: Figures) -> str:
-    """Return a clause on when the disk is full, by the growth and by deletions because of age."""
+    """Return a clause on when the disk will be too full for writes; "" if never or unknown."""
     if figures.full_in_ms is None:
         return ""
     if figures.full_in_ms > _LONG_MS:

@@ -38,7 +38,7 @@ def serve(managed: ManagedStore, topic: str | None) -> int:
     """Run STORE as its broker would: write it, flush it, and answer requests.
 
     A missing STORE is made. Other commands, and tasks of a connection with the mode engine, ask this process:
-    they plan and archive beside it, and it deletes the segments that they have proven.
+    they plan, archive and prove, and this process deletes the proven segments.
 
     With --lake it also cleans by itself when the broker's rules let segments expire. Without a lake it
     deletes only on request. Ends on SIGTERM and SIGINT, and with --topic at the end of the input. Then the
@@ -86,7 +86,7 @@ def _lines(descriptor: int, ends: threading.Event) -> Iterator[bytes]:
 def flush(managed: ManagedStore) -> int:
     """Flush log, queues, index and checkpoint of STORE, a store that storage-engine writes, to disk.
 
-    The process that serves it is asked. If there is none, the store is opened and, if needed, recovered.
+    A process that serves the store is asked. Without one, the store is opened and, if needed, recovered.
     """
     from storage_engine.retention.store.brokers import open_store
 
@@ -116,7 +116,7 @@ def flush(managed: ManagedStore) -> int:
     type=click.Choice(["recent", "all"]),
     default="recent",
     show_default=True,
-    help="How much of the log to read for a destroyed index: the 10 newest segments, or all that it needs.",
+    help="Segments from which a destroyed index is made again: the 10 newest, or all that the index needs.",
 )
 @json_option
 def recover(managed: ManagedStore, dry_run: bool, cut_messages: bool, index: str) -> int:

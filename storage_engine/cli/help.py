@@ -116,7 +116,7 @@ def _entry(title: str, text: str) -> Iterator[str]:
 
 
 def _line(text: str) -> str:
-    """Return a text as a line of roff, with no request of roff in it."""
+    """Return a text as a line of roff. A first character that would begin a request is escaped."""
     return re.sub(r"^([.'])", r"\\&\1", _text(text))
 
 

@@ -93,8 +93,8 @@ def hold(managed: ManagedStore) -> int:
 def unmanage(managed: ManagedStore, acceptance: Acceptance | None) -> int:
     """End the hold of STORE, and restore every file's time and every setting of its running broker.
 
-    From then on the broker deletes by its own rules. Refused, with all settings unchanged, while a run works
-    on the store, and while these rules would delete unproven segments within a day.
+    From then on the broker deletes by its own rules. Refused while a run works on the store, and while these
+    rules would delete unproven segments within a day. Then no setting is changed.
     """
     from storage_engine.retention import steps
     from storage_engine.retention.store.context import opened

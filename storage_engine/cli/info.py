@@ -180,7 +180,7 @@ def runs(
     stores = reader.stores()
     if run is None and which is None and not stores:
         nothing: dict[str, Any] = {"store_id": None, "store": None, "runs": [], "notices": []}
-        return answer("runs", nothing, f"{reader.name}: no run has begun of any store.")
+        return answer("runs", nothing, f"{reader.name}: no run of any store has begun.")
     row = _store(reader.name, stores, which, base if conn_id is not None else None)
     if run is not None:
         return _show_report(reader, row, run)
@@ -200,7 +200,7 @@ def runs(
 
 
 def _quarantine_notices(store: ManagedStore, row: StoreRecord) -> tuple[str, ...]:
-    """Return notices on files that the journal doesn't know in quarantines of a store on this host."""
+    """Return notices on quarantined files that the journal doesn't know, for a store on this host."""
     from storage_engine.journal.journal import Journal
     from storage_engine.retention.quarantine.places import unknown_notices
     from storage_engine.retention.quarantine.records import known_directories

@@ -61,7 +61,7 @@ _POLICY = ("lag_policy", "minimum_retention_hours", "approval", "archive_bytes_p
     "--force",
     callback=reason_text,
     metavar="REASON",
-    help="Also delete unexpired segments, as far as needed for the requested space; with the reason.",
+    help="Also delete unexpired segments, until the requested space is free; REASON is recorded.",
 )
 @click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @click.option(
@@ -120,7 +120,7 @@ def make_room(
 
 
 def _memory(managed: ManagedStore) -> HoldMemory | None:
-    """Return the journal's memory of the store's hold. No journal is made."""
+    """Return the journal's memory of the store's hold; None if no journal knows the store."""
     from storage_engine.journal.journal import Journal, hold_memory
     from storage_engine.journal.tables.database import missing_sqlite_file
 
@@ -132,7 +132,7 @@ def _memory(managed: ManagedStore) -> HoldMemory | None:
 
 
 def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
-    """Make sure that Storage Engine has no files on the disks on which room is made.
+    """Make sure that none of our own files is on the disks whose space is to be freed.
 
     :raises BadInputError: lake, journal or reports are on one of these disks.
     """
@@ -143,13 +143,13 @@ def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
     if shared := shared_disks(managed, store.data_paths):
         listed = ", ".join(f"{name} ({path})" for name, path in shared)
         raise BadInputError(
-            f"{managed.root}: expected no files of Storage Engine on the node's disks, where room is made, "
-            f"found on one of these disks: {listed}. Nothing was changed. Name a lake on another disk."
+            f"{managed.root}: expected no files of Storage Engine on the node's disks, whose space is to be "
+            f"freed, found these on them: {listed}. Nothing was changed. Name a lake on another disk."
         )
 
 
 def _for_readers(managed: ManagedStore) -> ManagedStore:
-    """Return the store with settings that only read: its cluster is asked for the groups' positions."""
+    """Return the store with settings that only ask its cluster for the groups' positions."""
     if managed.live is None:
         return managed
     return replace(managed, live=replace(managed.live, deletes=BROKER_DELETES))

@@ -83,9 +83,9 @@ def sample(
     text = Text(
         f"{written.store}: {count_text(written.messages, 'message')}, {count_text(written.topics, 'topic')}, "
         f"{bytes_text(written.log_bytes)} in {count_text(written.log_files, 'file')} of the log. "
-        f"The last one arrived at {time_text(end_ms)}.\n"
+        f"The last message arrived at {time_text(end_ms)}.\n"
         f"{count_text(written.lagging_groups, 'consumer group')} of {written.groups} are far behind. "
-        f"{count_text(written.pending, 'message')} are pending.\n\nNext: ",
+        f"Delayed or in open transactions: {count_text(written.pending, 'message')}.\n\nNext: ",
         Command("doctor", f"{quote(written.store)} --broker-conf {quote(written.configuration)}"),
     )
     return answer("sample", {**asdict(written), "end_ms": end_ms}, text)

@@ -56,7 +56,7 @@ def _parse_addresses(
     "--upstream",
     metavar="BROKERS",
     callback=_parse_addresses,
-    help="Brokers of the lake's cluster, HOST:PORT separated by commas: consumers go on with its records.",
+    help="Brokers of the lake's cluster, HOST:PORT separated by commas: newer records come from them.",
 )
 @click.option(
     "--upstream-ca",
@@ -78,7 +78,7 @@ def _parse_addresses(
 @click.option(
     "--give-back-groups",
     is_flag=True,
-    help="Commit the file's positions to the cluster, and end; for stopped groups.",
+    help="Commit positions of stopped groups from the file to the cluster, and end.",
 )
 @click.option("--cluster", metavar="ID", help="Id of the cluster; needed only if the lake has several.")
 @click.option(
@@ -138,7 +138,7 @@ def serve_lake(
 ) -> int:
     """Serve archived records to Kafka consumers, at their original offsets. Nothing is restored first.
 
-    A consumer is started with this server's address and continues to read, with --upstream up to the live
+    Start a consumer with this server's address: it reads on from its position, with --upstream up to the live
     end. Nothing can be written: producers are refused, and groups commit to a file of this server. Records
     that enter the lake meanwhile are served within seconds. Ends on SIGTERM and SIGINT.
     """

@@ -143,7 +143,7 @@ def plan(
 
 
 def _touch_notices(managed: ManagedStore) -> tuple[str, ...]:
-    """Return notices about archived segments that a run would hash again, or why they aren't known."""
+    """Return a notice on archived segments that a run would hash again, or on why they aren't known."""
     if not has_lake(managed):
         return ()
     try:

@@ -44,9 +44,10 @@ _END_SECONDS: Final = 5.0
 def monitor(managed: ManagedStore, notify: tuple[Means, ...]) -> int:
     """Look at STORE, and record its figures for metrics. If its broker runs, renew the hold.
 
-    An existing shield is tended, too. Otherwise nothing is archived, and no segment is ever deleted. Call it
-    by cron every ten minutes: its figures count for an hour. Exit code 1: there is an alarm, which a person
-    should know at once.
+    If STORE has a shield and no watch runs, its second names are brought up to date, and segments that exist
+    only there are archived. Nothing else is archived, and no segment is ever deleted. Call it by cron every
+    ten minutes: its figures count for an hour. Exit code 1: there is an alarm, which a person should know at
+    once.
     """
     from storage_engine.retention import steps
     from storage_engine.retention.store.context import opened
@@ -90,9 +91,7 @@ def _print(result: MonitorResult) -> None:
 )
 @with_live_broker
 @with_option(policy_option("shield_give_up_percent"))
-@click.option(
-    "--no-shield", is_flag=True, help="Give unproven segments no second names, which are the shield."
-)
+@click.option("--no-shield", is_flag=True, help="Keep no shield: give unproven segments no second names.")
 @notify_option
 def watch(
     stores: tuple[Path, ...],
@@ -105,12 +104,12 @@ def watch(
 ) -> int:
     """Watch the holds on STORES and repair them at once, until it is stopped.
 
-    One process on a host is enough for all stores on its disks. Run it as the user who owns them. It looks
-    twice a second, and at once if the file system reports changes (inotify). Changed file times are set
-    again, and removed segments are replaced in the fence. Each repair is printed, and recorded in the
-    journal. It renews no hold: a pipeline still has to do that.
+    One process on a host is enough for all stores on its disks. Run the watch as the user who owns the
+    stores. The watch looks twice a second, and at once if the file system reports changes (inotify). Changed
+    file times are set again, and for a removed segment of the fence, the next segment is fenced. Each repair
+    is printed, and recorded in the journal. The watch renews no hold: a pipeline still has to do that.
 
-    If it knows a store's broker, by --broker or the connection, it also tends the store's shield. The oldest
+    If --broker or the connection names a store's broker, the watch also keeps the store's shield: the oldest
     unproven segments get a second name. If such a segment is deleted by force or by hand, the file with the
     second name is archived. cleanFileForciblyEnable is set back to false if --may-change-settings allows it.
 

@@ -37,7 +37,7 @@ from storage_engine.journal.reading.run_rows import CleanupRun
 
 MOST_POINTS = 2_000
 LONGEST_MS = 3_660 * DAY_MS
-"""A longer span is cut at its beginning. No journal keeps samples for so long."""
+"""Longest span of a chart. A longer span begins later: no journal keeps samples for so long."""
 _MOST_GAPS = 100
 _BUCKETS = 498
 """Number of buckets. Some are merged if the chart has too few points for all. An empty bucket is a gap."""
@@ -46,16 +46,16 @@ _MOST_SAMPLES = MOST_POINTS - _MOST_GAPS
 _GAP = 3
 """A time without samples is a gap if it exceeds the usual distance between two looks by this factor."""
 _ONE_LOOK_MS = 60_000
-"""Within this time, the tasks of one look take a sample each. One of these tasks measures the archive lag."""
+"""Samples within this time are of one look: each of its tasks takes one. One also has the archive lag."""
 _EXACT_SHARE = 8
-"""Buckets in which refusals begin or end are read look by look, if they are at most 1/8 of the span."""
+"""If refusals begin or end in at most 1/8 of the span's buckets, these buckets are read look by look."""
 
 Column = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RuleLine:
-    """The levels at which the broker acts, from the moment on at which they took effect."""
+    """The levels at which the broker acts, and the moment at which they took effect."""
 
     at_ms: int
     notice_percent: int | None
@@ -166,7 +166,7 @@ def _columns(
 def _archive_lags(moments: Sequence[Moment | None], holds_ms: int) -> Iterator[int | None]:
     """Yield the archive lag at each moment. A moment without a measurement gets the previous value.
 
-    :param holds_ms: time for which a value is used for later moments.
+    :param holds_ms: longest time after a measurement for which later moments get its value.
     """
     last: Moment | None = None
     for moment in moments:
@@ -202,7 +202,7 @@ def _read_thinned(connection: Connection, store_id: str, start_ms: int, end_ms: 
 
 
 def _choose_moments(values: Sequence[Sequence[Extremes | None]], most: int) -> tuple[int, set[int]]:
-    """Return the number of buckets to merge into one, and at most ``most`` moments of their extremes."""
+    """Return how many buckets to merge into one, and at most ``most`` moments of merged buckets' extremes."""
     together = 1
     while len(moments := {at_ms for extremes in values for at_ms in _moments(extremes, together)}) > most:
         together = max(together + 1, together * len(moments) // (2 * most))
@@ -253,7 +253,7 @@ def _drift_mark(drift: DriftRow) -> DriftMark:
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Spans of equal length from a moment on. A bucket shows its first and last look and extremes."""
+    """Spans of equal length from a moment on. A chart shows each one's first look, last look and extremes."""
 
     first_ms: int
     length_ms: int
@@ -317,7 +317,7 @@ def exact_refused_spans(
     start_ms: int,
     end_ms: int,
 ) -> Spans:
-    """Return the spans of refused writes. If the columns are thinned, the samples show the spans' ends."""
+    """Return the spans of refused writes. If the columns lack looks, the journal shows the spans' ends."""
     disks = disk_ids(connection, store_id)
     before = _refused_before(connection, disks, rules, start_ms)
     spans, buckets = refused_spans(columns, rules, before), columns.buckets
@@ -346,7 +346,7 @@ def _refused_before(
 ) -> Collection[str]:
     """Return the disks that made the broker refuse writes when the span began.
 
-    The last level that was above the refusing level, or not above the accepting level, shows this for a disk.
+    A disk's last level that is above the refusing level, or not above the accepting level, decides.
     """
     current = rules_at(rules, start_ms)
     if current is None or (refuses := current.levels.refuses_percent) is None:

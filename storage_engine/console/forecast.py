@@ -65,7 +65,7 @@ L = TypeVar("L", Moment, "Filled")
 SPAN_DAYS = 14
 LEAST_DAYS = 3
 _LEAST_MS = DAY_MS * 3 // 4
-"""Length below which a span lacks hours of the day, and so has no rate."""
+"""Least length of a span with a rate: a shorter span lacks too many hours of the day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,8 @@ class Forecast:
     :param why: no-samples, too-short or another-log; "" if the looks are enough.
     :param span_ms: time from the first to the last counted look.
     :param samples: number of counted looks.
-    :param ingest: written bytes; None if the looks don't show them. The same holds for ``reclaim``.
+    :param ingest: rate of written bytes. ``reclaim`` is for deleted bytes. None if the looks don't show the
+        rate.
     :param net: the rate at which the disk fills.
     """
 
@@ -224,7 +225,7 @@ def _spans(looks: Sequence[L]) -> Iterator[tuple[L, L]]:
 
 
 def _days(moments: Sequence[Moment]) -> Iterator[_Day]:
-    """Yield the rates of each span of a day whose looks show them, the newest span first."""
+    """Yield the rates of each span of a day, the newest first. A span has none if an offset fell in it."""
     for later, earlier in _spans(moments):
         written = (later.max_offset or 0) - (earlier.max_offset or 0)
         reclaimed = (later.min_offset or 0) - (earlier.min_offset or 0)
@@ -290,7 +291,7 @@ def store_forecast(reader: JournalReader, name: str, now_ms: int) -> Forecast:
 
 
 def hourly_moments(reader: JournalReader, store_id: str, days: int, now_ms: int) -> tuple[Moment, ...]:
-    """Return the last sample of each hour that has the logs' last offset."""
+    """Return each hour's last sample with a known last offset of the logs."""
     span = BucketSpan(now_ms - days * DAY_MS, now_ms + 1, HOUR_MS)
     return reader.read(lambda connection: last_moments(connection, store_id, span))
 
@@ -326,7 +327,7 @@ INGEST_DAYS = 7
 DAYS = 14
 MOST_DAYS = 90
 MOST_COURSE_SECONDS = 2.0
-"""Processor time for each of the two courses. The server also has to answer the tasks' heartbeats."""
+"""Most processor time of each of the two courses, since the server must also answer tasks' heartbeats."""
 _LONGEST_VALUE = 200
 
 
@@ -359,7 +360,8 @@ class WhatIfSettings:
     """Settings that can be changed.
 
     :param can: whether a course can be computed.
-    :param why: the reason if not: no-store, not-simulated, no-rules, no-start, or the package's sentence.
+    :param why: why no course can be computed: no-store, not-simulated, no-rules, no-start, or a broker's
+        sentence.
     :param at_ms: time of the look from which a course starts.
     """
 
@@ -471,8 +473,8 @@ def what_if(
     basis = _read_basis(reader, name, now_ms)
     if isinstance(basis, str):
         raise BadInputError(
-            f"store {name}: expected a store that can be simulated, found a reason against a simulation: "
-            f"{basis}. Nothing was changed."
+            f"store {name}: expected a store that can be simulated, found that it can't be: {basis}. "
+            "Nothing was changed."
         )
     values = _changed_values(basis, asked)
     fields = {name: getattr(asked.ingest, name) for name in ("bytes_per_day", "profile", "factor")}

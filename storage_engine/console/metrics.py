@@ -123,7 +123,7 @@ def samples_of(
 
 
 def name_of(summary: StoreSummary) -> str:
-    """Return a store's name in metrics. A store without a name has its path."""
+    """Return a store's name in metrics. For a store without a name, return its path."""
     return summary.name or summary.real_path
 
 

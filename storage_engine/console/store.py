@@ -1,4 +1,4 @@
-"""The page of one store: its summary, rules, ranges, consumer groups, topics, and open decisions."""
+"""The page of one store: the store's summary, rules, ranges, consumer groups, topics, and open decisions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MOST_RUNS = 200
 
 @dataclass(frozen=True, slots=True)
 class RangeLine:
-    """Offsets [start_offset, end_offset) of a log with the same place and reason.
+    """Offsets [start_offset, end_offset) of a log that are in the same place for the same reason.
 
     :param where: a word of :class:`storage_engine.retention.ranges.offset_ranges.Place`.
     :param detail: details of the range's first segment.

@@ -79,7 +79,7 @@ class StoresAnswer:
 
 
 def all_stores(reader: JournalReader, names: Collection[str], now_ms: int) -> StoresAnswer:
-    """Return the requested stores of a journal. If the journal can't be read, each store has the reason."""
+    """Return the lines of the named stores. If the journal can't be read, each line has the reason."""
     try:
         return StoresAnswer(now_ms, worst_first(_read_lines(reader, names, now_ms)))
     except StorageEngineError as error:
@@ -157,7 +157,7 @@ class Filling(StrEnum):
 
 
 _LOOKED_FOR = frozenset({ProblemKind.NONE, ProblemKind.NEVER_LOOKED, ProblemKind.STALE, ProblemKind.FUTURE})
-"""Problems of stores that the journal knows. A monitor that doesn't run is more urgent than these."""
+"""Problems that a line no longer shows if the store's monitor doesn't run."""
 _SEVERITIES = ("urgent", "warning")
 _LEVEL_FINDINGS = {
     LevelState.REFUSES: ("urgent", "disk-full", "the broker refuses messages"),
@@ -303,7 +303,7 @@ def with_forecast(line: StoreLine, forecast: Forecast) -> StoreLine:
 
 
 def without_monitor(line: StoreLine, dag_id: str, kind: ProblemKind) -> StoreLine:
-    """Return the line of a store whose monitor doesn't run, so that the line's values get older.
+    """Return the line of a store whose monitor doesn't run. Its problem replaces problems of the last look.
 
     :param kind: MONITOR_PAUSED or MONITOR_GONE.
     """
@@ -331,7 +331,7 @@ def worst_first(lines: Iterable[StoreLine]) -> tuple[StoreLine, ...]:
 
 
 def _judge_levels(levels: Iterable[LevelLine]) -> Iterator[FindingLine]:
-    """Yield doctor's findings about critical levels, since the recorded ones may be older or missing."""
+    """Yield findings about critical levels. Doctor's recorded findings about them may be older or missing."""
     for level in levels:
         if level.state in _LEVEL_FINDINGS:
             severity, kind, act = _LEVEL_FINDINGS[level.state]
@@ -397,7 +397,7 @@ _FIRST_YEAR, _LAST_YEAR = 1970, 9998
 _MOST_INCIDENTS = 10_000
 _MOST_RUNS_A_DAY = 200
 _VALIDATED_ALWAYS = frozenset({"done", "released-in-part", "failed"})
-"""Outcomes of runs that deleted or should have deleted, and so end with a validation."""
+"""Outcomes of runs that should end with a validation: they deleted, or should have deleted."""
 _GONE = frozenset({"segment-gone", "given-up"})
 """Kinds of drift in which other programs deleted bytes of a log."""
 
@@ -494,7 +494,7 @@ def _make_day(day: str, verdicts: Sequence[Verdict], lost: Sequence[Incident]) -
 
 
 def _counts(verdict: Verdict) -> bool:
-    """Return whether a run validated, or should have. Most runs find no segment due, and don't count."""
+    """Return whether a run has or lacks a validation. Most runs find no segment due, and need none."""
     if verdict.unchanged_since is not None:
         return False
     return bool(verdict.validation) or verdict.deleted_segments > 0 or verdict.outcome in _VALIDATED_ALWAYS

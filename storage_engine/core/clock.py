@@ -1,4 +1,4 @@
-"""This machine's clock in ms, as in journal, plans and receipts: whether it was set forward, and its hours.
+"""This machine's clock, in ms as in journal, plans and receipts. Detection of a clock that was set forward.
 
 Ages are computed from the clock. If somebody sets it forward, every segment looks expired. So it is compared
 with the time since the machine was started, which can't be set.
@@ -22,11 +22,11 @@ DAY_MS = 24 * HOUR_MS
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 JUMP_MS = HOUR_MS
-"""Least jump that counts, a unit of fileReservedTime. A smaller jump may be the correction of a slow clock.
+"""Least jump that counts, the unit of fileReservedTime. A smaller jump may be the correction of a slow clock.
 """
 
 REMEMBERED_MS = DAY_MS
-"""Time after which a changed clock counts as right, since a person had time to read the refusals."""
+"""Time after which a changed clock counts as right: until then a person could read the refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def jumped_forward_ms(now: ClockReading | None, before: Iterable[ClockReading]) 
     """Return the largest time by which the clock was set forward since a reading of the last day.
 
     :param before: readings in any order. Readings of other starts of the machine are ignored.
-    :return: 0 if the clock wasn't set forward, or by less than :data:`JUMP_MS`, or there is no reading.
+    :return: 0 if the clock was set forward by less than :data:`JUMP_MS`, or not at all, or without a reading.
     """
     if now is None:
         return 0
@@ -83,7 +83,7 @@ def is_in_hours(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
 
 
 def hour_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo) -> Iterator[int]:
-    """Yield the times at which the hours begin and end, in turn; first the start, if it is in the hours.
+    """Yield the times at which the hours begin and end, in turn. A start inside the hours comes first.
 
     :param end_ms: no later time is yielded.
     """
@@ -99,7 +99,7 @@ def hour_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: Zo
 def hour_spans_ms(
     start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo
 ) -> tuple[tuple[int, int], ...]:
-    """Return the spans of the hours between two moments, as begin and end in ms, cut at the moments."""
+    """Return the parts of the hours that are between two moments, each as begin and end in ms."""
     changes = tuple(hour_changes_ms(start_ms, end_ms, hours, zone))
     spans = zip(changes[::2], (*changes[1::2], end_ms), strict=False)
     return tuple((begin_ms, until_ms) for begin_ms, until_ms in spans if begin_ms < until_ms)

@@ -1,6 +1,6 @@
 """Credentials among settings. They must not appear in a log, report, page or file that others can read.
 
-Hiding too little does harm. So anything that some parser may read as a password counts as one.
+Hiding too little does harm. So anything that some parser may read as a password counts as a password.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SECRET_NAME = re.compile(
 _OPEN_HEADERS = frozenset(
     {"accept", "content-type", "user-agent", "x-client-version", "x-iceberg-access-delegation"}
 )
-"""Headers of requests to a REST catalog without a credential. Any other header may have one."""
+"""Headers without a credential in requests to a REST catalog. Any other header may have a credential."""
 
 _MARK = re.compile(r"storage-engine-credential:[0-9a-f]{16}:\d+")
 
@@ -90,7 +90,8 @@ def without_secrets(text: str, secrets: Collection[str]) -> str:
 def shown_url(url: str) -> str:
     """Return a SQLAlchemy URL for people, with ``***`` in place of passwords.
 
-    :raises ValueError: no URL, or an ``@`` in its password is not escaped. The error shows nothing of it.
+    :raises ValueError: the text is no URL, or an ``@`` in its password is not escaped. The error doesn't
+        quote it.
     """
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
@@ -147,7 +148,10 @@ def _http_secrets(text: str) -> Iterator[str]:
 
 
 def _sqlalchemy_secrets(text: str) -> Iterator[str]:
-    """:raises ValueError: the text can't be parsed."""
+    """Yield the credentials of a SQLAlchemy URL.
+
+    :raises ValueError: the text can't be parsed.
+    """
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 

@@ -30,7 +30,7 @@ from typing import BinaryIO, Final
 
 _TOKEN_BYTES = 8
 _YOUNG_SECONDS = 10
-"""Age up to which an abandoned file is kept: its writer may not have locked it yet."""
+"""Age up to which an unlocked file is kept: its writer may not have locked it yet."""
 
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -61,7 +61,7 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def _name_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Add the file's name to an OSError of a write or a flush, which only has a descriptor."""
+    """Add the file's name to an OSError that has none, because a write or flush only has a descriptor."""
     try:
         yield
     except OSError as error:
@@ -134,7 +134,7 @@ def open_lock(path: str | os.PathLike[str], *, dir_fd: int | None = None, ours: 
     may write to the directory, whatever the umask.
 
     :param dir_fd: as for :func:`make_dir`.
-    :param ours: no other program makes this file, so an existing file also gets the right mode and owner.
+    :param ours: whether only we make this file. Then an existing file also gets the right mode and owner.
     :raises OSError: the file can't be opened, is a symbolic link, or is no regular file.
     """
     parent = _parent(path, dir_fd)
@@ -178,7 +178,7 @@ def replacing(
 ) -> Iterator[BinaryIO]:
     """Yield a new file that replaces ``path`` atomically and durably if the block ends without an error.
 
-    :param dir_fd: descriptor of the directory of ``path``, which is then only a name.
+    :param dir_fd: descriptor of the directory. Then ``path`` is a file's name in it.
     :param shared: as for :func:`create`.
     """
     path = Path(path)
@@ -288,8 +288,8 @@ def remove_abandoned(name: str, suffix: str = ".tmp", *, dir_fd: int, alone: boo
     """Remove temporary files of killed processes. Files that a process is writing now are kept.
 
     :param name: final name of the files.
-    :param alone: no process is writing, since the caller has the lock that every writer of this directory
-        takes. Then young files are removed, too.
+    :param alone: whether the caller has the lock that every writer of this directory takes. Then no process
+        is writing, and young files are removed, too.
     """
     pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}{re.escape(suffix)}")
     for entry in filter(pattern.fullmatch, os.listdir(dir_fd)):  # pathlib knows no dir_fd
@@ -331,7 +331,8 @@ def unlink(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> bool:
 def unlink_in(path: Path, directory: int) -> bool:
     """Unlink a file of a directory, as :func:`unlink` does.
 
-    :param directory: the directory's descriptor. It counts even if the path now leads elsewhere.
+    :param directory: the directory's descriptor. The file is removed there, even if the path now leads to
+        another directory.
     :raises OSError: the file can't be removed; the error names the path.
     """
     try:
@@ -368,12 +369,12 @@ def _settle(fd: int, mode: int | None, parent: os.stat_result) -> None:
 
 DIRECTORY = ".storage-engine"
 PLAIN_STAMP = ".storage-engine-stamp.json"
-"""Name of a store's stamp file if its broker takes every directory among its data for its own."""
+"""Name of a store's stamp file, for a broker that takes every directory among its data for its own data."""
 HOLD_MARKER = ".storage-engine-hold"
 """Name of the file in a store's root that marks a held store."""
 
 WAIT_SECONDS: Final = 60.0
-"""Default time to wait for one of our locks. Its owner only flushes a few files."""
+"""Default time to wait for one of our locks. A process has such a lock only while it flushes a few files."""
 WATCH_WAIT_SECONDS: Final = 1.0
 """Time that a watch waits for a lock, since it must show that it is alive. Its next look tries again."""
 _PAUSE_SECONDS: Final = 0.002

@@ -36,7 +36,10 @@ class Extra:
         return f"pip install 'storage-engine[{self.name}]'"
 
     def missing(self, what: str) -> MissingExtraError:
-        """:param what: the part that needs the extra, as the subject of a sentence in the singular."""
+        """Return the error that this extra isn't installed.
+
+        :param what: the part that needs the extra, as the subject of a sentence in the singular.
+        """
         return MissingExtraError(f"{what} needs {self.libraries}: {self.install}")
 
     def require(self, what: str) -> None:
@@ -93,7 +96,7 @@ class SparkPair:
 
     @property
     def install(self) -> str:
-        """Return the command that makes a pair equal. pyspark has all versions that pyspark-client has."""
+        """Return the command that installs both in the version of pyspark-client, which pyspark also has."""
         return f"pip install --force-reinstall --no-deps pyspark=={self.client} pyspark-client=={self.client}"
 
 

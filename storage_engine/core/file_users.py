@@ -22,7 +22,7 @@ from storage_engine.core.turns import command_text, has_shared_lock
 from storage_engine.core.wording import time_text
 
 _LOOKS = 3
-"""Number of looks at a process. One of our processes may release its lock just before it closes its file."""
+"""Number of looks at a process, since one of ours may release its lock just before it closes its file."""
 _PAUSE_SECONDS = 0.02
 
 DELETED = " (deleted)"
@@ -135,7 +135,7 @@ def _list_writable(pid: int, directories: tuple[str, ...], own: frozenset[str]) 
 
 
 def _is_writable(info: str) -> bool:
-    """Return whether a descriptor was opened for writing, by its entry in ``/proc``."""
+    """Return whether a descriptor was opened for writing, as its entry in ``/proc`` shows."""
     flags = next((line.split()[1] for line in info.splitlines() if line.startswith("flags:")), "0")
     return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
 
@@ -172,7 +172,7 @@ def _mappings(maps: bytes) -> set[str]:
 
 
 def _open_paths(pid: int) -> Iterator[str]:
-    """Yield the names of a process's open files. Reading more may block for ever."""
+    """Yield the names of a process's open files. Reading the files themselves may block for ever."""
     if not sys.platform.startswith("linux"):
         yield from (str(opened.path) for opened in psutil.Process(pid).open_files())
         return

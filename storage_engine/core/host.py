@@ -18,7 +18,7 @@ _NO_ID = "uninitialized"
 
 
 def this_host() -> str:
-    """Return the machine's id, which stays if its name changes. Without an id, return the name."""
+    """Return the machine's id, which is independent of its name. Without an id, return the name."""
     try:
         machine_id = _MACHINE_ID.read_text().strip()
     except OSError:
@@ -27,9 +27,9 @@ def this_host() -> str:
 
 
 def person() -> str:
-    """Return the user of this process, for the journal. The real user id tells it: LOGNAME may be anything.
+    """Return the user of this process, for the journal. The real user id decides: anybody can set LOGNAME.
 
-    For root, the text also has the user who became root by sudo. Only root's environment is trusted for that.
+    For root, the text also has the user who became root by sudo. Only root's SUDO_USER is trusted.
     """
     name = user_name(os.getuid())
     sudo_user = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
@@ -69,7 +69,7 @@ def user_name(uid: int) -> str:
 
 
 def may_have_come(stated: str | None, first_seen: str | None) -> bool:
-    """Return whether the settings allow that a store of another machine has moved to this machine.
+    """Return whether a store of another machine may have moved to this machine, as far as its settings say.
 
     Parameters are as for :func:`check_host`.
     """

@@ -45,7 +45,8 @@ def listening(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def report_work(what: str, total: int, unit: str = "") -> Iterator[Advance]:
-    """Report work to the listener during the block. Yields the function to call with each finished amount.
+    """Report work to the listener during the block. The block passes each finished amount to the yielded
+    function.
 
     Parameters are as for :class:`LongWork`.
     """

@@ -1,10 +1,10 @@
 """Locks between our processes on one store or lake: several processes may read, only one may write.
 
 A reader of a store has a shared lock (flock) on the store's directories. If a writer locks a whole directory
-exclusively, the reader locks a file in it instead. The reader opens them only for reading, so that it needs
-no permission to write. The shared lock blocks no process and waits for none: it only shows a deleting process
-that the reader is one of our processes and only reads. It ends with its process. With NFS only processes of
-the same host see a flock, and ``/proc`` shows only one host's processes.
+exclusively, the reader locks a file in it instead. It opens directory or file only for reading, so that it
+needs no permission to write. The shared lock blocks no process and waits for no process. It only shows a
+deleting process that the reader is one of our processes and only reads. The lock ends with the reader's
+process. With NFS only processes of the same host see a flock, and ``/proc`` shows only one host's processes.
 
 A writer has the broker's lock and a lease in the journal. Our other writers wait for both.
 """
@@ -51,7 +51,7 @@ def waiting_at_most(seconds: float) -> Iterator[None]:
 
 
 def take_turn(attempt: Callable[[], T]) -> T:
-    """Repeat an attempt until none of our other processes blocks it.
+    """Repeat an attempt until none of our other processes blocks it. Return its result.
 
     :raises TurnTakenError: a process still blocks it after :func:`turn_wait_seconds`.
     """
@@ -104,8 +104,8 @@ class SharedLock:
 def has_shared_lock(pid: int, directories: Collection[str]) -> bool:
     """Return whether a process has our shared lock on one of the directories, or on a file in one.
 
-    The kernel's record of the descriptor decides, rather than the process's number or name. Return False if
-    this system or user can't see that record.
+    The kernel's record of the process's descriptors decides. Return False if this system or user can't see
+    that record.
     """
     try:
         for descriptor in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208

@@ -1,4 +1,4 @@
-"""Texts of numbers, times and names for people, and the known name that is most similar to a mistyped one."""
+"""Texts of numbers, times and names for people. The known name that is most similar to a mistyped name."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def printable_json(document: str) -> str:
 
 
 def shorten(name: str, width: int) -> str:
-    """Return a name of at most ``width`` characters, without its middle. Most names differ at their ends."""
+    """Return a name in at most ``width`` characters, if needed without its middle. Most names differ at the
+    ends.
+    """
     if len(name) <= width:
         return name
     tail = (width - 1) // 2
@@ -124,7 +126,7 @@ def duration_text(duration_ms: int | None) -> str:
 
 
 def count_text(count: int, thing: str) -> str:
-    """Return a number with its noun, which is given in the singular."""
+    """Return a number with a noun, in the plural if needed. ``thing`` is the noun's singular."""
     if count == 1:
         return f"{count} {thing}"
     ends_in_ies = thing.endswith("y") and thing[-2:-1] not in ("a", "e", "o", "u")
@@ -132,12 +134,12 @@ def count_text(count: int, thing: str) -> str:
 
 
 def store_text(name: str, broker: str, root: str) -> str:
-    """Return the first line of an output on a store: its name, broker and path."""
+    """Return the first line of an output about a store: the store's name, broker and path."""
     return f"Store {name} ({broker}, {root})"
 
 
 def paths_text(paths: Sequence[str]) -> str:
-    """Return a short text on similar files: the first, the number of further files, and the last."""
+    """Return a short text on similar files: the first file, the number of further files, the last file."""
     first, *more = paths
     return f"{first} and {len(more)} more, the last {PurePath(more[-1]).name}" if more else first
 
@@ -197,7 +199,7 @@ def meant_zone(word: str) -> str:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a question with the most similar known name, for the end of an error; "" if none is similar.
 
-    It begins with a space.
+    The question begins with a space.
     """
     name = nearest(word, known)
     return f" Did you mean {name}?" if name else ""

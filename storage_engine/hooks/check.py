@@ -1,4 +1,4 @@
-"""The Test button's work: a look at a store, its broker, journal and lake. It changes none of them."""
+"""The Test button's work: a look at a store, its broker, journal and lake. The look changes nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def check_store(store: ManagedStore) -> str:
 
 
 def _check_files(store: ManagedStore) -> Iterator[str]:
-    """:raises BadInputError: a directory to which we write would be on a disk of the running broker."""
+    """Yield sentences about a store's segments, disks and hold.
+
+    :raises BadInputError: a directory to which we write would be on a disk of the running broker.
+    """
     now_ms = clock_ms()
     with closing(open_to_look(store)) as opened:
         checked_data_paths(store, opened)
@@ -61,7 +64,9 @@ def _check_files(store: ManagedStore) -> Iterator[str]:
 
 
 def _check_journal(url: str) -> str:
-    """:raises BadInputError: the database can't be reached. The error never shows its password.
+    """Return a sentence about a journal.
+
+    :raises BadInputError: the database can't be reached. The error never shows its password.
     :raises MissingExtraError: the database's driver isn't installed.
     """
     place = place_of(url)
@@ -81,7 +86,10 @@ def _check_journal(url: str) -> str:
 
 
 def _check_lakes(store: ManagedStore) -> Iterator[str]:
-    """:raises LakeUnavailableError: a lake can't be used. If it is missing, the error names the remedy."""
+    """Yield a sentence about each lake.
+
+    :raises LakeUnavailableError: a lake can't be used. For a missing lake, the error names the remedy.
+    """
     if not store.archives:
         yield "Lake: not needed, because nothing is archived."
         return

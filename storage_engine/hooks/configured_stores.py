@@ -46,8 +46,8 @@ class ConfiguredStore:
     :param pool: pool of the store's tasks, or None for Airflow's default.
     :param executor: executor of the store's tasks, if Airflow has several, or None for Airflow's default.
     :param lake: the lake's name, for the id of its maintenance DAG and for its assets.
-    :param approvers: users who may approve plans as a second person. If empty, all who may answer tasks of
-        the DAGs. If None, nobody is asked, and a plan that needs a second person isn't released.
+    :param approvers: users who may approve plans as a second person. If empty, everybody who may answer the
+        DAGs' tasks. If None, nobody is asked, and a plan that needs a second person isn't released.
     """
 
     conn_id: str
@@ -113,8 +113,8 @@ def configured_stores(option: str = "stores") -> tuple[ConfiguredStore, ...]:
 def when_failed() -> Mapping[str, Any]:
     """Return the arguments that make a task notify people when it has failed.
 
-    The option ``on_failure_callback`` names a notifier, a function, or a list of them. They are called after
-    each failure. The notifiers in ``alarm_notifiers`` are called when an alarm begins and when it ends.
+    Callbacks in the option ``on_failure_callback`` are called after each failure. Notifiers in the option
+    ``alarm_notifiers`` are called when an alarm begins and when it ends.
 
     :raises AirflowConfigException: a named object can't be imported.
     """
@@ -139,6 +139,6 @@ def stores_by_lake(option: str = "stores") -> Mapping[str, tuple[ConfiguredStore
 
 
 def in_dag_ids(name: str) -> str:
-    """Return a name for use in a DAG id. Forbidden characters become dashes, and a short hash is appended."""
+    """Return a name for use in a DAG id. Forbidden characters become dashes; then a hash is appended."""
     allowed = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
     return name if allowed == name else f"{allowed}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

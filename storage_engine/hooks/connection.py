@@ -59,7 +59,7 @@ class Fields:
     """Typed access to a connection's extra fields.
 
     :param source: the owner of the fields, for messages, such as ``connection orders``.
-    :param places: by name, the places of settings in JSON fields. Any other setting is a separate field.
+    :param places: places of settings that are in JSON fields, by name. Any other setting is a separate field.
     """
 
     source: str
@@ -227,7 +227,7 @@ class Fields:
         return {str(key): item for key, item in value.items()}
 
     def shown(self, name: str) -> str:
-        """Return the field that has a setting's value, or the field for a new value."""
+        """Return the name of the field that has a setting's value, or of the field for a new value."""
         place = self.places.get(name)
         if place is None:
             return name
@@ -251,7 +251,7 @@ class Fields:
 def _has_same_value(old: Any, new: Any, usual: str) -> bool:
     """Return whether an old field is empty or default, or has the same value as the new field.
 
-    :param usual: the setting's default, or "" for a text or an object, in which upper and lower case differ.
+    :param usual: the setting's default. If it isn't "", the case of letters is ignored.
     """
     before, now = (json.dumps(_parse_value(value), sort_keys=True) for value in (old, new))
     if usual:
@@ -270,7 +270,7 @@ def _parse_value(value: Any) -> Any:
 
 _CATALOG_NAME = "storage_engine"
 _TYPED_URIS = ("http", "thrift", "sqlite", "postgresql")
-"""Beginnings of URIs that show PyIceberg a catalog's type."""
+"""Beginnings of a catalog's URI from which PyIceberg knows the catalog's type."""
 CATALOG_NAME = "name"
 """Key among a lake's properties: the name of its Iceberg catalog."""
 
@@ -292,7 +292,7 @@ _OLDER_LAKE = ("lake_directory", "lake_properties", "lake_catalog")
 _FIELDS = (*(setting.name for setting in STORE_SETTINGS if not setting.inside), *_OLDER_LAKE)
 """Fields that a connection may have, besides the fields of ``PLACES``."""
 BESIDE = "beside"
-"""The name by which older connections mean the mode :data:`LIVE`."""
+"""Value of the setting mode in older connections. It means :data:`LIVE`."""
 S3_CONNECTION = "airflow.s3-conn-id"
 """Property of a lake: the ``aws`` connection with the credentials of its object store."""
 CATALOG_CONNECTION = "airflow.catalog-conn-id"
@@ -377,8 +377,8 @@ def _policy_object(source: str, extra: Mapping[str, Any], defaults: Defaults) ->
         policies = json.loads(defaults.policies or "{}")
     except ValueError as error:
         raise BadInputError(
-            f"[storage_engine] policies: expected a JSON object by name: {error}. Nothing was changed. "
-            "Correct the option.",
+            f"[storage_engine] policies: expected a JSON object of policies by name: {error}. Nothing was "
+            "changed. Correct the option.",
             page="retention",
         ) from None
     if not isinstance(policies, dict) or not isinstance(policies.get(policy.strip()), dict):
@@ -431,7 +431,7 @@ def spark_from_of(conn_id: str, extra: Mapping[str, Any]) -> SparkFrom:
 
 
 def agent_of(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
-    """Return the access to the agent that serves a store to executors, or nothing if they see its disk.
+    """Return the fields of the agent that serves a store to executors; empty if the store needs no agent.
 
     :raises BadInputError: the field has no address, an unknown key, or a path that isn't absolute.
     """
@@ -480,7 +480,7 @@ def _lake(read: Fields, defaults: Defaults, directory: Path) -> LakeConfig:
 
 
 def _lake_of(read: Fields, field: str, default: str, older_place: str = "") -> LakeConfig | None:
-    """Return the lake that a field, or else the section's option, names, or None."""
+    """Return the lake that a field names, or else the section's option. None if neither names a lake."""
     place, properties = _place_or_properties(read, field)
     if properties:
         return _catalog(read, field, properties)
@@ -492,7 +492,7 @@ def _lake_of(read: Fields, field: str, default: str, older_place: str = "") -> L
 
 
 def _catalog(read: Fields, field: str, properties: Mapping[str, str]) -> LakeConfig:
-    """Return a lake by the properties of its catalog. The catalog's name may be one of them.
+    """Return the lake with these catalog properties. One of the properties may be the catalog's name.
 
     :raises BadInputError: the properties don't show the catalog's place.
     """
@@ -573,7 +573,7 @@ def with_broker_credentials(
 ) -> LiveBroker:
     """Return the broker with the keys or client settings of its Airflow connection, if a connection is named.
 
-    They are looked up when a task runs. So they are in no DAG, no rendered field and no XCom.
+    The connection is looked up when a task runs. So credentials are in no DAG, no rendered field and no XCom.
 
     :param client_connection: type of Airflow connections whose extra has the settings of the broker's client.
     :raises BadInputError: the connection has no login or no password.
@@ -666,7 +666,7 @@ def _catalog_credentials(connection: NamedConnection) -> dict[str, str]:
 
 
 def _address(connection: NamedConnection) -> str:
-    """Return the address as HttpHook reads it: the host may be a whole address, the schema its scheme."""
+    """Return a catalog's address, as HttpHook does: the host may be an address, the schema its scheme."""
     host = connection.host or ""
     if "://" in host:
         return host

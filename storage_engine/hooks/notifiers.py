@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 class AlarmException(AirflowFailException):
     """Fails a task that has looked after a store and found something that a person should know at once.
 
-    :param text: the text at the end of the task's log; if it is "", the alarms are that text.
+    :param text: the text at the end of the task's log; "" to show the alarms there.
     """
 
     def __init__(self, alarms: Sequence[str], text: str = "") -> None:
@@ -57,7 +57,10 @@ class AlarmException(AirflowFailException):
 
 @contextmanager
 def send_alarms(notifiers: Sequence[Notifier], conn_id: str, context: Context) -> Iterator[None]:
-    """Send a task's end as an alarm. A final failure begins the alarm, and the next success ends it."""
+    """Send a task's failures as alarms.
+
+    An alarm begins with a final failure or an AlarmException. It ends with the next success or skip.
+    """
     if not notifiers:
         yield
         return
@@ -139,7 +142,7 @@ class _NotifierMeans:
 def with_connection(text: str, storage_engine_conn_id: str) -> str:
     """Add the connection's arguments to each command that a text names.
 
-    Commands of a text about the second lake get its directory. Without a directory, the text stays as it is.
+    Commands of a text about the second lake get that lake's directory. Without one they get no arguments.
     """
     arguments = Arguments(conn_id=storage_engine_conn_id)
     if with_arguments(text, arguments) == text:
@@ -174,7 +177,7 @@ _ANSWER_SECONDS = 5
 def metrics_sent(conn_id: str) -> Iterator[None]:
     """Send a store's figures when its task ends, with or without an error.
 
-    They are not sent while it waits, or after a timeout. The store isn't read, so no disk delays the task.
+    No figures are sent while the task waits, or after a timeout. The store isn't read.
     """
     try:
         yield
@@ -188,7 +191,7 @@ def metrics_sent(conn_id: str) -> Iterator[None]:
 
 
 def _send(conn_id: str) -> None:
-    """Send the figures. Plain StatsD drops tags: its metric names contain the connection and a disk's path.
+    """Send the figures. For plain StatsD, which drops tags, metric names contain connection and path.
 
     An error here is only logged as a warning: the task's work stays done.
     """

@@ -1,4 +1,4 @@
-"""A store's DAGs in Airflow's own database. They are only read, by Airflow's models."""
+"""Records of a store's DAGs in Airflow's own database, which is read by Airflow's models, never written."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _OF_STORE = (
     "storage_retention_report",
 )
 _OF_LISTED = {"kafka_stores": "storage_kafka_log_manager"}
-"""DAGs that exist only for the stores in another option, by the option's name."""
+"""Names of options that list stores, each with the DAG that exists only for these stores."""
 _OF_LAKE = "storage_maintenance"
 _NEEDED = _OF_STORE[:2]
 _COMPONENTS = {"SchedulerJob": "scheduler", "TriggererJob": "triggerer", "DagProcessorJob": "dag-processor"}
@@ -302,7 +302,7 @@ def add_connection(conn_id: str, definition: Mapping[str, Any]) -> None:
     if process.returncode:
         lines = (process.stdout + process.stderr).strip().splitlines()
         raise StorageEngineError(
-            f"connection {conn_id}: expected airflow connections add to add it, found status "
+            f"connection {conn_id}: expected 'airflow connections add' to add it, found status "
             f"{process.returncode}: {' '.join(lines[-3:])}"
         )
 

@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 SPARK_TYPE = "spark"
 """Type of connections with which the apache-spark provider submits jobs."""
 _MADE_UP_CHARACTERS = 8
-"""Length of an id for one test, of letters and digits (``airflow.utils.helpers.get_random_string``)."""
+"""Length of the random id that Airflow gives a connection for one test (``get_random_string``)."""
 _SUBMITTED_BY = (SPARK_TYPE, "k8s")
-"""Types of connections from which the provider makes a master; ``k8s`` is for k8s://HOST."""
+"""Types of connections from which the provider makes a Spark master; ``k8s`` is for k8s://HOST."""
 
 
 class StorageEngineHook(BaseHook):
@@ -140,7 +140,7 @@ class StorageEngineHook(BaseHook):
 
     @cached_property
     def spark(self) -> SparkUse | None:
-        """The Spark that the store's connection names, and the least work for it; None if no Spark is named.
+        """The master of the store's Spark connection, and the least work for it; None without a connection.
 
         :raises BadInputError: there is no such connection, or the provider can't read it.
         """

@@ -157,7 +157,7 @@ def put_findings(
 
 
 def put_levels(connection: Connection, store_id: str, by_moment: Mapping[int, Sequence[DiskUsage]]) -> None:
-    """Record the disks' levels at moments that have none yet; of several disks with one path, the fullest.
+    """Record the disks' levels at moments without levels. Of disks with one path, record the fullest.
 
     :param by_moment: the disks by the moment, in milliseconds since the epoch.
     :raises IntegrityError: another process recorded a path for the first time at the same time.
@@ -235,7 +235,7 @@ class Journal(JournalStores):
     def lease(self, store_id: str, *, waits: bool = True) -> Iterator[Lease]:
         """Hold the store's lease until the block ends, as the only process that changes the store.
 
-        A lease expires by itself. Recording under it renews it.
+        A lease expires by itself. :meth:`record` with the lease renews it.
 
         :param waits: whether to wait for another run that has the lease.
         :raises TurnTakenError: another living process has the lease.
@@ -293,8 +293,8 @@ class Journal(JournalStores):
         run = self.read(lambda connection: journal_rows.find_run_row(connection, store_id, run_key))
         if run is not None and run.state is RunState.EXPIRED:
             raise RunStateError(
-                f"run {run_key!r} of store {store_id}: expected a run with all its details, found one that "
-                "ended long ago and whose details have expired. Nothing was changed. Use another run key."
+                f"run {run_key!r} of store {store_id}: expected a run with all its details, found a run "
+                "that ended long ago and whose details have expired. Nothing was changed. Use another key."
             )
         return run
 
@@ -340,7 +340,7 @@ class Journal(JournalStores):
     def record_plan(self, run: Run, plan: Plan, payload: Mapping[str, Any]) -> Run:
         """Make ``plan`` the run's plan if the run has no plan yet. Return the run with its recorded plan.
 
-        :param payload: the other data that the plan was decided from.
+        :param payload: the other data from which the plan was made.
         """
         digest = plan.digest
 
@@ -382,7 +382,8 @@ class Journal(JournalStores):
     ) -> None:
         """Record one event for each subject: all events or none.
 
-        :param lease: if given, the lease is renewed in the same transaction. Nothing is recorded without it.
+        :param lease: a lease to renew in the same transaction. If another run has it by now, nothing is
+            recorded.
         :raises StoreBusyError: another run has the lease by now.
         """
 
@@ -412,7 +413,7 @@ class Journal(JournalStores):
     def last_result(self, store_id: str, step: Step, *, of_plan: bool = False) -> Event | None:
         """Return the newest result of a step in all runs of a store.
 
-        :param of_plan: only in runs that have a plan.
+        :param of_plan: whether to search only runs that have a plan.
         """
         return self._last(store_id, step, *([runs.c.plan_digest.is_not(None)] if of_plan else ()))
 
@@ -424,7 +425,7 @@ class Journal(JournalStores):
     lake_heads = reads(heads_since)
 
     def last_event_with(self, store_id: str, step: Step, field: str) -> Event | None:
-        """Return the newest result of a step, in a store's runs, with true in this payload field."""
+        """Return a store's newest result of a step whose payload has true in this field."""
         return self._last(store_id, step, events.c.payload[field].as_boolean().is_(True))
 
     def _events(self, where: Any, step: Step | None, phase: Phase | None) -> tuple[Event, ...]:
@@ -538,10 +539,10 @@ class Journal(JournalStores):
 
 
 WATCH_RUN: Final = "watch"
-"""Key of the run under which looks outside of any run record their findings."""
+"""Key of the run in which drift is recorded if no other run found it."""
 
 DONE = frozenset({DriftKind.FENCE_MENDED, DriftKind.FENCE_NOT_MENDED, DriftKind.GIVEN_UP})
-"""Kinds of drift that record what we did, or tried, between two runs after changes by other programs."""
+"""Kinds of drift that record our repairs between two runs, done or tried, after changes by other programs."""
 
 
 def hold_memory(journal: Journal, store_id: str) -> HoldMemory:
@@ -595,7 +596,7 @@ def untold_mends(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
 
 
 def drift_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
-    """Return drift since a run last recorded the hold. A report may not have it yet."""
+    """Return drift since a run last recorded the hold. No report may contain this drift yet."""
     events = _since_renewal(journal, record)
     return tuple(from_jsonable(Drift, event.payload["disturbance"]) for event in events)
 

@@ -131,7 +131,7 @@ def test_where_no_store_is_managed_no_run_has_begun(cli, store, lake) -> None:
     assert (missing.exit_code, "A first run makes it." in missing.err) == (1, True)
     Journal(f"sqlite:///{lake}/journal.db")
     listed = cli("runs", "--lake", lake)
-    assert (listed.exit_code, "no run has begun of any store" in listed.out) == (0, True)
+    assert (listed.exit_code, "no run of any store has begun" in listed.out) == (0, True)
     assert cli("runs", "--lake", lake, "--json").json["runs"] == []
     assert cli("runs", "r", "--lake", lake).exit_code == 2
     assert cli("archive", store, "--lake", lake, "--name", "orders").exit_code == 0

@@ -193,8 +193,7 @@ def _keep(
 ) -> tuple[KeepForecast, tuple[str, ...]]:
     """Record the decision. Return the lake's forecast after it, and notes.
 
-    :param archive: patterns of a decision about the messages that are archived; None if it is another
-        decision.
+    :param archive: patterns of the messages for which --archive decides; None if the decision is another one.
     """
     from storage_engine.lake.acts.act_files import read_acts, record_act
     from storage_engine.lake.catalog.catalog import open_lake
@@ -224,7 +223,7 @@ def _keep(
 
 
 def _notes(journal_url: str | None, lakes: tuple[LakeConfig, ...], kind: str) -> list[str]:
-    """Return notes on other lakes with segments of the journal's stores: they lack the recorded act."""
+    """Return a note for each other lake of the journal's stores in which the act isn't recorded."""
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of
     from storage_engine.retention.housekeeping.keeping import other_lakes
@@ -283,7 +282,7 @@ def print_forecast(forecast: KeepForecast) -> None:
             ),
         )
     if forecast.uncounted_bytes:
-        say(f"Note: {bytes_text(forecast.uncounted_bytes)} have no topic, or no journal here knows it.")
+        say(f"Note: {bytes_text(forecast.uncounted_bytes)} have no topic, or one that no journal here knows.")
 
 
 def archive_text(rule: ArchiveRule) -> str:

@@ -306,7 +306,7 @@ def verify(
 
 
 def print_verification(result: StoreVerification) -> None:
-    """Print one store's result: ranges, findings, and how much of the lake was verified since when."""
+    """Print one store's result: ranges, findings, how much of the lake was verified, and since when."""
     print_ranges(
         f"Store {result.name or result.store_id}: {result.overall.value}, "
         f"{count_text(result.receipt_count, 'receipt')}, {_credit_text(result)}{_check_text(result)}",
@@ -354,7 +354,7 @@ def say_next_step(
 
 
 def coverage_text(coverage: Coverage) -> str:
-    """Return a sentence on how much was verified, and since when."""
+    """Return a sentence on how much of a lake was verified, and since when."""
     percent = 100 * coverage.verified_bytes // coverage.total_bytes if coverage.total_bytes else 100
     since = f" since {time_text(coverage.since_ms)}" if coverage.since_ms is not None else ""
     never = (

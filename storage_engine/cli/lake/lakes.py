@@ -100,8 +100,8 @@ def expire(
     store no longer has them. If only some topics have expired, the others are written into another data file.
     An unknown fact keeps a segment, and so does a hold.
 
-    Their files stay for --trash-days, so that --undo can restore the segments. Then they are permanently
-    removed. The command may be killed at any instant and run again.
+    Files of removed segments stay for --trash-days, so that --undo can restore the segments. Then the files
+    are permanently removed. The command may be killed at any instant and run again.
     """
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.gc.segment_expiry import undo_expiry
@@ -172,8 +172,8 @@ def _verdict_row(group: Sequence[ExpiryVerdict]) -> tuple[str, ...]:
 )
 @json_option
 def compact(target: WitnessedLake, dry_run: bool) -> int:
-    """Write small data files of one topic again as larger ones. Each segment is proven in the larger file
-    before its small file leaves the table. gc removes the small file later.
+    """Join small data files of one topic into larger files. Each segment is proven in the larger file before
+    its small file leaves the table. gc removes the small file later.
 
     Damaged files stay as they are, and are named. The command may be killed at any instant and run again.
     """
@@ -183,7 +183,7 @@ def compact(target: WitnessedLake, dry_run: bool) -> int:
     with waiting("Looking at receipts"):
         done = compact_lake(open_lake(target.config), dry_run=dry_run)
     notes = (Text("\nNote: ", note) for note in (*done.faults, *done.notices))
-    answer("lake compact", done, Text(f"{done.text or 'No small data files become larger ones'}.", *notes))
+    answer("lake compact", done, Text(f"{done.text or 'No small data files can be joined'}.", *notes))
     return 1 if done.faults else 0
 
 
@@ -237,8 +237,8 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool) -> int
     """Correct a lake's metadata to the present place of its files: after its directory was copied or moved,
     after its catalog was moved, or after a mark was lost.
 
-    Every file is checked first. If the original still exists, this lake becomes a read-only copy. Nothing at
-    the other place is changed.
+    Every file is checked first. If the original still exists, this lake becomes a read-only copy. The
+    original itself isn't changed.
     """
     from storage_engine.lake.move.moving import relocate as relocate_lake
 
@@ -311,7 +311,9 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path) -
         f"at {done.location} has {count_text(done.receipt_count, 'receipt')} of lake {done.copy_of}."
     )
     if done.waiting:
-        say(f"Note: {done.waiting} data files have no receipt yet; the next copy brings them.")
+        say(
+            f"Note: {done.waiting} data files without receipts weren't copied; a later copy can include them."
+        )
     say("Next: ", Command("verify", f"--lake {quote(str(target_dir))}"))
     return 0
 
@@ -376,7 +378,8 @@ def rebuild(target: WitnessedLake, take_over: bool, dry_run: bool) -> int:
     """Make or mend a lake's catalog from its warehouse: the catalog is lost, is older than the warehouse, or
     is one of two catalogs that were both written.
 
-    A segment that only another state of the lake has is proven again, with a new receipt. No file is removed.
+    Marks and receipts decide which state of the lake counts. A segment that only another state has is proven
+    again, with a new receipt. No file is removed.
     """
     from storage_engine.lake.move.rebuilding import rebuild as rebuild_lake
     from storage_engine.retention.store.known_heads import rebuild_heads
@@ -459,7 +462,7 @@ def print_info(lake_info: LakeInfo) -> None:
 
 
 def _mark(table: TableInfo, lake_info: LakeInfo) -> str:
-    """Return the faults of a table's mark."""
+    """Return how a table's mark differs from its lake; "agrees" if it doesn't, "none" without a mark."""
     if table.mark is None:
         return "none"
     faults = []
@@ -504,7 +507,7 @@ def print_rebuilt(done: Rebuilt) -> None:
     for name in sorted({name for table in done.tables for name in table.damaged}):
         say(f"Note: {name} can't be read; it was left as it is.")
     for location in done.foreign:
-        say(f"Note: {location} is no file of the table, and another program named it; it was left as it is.")
+        say(f"Note: {location} was left as it is: its name isn't ours, or its segments can't be read.")
     for reason in done.refused:
         say("Not proven: ", reason)
     for location in done.conflicting:
@@ -514,7 +517,7 @@ def print_rebuilt(done: Rebuilt) -> None:
     for store in done.unknown_heads:
         say(
             f"Note: the journal or the stamp knows a receipt of store {store} that no state of the lake "
-            "has: no segment of that store is deleted. Look for the receipt in a second lake or a copy. "
+            "has. So no segment of that store is deleted. Look for the receipt in a second lake or a copy. "
             "If it is lost for ever, run ",
             Command("stamp"),
             ", which records that; --conn-id names a store of Airflow.",

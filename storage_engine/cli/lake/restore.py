@@ -161,7 +161,7 @@ def restore(
 def _print_restored(
     chosen: ChosenSegments, restored: Sequence[RestoredSegment], to_dir: Path, is_named: bool
 ) -> None:
-    """Print the restored files, their settings, missing ranges, and the next command."""
+    """Print the restored files, the broker's settings, ranges that aren't restored, and the next command."""
     from storage_engine.brokers import find_broker, kind_option
     from storage_engine.lake.restore.restore_span import expired_line, read_filled
 
@@ -212,7 +212,8 @@ def _print_restored(
 def _print_settings(settings: Sequence[RestoredSetting], is_named: bool) -> None:
     """Print the settings for which queues and index were made, except those that the broker certainly has.
 
-    :param is_named: the broker's own file was named. Settings that it lacks have the broker's defaults.
+    :param is_named: whether the broker's own file was named. Settings missing there have the broker's
+        defaults.
     """
     unsure = [setting for setting in settings if setting.source == "lake" or not is_named]
     if not unsure:

@@ -55,7 +55,7 @@ def witness_options(command: Function) -> Callable[..., Any]:
         "--conn-id",
         environment=True,
         metavar="ID",
-        help="Airflow connection with the journal of the lake's receipts and, without --lake, the lake.",
+        help="Airflow connection that names the journal and, without --lake, the lake.",
     )
     @wraps(command)
     def called(
@@ -71,7 +71,7 @@ def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str 
 
     :raises click.UsageError: options contradict each other, or name no lake.
     :raises click.BadParameter: the named journal doesn't exist.
-    :raises JournalUnavailableError: the path of the journal is no file.
+    :raises JournalUnavailableError: the lake's journal is a broken link or no ordinary file.
     """
     from sqlalchemy import make_url
 
@@ -96,7 +96,7 @@ def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str 
         # A broken link means that a disk isn't mounted, not that there is no journal.
         raise JournalUnavailableError(
             f"{file}: expected the lake's journal, found no file that can be read. Nothing was changed. "
-            "Mount its disk. If the journal no longer exists, remove the file of that name."
+            "Mount its disk. If it is a link to a journal that no longer exists, remove the link."
         )
     return WitnessedLake(config, beside if file.is_file() else None, _words(lake_dir, "", ""), lake_dir)
 
@@ -118,8 +118,8 @@ def part_journal(url: str) -> None:
     except (OSError, sqlite3.Error) as error:
         raise JournalUnavailableError(
             f"{journal}: can't give the journal a file of its own, because it has other names (hard "
-            f"links): {reason_text(error)}. Nothing was changed. Run again when no process uses it; if it "
-            f"is damaged, restore it from a backup. {without_backup(journal)}"
+            f"links): {reason_text(error)}. Nothing was changed. Run the command again when no process uses "
+            f"the journal. If the journal is damaged, restore it from a backup. {without_backup(journal)}"
         ) from error
 
 

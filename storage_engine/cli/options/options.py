@@ -136,7 +136,7 @@ def _check_lake(context: click.Context, parameter: click.Parameter, lake: Path |
 
 
 def _kind_of_call(context: click.Context) -> str:
-    """Return the kind of broker that a call names, as far as the call has been read; "" if not known."""
+    """Return the kind of broker that a call names; "" if the parameters read so far name none."""
     from storage_engine.brokers import broker_of
 
     broker, store = context.params.get("broker_type"), context.params.get("store")

@@ -1,4 +1,4 @@
-"""The argument STORE with its options and lakes, or an Airflow connection: a command gets one object for all.
+"""The argument STORE with its options, or an Airflow connection. A command receives either as one object.
 
 Further options describe the store's running broker. They are made from the table of settings.
 """
@@ -207,7 +207,7 @@ def takes_store(
     looks: bool = True,
     policy: tuple[str, ...] = (),
 ) -> Callable[[Function], Function]:
-    """Give a command the argument STORE with all options to manage a store, which it receives as ``managed``.
+    """Give a command the argument STORE and its options. The command receives the store as ``managed``.
 
     :param required: whether STORE must be given. If not, ``managed`` may be None, and a command without
         --conn-id also receives ``lake_dir``.
@@ -274,9 +274,9 @@ def takes_store(
 
 
 def _check_no_fields(given: Mapping[str, object], policy: tuple[str, ...]) -> None:
-    """Refuse options beside --conn-id that have a field in its connection.
+    """Refuse --conn-id with an option for which the connection has a field.
 
-    :raises click.UsageError: there is such an option.
+    :raises click.UsageError: the call has such an option.
     """
     source_of = click.get_current_context().get_parameter_source
     typed = [policy_option(name) for name in policy if source_of(name) is ParameterSource.COMMANDLINE]
@@ -293,7 +293,7 @@ def _broker_of(given: Mapping[str, Any]) -> str | None:
 
 
 def _broker_if_readable(store: Path) -> str:
-    """Return the name of a store's broker, or of the default broker if the directory doesn't tell it."""
+    """Return the name of a store's broker; the default broker's name if no broker can be found."""
     from storage_engine.brokers import broker_of, default_broker
 
     try:
@@ -328,7 +328,7 @@ def managed_store(
     base = (lake_dir or Path()).absolute()
     if broker_type is None and store_around(store.absolute()) is None and (inside := stores_in(store)):
         raise BadInputError(
-            f"{store}: expected a store, found a directory that has one in it. Nothing was changed. "
+            f"{store}: expected a store, found a directory that contains a store. Nothing was changed. "
             f"Did you mean {' or '.join(map(str, inside))}?"
         )
     broker = broker_type or broker_of(store)
@@ -403,7 +403,10 @@ def _with_options(named: NamedStore, policy: Policy, chosen: Mapping[str, Any]) 
 
 
 def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:
-    """:raises click.BadParameter: a typed setting has no effect. In broker.conf it would be ignored."""
+    """Refuse a typed setting without effect, although such a setting may be in broker.conf.
+
+    :raises click.BadParameter: a typed setting has no effect.
+    """
     from storage_engine.brokers import find_broker
 
     names = find_broker(broker).settings.known if overrides else None

@@ -106,7 +106,7 @@ class NamedStore:
 
 
 def stores_file() -> Path | None:
-    """Return the path of the file of stores, or None: from the variable, the user's own, or the machine's.
+    """Return the path of the file of stores: the variable's, the user's or the machine's; None without one.
 
     The working directory is never searched.
 
@@ -135,7 +135,7 @@ def _own_file() -> Path:
 
 
 def add_store(name: str, fields: Mapping[str, str]) -> Path:
-    """Add a store to the file of stores, or make the user's own file. Return the file's path.
+    """Add a store to the file of stores. Without such a file, make the user's own. Return the file's path.
 
     :raises BadInputError: the name is invalid or in use, a field is unusable, or the file can't be written.
     """
@@ -158,7 +158,7 @@ def add_store(name: str, fields: Mapping[str, str]) -> Path:
         if not value.isprintable():
             raise BadInputError(
                 f"{file}: {name}: {key}: expected printable text, as TOML requires, found {value!r}. Nothing "
-                "was changed. Make a link with a printable name, and use that."
+                "was changed. Make a link with a printable path, and name that link."
             )
     NamedStore(name, file, fields).managed(Path(fields["lake"]), None)
     before = file.read_text() if file.exists() else ""
@@ -194,7 +194,8 @@ def named_stores() -> dict[str, NamedStore]:
     for name, fields in tables.items():
         if "/" in name or not name.strip() or not isinstance(fields, dict) or "root" not in fields:
             raise BadInputError(
-                f"{file}: {name}: expected a table with root, and a name without a slash, found none. "
+                f"{file}: {name}: expected a table with root, under a name without a slash, found "
+                "another entry. "
                 "Nothing was changed. "
                 f'Write [{name.replace("/", "-")}] and below it root = "/path/of/the/store".'
             )

@@ -113,9 +113,9 @@ class LagOfPlan:
 
 
 def print_groups(groups: Sequence[GroupAtRisk], source: LagSource, unit: str) -> None:
-    """Print the effect of a deletion on each group that is behind, and the unknown groups.
+    """Print the effect of a deletion on each group that is behind or whose position is unknown.
 
-    :param unit: parts of a topic that have its messages, such as queues.
+    :param unit: the word for a part of a topic, such as queue.
     """
     if groups:
         print_table(
@@ -137,9 +137,9 @@ def print_lag(
 ) -> None:
     """Print consumer groups' positions and possible losses.
 
-    :param unit: parts of a topic that have its messages, such as queues.
-    :param by_hand: whether only a run by hand deletes these segments.
-    :param by_broker: whether only the store's broker deletes them.
+    :param unit: the word for a part of a topic, such as queue.
+    :param by_hand: whether only a run by hand would delete the segments that groups need next.
+    :param by_broker: whether only the store's broker deletes segments.
     """
     lost = any(row["lost_messages"] for row in rows)
     sized = any(row["lag_bytes"] is not None for row in rows)

@@ -58,7 +58,7 @@ AlarmsTold = Callable[..., None]
 
 @contextmanager
 def alarms_told(managed: ManagedStore, source: str, all_means: tuple[Means, ...]) -> Iterator[AlarmsTold]:
-    """Send a command's alarms when it ends: those passed to the yielded function, or the raised error."""
+    """Send a command's alarms when it ends: alarms passed to the yielded function, or the raised error."""
     is_told = not all_means
 
     def tell(*alarms: str, link: str = "", has_failed: bool = False) -> None:

@@ -73,7 +73,7 @@ class Layout:
 
 
 def layout(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Layout:
-    """Choose the columns and their widths. A last column of text takes the rest, and may be wrapped."""
+    """Choose the columns and their widths. If the last column has text, it takes the rest of the width."""
     widths = [
         max([len(column.title), *(cell_width(row[at]) for row in rows)]) for at, column in enumerate(columns)
     ]
@@ -115,7 +115,7 @@ def table_lines(
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Wrap a text into lines of at most this width, if its characters have the same width."""
+    """Wrap a text into lines of at most this width. Characters of several widths can make a line wider."""
     cells = cell_width(text)
     if cells <= width:
         return [text]

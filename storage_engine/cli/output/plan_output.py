@@ -105,7 +105,7 @@ def by_hand(
     used_percents: Mapping[str, int] | None = None,
     hold_back: HoldBack | None = None,
 ) -> Plan | None:
-    """Return the plan of a run by hand. None if the shown plan is one by hand, or deletes segments itself.
+    """Return the plan of a run by hand. None if the shown plan is for a run by hand, or deletes segments.
 
     :param hold_back: see :func:`preview`.
     """
@@ -138,7 +138,7 @@ def _begin_text(plan: Plan) -> str:
 
 
 def _digest(plan: Plan) -> str | None:
-    """Return the digest of a run with this plan, or None until the store's identity is known."""
+    """Return the digest that a run's plan would have; None if the store's id must be known for it."""
     return plan.digest if len(plan.logs) == 1 or plan.store_id is not None else None
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 _GRACE_SECONDS: Final = 0.5
-"""Seconds for a command to end by itself. Then it is killed, which doesn't harm the lake either."""
+"""Seconds for a command to end by itself. Then the command is killed, which harms no store or lake."""
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR: Final = "\x1b[?25h"

@@ -25,7 +25,7 @@ _PLACES: Final = {
 }
 """Parameters that name the places on which a command works, with a word for each."""
 _MOST_LINES: Final = 2
-"""Number of lines kept of a Java message. Later lines list calls."""
+"""Number of lines that are kept of an error's text. Java's further lines only list calls."""
 _MOST_CHARACTERS: Final = 500
 
 

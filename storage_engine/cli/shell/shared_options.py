@@ -25,7 +25,7 @@ _QUIET = "storage_engine.quiet"
 _JSON = "storage_engine.json"
 _TYPED = "storage_engine.typed"
 NAMED = "storage_engine.named"
-"""Key in a call's ``meta``. Its value is the named store, if the call names one of the file of stores."""
+"""Key in a call's ``meta``, if the call names a store of the file of stores. Its value is that store."""
 _HELD_LINES = 10_000
 _OWN = "Options"
 _OUTPUT = "Output"
@@ -41,7 +41,8 @@ class GroupedOption(click.Option):
 
     :param group: one of :data:`GROUPS`.
     :param environment: whether an environment variable may give it. Typed options win. The variable is
-        ignored with a typed ``--conn-id``, with a store's name, and, for options of a store, without a STORE.
+        ignored if the call has a typed ``--conn-id`` or a store's name. Options of a store also ignore it if
+        the call has no STORE.
     """
 
     def __init__(self, *arguments: Any, group: str = _OWN, environment: bool = False, **more: Any) -> None:
@@ -239,8 +240,8 @@ def said_by(context: click.Context) -> Arguments:
 
 
 def with_store_of_connection(arguments: Arguments, store: ManagedStore) -> Arguments:
-    """Return a call's arguments with its connection's store and the options for that store's broker. They
-    complete commands that take no connection. They include no secrets.
+    """Return a call's arguments with its connection's store and the options for that store's broker. The
+    options complete commands that take no connection. They include no secrets.
     """
     from storage_engine.brokers import default_broker
 

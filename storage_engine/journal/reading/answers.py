@@ -13,7 +13,7 @@ from storage_engine.journal.records import Waiver
 class RunRow:
     """A run in short.
 
-    :param outcome: the run's outcome; None if it has no report yet, or one of an older release.
+    :param outcome: the run's outcome; None if the run has no report yet, or a report of an older release.
     :param deleted_segments: number of deleted segments; None in the same cases. Then the events of segments
         say what was deleted.
     :param unchanged_since: the run whose report is also this run's report, because nothing changed.
@@ -114,7 +114,7 @@ class HoldRow:
     """Findings of the last look at a store's hold, and the run that looked.
 
     :param ends_at_ms: when the hold ends without a renewal; None if it has no end, or if there is no hold.
-    :param described: the held segments in words if the broker deletes by its own rules; otherwise "".
+    :param described: the held segments, in words; "" unless the broker deletes by its own rules.
     """
 
     held: bool

@@ -1,7 +1,7 @@
 """Queries of the journal for readers: stores, runs, reports, levels over time, incidents, findings.
 
-Nothing here creates or changes a journal, and a journal of another version is not upgraded. It needs only
-SQLAlchemy and the standard library, so that a web server may import it.
+Nothing here creates or changes a journal, and a journal of another version is not upgraded. This module needs
+only SQLAlchemy and the standard library, so that a web server may import it.
 
 Events are read by the runs of a store: a journal with a million events has only thousands of runs.
 """
@@ -128,7 +128,7 @@ def read_drifts(
 ) -> tuple[DriftRow, ...]:
     """Return changes by other programs in the time [start_ms, end_ms), by time.
 
-    :param most: if there are more changes, several are shown as one. Each is part of a shown entry.
+    :param most: if there are more changes, each row has all changes in one part of the span.
     """
     at_ms = events.c.at_ms
     where = (
@@ -200,7 +200,7 @@ def _last_of_runs(store_id: str) -> Select[Any]:
 
 
 def _find_last(connection: Connection, run_ids: Sequence[int], after: int, limit: int) -> dict[str, Row[Any]]:
-    """Return the last state event of each segment in some runs after an event, the newest first."""
+    """Return the last state event of each segment, the newest first, among newer events of these runs."""
     undone = {*connection.execute(undone_among(run_ids)).scalars()}
     query: Select[Any] = (
         select(events.c.id, events.c.run_id, runs.c.run_key, events.c.subject, events.c.step, events.c.at_ms)
@@ -219,7 +219,7 @@ def _find_last(connection: Connection, run_ids: Sequence[int], after: int, limit
 
 
 def _merge(left: Mapping[str, Row[Any]], right: Mapping[str, Row[Any]], limit: int) -> dict[str, Row[Any]]:
-    """Merge two results: the last event of each segment, the newest first, at most ``limit`` of them."""
+    """Merge two results of :func:`_find_last`. Return each segment's last event, at most ``limit`` events."""
     rows = sorted([*left.values(), *right.values()], key=lambda row: -row.id)
     by_subject: dict[str, Row[Any]] = {}
     for row in rows:
@@ -259,7 +259,7 @@ def read_standing(connection: Connection, store_id: str, now_ms: int) -> Standin
 
 
 def read_holds(connection: Connection, store_ids: Collection[str]) -> dict[str, HoldRow]:
-    """Return the newest result on the hold of each store."""
+    """Return the findings of the last look at each store's hold, by the store's id."""
     last = (
         select(events.c.id)
         .join(runs, events.c.run_id == runs.c.id)
@@ -376,7 +376,7 @@ class JournalReader:
         return tuple(run_row(row) for row in rows)
 
     def report(self, store_id: str, run_key: str) -> StoredReport | None:
-        """Return a run's report, or an earlier run's report that counts for it because nothing changed.
+        """Return a run's report. If the run changed nothing, return the report of run ``unchanged_since``.
 
         Return None if there is no report, or if it has expired.
         """
@@ -474,7 +474,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class BucketSpan:
-    """The time [start_ms, end_ms), in buckets of one length. Each begins at a multiple of that length."""
+    """The time [start_ms, end_ms), in buckets of one length. Buckets begin at multiples of that length."""
 
     start_ms: int
     end_ms: int
@@ -486,7 +486,7 @@ class BucketSpan:
 
 
 Extremes = tuple[tuple[int, int], tuple[int, int]]
-"""The lowest value of a bucket with its first time, and the highest with its last time."""
+"""A bucket's lowest value and when it first occurred; its highest value and when it last occurred."""
 
 _MIB = 1 << 20
 _NONE = "-"
@@ -521,7 +521,7 @@ def read_archive_lags(
 
 
 def last_moments(connection: Connection, store_id: str, span: BucketSpan) -> tuple[Moment, ...]:
-    """Return the last sample with known log ends of each bucket, by time."""
+    """Return each bucket's last sample with known log ends, by time."""
     conditions = (samples.c.store_id == store_id, samples.c.max_offset.is_not(None))
     return moments_at(connection, store_id, _last_in_buckets(connection, samples.c.at_ms, conditions, span))
 
@@ -563,7 +563,7 @@ def levels_at(connection: Connection, disk_id: int, moments: Collection[int]) ->
 def sample_extremes(
     connection: Connection, store_id: str, span: BucketSpan
 ) -> tuple[Sequence[Extremes | None], Sequence[Extremes | None], Sequence[Extremes | None]]:
-    """Return the extremes, bucket by bucket, of the samples' times and of two values; None without a sample.
+    """Return each bucket's extremes of the samples' times and of two values; None for an empty bucket.
 
     The values are the retention time in whole seconds, and the unarchived bytes in whole MiB.
     """
@@ -582,7 +582,7 @@ def sample_extremes(
 
 
 def last_used_bytes(connection: Connection, disk_id: int, span: BucketSpan) -> tuple[tuple[int, int], ...]:
-    """Return the used bytes of a disk at the last look of each bucket with a known level, by time."""
+    """Return the time and used bytes of a disk at each bucket's last look with known sizes, by time."""
     used_bytes = levels.c.total_bytes - levels.c.usable_bytes
     conditions = (levels.c.disk_id == disk_id, used_bytes.is_not(None))
     moments = _last_in_buckets(connection, levels.c.at_ms, conditions, span)
@@ -595,7 +595,7 @@ def last_used_bytes(connection: Connection, disk_id: int, span: BucketSpan) -> t
 
 
 def level_extremes(connection: Connection, disk_id: int, span: BucketSpan) -> Sequence[Extremes | None]:
-    """Return the extremes of a disk's level, bucket by bucket; None if they are unknown."""
+    """Return each bucket's extremes of a disk's level; None for a bucket without a known level."""
     where = levels.c.disk_id == disk_id
     (extremes,) = _extremes(connection, levels.c.at_ms, (levels.c.used_percent,), where, span)
     return extremes
@@ -622,7 +622,7 @@ def read_levels(
 def last_level_outside(
     connection: Connection, disk_id: int, start_ms: int, end_ms: int, low_percent: int, high_percent: int
 ) -> int | None:
-    """Return the last level in [start_ms, end_ms) of at most ``low_percent`` or above ``high_percent``."""
+    """Return the last level in the time [start_ms, end_ms) that isn't in (low_percent, high_percent]."""
     used = levels.c.used_percent
     query = (
         select(used)
@@ -641,7 +641,7 @@ def _extremes(
     where: ColumnElement[bool],
     span: BucketSpan,
 ) -> list[list[Extremes | None]]:
-    """Return the extremes of each value, bucket by bucket.
+    """Return, for each value, each bucket's extremes; None for a bucket without the value.
 
     A subquery for each bucket reads the bucket's rows once. Grouping all rows would sort them all.
     """

@@ -31,8 +31,8 @@ GONE = frozenset({DriftKind.SEGMENT_GONE, DriftKind.GIVEN_UP})
 class Deletion:
     """A segment that a run deleted.
 
-    :param excuse: why it needed no receipt; "" where it had one.
-    :param lineage: lineage of its log then; 0 if an older version recorded none.
+    :param excuse: why the deletion needed no receipt; "" if it had a receipt.
+    :param lineage: lineage of the log at that time; 0 if an older version recorded none.
     :param log_id: identity of its log; "" if not known.
     """
 
@@ -46,10 +46,10 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class DeletingRun:
-    """A run that deleted segments, or found that segments were gone.
+    """A run that deleted segments, found that segments were gone, or accepted a loss.
 
     :param request: the request, as in the journal.
-    :param last_id: number of the last event of a deletion or of a missing segment.
+    :param last_id: number of the run's last event of these kinds; 0 if only a report has the deletions.
     """
 
     run_id: int
@@ -73,7 +73,7 @@ class JournalEnds:
 
 @dataclass(frozen=True, slots=True)
 class EventsAround:
-    """The times of the events before and after an event number, of any store, in ms since the epoch.
+    """The times of two events of any store, around an event number, in ms since the epoch.
 
     :param before_ms: time of the last event up to this number; None if there is no such event.
     :param after_ms: time of the first event with a higher number; None if there is no such event.
@@ -84,7 +84,7 @@ class EventsAround:
 
 
 def events_around(connection: Connection, event_id: int) -> EventsAround:
-    """Return the times of the events before and after an event number."""
+    """Return the time of the last event up to this number, and of the first event after it."""
     at_ms = select(events.c.at_ms).limit(1)
     before = at_ms.where(events.c.id <= event_id).order_by(events.c.id.desc())
     after = at_ms.where(events.c.id > event_id).order_by(events.c.id)
@@ -92,7 +92,7 @@ def events_around(connection: Connection, event_id: int) -> EventsAround:
 
 
 def journal_ends(connection: Connection, store_id: str, now_ms: int) -> JournalEnds:
-    """Return the journal's state, from which a later look continues."""
+    """Return up to which event the journal is complete, and the store's last undo."""
     undo = (
         select(func.max(events.c.id))
         .join(runs, events.c.run_id == runs.c.id)
@@ -107,7 +107,7 @@ _DELETING_RUN = (runs.c.id, runs.c.run_key, runs.c.created_at_ms, runs.c.request
 
 
 def deleting_runs(connection: Connection, store_id: str) -> tuple[DeletingRun, ...]:
-    """Return a store's runs that deleted or lost segments, in the order of their last such event."""
+    """Return a store's runs with deletions, missing segments or accepted losses, by their last such event."""
     kind = events.c.payload[("disturbance", "kind")].as_string()
     deletes = and_(
         events.c.phase == Phase.RESULT.value,
@@ -131,9 +131,9 @@ def deleting_runs(connection: Connection, store_id: str) -> tuple[DeletingRun, .
 
 
 def events_of_deletion(connection: Connection, run_id: int) -> tuple[Event, ...]:
-    """Return a run's events on deletions and missing ranges, and their intents, oldest first.
+    """Return a run's intents and results of deletions, drift and accepted losses, oldest first.
 
-    These never expire.
+    These events never expire.
     """
     where = or_(
         and_(events.c.step == Step.RELEASE.value, events.c.subject != ""),
@@ -144,7 +144,7 @@ def events_of_deletion(connection: Connection, run_id: int) -> tuple[Event, ...]
 
 
 def deletions_after(connection: Connection, store_id: str, event_id: int) -> tuple[Deletion, ...]:
-    """Return the deletions in later events of a store's runs, without deletions that were undone."""
+    """Return the deletions that a store's runs recorded after an event, without undone deletions."""
     payload = events.c.payload
     # As text: PostgreSQL's integers are too short for offsets.
     query = (
@@ -189,7 +189,7 @@ def undone_among(run_ids: Sequence[int]) -> Select[tuple[int]]:
 
 
 _MOST_UNPACKED = 200
-"""Maximum of reports of older releases that one query unpacks. Further verdicts remain unknown."""
+"""Most reports of older releases that one query unpacks. Verdicts of further reports stay unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class Verdict:
 def read_verdicts(
     connection: Connection, store_id: str, start_ms: int, end_ms: int, limit: int = 20_000
 ) -> tuple[Verdict, ...]:
-    """Return the outcomes of the newest runs that began between two moments, by time."""
+    """Return the verdicts on the newest runs with reports that began between two moments, by time."""
     query = (
         select(
             runs.c.id.label("run_id"),
@@ -273,7 +273,7 @@ _ANSWERED = (
     .correlate(runs, reports)
     .exists()
 )
-"""SQL condition that the earlier run's report exists. It may expire before the run that refers to it."""
+"""SQL condition that the report of run ``unchanged_since`` exists. It may expire earlier than this run."""
 
 RUN_COLUMNS: Final = (
     runs.c.id,
@@ -304,7 +304,7 @@ class CleanupRun:
 
     :param at_ms: when the first run ended, or began if it hasn't ended.
     :param run_key: key of the last run.
-    :param deleted_segments: segments deleted by all these runs together; so is ``freed_bytes``.
+    :param deleted_segments: number of segments that these runs deleted. ``freed_bytes`` is a sum, too.
     :param runs: number of runs shown as one; all have the same causes and outcome.
     :param until_ms: when the last run ended, or began if it hasn't ended.
     """
@@ -330,7 +330,7 @@ def read_cleanups(
 ) -> tuple[CleanupRun, ...]:
     """Return the runs between two moments that deleted segments, or should have but didn't, by time.
 
-    :param most: if there are more runs, several are shown as one. Then each run is part of a shown entry.
+    :param most: if there are more runs, runs in one part of the span are shown as one. No run is left out.
     """
     at_ms = func.coalesce(runs.c.finished_at_ms, runs.c.created_at_ms)
     where = (
@@ -385,7 +385,7 @@ def _cleanup(row: Any, *, run_count: int, until_ms: int) -> CleanupRun:
 
 @dataclass(frozen=True, slots=True)
 class ReportRecord:
-    """A run's report, as in its row.
+    """A run's row in the table of reports.
 
     :param columns: the values that lists of runs show, by name.
     :param content: the report; None if another run's report counts for it.
@@ -423,7 +423,7 @@ class RunRecord:
 
 
 def runs_said_to_delete(connection: Connection, store_id: str) -> tuple[DeletingRun, ...]:
-    """Return the runs of a store whose reports have deleted segments. Their ``last_id`` is 0."""
+    """Return a store's runs whose reports count deleted segments or freed bytes. Their ``last_id`` is 0."""
     query = (
         select(*_DELETING_RUN)
         .join(reports, reports.c.run_id == runs.c.id)

@@ -14,7 +14,7 @@ def test_small_files_become_larger_ones_by_hand_and_by_maintenance(
 ) -> None:
     store = store_copy("clean-stop")
     assert cli("archive", store, "--lake", lake).exit_code == 0
-    assert "No small data files become larger ones." in cli("lake", "compact", "--lake", lake).out
+    assert "No small data files can be joined." in cli("lake", "compact", "--lake", lake).out
     # As if the log had one topic.
     monkeypatch.setattr(compaction, "topic_of", lambda broker, log: "orders")
     would = cli("lake", "compact", "--lake", lake, "--dry-run")
