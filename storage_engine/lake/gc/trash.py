@@ -409,7 +409,7 @@ def _read_list(place: Place, moment: str) -> Iterator[Taken]:
     except (ValueError, TypeError) as error:
         raise LakeUnavailableError(
             f"{location}: expected a list of files that gc took, found something else ({error}). Nothing was "
-            "removed. Remove the list: its files are still at their places, and no longer in the trash then."
+            "removed. Remove the list: its files are at their places, and not in the trash without it."
         ) from error
 
 

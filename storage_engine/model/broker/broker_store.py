@@ -444,7 +444,7 @@ class StoreProcess:
         return False
 
     def running_pid(self) -> int | None:
-        """The id of the process of the running broker. None if no broker runs on this host."""
+        """The id of the broker's process, which maps the files. None if no broker runs on this host."""
         return None
 
     def progress(self, now_ms: int) -> BrokerProgress | None:

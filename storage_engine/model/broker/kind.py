@@ -346,8 +346,8 @@ class Broker(Contract):
     :cvar engine: the engine that writes stores in place of a broker; None if only the broker writes them.
     :cvar inspection: parts of a store's description beyond logs, segments and disks; None if there are none.
     :cvar running: questions to its running brokers; None if its stores are managed only while stopped.
-    :cvar is_default: stores and lakes that name no broker are of this kind, which was the only one once. Only
-        a broker of this package may be the default.
+    :cvar is_default: stores and lakes that name no broker are of this kind, once the only kind. Only a
+        broker of this package may be the default.
     """
 
     _former = FORMER_MEMBERS
